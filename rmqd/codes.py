@@ -1,4 +1,4 @@
-"""The numbers of the remoting protocol that rmqd uses, by name."""
+"""Numbers of RocketMQ's remoting protocol, by name: request codes, response codes, languages and header formats."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Self
 
 
 class _OpenCode(IntEnum):
-    """A code list that newer brokers may extend. An unknown number becomes a member called UNKNOWN_<number>."""
+    """Base of code lists that newer brokers may extend. An unknown number becomes a member UNKNOWN_<number>."""
 
     @classmethod
     def _missing_(cls, value: object) -> Self | None:
@@ -19,7 +19,7 @@ class _OpenCode(IntEnum):
 
 
 class RequestCode(_OpenCode):
-    """The codes of requests."""
+    """The code in a request's header, which names the requested operation."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -112,7 +112,7 @@ class RequestCode(_OpenCode):
 
 
 class ResponseCode(_OpenCode):
-    """The codes of responses. Only the code shows success: even successful responses may have a remark."""
+    """The code in a response's header. Only the code shows success, because a successful response may have a remark."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -153,7 +153,7 @@ class ResponseCode(_OpenCode):
 
 
 class LanguageCode(IntEnum):
-    """The sender's language: a byte in the binary header, a name in the JSON header."""
+    """The programming language of a frame's sender: a byte in a binary header, a name in a JSON header."""
 
     JAVA = 0
     CPP = 1
@@ -172,7 +172,7 @@ class LanguageCode(IntEnum):
 
 
 class SerializeType(IntEnum):
-    """The format of a frame's header. Each frame contains the format."""
+    """The format of a frame's header. The first byte after the frame's length contains this number."""
 
     JSON = 0
     ROCKETMQ = 1

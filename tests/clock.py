@@ -1,4 +1,4 @@
-"""A clock that tests turn by hand, beside real sockets."""
+"""A clock that tests advance by hand, next to real sockets."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rmqd.runtime.clock import F
 from tests.waiting import POLL_SECONDS, eventually
 
 TURNS_PER_SECOND = 30
-FLOW_SECONDS = 0.5  # how far time that flows goes on between two looks
-REAL_SECONDS = 10.0  # for what is under way in other threads when `until` has no more time to give
+FLOW_SECONDS = 0.5  # how far flowing time advances between two polls
+REAL_SECONDS = 10.0  # for other threads to finish after `until` has used its time
 
 
 class _Timer:
@@ -30,12 +30,12 @@ class _Timer:
 
 
 class ManualClock:
-    """Stands still until a test turns it; then sleeps, timeouts and callbacks end in the order of their times.
+    """A clock that only a test advances. Sleeps, timeouts and callbacks end in the order of their times.
 
-    What a test's clients and brokers say to each other goes over real sockets, in the same event loop. So before the
-    clock goes on to the next timer, the loop takes turns, and the more of them the longer that is: a request is
-    answered within ten turns or so, and must not run into a timeout of three seconds only because nobody waited for the
-    answer. Turns, unlike milliseconds, mean the same on a busy machine.
+    A test's clients and brokers use real sockets in the same event loop. So before the clock advances to the next
+    timer, the loop runs some iterations, and more of them for a longer interval. A response needs about ten iterations,
+    and a request must not run into a timeout of three seconds only because the test did not wait for the response.
+    Iterations, unlike milliseconds, mean the same on a busy machine.
     """
 
     def __init__(self, wall: float = 1_700_000_000.0) -> None:
@@ -51,18 +51,18 @@ class ManualClock:
         return self.now + self._wall_offset
 
     def turn(self, seconds: float) -> None:
-        """Go on at once: whoever waits finds out afterwards, as after a machine was suspended."""
+        """Advance in one step. Waiting tasks run afterwards, as after a machine was suspended."""
         self._go_on_to(self.now + seconds)
 
     async def advance(self, seconds: float) -> None:
-        """Go on from timer to timer; what each of them wakes runs before the next one is due."""
+        """Advance from timer to timer. The tasks that a timer wakes run before the next timer is due."""
         end = self.now + seconds
         while self.now < end:
             await self._step(end)
         await self._let_others_run(1.0)
 
     async def until(self, condition: Callable[[], object], what: str, most: float = 120.0) -> None:
-        """Go on until something is true; fails if that takes more than so many seconds of this clock."""
+        """Advance until `condition` is true. Fails if that takes more than `most` seconds of this clock."""
         end = self.now + most
         await self._let_others_run(1.0)
         while not condition() and self.now < end:
@@ -71,7 +71,7 @@ class ManualClock:
 
     @contextlib.asynccontextmanager
     async def flowing(self) -> AsyncIterator[None]:
-        """Time goes on by itself, a hundred times as fast, and in step with whoever looks by `eventually`."""
+        """Advance automatically, a hundred times as fast as real time, in step with the polls of `eventually`."""
         flow = asyncio.create_task(self._flow(), name="time")
         try:
             yield
@@ -134,10 +134,10 @@ class ManualClock:
             await asyncio.sleep(POLL_SECONDS)
 
     async def _step(self, end: float) -> None:
-        """Go on to the next timer, and no further than `end`."""
+        """Advance to the next timer, at most to `end`."""
         due = min(self._next_due(), end)
         await self._let_others_run(due - self.now)
-        self._go_on_to(min(self._next_due(), due))  # an earlier one may have been set meanwhile
+        self._go_on_to(min(self._next_due(), due))  # an earlier timer may have been set meanwhile
 
     def _next_due(self) -> float:
         while self._timers and self._timers[0][2].is_cancelled:
@@ -151,7 +151,7 @@ class ManualClock:
 
     @staticmethod
     async def _let_others_run(seconds: float) -> None:
-        """Have the event loop take as many turns as become so much time, and give other threads a moment."""
+        """Run iterations of the event loop in proportion to `seconds`, and give other threads a moment."""
         for _ in range(10 + round(min(seconds, 5.0) * TURNS_PER_SECOND)):
             await asyncio.sleep(0)
         if seconds >= 0.5:
@@ -159,7 +159,7 @@ class ManualClock:
 
 
 async def next_millisecond() -> None:
-    """Wait until what was stored until now is older than whatever starts from now on: brokers stamp milliseconds."""
+    """Wait for the next millisecond, so that later messages have a later timestamp: brokers stamp milliseconds."""
     now_ms = int(time.time() * 1000)
     while int(time.time() * 1000) == now_ms:  # noqa: ASYNC110 - there is no event for it
         await asyncio.sleep(0)

@@ -37,14 +37,14 @@ hypothesis.settings.load_profile("rmqd")
 
 
 def pytest_configure() -> None:
-    """What a test finds does not depend on the tests before it in its process, nor on how this one was started."""
+    """Make tests independent of earlier tests in the process, and of the way in which the process was started."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # so a shell starts what is to run in the background; processes that tests start and interrupt would inherit it
+        # a shell ignores SIGINT for background processes; processes that tests start and interrupt would inherit this
         signal.signal(signal.SIGINT, signal.default_int_handler)
     configure = structlog.configure
 
     def configure_uncached(*arguments: Any, **options: Any) -> None:
-        # a logger that is cached keeps the output of the first test that used it, and later ones capture nothing
+        # a cached logger keeps the output of the first test that used it, so later tests would capture nothing
         configure(*arguments, **{**options, "cache_logger_on_first_use": False})
 
     structlog.configure = configure_uncached
@@ -52,7 +52,7 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is collected lives until the end: to look through it for garbage, again and again, would take seconds."""
+    """Collect without the garbage collector. Collected items live until the end, and scanning them takes seconds."""
     gc.disable()
     try:
         return (yield)
@@ -63,7 +63,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """pytest-xdist sends reports as UTF-8, and what a test logs may have half a character in it."""
+    """Escape lone surrogates in the logs of tests, because pytest-xdist sends reports as UTF-8."""
     report = yield
     report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
     return report
@@ -71,7 +71,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
-    """A test that sets logging up, as the daemon does, leaves the next one's alone."""
+    """Restore the logging setup after each test, because some tests configure logging like the daemon."""
     root = logging.getLogger()
     handlers, level, disabled = root.handlers[:], root.level, logging.root.manager.disable
     yield

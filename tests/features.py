@@ -1,4 +1,4 @@
-"""`python -m tests.features`: list what users can use of rmqd, one line each.
+"""`python -m tests.features`: list the features of rmqd, one line each.
 
 The commands with their options, the keys of the configuration, the handlers with their options, the metrics and the
 public names of Python. Compare two commits with `diff`.

@@ -27,22 +27,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def _nothing_forgotten() -> Iterator[None]:
-    """Free what a module's tests left in circles: a coroutine in one, which nobody awaited, fails the last of them.
+    """Collect the garbage of a module's tests. A coroutine in it that was never awaited fails the last test.
 
-    pytest itself does so at the end of a session, of which forks and the workers of pytest-xdist report nothing.
+    pytest does so only at the end of a session, and forks and the workers of pytest-xdist do not report that.
     """
     yield
     gc.collect()
-    gc.freeze()  # what is left lives long: the next module's end need not look through it
+    gc.freeze()  # the remaining objects live long, so the end of the next module need not scan them
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    """Run the tests, unless there are no forks to do it."""
+    """Run the tests in forks, unless none are requested."""
     if not session.config.option.forks or session.config.option.collectonly or session.testsfailed:
         return None
     modules = [[*items] for _, items in itertools.groupby(session.items, lambda item: item.path)]
-    modules.sort(key=len, reverse=True)  # a long one at the end would keep one fork busy while the others are done
+    modules.sort(key=len, reverse=True)  # a long module at the end would keep one fork busy while the others are idle
     turns, turns_end = os.pipe()
     os.write(turns_end, b"".join(index.to_bytes(INDEX_BYTES) for index in range(len(modules))))
     os.close(turns_end)

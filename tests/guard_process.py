@@ -1,4 +1,4 @@
-"""The process behind `tests/run_guard.py`. It waits for the end of a run, then ends the processes that the run left.
+"""The process of `tests/run_guard.py`. It waits for the end of a run, then ends the processes that the run left.
 
     python guard_process.py MARK FOLDER PIDFD...
 
@@ -78,7 +78,7 @@ def _report(ended: dict[int, str]) -> None:
     names = ", ".join(f"{name} {pid}" for pid, name in sorted(ended.items()))
     try:
         os.write(2, f"the test run left {len(ended)} processes, now ended: {names}\n".encode())
-    except OSError:  # nobody reads standard error
+    except OSError:  # standard error is closed
         return
 
 

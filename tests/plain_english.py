@@ -13,7 +13,7 @@ import tokenize
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-START = r"(?:\A|(?<=\A# )|(?<=\n\n)|(?<=\n- )|(?<=[.;:|] ))"  # of a sentence or a comment
+START = r"(?:\A|(?<=\A# )|(?<=\n\n)|(?<=\n- )|(?<=[.;:|] ))"  # the start of a sentence or a comment
 PATTERNS = {  # a space also matches a line break
     '"what" clause in place of a noun': (
         START + r"What (?!if\b|about\b|happens\b|you\b)\w",

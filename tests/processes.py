@@ -1,6 +1,6 @@
-"""A test that starts a process without the marker `process` fails: `make unit` leaves out what is marked.
+"""A test that starts a process without the marker `process` fails, because `make unit` skips the marked tests.
 
-Python reports a start as an audit event. Two ways of starting report none: uvloop forks by itself and runs the fork
+Python reports a start as an audit event. Two ways of starting report none: uvloop calls fork itself and runs the fork
 hooks, and multiprocessing calls the C function behind `subprocess` directly.
 """
 
@@ -23,22 +23,22 @@ CALLS_SHOWN: Final = 12
 
 
 class _Starts:
-    """Where the running test started processes."""
+    """The process starts of the running test."""
 
     def __init__(self) -> None:
         self._places: list[str] | None = None
 
     def begin(self) -> None:
-        """Of the next test."""
+        """Start recording for the next test."""
         self._places = []
 
     def note(self) -> None:
-        """Called where a process is about to start, in any thread."""
+        """Called when a process is about to start, in any thread."""
         if self._places is not None:
             self._places.append("".join(traceback.format_stack(limit=CALLS_SHOWN)[:-2]))
 
     def end(self) -> list[str]:
-        """The calls that led to each start."""
+        """Stop recording, and return the stack of each start."""
         places, self._places = self._places or [], None
         return places
 
@@ -60,7 +60,7 @@ def _noting(start: Callable[..., int]) -> Callable[..., int]:
 
 
 def pytest_configure() -> None:
-    """An audit hook stays until the end of the process."""
+    """Install the hooks. An audit hook stays until the end of the process."""
     sys.addaudithook(_audit)
     os.register_at_fork(before=_starts.note)
     util.spawnv_passfds = _noting(util.spawnv_passfds)
@@ -68,7 +68,7 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
-    """The starts of its fixtures count too."""
+    """Start recording before the fixtures of the test, whose starts count too."""
     if not any(map(item.get_closest_marker, ALLOWED)):
         _starts.begin()
     return (yield)
@@ -76,7 +76,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown() -> Generator[None]:
-    """Fail the test at its end: an error at the place itself could be handled by what is tested."""
+    """Fail the test at its end, because the tested code could handle an error at the start itself."""
     try:
         return (yield)
     finally:

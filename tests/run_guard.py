@@ -1,8 +1,8 @@
-"""A run leaves no server behind, even if it is killed: a guard process waits for pytest's end and ends what is left.
+"""A run leaves no server behind, even if it is killed: a guard process waits for pytest's end and ends leftovers.
 
-A resource limit marks the processes of a run. Every child inherits it. An environment would not do: some tests replace
-it, and Redis and PostgreSQL overwrite it with their titles. The limit, RLIMIT_RTTIME, is one of real-time scheduling,
-which the tests do not use, and the mark is a number of microseconds too large to be reached.
+A resource limit marks the processes of a run, and every child inherits it. An environment variable does not work: some
+tests replace the environment, and Redis and PostgreSQL overwrite it with their titles. The limit, RLIMIT_RTTIME, limits
+real-time scheduling, which the tests do not use, and the mark is a number of microseconds too large to be reached.
 
 If RMQD_TEST_ENDS_WITH names a process, the run also ends with that process: `make` and `.ci/run` name themselves.
 """
@@ -30,13 +30,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         return
     mark, most = MIN_MARK + secrets.randbelow(MIN_MARK), resource.RLIM_INFINITY
     try:
-        resource.setrlimit(resource.RLIMIT_RTTIME, (most, most))  # the guard itself carries no mark
+        resource.setrlimit(resource.RLIMIT_RTTIME, (most, most))  # the guard itself has no mark
         watched = [_pidfd(pid) for pid in (str(os.getpid()), os.environ.get(ENDS_WITH)) if pid]
     except (OSError, ValueError):  # a sandbox that only resembles Linux: the run has no guard
         return
     _start_guard(mark, _make_folder(), watched)
     resource.setrlimit(resource.RLIMIT_RTTIME, (mark, most))
-    os.environ[ENDS_WITH] = str(os.getpid())  # for a pytest that a test starts: it has a mark and a guard of its own
+    os.environ[ENDS_WITH] = str(os.getpid())  # for a pytest that a test starts: it has its own mark and guard
 
 
 def _pidfd(pid: str) -> int:
@@ -50,7 +50,7 @@ def _make_folder() -> Path:
     """Make the run's folder for temporary files, which the guard removes. pytest keeps its own folders elsewhere."""
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     folder = Path(tempfile.mkdtemp(prefix="rmqd-run-"))
-    folder.chmod(0o1777)  # as /tmp: servers run as users of their own
+    folder.chmod(0o1777)  # as /tmp: servers run as other users
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
     return folder
 

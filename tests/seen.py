@@ -1,4 +1,4 @@
-"""A handler that remembers what it was given."""
+"""A handler that records its messages."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Handled:
 
     @property
     def delay_level(self) -> str | None:
-        """The level at which it was sent back the last time."""
+        """The delay level of the last send-back."""
         return self.properties.get("DELAY")
 
 
 class Seen:
-    """Remembers every attempt; to be called by a handler that fails where a test wants it."""
+    """Records every attempt. A handler that must fail calls it first."""
 
     def __init__(self) -> None:
         self.attempts: list[Handled] = []
@@ -44,7 +44,7 @@ class Seen:
         self.take(batch)
 
     def take(self, batch: Batch) -> None:
-        """The same as a synchronous handler."""
+        """Record a batch; also the synchronous handler."""
         now = time.monotonic()
         self.attempts += [
             Handled(m.topic, m.body, m.message_queue, m.queue_offset, m.reconsume_times, dict(m.properties), now)
@@ -52,7 +52,7 @@ class Seen:
         ]
 
     def handler(self, *, is_async: bool) -> Callable[[Batch], Any]:
-        """Either form."""
+        """Return the asynchronous or the synchronous handler."""
         return self if is_async else self.take
 
     @property
@@ -67,7 +67,7 @@ class Seen:
         return [attempt for attempt in self.attempts if attempt.key == key]
 
     async def has(self, *bodies: bytes) -> None:
-        """Wait until just these were handled, in this order."""
+        """Wait until exactly these messages were handled, in this order."""
         try:
             await eventually(lambda: self.bodies == list(bodies), f"{bodies} are handled")
         except AssertionError as error:

@@ -1,6 +1,6 @@
-"""Marks the tests of slow.txt as `slow`: `make unit` leaves them out.
+"""Marks the tests of slow.txt as `slow`: `make unit` skips them.
 
-`make slow` measures the tests that start no process, and writes the list of those that take more than SLOW_SECONDS.
+`make slow` measures the tests that start no process, and lists the tests that take more than SLOW_SECONDS.
 """
 
 from __future__ import annotations

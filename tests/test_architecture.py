@@ -1,4 +1,4 @@
-"""The rooms of the product: the imports that they may have, and their sizes."""
+"""The rooms of the product: their permitted imports and their sizes."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_daily_tests_do_not_need_the_nightly_ones() -> None:
 
 
 def test_the_daily_tests_are_few(request: pytest.FixtureRequest) -> None:
-    """All of them run for every change. What does not guard against a likely regression belongs into tests/nightly."""
+    """All of them run for every change. A test that does not prevent a likely regression belongs into tests/nightly."""
     lines = sum(path.read_bytes().count(b"\n") for path in DAILY)
     cases = sum(NIGHTLY not in item.path.parents for item in request.session.items)  # all of them in a run of all
     assert lines <= MAX_DAILY_LINES
@@ -181,24 +181,24 @@ def test_names_are_unique() -> None:
 
 
 def test_no_modules_import_each_other() -> None:
-    """No circle of imports, lazy ones and those for types included."""
+    """No circle of imports, including lazy imports and imports for types."""
     graph = {name: modules_imported(path) - {name} for name, path in BY_NAME.items()}
     while ends := [
         one for one in graph if not graph[one] & graph.keys() or not any(one in graph[other] for other in graph)
     ]:
         for name in ends:
             del graph[name]
-    assert not graph, f"these import each other, or stand between such: {', '.join(sorted(graph))}"
+    assert not graph, f"these modules are part of, or between, import circles: {', '.join(sorted(graph))}"
 
 
-TURNED = {"client", "consumer"}  # rooms that read the time, and whose waits end, by the clock that they are given
+TURNED = {"client", "consumer"}  # rooms that use an injected clock for the time and for waits
 ASYNCIO_WAITS = set("timeout timeout_at wait_for".split())
 LOOP_TIMES = set("time call_later call_at".split())
-NAMES_ONLY = "time_ns"  # digits of a client id, which nobody compares with a time
+NAMES_ONLY = "time_ns"  # digits of a client id, which are not compared with a time
 
 
 def times_of_their_own(path: Path) -> Iterator[str]:
-    """Where a module reads the time or waits by another clock than the one that it was given."""
+    """Yield the places where a module reads the time, or waits, without its injected clock."""
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Attribute):
             whose = ast.unparse(node.value)
@@ -209,13 +209,13 @@ def times_of_their_own(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.Call):
             call = ast.unparse(node)
             is_timed_wait = call.startswith("asyncio.wait(") and any(word.arg == "timeout" for word in node.keywords)
-            is_sleep = call.startswith("asyncio.sleep(") and call != "asyncio.sleep(0)"  # 0 only gives others a turn
+            is_sleep = call.startswith("asyncio.sleep(") and call != "asyncio.sleep(0)"  # 0 only lets other tasks run
             if is_timed_wait or is_sleep:
                 yield f"line {node.lineno}: {call}"
 
 
 def test_client_and_consumer_use_the_given_clock() -> None:
-    """Tests advance that clock, and a simulation lives by it."""
+    """Tests advance that clock, and simulations depend on it."""
     complain(
         f"{path.relative_to(ROOT)} {place}"
         for path in MODULES

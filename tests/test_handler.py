@@ -1,4 +1,4 @@
-"""What a handler author has in hand: the batch, its decisions, and the exceptions."""
+"""The API for handlers: the batch, its decisions, and the exceptions."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ QUEUE = MessageQueue("orders", "broker-a", 3)
 
 
 def test_type_checkers_may_use_the_annotations() -> None:
-    """They do so in packages that carry this marker."""
+    """Type checkers use annotations only of packages with this marker."""
     assert resources.files(rmqd).joinpath("py.typed").is_file()
 
 
 class Letter:
-    """Stands for a message: the batch looks at its identity alone, and two equal ones are still two."""
+    """Stands for a message. A batch compares messages by identity, so two equal messages are still two."""
 
     finished, msg_id = False, ""
 
@@ -58,14 +58,14 @@ def test_a_batch_is_a_sequence_of_its_messages_in_order() -> None:
     assert batch.message_queue == QUEUE
 
 
-def test_nothing_is_decided_before_the_handler_decides() -> None:
+def test_a_new_batch_has_no_decisions() -> None:
     batch, _ = make(2)
     assert dict(batch.decisions()) == {}
     assert batch.ack_index == 1
     assert not batch.revoked
 
 
-def test_each_message_has_a_decision_of_its_own_and_the_last_word_counts() -> None:
+def test_each_message_has_its_own_decision_and_the_last_one_counts() -> None:
     batch, messages = make(4)
     batch.ack(messages[3])
     batch.retry(messages[0], delay_level=5)
@@ -107,7 +107,7 @@ def test_ack_index_acknowledges_up_to_a_message_and_retries_the_rest(ack_index: 
     assert batch.ack_index == min(ack_index, 2)
 
 
-def test_ack_index_is_one_decision_among_others() -> None:
+def test_ack_index_can_be_combined_with_other_decisions() -> None:
     batch, messages = make(3)
     batch.ack_index = 0
     batch.ack(messages[2])
@@ -118,7 +118,7 @@ def test_ack_index_is_one_decision_among_others() -> None:
         batch.ack_index = -2
 
 
-def test_a_part_tells_the_whole_and_decides_about_nothing_else() -> None:
+def test_a_part_passes_its_decisions_to_the_whole_batch() -> None:
     _, messages = make(4)
     whole = ManualBatch(Held(), messages, QUEUE)
     whole.dead_letter(messages[1], "by middleware")
@@ -133,7 +133,7 @@ def test_a_part_tells_the_whole_and_decides_about_nothing_else() -> None:
     assert outcomes(whole) == {1: "ack", 3: "dead_letter", 2: "ack", 0: "ack"}
 
 
-def test_what_is_decided_about_a_part_is_too_late_when_the_whole_has_ended() -> None:
+def test_a_decision_about_a_part_is_refused_when_the_whole_batch_has_ended() -> None:
     batch, messages = make(3)
     part = batch.part([1, 2])
     part.retry(messages[1])
@@ -152,7 +152,7 @@ class Held:
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-def test_a_rollback_is_refused_where_there_is_none_with_what_to_do(orderly: bool) -> None:
+def test_a_refused_rollback_names_the_required_consume_mode(orderly: bool) -> None:
     batch, messages = make(1)
     if orderly:
         batch = OrderlyBatch(Held(), messages, QUEUE)
@@ -160,7 +160,7 @@ def test_a_rollback_is_refused_where_there_is_none_with_what_to_do(orderly: bool
         batch.rollback()
 
 
-def test_a_batch_of_an_orderly_group_is_revoked_once_the_lock_is_lost() -> None:
+def test_a_batch_of_an_orderly_group_is_revoked_when_the_lock_is_lost() -> None:
     _, messages = make(2)
     lease = Held()
     batch = OrderlyBatch(lease, messages, QUEUE)
@@ -170,7 +170,7 @@ def test_a_batch_of_an_orderly_group_is_revoked_once_the_lock_is_lost() -> None:
     assert batch.revoked
 
 
-def test_of_commit_and_rollback_the_last_word_counts() -> None:
+def test_the_last_call_of_commit_or_rollback_counts() -> None:
     _, messages = make(1)
     batch = ManualBatch(Held(), messages, QUEUE)
     assert batch.closing is None
@@ -190,7 +190,7 @@ def test_of_commit_and_rollback_the_last_word_counts() -> None:
         (Suspend(seconds=0.5), "suspend for 500 ms"),
     ],
 )
-def test_the_exceptions_keep_what_they_were_given_across_processes(error: Exception, text: str) -> None:
+def test_the_exceptions_keep_their_attributes_across_processes(error: Exception, text: str) -> None:
     assert str(error) == text
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)
@@ -209,7 +209,7 @@ def test_the_public_names_are_the_whole_api() -> None:
 
 
 @pytest.mark.process
-def test_importing_rmqd_loads_nothing_heavy() -> None:
+def test_importing_rmqd_loads_no_submodules() -> None:
     code = "import sys, rmqd; print(*[name for name in sys.modules if name.startswith('rmqd.')])"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert loaded == []

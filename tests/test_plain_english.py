@@ -1,4 +1,4 @@
-"""The product and its pages are in plain English."""
+"""Plain English in the product and its pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Without its extras, an installation can import every module that does not belong to an extra, and run the tests."""
+"""An installation without extras: it can import every module that does not belong to an extra, and run the tests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OF_AN_EXTRA = {
     "rmqd_handlers.sql.engine",
     "rmqd_handlers.sql.target",
 }
-OF_COMMANDS = ["rmqd.spark.session.group_spec", "rmqd.spark.submit.submission"]  # which check groups on Spark
+OF_COMMANDS = ["rmqd.spark.session.group_spec", "rmqd.spark.submit.submission"]  # used by commands that check groups
 PROGRAM = """
 import importlib, sys
 extras, modules = sys.argv[1].split(), sys.argv[2].split()
@@ -60,7 +60,7 @@ def module_names() -> list[str]:
 
 
 @pytest.mark.process
-def test_modules_without_an_extra_import_none() -> None:
+def test_modules_that_belong_to_no_extra_import_no_extra() -> None:
     modules = [name for name in module_names() if name not in OF_AN_EXTRA] + OF_COMMANDS
     command = [sys.executable, "-c", PROGRAM, " ".join(EXTRAS), " ".join(modules)]
     environment = {"PYTHONPATH": f"{ROOT}:{ROOT / 'handlers'}", "PATH": ""}
@@ -70,7 +70,7 @@ def test_modules_without_an_extra_import_none() -> None:
 
 
 @pytest.mark.process
-def test_without_spark_its_tests_are_skipped() -> None:
+def test_spark_tests_are_skipped_without_spark() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "CI"}
     command = [sys.executable, "-c", COLLECT]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Whatever rmqd stores outside RocketMQ is named by an Identity, which has every dimension.
+"""State that rmqd stores outside RocketMQ: its keys are made from an Identity, which has every dimension.
 
 A new store fails here until it is listed with the module that makes its keys, and that module uses an identity.
 """
@@ -34,7 +34,7 @@ KEYS_OF_STORES = {
 }
 """The modules that write, with those that make the keys."""
 OTHERS = set(
-    # the ids of clusters themselves, locks, what a user asked for, and rows of the user's own tables
+    # the ids of clusters themselves, locks, requested output files, and rows of the user's own tables
     "rmqd/client/routing/cluster_id.py rmqd/runtime/files.py rmqd/cli/handler_commands.py "
     "rmqd/demo/demo_play.py rmqd/demo/demo_run.py handlers/rmqd_handlers/postgresql/handler.py "
     "handlers/rmqd_handlers/sql/target.py".split()
@@ -54,7 +54,7 @@ def is_writing(node: ast.AST) -> bool:
 
 
 def writers() -> Iterator[str]:
-    """The modules that store something, without the embedded broker and Spark, whose checkpoints name its state."""
+    """Yield the modules that write, except the embedded broker and Spark, whose state is named by its checkpoints."""
     for path in (*(TOP / "rmqd").rglob("*.py"), *(TOP / "handlers" / "rmqd_handlers").rglob("*.py")):
         name = str(path.relative_to(TOP))
         if not name.startswith(("rmqd/broker/", "rmqd/spark/")) and any(map(is_writing, nodes(name))):
@@ -79,7 +79,7 @@ WHOLE = Identity("c", "n", "g", "t", "l", "b", "0", "r")
 
 @pytest.mark.parametrize("name", [one.name for one in fields(Identity)])
 def test_each_dimension_counts(name: str) -> None:
-    """Also an empty one, one with a separator, and in a text that is too long."""
+    """Also if the value is empty, contains a separator, or makes the text too long."""
     values = ["", "x/y", "x", "~", "@", "%2F", "x" * 300, "x" * 301]
     texts = {str(replace(WHOLE, **{name: value})) for value in values}
     assert len(texts | {str(WHOLE)}) == len(values) + 1
@@ -93,6 +93,6 @@ def test_a_queue_is_named_in_full() -> None:
 
 
 def test_a_message_names_its_lite_topic() -> None:
-    """Its topic is the parent topic, which all lite topics below it share."""
+    """The message's own topic is the parent topic, which its lite topics share."""
     names = [str(make_message(topic="orders", properties=one).identity) for one in ({"__LITE_TOPIC": "eu"}, {})]
     assert names == ["orders/eu", "orders"]

@@ -1,7 +1,7 @@
-"""How tests wait for a condition that signals no event: `eventually` in an event loop, `wait_until` without one.
+"""Polling for a condition that signals no event: `eventually` in an event loop, `wait_until` without one.
 
-Their seconds are those of a machine that has time. Where processes wait for a core or a disk, as the kernel tells in
-/proc/pressure, a wait is up to MAX_TIMES as long.
+The timeouts are for an idle machine. While processes wait for a core or a disk, as /proc/pressure reports, a wait is up
+to MAX_TIMES as long.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Value = TypeVar("Value")
 # Ample for a busy machine, and less than rmqd's periodic checks of 30 s, which would hide a lost notification.
 WAIT_SECONDS = 25.0
 POLL_SECONDS = 0.005
-ASK_SECONDS = 0.05  # between two questions to another process, which has to work for its answer
+ASK_SECONDS = 0.05  # between two requests to another process, which has to work for its response
 MAX_TIMES = 3
 PRESSURES: Final = (Path("/proc/pressure/cpu"), Path("/proc/pressure/io"))
 
 
 class Patience:
-    """Ends after some seconds, but later on a machine that is too busy."""
+    """A deadline after some seconds, extended on a machine that is too busy."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -34,7 +34,7 @@ class Patience:
         self._stalled = stalled_seconds()
 
     def is_over(self) -> bool:
-        """Whether the seconds have passed."""
+        """Return whether the deadline has passed."""
         passed = time.monotonic() - self._begun
         if passed <= self._seconds:
             return False
@@ -42,7 +42,7 @@ class Patience:
 
 
 def stalled_seconds() -> float:
-    """For how long some process has waited for a core or a disk since the machine began; 0 if nobody counts that."""
+    """Return how long some process has waited for a core or a disk since boot; 0 if the kernel does not count it."""
     total = 0
     for path in PRESSURES:
         with contextlib.suppress(OSError):
@@ -58,7 +58,7 @@ async def eventually(
 @overload
 async def eventually(question: Callable[[], Value | None], what: str, seconds: float = WAIT_SECONDS) -> Value: ...
 async def eventually(question: Callable[[], object], what: str, seconds: float = WAIT_SECONDS) -> object:
-    """Ask until the answer is true, and return it; AssertionError with the last answer after `seconds`."""
+    """Poll until the answer is true, and return it. Raises AssertionError with the last answer after `seconds`."""
     answer, patience = None, Patience(seconds)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds * MAX_TIMES):
@@ -74,7 +74,7 @@ async def eventually(question: Callable[[], object], what: str, seconds: float =
 
 
 def wait_until(question: Callable[[], Value | None], what: str, seconds: float = WAIT_SECONDS) -> Value:
-    """As `eventually`, for tests that drive processes and have no event loop."""
+    """The same as `eventually`, for tests that drive processes and have no event loop."""
     patience = Patience(seconds)
     while not (answer := question()):
         if patience.is_over():

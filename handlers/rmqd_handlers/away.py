@@ -1,4 +1,4 @@
-"""An unavailable counterpart: a batch is retried in place, and then waits in its queue. Also, invalid messages."""
+"""Retries in place while a handler's counterpart, such as a database, is unavailable; and decisions about messages."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ MAX_SECONDS: Final = 2.0
 
 
 class AwayError(Exception):
-    """The counterpart answers, but requests a pause of at least `wait_seconds` before the next attempt.
+    """The counterpart is unavailable. The next attempt must wait for at least `wait_seconds`.
 
-    `is_attempt`: whether the attempt counts anyway, because the options say so.
+    With `is_attempt`, the failure counts as an attempt of the message, because the handler's options say so.
     """
 
     def __init__(self, text: str, wait_seconds: float = 0.0, *, is_attempt: bool = False) -> None:
@@ -38,13 +38,13 @@ class AwayError(Exception):
 
 
 class ChangedError(Exception):
-    """An object that an attempt relied on has changed, such as a table. The attempt restarts at once."""
+    """An object that an attempt relies on has changed, such as a table. `try_again` restarts the attempt at once."""
 
 
 def mark_waiting(error: Exception, seconds: float = MAX_SECONDS) -> None:
-    """Mark an error, so that the messages wait in their queue for `seconds`, and no attempt counts.
+    """Mark an error, so that the messages wait in their queue for `seconds`, and no attempt is counted.
 
-    Use this for any error that is not about the values of a message: see `faults`.
+    Use this for any error that is not caused by the values of a message: see `faults`.
     """
     if not (isinstance(error, AwayError) and error.is_attempt):
         setattr(error, "rmqd_wait_seconds", seconds)  # noqa: B010  rmqd reads it from any exception
@@ -57,11 +57,11 @@ async def try_again(
     name: str,
     may_pass: Callable[[Any], bool] = lambda _: True,
 ) -> None:
-    """Call `attempt` until it succeeds. An error of `state` that may pass is retried for `retry_for_seconds`.
+    """Call `attempt` until it succeeds, for at most `retry_for_seconds`. Only errors of the classes `state` are caught.
 
-    Then it is raised. Other errors of `state` are raised at once. After both, the messages wait in their queue, and no
-    attempt counts. The waits grow from 0.1 to 2 s, plus the time that an AwayError asks for. They are random, so that
-    many batches are not retried at the same moment.
+    The last error, or an error that `may_pass` rejects, is raised with `mark_waiting`: the messages then wait in their
+    queue, and no attempt is counted. Waits between attempts grow from 0.1 to 2 s, plus the `wait_seconds` of an
+    AwayError. They are random, so that many batches are not retried at the same moment.
     """
     until = time.monotonic() + retry_for_seconds
     most = FIRST_SECONDS
@@ -93,7 +93,7 @@ ON_INVALID: Final[Any] = option(
 
 
 def refuse(batch: Batch, message: Message, why: object, on_invalid: OnInvalid) -> None:
-    """Decide about a message that cannot be written. The reason is stored in the dead letter, or logged."""
+    """Decide about a message that cannot be written. The reason `why` is stored with the decision, or logged."""
     if on_invalid == "dead_letter":
         batch.dead_letter(message, why)
     elif on_invalid == "retry":
@@ -115,10 +115,9 @@ def valid(batch: Batch, make: Callable[[ParsedMessage], T], on_invalid: OnInvali
 
 
 def acknowledge_written(batch: Batch, waiting: Collection[Message] = ()) -> None:
-    """Acknowledge the written messages (all undecided ones) if other messages of the batch are retried or `waiting`.
+    """Acknowledge all undecided messages, which were written, if other messages of the batch are retried or `waiting`.
 
-    In an orderly group, undecided messages after a retried message are handled again with it, and would be written
-    twice.
+    Otherwise an orderly group would handle undecided messages after a retried message again, and write them twice.
     """
     decided = batch.decisions()
     if waiting or any(one.outcome.value == "retry" for one in decided.values()):

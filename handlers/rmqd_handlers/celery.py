@@ -1,6 +1,6 @@
 """The handler `celery`: a batch is acknowledged when Celery's broker has all of its tasks.
 
-Its connections block, so they are used in threads.
+Celery's connections block, so they are used in threads.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class CeleryTask:
     """One message as a task."""
 
     id: str
-    """The same whenever the message is sent again."""
+    """The task's id, which is the same whenever the message is sent again."""
     args: list[Any]
     kwargs: dict[str, Any]
 
 
 def _plain(value: Any) -> Any:
-    """Convert to plain JSON: a Decimal becomes a float, a body becomes text. Raises InvalidBodyError."""
+    """Convert a value to plain JSON: a Decimal becomes a float, bytes become text. Raises InvalidBodyError."""
     try:
         match value:
             case bytes() | str():
@@ -52,7 +52,7 @@ OWN_SETTINGS: Final = {
     "task_publish_retry": "use the option retry_for",
     "result_backend": "this handler does not wait for results",
 }
-"""Settings that `client` cannot contain, with the reason."""
+"""Settings that the option `client` must not contain, with the reason."""
 
 
 class CelerySettingError(ValueError):
@@ -156,8 +156,8 @@ class Celery:
             await asyncio.to_thread(self._send_all, tasks)
 
     def _send_all(self, tasks: deque[CeleryTask]) -> None:
-        """Send the tasks. Each is removed from `tasks` when the broker has it. Raises OperationalError, and EncodeError
-        for a task's values.
+        """Send the tasks. Each task is removed from `tasks` when the broker has it. Raises OperationalError, or
+        EncodeError if the values of a task cannot be encoded.
         """
         from kombu.exceptions import EncodeError, OperationalError
 
@@ -186,7 +186,7 @@ class Celery:
         """Return a producer with a new connection. Raises OperationalError if the broker is unavailable."""
         from kombu.exceptions import OperationalError
 
-        # with an explicit URL, because CELERY_BROKER_URL in the environment would override it
+        # the URL is passed here, because CELERY_BROKER_URL in the environment would override the app's setting
         connection = self._app.connection_for_write(url=self._url, connect_timeout=self._options.timeout)
         try:
             return self._app.amqp.Producer(connection.channel(), auto_declare=False)

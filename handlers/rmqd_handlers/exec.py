@@ -33,14 +33,14 @@ OUTPUT_CHUNK_BYTES = 64 << 10
 LEFTOVER_GRACE_SECONDS = 1.0
 
 
-# Names of variables with secrets that only the daemon should know.
+# Names of environment variables that may have secrets, which the command must not see.
 _SECRET = re.compile(
     r"SECRET|TOKEN|PASSW|PASSPHRASE|CREDENTIAL|(ACCESS|PRIVATE|API)_?KEY|OTLP_.*HEADERS", re.IGNORECASE
 )
 
 
 class CommandFailed(Exception):
-    """The command ended with an unspecified status; the batch is retried."""
+    """The command ended with another status than 0, 65 and 75, or by a signal. The batch is retried."""
 
 
 class Exec:
@@ -92,8 +92,8 @@ class Exec:
     async def _start_command(self, messages: IO[bytes], writer: int) -> asyncio.subprocess.Process:
         """Start the command in a new process group, so that its child processes end with it.
 
-        If the start is cancelled, it continues until there is a process to end: the command may have started child
-        processes by then, which no other code knows.
+        If the caller is cancelled, this waits until the process has started, and ends it with its child processes,
+        because no other code knows them.
         """
         starting = asyncio.create_task(
             asyncio.create_subprocess_exec(
@@ -116,7 +116,7 @@ class Exec:
             raise
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:
-        """End the command and all its child processes. A second cancellation ends the grace period."""
+        """End the command and all its child processes. If this is cancelled, it kills them without `kill_after`."""
         try:
             _signal_group(process, signal.SIGTERM)
             async with asyncio.timeout(self._options.kill_after):
@@ -125,7 +125,7 @@ class Exec:
             logger.warning("exec.killed", extra={"command": self._options.command[0], "pid": process.pid})
         finally:
             _signal_group(process, signal.SIGKILL)
-            await process.wait()  # returns at once; without it, the event loop might close before it receives the exit
+            await process.wait()  # returns at once, but the event loop must receive the exit before it is closed
 
 
 def _decide(status: int, output: str) -> None:
@@ -145,10 +145,10 @@ def _decide(status: int, output: str) -> None:
 
 
 class _Output:
-    """The command's output. Only the last part is kept.
+    """The command's output. Only the last `OUTPUT_TAIL_BYTES` are kept.
 
-    It has its own pipe. With asyncio's pipes, `wait` returns only when they are closed, and a background process of the
-    command can keep them open.
+    It uses its own pipe. With asyncio's pipes, `Process.wait` returns only when they are closed, but a background
+    process of the command can keep them open.
     """
 
     def __init__(self) -> None:

@@ -1,10 +1,9 @@
 """Decides the cause of an error: the message, or the state of its counterpart.
 
-An error is the message's fault only if the counterpart rejects the values of this message. The tables below list all
-such errors. Any other error, even an unforeseen one, is a state of the counterpart, and the message waits
-(`away.mark_waiting`). An OSError is never the message's fault, because a full disk is a state. A Redis error is never
-the message's fault either, because streams and lists accept any value. Redis errors are states such as full memory, a
-key of another type, or a cluster without a quorum.
+The message is the cause only if the counterpart (the system that a handler writes to) rejects values of this message.
+The tables below list all such errors. Any other error, even an unforeseen one, is a state of the counterpart, and the
+message waits (`away.mark_waiting`). An OSError is a state, such as a full disk. A Redis error is a state too, such as
+full memory, a key of another type, or a cluster without a quorum, because streams and lists accept any value.
 
 `error_text` returns the text of a database driver's error without values of a body.
 """
@@ -25,7 +24,7 @@ class ErrorCause(enum.Enum):
     COUNTERPART = "anything else: the message waits"
 
 
-SQLSTATES: Final[Mapping[str, ErrorCause]] = {  # classes and complete codes, of PostgreSQL and of the standard
+SQLSTATES: Final[Mapping[str, ErrorCause]] = {  # 2-character classes, and complete codes, which take precedence
     **dict.fromkeys(("22", "23", "44"), ErrorCause.MESSAGE),
     "2200H": ErrorCause.COUNTERPART,  # a sequence, such as a primary key's, has reached its end
     "23503": ErrorCause.REFERENCE,
@@ -35,7 +34,7 @@ SQLSTATES: Final[Mapping[str, ErrorCause]] = {  # classes and complete codes, of
     "54000": ErrorCause.MESSAGE,  # a key that is too long for its index
     "54001": ErrorCause.MESSAGE,  # JSON that is nested too deeply
 }
-MYSQL_NUMBERS: Final[Mapping[int, ErrorCause]] = {  # and MariaDB's; the driver's error class may be too general
+MYSQL_NUMBERS: Final[Mapping[int, ErrorCause]] = {  # MariaDB's too; a driver's exception class may be too general
     **dict.fromkeys((1048, 1062, 1118, 1153, 1264, 1265, 1292, 1300, 1365, 1366), ErrorCause.MESSAGE),
     **dict.fromkeys((1406, 1411, 1416, 1644, 1690, 3140, 3141, 3819, 4025), ErrorCause.MESSAGE),
     # JSON that is too large or nested too deeply, or has another type or range than an indexed column
@@ -48,20 +47,20 @@ DB_API_CLASSES: Final = ("DataError", "IntegrityError")
 HTTP_STATUSES: Final = (400, 413, 415, 422, 431)
 KAFKA_ERRORS: Final = (
     *("MSG_SIZE_TOO_LARGE", "INVALID_MSG_SIZE", "INVALID_TIMESTAMP", "INVALID_RECORD"),
-    "_INVALID_DIFFERENT_RECORD",  # another record of the same request is invalid
+    "_INVALID_DIFFERENT_RECORD",  # not this record is invalid, but another record of the same request
 )
 
 UNPREPARED_STATES: Final = ("26000", "42P05", "08P01")
-"""Codes if a pool in front of PostgreSQL mixes up prepared statements: missing, already there, or another one."""
+"""SQLSTATEs if a pool in front of PostgreSQL mixes up its clients' prepared statements."""
 STANDBY_STATES: Final = ("25006", 1290, 1792, 1836)
-"""Codes of a former primary that is read-only now. Another connection may lead to the new primary."""
+"""SQLSTATE and MySQL's error numbers of a former primary that is read-only now. A new connection may help."""
 RAISE_ROUTINE: Final = "exec_stmt_raise"
 """The server's function that executes RAISE of PL/pgSQL."""
 _OPERATIONAL: Final = ("08", "40", "53", "55", "57", "58")  # states of the server, even if a function raises them
 
 
 def fault_of(error: Any, written: Collection[str] | None) -> ErrorCause:
-    """Return the cause of a database driver's error. `written` has the columns that a row sets; None for any column."""
+    """Return the cause of a database driver's error. `written` has the columns that the handler sets; None: unknown."""
     number, state, column = number_of(error), state_of(error), null_column(error)
     if is_standby(error) or (written is not None and column is not None and column not in written):
         return ErrorCause.COUNTERPART  # a column that the handler does not set cannot be a message's fault
@@ -79,7 +78,7 @@ def fault_of(error: Any, written: Collection[str] | None) -> ErrorCause:
 
 
 def is_temporary(error: Any) -> bool:
-    """Return whether to retry at once, because an error of a database's state may be temporary."""
+    """Return whether an error of the database may be temporary, so that the batch is retried in place."""
     is_operational = _is_one_of(error, ("OperationalError",)) and sqlite_name_of(error) != "SQLITE_ERROR"
     return is_operational or is_standby(error) or is_unprepared(error)
 
@@ -90,7 +89,7 @@ def is_standby(error: Any) -> bool:
 
 
 def is_unprepared(error: Any) -> bool:
-    """Return whether a prepared statement is not the statement that the driver expects."""
+    """Return whether a pool in front of the database has mixed up prepared statements."""
     return state_of(error) in UNPREPARED_STATES
 
 
@@ -106,8 +105,8 @@ _NULL: Final = re.compile(r"(?:NOT NULL constraint failed: |(?:Column|Field) ')(
 def error_text(error: Any, names: Iterable[str], values: Iterable[object]) -> str:
     """Return the error of a statement without values of a body.
 
-    A quoted part may be such a value, so the text is cut at a quote, unless it quotes one of these names. Unquoted
-    values, such as in the text of a trigger, are removed if they are one of these values. DETAIL and CONTEXT, where
+    A quoted part may be a value of a body, so the text is cut at the first quote that is not one of `names`. Unquoted
+    values, such as in the text of a trigger, are removed if they are in `values`. DETAIL and CONTEXT, in which
     PostgreSQL shows rows, are never included.
     """
     error = _of_driver(error)
@@ -155,7 +154,7 @@ def sqlite_name_of(error: Any) -> str | None:
 
 
 def null_column(error: Any) -> str | None:
-    """Return the column that must not be NULL, if that is the error."""
+    """Return the column that must not be NULL, if a NULL caused the error; None for other errors."""
     if state_of(error) == "23502":
         name = getattr(getattr(error, "diag", None), "column_name", None)
         return name if isinstance(name, str) else None

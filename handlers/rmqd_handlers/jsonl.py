@@ -24,14 +24,14 @@ from rmqd_handlers.option_kinds import HandlerOptions, SizeBytes, option
 logger = logging.getLogger(__name__)
 
 TAIL_BLOCK_BYTES = 64 << 10
-_STAMP: Final = f"{'[0-9]' * 8}T{'[0-9]' * 6}.{'[0-9]' * 6}Z"  # exactly, because a file's own name may have a number
+_STAMP: Final = f"{'[0-9]' * 8}T{'[0-9]' * 6}.{'[0-9]' * 6}Z"  # exact, to match no other file such as PATH.1
 
 
 class AppendFile:
     """Appends blocks of lines. Each block is written completely and synced to disk, or not at all.
 
-    Threads of one process take turns with a lock, processes (`rmqd run --workers`) with flock on the file. If a writer
-    is killed, the next one cuts off its unfinished line: the message was not acknowledged, so it is redelivered.
+    A lock excludes other threads, and flock on the file excludes other processes (`rmqd run --workers`). If a writer is
+    killed, the next writer cuts off the unfinished line: its message was not acknowledged, so it is redelivered.
     """
 
     def __init__(self, path: Path, *, max_size_bytes: int, keep: int | None) -> None:
@@ -47,7 +47,7 @@ class AppendFile:
             pass
 
     def append(self, lines: bytes) -> None:
-        """Append the lines and wait until they are on disk. Raises OSError; the file is then unchanged."""
+        """Append the lines and wait until they are on disk. If it raises OSError, nothing was appended."""
         if not lines:
             return
         with self._turn:
@@ -104,7 +104,7 @@ class AppendFile:
             raise
 
     def _rotate(self) -> None:
-        """Rename the file to include the time, so that the next writer creates a new file."""
+        """Rename the file to PATH.<UTC time>, so that the next writer creates a new file; delete the oldest files."""
         stamp = datetime.now(UTC)
         target = self._path.with_name(f"{self._path.name}.{stamp:%Y%m%dT%H%M%S.%fZ}")
         os.rename(self._path, target)
@@ -149,7 +149,7 @@ def _last_line_start(fd: int, size_bytes: int) -> int:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a new or renamed file's name durable, not only its content."""
+    """Write a folder to disk: fsync of a new or renamed file does not make its name durable."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

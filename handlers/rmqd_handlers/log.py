@@ -26,7 +26,7 @@ class Log:
         self._body_limit_bytes = options.body_limit if options.body == "always" else None
 
     def handle(self, batch: Batch) -> None:
-        """Synchronous, so that a log pipe that is not read blocks this thread, not the event loop."""
+        """Log the messages. Synchronous, so that a log pipe without a reader blocks this thread, not the event loop."""
         if not logger.isEnabledFor(self._level):
             return
         for message in batch:

@@ -1,7 +1,7 @@
-"""Values of messages, named by expressions such as `$.order.id`, `msg_id` and `properties.colour`; and whole messages.
+"""Values of messages by expressions such as `$.order.id`, `msg_id` and `properties.colour`; and messages as JSON lines.
 
-A message as one line of JSON is the format that `jsonl` writes and `exec` passes on. Decimals have up to 38 digits, as
-in Arrow and Spark.
+The handler `jsonl` writes JSON lines, and `exec` passes them to its command. Decimals have up to 38 digits, as in Arrow
+and Spark.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def with_scale(number: Decimal, precision: int, scale: int) -> Decimal | None:
 
 def of_unscaled(unscaled: int, scale: int) -> Decimal:
     """Return `unscaled` as a decimal number: its last `scale` digits are after the decimal point."""
-    return Decimal(f"{unscaled}E{-scale}")  # scaleb would round it
+    return Decimal(f"{unscaled}E{-scale}")  # `Decimal.scaleb` would round to the context's precision
 
 
 def to_json_lines(messages: Iterable[Message]) -> bytes:
@@ -49,8 +49,8 @@ def to_json_lines(messages: Iterable[Message]) -> bytes:
 def to_record(message: Message) -> dict[str, object]:
     """Return the fields of one message by RocketMQ's names. Timestamps are milliseconds since 1970.
 
-    A UTF-8 body has the key `body`, any other the key `body_base64`. So a reader that expects the other key finds it
-    missing, instead of a wrong text.
+    A UTF-8 body has the key `body`, any other body the key `body_base64`. So a reader that expects text finds no `body`
+    instead of a wrong text.
     """
     record: dict[str, object] = {name: field_of(message, name) for name in FIELDS if name != "body"}
     body = bytes(message.body)
@@ -74,12 +74,12 @@ _STEP: Final = re.compile(r"\.([^.\[\]'\"$]+)|\[([0-9]+)\]|\['([^']+)'\]|\[\"([^
 
 
 class InvalidBodyError(ValueError):
-    """The message is not valid for an expression or its destination."""
+    """A message cannot be written, because its body or a value is missing, invalid, or refused by the destination."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """The meaning of an expression. Calling it with a message returns the value; None if it is missing."""
+    """A parsed expression. Calling it with a message returns the message's value; None if the value is missing."""
 
     text: str
     """The expression in the options."""
@@ -88,7 +88,7 @@ class Value:
     of_property: str | None = None
 
     def __call__(self, opened: ParsedMessage) -> Any:
-        """Return the message's value. Raises InvalidBodyError if the expression is a path and the body is not JSON."""
+        """Return the message's value. A path into the body raises InvalidBodyError if the body is not JSON."""
         if self.path is not None:
             return _follow(opened.document(), self.path)
         if self.of_property is not None:
@@ -96,14 +96,14 @@ class Value:
         return field_of(opened.message, self.text)
 
     def required(self, opened: ParsedMessage, why: str = "") -> Any:
-        """Return the value, or raise InvalidBodyError if it is missing; `why` continues its text."""
+        """Return the value. Raises InvalidBodyError if it is missing; `why` is appended to the error's text."""
         if (value := self(opened)) is None:
             raise InvalidBodyError(f"the message has no {self.text}{why}")
         return value
 
     @property
     def is_timestamp(self) -> bool:
-        """Whether it is a RocketMQ timestamp, in milliseconds since 1970."""
+        """Whether the value is a RocketMQ timestamp, in milliseconds since 1970."""
         return self.text in TIMESTAMPS
 
 
@@ -126,7 +126,7 @@ class ParsedMessage:
 
 
 def field_of(message: Message, name: str) -> Any:
-    """Return a field of `FIELDS` as plain data."""
+    """Return the field `name`, one of `FIELDS`, with properties as a dict and the body as bytes."""
     value = getattr(message, name)
     return dict(value) if name == "properties" else bytes(value) if name == "body" else value
 
@@ -157,7 +157,7 @@ MessageValue = Annotated[Value, BeforeValidator(parse_value, json_schema_input_t
 
 
 def number_in(value: Any) -> int | Decimal | None:
-    """Return the finite number in a value of a body, or in its text; None if there is none, as in a boolean."""
+    """Return a value as a finite number, also if it is a number as text; None for other values, such as booleans."""
     if isinstance(value, int):
         return None if isinstance(value, bool) else value
     if not isinstance(value, Decimal):
@@ -174,7 +174,7 @@ def in_utc(time: datetime) -> datetime:
 
 
 def as_text(value: Any) -> str:
-    """Return a value as text: JSON, except for texts and bodies. Raises InvalidBodyError for invalid UTF-8."""
+    """Return a value as text: a text or body unchanged, others as JSON. Raises InvalidBodyError for invalid UTF-8."""
     if isinstance(value, bytes):
         try:
             return value.decode()
@@ -196,7 +196,7 @@ def as_bytes(value: Any) -> bytes:
 
 
 def as_json(value: Any) -> str:
-    """Return a value as JSON; a body counts as JSON already. Raises InvalidBodyError."""
+    """Return a value as JSON. A body must be JSON already, and is only decoded. Raises InvalidBodyError."""
     return as_text(value) if isinstance(value, bytes) else to_json(value)
 
 

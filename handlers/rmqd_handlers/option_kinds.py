@@ -1,8 +1,8 @@
 """Shared option types of the handlers, and the libraries and connection parameters that they need.
 
-Sizes and durations have the notation of rmqd's configuration: `256KiB`, `5s`. Database URLs are refused if the host
-would contain a part of the password, or if libpq cannot parse them; errors never quote them. Some libraries are
-installed only with an extra, which the error names. Column types are names, so they need no pyarrow.
+Sizes and durations have the notation of rmqd's configuration: `256KiB`, `5s`. A database URL is refused if libpq cannot
+parse it, or if an unescaped @ in the password would become part of the host; errors never quote it. Some libraries are
+installed only with an extra, which the error names. Column types are plain names, so they do not need pyarrow.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class HandlerOptions(BaseModel):
 
 
 def option(default: Any, description: str, **checks: Any) -> Any:
-    """Return a field of options that may be left out. `checks` are pydantic's, such as `gt`."""
+    """Return a field for an optional option. `checks` are constraints of pydantic, such as `gt`."""
     if default in ({}, []):
         return Field(default_factory=type(default), description=description, **checks)
     return Field(default, description=description, **checks)
@@ -78,14 +78,14 @@ _PROBLEM: Final = "more than one @ before the host; expected %40 for an @ in the
 
 
 def _read_by_libpq(url: SecretStr) -> SecretStr:
-    """libpq ends the password at the first @; `host=db password=a@b` is not a URL."""
+    """Check a URL for libpq, which ends the password at the first @. `host=db password=a@b` is not a URL."""
     uri = _LIBPQ.match(url.get_secret_value())
     if uri is not None and uri[1].count("@") > 1:
         raise ValueError(_PROBLEM)
     try:
         from psycopg import ProgrammingError
         from psycopg.conninfo import conninfo_to_dict
-    except ImportError:  # the handler reports it, with the command to install it
+    except ImportError:  # the handler's constructor reports the missing library
         return url
     try:
         conninfo_to_dict(url.get_secret_value())
@@ -95,11 +95,11 @@ def _read_by_libpq(url: SecretStr) -> SecretStr:
 
 
 def _read_by_sqlalchemy(url: SecretStr) -> SecretStr:
-    """In SQLAlchemy the user may contain an @, and the first @ after it ends the password."""
+    """Check a URL for SQLAlchemy: the user may contain an @, but the first @ in the password ends the password."""
     try:
         from sqlalchemy.engine import make_url
         from sqlalchemy.exc import ArgumentError
-    except ImportError:  # the handler reports it, with the command to install it
+    except ImportError:  # the handler's constructor reports the missing library
         return url
     try:
         host = make_url(url.get_secret_value()).host
@@ -115,7 +115,7 @@ SqlAlchemyUrl = Annotated[SecretStr, AfterValidator(_read_by_sqlalchemy)]
 
 
 CONNECT_SECONDS: Final = 5
-"""The timeout for connecting to a server."""
+"""The timeout for connecting to a database server."""
 PARAMETERS: Final[Mapping[str, Any]] = {
     "connect_timeout": CONNECT_SECONDS,
     "fallback_application_name": "rmqd",
@@ -126,11 +126,11 @@ PARAMETERS: Final[Mapping[str, Any]] = {
     "tcp_user_timeout": 25_000,
 }
 BACKEND_PID: Final = "SELECT pg_backend_pid()"
-"""The process that responds. At a pool, such as PgBouncer, the connection itself reports another process."""
+"""Selects the process id of the server. Behind a pool such as PgBouncer, the connection object has another id."""
 
 
 def conninfo_of(url: str) -> str:
-    """Return the parameters of a URL, with ours as defaults."""
+    """Return libpq's connection string for a URL, with `PARAMETERS` as defaults."""
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
     return make_conninfo(**{**PARAMETERS, **conninfo_to_dict(url)})

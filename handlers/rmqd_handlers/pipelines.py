@@ -1,4 +1,4 @@
-"""The pipelines `archive`, `select` and `per_minute`: messages as rows, SQL columns of messages, and counts."""
+"""The pipelines `archive` (all messages as rows), `select` (SQL columns of messages) and `per_minute` (counts)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _offset(text: str) -> str:
 
 
 class ArchiveOptions(HandlerOptions):
-    """The content of the rows."""
+    """The options of the pipeline `archive`."""
 
     columns: list[str] | None = option(
         None, "the source's columns to keep besides date and topic; default: all", min_length=1
@@ -53,7 +53,7 @@ def archive(frame: DataFrame, spark: SparkSession, options: ArchiveOptions) -> D
     """Return every message as a row with its date, for a sink that is partitioned by date and topic."""
     from pyspark.sql import functions as f
 
-    # only with numbers, because Spark's date functions use the session's time zone
+    # calculated with numbers, because Spark's date functions use the session's time zone
     day = f.floor((f.unix_seconds(options.date_of) + f.lit(options.offset_seconds)) / f.lit(86400)).cast("int")
     rows = frame.withColumn(DATE, f.date_from_unix_date(day))
     if options.body == "text" and "body" in frame.columns:
@@ -71,7 +71,7 @@ BAD: Final = "_bad_row"
 
 
 class SelectOptions(HandlerOptions):
-    """The rows and their columns."""
+    """The options of the pipeline `select`."""
 
     columns: list[str] = Field(
         description="SQL over the source's columns: `value.id`, `queue_offset`, `upper(tags) AS kind`", min_length=1
@@ -95,7 +95,7 @@ def select(frame: DataFrame, spark: SparkSession, options: SelectOptions) -> Dat
     elif options.bad_rows:
         told = [f.lit("a body does not fit: "), BAD, *(part for name in place for part in (f.lit(f", {name} "), name))]
         rows = rows.where(f.when(f.isnull(BAD), True).otherwise(f.raise_error(f.concat(*told)).cast("boolean")))
-    rows = rows.where(options.where) if options.where else rows  # a condition silently excludes bad rows
+    rows = rows.where(options.where) if options.where else rows  # last, because it may silently exclude bad rows
     try:
         return rows.selectExpr(*options.columns, f"struct({', '.join(place)}) AS {PLACE_COLUMN}")
     except AnalysisException:  # for example for an aggregate, whose rows are not messages
@@ -117,7 +117,7 @@ def _duration(text: str) -> str:
 
 
 class PerMinuteOptions(HandlerOptions):
-    """The options of the count."""
+    """The options of the pipeline `per_minute`."""
 
     window: Annotated[str, AfterValidator(_above_zero)] = option("1m", "a duration: the length of a window")
     lateness: Annotated[str, AfterValidator(_duration)] = option(
@@ -156,7 +156,7 @@ def per_minute(frame: DataFrame, spark: SparkSession, options: PerMinuteOptions)
     return windows.select(
         f.to_json(f.struct(*values)).alias("body"),
         f.col("tag").alias("tags"),
-        # the same for the same window, even if it is sent again: readers can drop the duplicate
+        # the keys are the same if a window is sent again, so that readers can drop the duplicate
         f.concat_ws("/", "topic", "tag", "start").alias("keys"),
         f.concat_ws("/", "topic", "tag").alias("sharding_key"),
     )

@@ -1,7 +1,7 @@
-"""The handler `redis`: a batch is one call of a script, which adds all of its entries.
+"""The handler `redis`: one call of a script adds all entries of a batch.
 
-Scripts are atomic: other clients never see half of a batch. A script that fails keeps its earlier changes. So an entry
-is added before its mark is set, and no mark exists without its entry.
+Scripts are atomic, so other clients never see half of a batch. But a script that fails keeps its earlier changes. So
+the script adds an entry before it sets the entry's mark: a mark without an entry would lose the message.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class RedisEntry:
     """One message as Redis arguments."""
 
     mark: str
-    """The key that remembers it: the identity of its topic, and its value."""
+    """Name of the key that marks the message as added: the identity of its topic, and its value of `remember_by`."""
     former_mark: str
-    """The key of rmqd 0.1.0, which is only its value. In a replay the same key as `mark`."""
+    """The mark that rmqd 0.1.0 set: only the value. In a replay the same as `mark`."""
     parts: tuple[bytes | str, ...]
     """Names and values of a stream's entry, or the one element of a list."""
 
@@ -151,9 +151,9 @@ class RedisHandler:
             self._options.url.get_secret_value(),
             max_connections=self._options.max_connections,
             socket_connect_timeout=self._options.timeout,
-            # WAIT itself takes up to the timeout
+            # twice the timeout, because the command WAIT itself takes up to one timeout
             socket_timeout=self._options.timeout * (2 if self._options.wait_replicas else 1),
-            retry=Retry(NoBackoff(), 0),  # `try_again` limits the time
+            retry=Retry(NoBackoff(), 0),  # no retries by the client, because `try_again` retries for a limited time
         )
 
     async def stop(self) -> None:
@@ -171,7 +171,7 @@ class RedisHandler:
                 (RedisError, AwayError),
                 self._options.retry_for,
                 "redis",
-                # named errors such as OutOfMemoryError may be temporary
+                # a plain ResponseError is permanent; its subclasses, such as OutOfMemoryError, may be temporary
                 lambda error: type(error) is not ResponseError,
             )
             acknowledge_written(batch)
@@ -184,7 +184,7 @@ class RedisHandler:
             text = "" if value is None else as_text(value)
             text = text if text.strip() else opened.message.msg_id
             mark = f"{identity}:{text}"
-            former = mark if identity.replay else text  # a replay adds messages again
+            former = mark if identity.replay else text  # a replay must add messages again despite former marks
         return RedisEntry(mark, former, tuple(self._parts(opened)))
 
     def _parts(self, opened: ParsedMessage) -> list[bytes | str]:
@@ -210,11 +210,11 @@ class RedisHandler:
         return [SCRIPT, len(keys), *keys, *arguments]
 
     async def _add(self, entries: list[RedisEntry], until: float) -> None:
-        """Add the entries once, and wait for replicas until the time `until`. Raises AwayError if too few have them."""
+        """Add the entries once, and wait for replicas until `until`. Raises AwayError if too few have the entries."""
         from redis.exceptions import ClusterCrossSlotError, MovedError, ReadOnlyError
         from redis.exceptions import ConnectionError as LostError
 
-        # WAIT counts earlier commands on its connection; if the connection breaks, only adding again makes sure
+        # WAIT only covers commands of the same connection. If it breaks, the entries must be added again
         async with self._slots, self._client.client() as connection:
             try:
                 await _ask(connection, "EVAL", *self._arguments(entries))
@@ -222,11 +222,11 @@ class RedisHandler:
                 await self._client.connection_pool.disconnect()  # new connections may reach the new master
                 raise
             except LostError:
-                # in a cluster, the node may have failed, and other nodes know the key's new owner
+                # in a cluster, the node may have failed: the node in the URL knows the key's new owner
                 self._client = self._home
                 raise
             except ClusterCrossSlotError:
-                # braces in the key itself decide about its node
+                # the key itself contains braces, which select its node, so the marks need the same braces
                 if tag := _TAG.search(self._options.key):
                     self._prefix = f"rmqd:{tag[0]}:{self._options.key}"
                 raise
@@ -238,10 +238,10 @@ class RedisHandler:
                 await try_again(lambda: self._wait_replicas(connection), (AwayError,), left_seconds, "redis")
 
     def _go_to(self, host: str, port: int) -> None:
-        """Use the cluster node with the key."""
+        """Send further commands to this cluster node, which has the key."""
         if (host, port) not in self._nodes:
             self._nodes[host, port] = client = self._make_client()
-            # without a host, it is the node that sent the response
+            # an empty host means the node that sent the response
             node = {"port": port, **({"host": host} if host else {})}
             client.connection_pool.connection_kwargs.update(node)
         self._client = self._nodes[host, port]

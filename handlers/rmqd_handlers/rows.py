@@ -1,4 +1,4 @@
-"""Common parts of `postgresql` and `sql`: the rows of a table, and the attempts to write a batch."""
+"""Common parts of the handlers `postgresql` and `sql`: the rows for a batch, and the attempts to write them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ VERSION: Final[Any] = option(
 
 
 def check_key(columns: Mapping[str, Value], mode: str, key: Sequence[str], version: str | None) -> None:
-    """Raise ValueError if the options that identify rows do not fit together."""
+    """Raise ValueError if the options `columns`, `mode`, `key` and `version` do not fit together."""
     if mode == "upsert" and not key:
         raise ValueError("mode: upsert needs a key: the columns of a unique index")
     if version is not None and mode != "upsert":
@@ -51,10 +51,10 @@ def check_key(columns: Mapping[str, Value], mode: str, key: Sequence[str], versi
 def rows_of(
     batch: Batch, parts: Mapping[str, Callable[[ParsedMessage], Any]], key: Sequence[str], on_invalid: OnInvalid
 ) -> list[tuple[Message, Row]]:
-    """Return the row of each message, with its parts in order. Decides about messages that cannot be rows.
+    """Return the row of each message, with the values of `parts`. Decides about messages that cannot be rows.
 
-    With a key, the rows are sorted by it: otherwise two batches that write the same keys could deadlock. Keys that the
-    database may consider equal keep the messages' order, so that the last one wins.
+    The rows are sorted by `key`, if given: otherwise two batches that write the same keys could deadlock. Rows whose
+    keys may be equal for the database keep the order of their messages, so that the last row wins.
     """
     rows = valid(batch, lambda opened: tuple(part(opened) for part in parts.values()), on_invalid)
     if key:
@@ -64,14 +64,13 @@ def rows_of(
 
 
 def _in_order(value: Any) -> tuple[int, Any]:
-    """Return the sort key of a value in its column. Values that the database may consider equal are equal, and keep
-    their order.
+    """Return the sort key of a value. Values that the database may consider equal have the same sort key.
 
     A database may compare numbers by value, and texts without regard to case, accents, width, or trailing spaces.
     """
     if value is None:
         return 0, 0
-    if isinstance(value, str | Decimal):  # `postgresql` has all values as text
+    if isinstance(value, str | Decimal):  # text too, because `postgresql` has numbers as text
         number: float | Decimal | None = number_in(value)
     else:
         is_number = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
@@ -87,7 +86,7 @@ def _in_order(value: Any) -> tuple[int, Any]:
 
 @dataclass(frozen=True, slots=True)
 class RefusedRow:
-    """A row that was not written."""
+    """A row that the database refused, with the cause and its text."""
 
     message: Message
     fault: ErrorCause
@@ -96,7 +95,7 @@ class RefusedRow:
 
 @dataclass(frozen=True, slots=True)
 class WrittenRows:
-    """The results of a batch. Unlisted rows were written."""
+    """The rows of a batch that were not written, and why. All other rows were written."""
 
     refused: list[RefusedRow] = field(default_factory=list)
     handled_before: list[AlreadyHandled] = field(default_factory=list)
@@ -112,14 +111,14 @@ class RowsRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class WriteTarget:
-    """A table as the database describes it, or a statement."""
+    """The target of rows: a table as the database describes it, or an SQL statement."""
 
     parts: Mapping[str, Callable[[ParsedMessage], Any]]
-    """The values of a row, by name."""
+    """For each value of a row, by name, the function that reads it from a message."""
     key: Sequence[str]
-    """The parts that determine the order of rows."""
+    """The names of the parts by which rows are sorted; empty if rows keep the order of their messages."""
     names: Sequence[str]
-    """The names that an error may contain: the columns and the table."""
+    """The names that may be quoted in an error's text: the columns and the table."""
     kinds: str
     """The database's description of the written columns; empty for a statement."""
 
@@ -128,7 +127,7 @@ Target = TypeVar("Target", bound=WriteTarget)
 
 
 class RowHandler(ABC, Generic[Target]):
-    """Writes batches to a target, and reads the target again after a refusal: a changed table may accept the rows."""
+    """Writes batches to a target. After a refusal it reads the target again: a changed table may accept rows."""
 
     calls_limited_by: ClassVar[str] = "max_connections"
 
@@ -146,15 +145,15 @@ class RowHandler(ABC, Generic[Target]):
 
     @abstractmethod
     def _may_pass(self, error: Any) -> bool:
-        """Return whether to retry at once after one of these errors."""
+        """Return whether to retry in place after one of `_errors`."""
 
     @abstractmethod
     async def _read_target(self) -> Target:
-        """Read the target, by an open connection. Raises one of the errors."""
+        """Read the target from the database again. Raises one of `_errors`."""
 
     @abstractmethod
     async def _write(self, target: Target, rows: Rows) -> WrittenRows:
-        """Write the rows. Raises one of the errors if their messages must wait."""
+        """Write the rows. Raises one of `_errors` if their messages must wait."""
 
     async def handle(self, batch: Batch) -> None:
         retry_for = self._retry_for_seconds
@@ -190,18 +189,18 @@ class RowHandler(ABC, Generic[Target]):
         return self._target.kinds != read.kinds
 
     def _decide(self, batch: Batch, written: WrittenRows) -> None:
-        """Decide about the rows. Afterwards raises RowsRefusedError if the cause of a refused row is unknown."""
+        """Decide about the messages of rows that were not written. Raises RowsRefusedError if a cause is unknown."""
         unknown: list[str] = []
         for one in written.refused:
             if one.fault is ErrorCause.MESSAGE:
                 refuse(batch, one.message, one.why, self._on_invalid)
             elif one.fault is ErrorCause.REFERENCE:
-                batch.retry(one.message, reason=one.why)  # the missing row of the foreign key may be stored by then
+                batch.retry(one.message, reason=one.why)  # the missing row of the foreign key may be stored later
             else:
                 unknown.append(one.why)
         for before in written.handled_before:
             if len(batch) == 1:
-                raise before  # rmqd counts this exception
+                raise before  # because rmqd counts AlreadyHandled
             logger.info("message.already_handled", extra={"msg_id": before.message.msg_id})
         if unknown:
             acknowledge_written(batch, [one.message for one in written.refused])

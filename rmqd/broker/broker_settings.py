@@ -1,8 +1,7 @@
-"""A broker's settings under RocketMQ's names, the attributes of topics, and the names of versions.
+"""The settings of the broker and the name server under RocketMQ's names, and the attributes of topics.
 
-`rmqd broker --setting` and UPDATE_BROKER_CONFIG change the settings. A request changes attributes by
-`+key=value,-key` (`AttributeParser`, `AttributeUtil`). The names of old versions, and the requests that they cannot
-answer, are from `MQVersion.java`.
+`rmqd broker --setting` and UPDATE_BROKER_CONFIG change the broker's settings. A request changes the attributes of a
+topic by `+key=value,-key` (`AttributeParser`, `AttributeUtil`).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class UnknownSettingError(RmqdError):
 
 @dataclass(frozen=True, slots=True)
 class _Settings:
-    """Settings under RocketMQ's names. Administrators see the values as text."""
+    """The base of settings with RocketMQ's names. Administrators read and write the values as text."""
 
     def changed(self, values: Mapping[str, str]) -> Self:
         """Return a copy with changed values. Raises UnknownSettingError with the expected names or values."""
@@ -36,9 +35,9 @@ class _Settings:
         return replace(self, **new)
 
     def updated(self, values: Mapping[str, str]) -> tuple[Self, dict[str, str]]:
-        """Return a copy with the valid values, and the rest, which RocketMQ ignores.
+        """Return a copy with the valid values, and the unknown or invalid values, which RocketMQ ignores.
 
-        As in RocketMQ, a flag is false unless the value is `true`.
+        As in RocketMQ, every text except `true` sets a flag to false.
         """
         kinds, new, ignored = self._kinds(), dict[str, Any](), dict[str, str]()
         for name, text in values.items():
@@ -63,13 +62,13 @@ class BrokerSettings(_Settings):
     """The broker's settings: names and defaults of `BrokerConfig` and `MessageStoreConfig`, except as noted."""
 
     brokerClusterName: str = "DefaultCluster"
-    brokerName: str = "broker-a"  # RocketMQ: the machine's name
-    brokerIP1: str = ""  # the announced address; empty: the listening or the machine's address; read at start
+    brokerName: str = "broker-a"  # RocketMQ's default: the machine's name
+    brokerIP1: str = ""  # the host for clients; empty: the listening host (for 0.0.0.0 this machine's); read at start
     brokerPermission: int = 6
     autoCreateTopicEnable: bool = True
     autoCreateSubscriptionGroup: bool = True
     defaultTopicQueueNums: int = 8
-    enablePropertyFilter: bool = True  # RocketMQ: false; here SQL92 can be tried out
+    enablePropertyFilter: bool = True  # RocketMQ's default: false; true lets users try SQL92 filters at once
     useServerSideResetOffset: bool = True
     notifyConsumerIdsChangedEnable: bool = True
     channelExpiredTimeout: int = 120 * 1000  # milliseconds; read at start
@@ -83,19 +82,19 @@ class BrokerSettings(_Settings):
     timerMaxDelaySec: int = 3 * 24 * 3600
     recallMessageEnable: bool = False
     enableLmq: bool = False  # light message queues
-    enableMultiDispatch: bool = False  # messages name light queues that they are added to
+    enableMultiDispatch: bool = False  # a message is also added to the light queues that its properties name
     appendTopicForTimerDeleteKey: bool = False  # a recall affects only messages of the same topic
-    popFromRetryProbability: int = 20  # percentage of pops that read the retries first
+    popFromRetryProbability: int = 20  # percentage of pops that read the retry topic before the topic itself
     popFromRetryProbabilityForPriority: int = 0  # like popFromRetryProbability, for pops of a priority topic
     priorityOrderAsc: bool = True  # the last queue has the highest priority
-    useSeparateRetryQueue: bool = False  # a popped queue has its own retry queue
-    popPollingSize: int = 1024  # limit of pops that wait for one queue of a group
-    maxPopPollingSize: int = 100000  # limit of waiting pops in total
+    useSeparateRetryQueue: bool = False  # each queue of a topic has its own queue in the pop retry topic
+    popPollingSize: int = 1024  # limit of held pops for each queue and group
+    maxPopPollingSize: int = 100000  # limit of held pops in total
     reviveQueueNum: int = 8  # used only as part of receipt handles
     enableRetryTopicV2: bool = False
     retrieveMessageFromPopRetryTopicV1: bool = True
     fileReservedTime: int = 72  # hours
-    maxStoreSize: int = 0  # bytes; RocketMQ uses the disk's share instead. 0: 256 MiB in memory, 1 GiB in a folder
+    maxStoreSize: int = 0  # bytes; 0: 256 MiB in memory, 1 GiB in a folder. RocketMQ limits the disk's usage instead
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +124,11 @@ _LEAST: Final = -1
 
 
 class TopicAttributeError(RmqdError):
-    """A change is rejected. The text is the real broker's."""
+    """A change of a topic's attributes is invalid. The message is the real broker's text."""
 
 
 class _Attribute(NamedTuple):
-    """An attribute. `values` lists its valid values in Java's order; empty for an integer from -1 to `most`."""
+    """The rules of a topic attribute. It is an integer from -1 to `most` if `values`, in Java's order, is empty."""
 
     changeable: bool
     values: tuple[str, ...] = ()
@@ -146,7 +145,7 @@ _ATTRIBUTES: Final = {
 
 
 def parse_attributes(text: str) -> dict[str, str]:
-    """Parse the changes of a request into values by signed key. Raises TopicAttributeError."""
+    """Parse changes such as `+key=value,-key` into values by signed key (`+key`). Raises TopicAttributeError."""
     changes: dict[str, str] = {}
     for part in text.split(",") if text else ():
         key, equals, value = part.partition("=")

@@ -1,4 +1,4 @@
-"""Counts messages in and out of the broker, over the last minute, hour and day (`BrokerStatsManager.java`)."""
+"""Counters of messages in and out of the broker, over the last minute, hour and day (`BrokerStatsManager.java`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NUMS, _SIZE = "_NUMS", "_SIZE"
 
 
 class _Sample(NamedTuple):
-    """The value of a counter at a time (loop time)."""
+    """The totals of a StatsItem at one moment. `at` is the event loop's time in seconds."""
 
     at: float
     messages: int
@@ -27,7 +27,7 @@ class _Sample(NamedTuple):
 
 
 class StatsItem:
-    """Counts messages and their bytes, and keeps samples of both counters for a day."""
+    """A counter of messages and of their bytes, with samples of both totals from the last day."""
 
     __slots__ = ("_coarse", "_fine", "_next", "messages", "size_bytes")
 
@@ -49,24 +49,24 @@ class StatsItem:
         self.size_bytes += size_bytes
 
     def nums(self, now: float, seconds: float) -> BrokerStatsItem:
-        """Return the messages of the last seconds, at most a day. The sampling interval limits the precision."""
+        """Return number and rate of the messages in the last `seconds`, at most a day, exact to a sampling interval."""
         gained, span = self._gained(now, seconds)
         return BrokerStatsItem(gained.messages, gained.messages / span, 1.0 if gained.messages else 0.0)
 
     def size(self, now: float, seconds: float) -> BrokerStatsItem:
-        """Return the bytes of the last seconds, at most a day."""
+        """Return the bytes in the last `seconds`, at most a day, with their rate and the average size of a message."""
         gained, span = self._gained(now, seconds)
         each = gained.size_bytes / gained.messages if gained.messages else 0.0
         return BrokerStatsItem(gained.size_bytes, gained.size_bytes / span, each)
 
     def _gained(self, now: float, seconds: float) -> tuple[_Sample, float]:
-        """Return the counts and their time span in seconds, at least one sampling interval."""
+        """Return the counts of the last `seconds`, and their time span in seconds, at least _SAMPLE_SECONDS."""
         samples, distance = (self._fine, _SAMPLE_SECONDS) if seconds <= HOUR else (self._coarse, _COARSE_SECONDS)
         base = samples[0]
         later = _Sample(now, self.messages, self.size_bytes)
         for sample in reversed(samples):
             if sample.at <= now - seconds:
-                # without a later sample, everything after this sample was counted within one sample interval
+                # messages between this sample and `later` were counted within `distance` seconds after this sample
                 base = later if sample.at + distance <= now - seconds else sample
                 break
             later = sample
@@ -75,7 +75,7 @@ class StatsItem:
 
 
 class BrokerStatsManager:
-    """Counters of topics and groups. `now` returns the loop's time. A day begins at this machine's midnight."""
+    """The counters of a broker, its topics and its groups. `now` returns loop time. A day begins at local midnight."""
 
     def __init__(self, now: Callable[[], float], clock: Clock, cluster: str) -> None:
         self.now = now
@@ -85,10 +85,10 @@ class BrokerStatsManager:
         self.get_misses = StatsItem(now())
         """Counts pulls without messages."""
         self.puts_at_midnights = self.gets_at_midnights = (0, 0)
-        """The number of messages at the last two midnights."""
+        """The totals of `puts` and of `gets` at the last two midnights, the earlier midnight first."""
         self._topics: dict[str, StatsItem] = {}
         self._groups: dict[str, StatsItem] = {}
-        # the first parts of RocketMQ's counter names; the other part is the topic or group
+        # the keys are RocketMQ's counter names without _NUMS or _SIZE; inner keys: topics, "topic@group" or the cluster
         self._tables: Final = {
             "TOPIC_PUT": self._topics,
             "GROUP_GET": self._groups,
@@ -97,7 +97,7 @@ class BrokerStatsManager:
         }
 
     def arrived(self, arrival: StoredArrival) -> None:
-        """Count a stored message."""
+        """Called when a message is stored: count it."""
         now, size = self.now(), len(arrival.record)
         self.puts.add(now, 1, size)
         item = self._topics.get(arrival.topic)
@@ -106,7 +106,7 @@ class BrokerStatsManager:
         item.add(now, 1, size)
 
     def pulled(self, group: str, topic: str, count: int, size_bytes: int) -> None:
-        """Count the messages in the response to a pull."""
+        """Count the messages in the response to a pull, pop or peek. A response without messages is a miss."""
         now = self.now()
         if not count:
             self.get_misses.add(now, 1, 0)
@@ -119,15 +119,15 @@ class BrokerStatsManager:
         item.add(now, count, size_bytes)
 
     def put_per_second(self, topic: str) -> float:
-        """Return the messages per second over the last minute."""
+        """Return how many messages per second were stored in a topic over the last minute."""
         return self._per_second(self._topics.get(topic))
 
     def get_per_second(self, group: str, topic: str) -> float:
-        """Return the messages per second over the last minute."""
+        """Return how many messages per second a group received from a topic over the last minute."""
         return self._per_second(self._groups.get(_group_key(group, topic)))
 
     def named(self, name: str, key: str) -> Callable[[float], BrokerStatsItem] | None:
-        """Return the counter with RocketMQ's name, such as TOPIC_PUT_NUMS, as a function of seconds; or None."""
+        """Return a function from seconds to the statistics of a counter such as TOPIC_PUT_NUMS; None if unknown."""
         item = self._tables.get(name.removesuffix(_NUMS).removesuffix(_SIZE), {}).get(key)
         if item is None or not name.endswith((_NUMS, _SIZE)):
             return None
@@ -148,7 +148,7 @@ class BrokerStatsManager:
             self.begin_day()
 
     def begin_day(self) -> None:
-        """Sample the totals for "yesterday" and "today"."""
+        """Record the totals at midnight. The totals of the previous midnight stay as "yesterday"."""
         self.puts_at_midnights = self.puts_at_midnights[1], self.puts.messages
         self.gets_at_midnights = self.gets_at_midnights[1], self.gets.messages
 

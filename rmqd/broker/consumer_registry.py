@@ -50,7 +50,7 @@ class SubscriptionGroupManager:
             self._modes[mode.topic, mode.consumer_group] = mode
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
-        """Return a group, creating it if missing; None if creation is disabled or the name is illegal."""
+        """Return a group's configuration, creating a missing group; None if that is disabled, or the name illegal."""
         known = self._configs.get(group)
         if known is not None:
             return known
@@ -61,7 +61,7 @@ class SubscriptionGroupManager:
         return self.put(SubscriptionGroupConfig(group_name=group))
 
     def get(self, group: str) -> SubscriptionGroupConfig | None:
-        """Return a group's configuration; None if it is missing."""
+        """Return a group's configuration; None if the group is missing. Unlike `find`, this never creates a group."""
         return self._configs.get(group)
 
     def all(self) -> dict[str, SubscriptionGroupConfig]:
@@ -74,7 +74,7 @@ class SubscriptionGroupManager:
         return config
 
     def update(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
-        """Update a group as an administrator requests. `+key` sets an attribute, `-key` removes it."""
+        """Create or change a group for an administrator. `+key` in its attributes sets a value, `-key` removes it."""
         known = self._configs.get(config.group_name)
         attributes = _alter({} if known is None else known.attributes, config.attributes)
         return self.put(replace(config, attributes=attributes))
@@ -91,7 +91,7 @@ class SubscriptionGroupManager:
         self._changed()
 
     def allow_reading(self, group: str) -> None:
-        """Allow a group to read all topics again. RocketMQ also lifts all prohibitions of a group together."""
+        """Allow a group to read all topics again. As in RocketMQ, this lifts all prohibitions of the group."""
         for one in [one for one in self._forbidden if one[0] == group]:
             self._forbidden.discard(one)
             self._journal.delete(JournalKind.FORBIDDEN, key_of(*one))
@@ -100,14 +100,14 @@ class SubscriptionGroupManager:
         return (group, topic) in self._forbidden
 
     def forbidden_table(self) -> dict[str, dict[str, int]]:
-        """Return the prohibitions by group and topic, as in the response to GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
+        """Return READ_FORBIDDEN_BIT by group and topic, for each topic that a group must not read."""
         table: dict[str, dict[str, int]] = {}
         for group, topic in self._forbidden:
             table.setdefault(group, {})[topic] = READ_FORBIDDEN_BIT
         return table
 
     def request_modes(self) -> list[SetMessageRequestModeRequestBody]:
-        """Return the modes that were set. All other groups pull."""
+        """Return the modes (pull or pop) that were set for a topic and group. Without a mode, a group pulls."""
         return list(self._modes.values())
 
     def request_mode(self, topic: str, group: str) -> SetMessageRequestModeRequestBody | None:
@@ -156,21 +156,21 @@ class ConsumerOffsetManager:
                 table[group, topic][int(queue_id)] = int(value)
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the group's offset in a queue: a reset that no pull response has reported, else the committed one."""
+        """Return a group's offset in a queue: an unreported reset, else the committed offset; None if unset."""
         reset = self.pending_reset(group, topic, queue_id)
         if reset is not None:
             return reset
         queues = self._committed.get((group, topic))
         offset = -1 if queues is None else queues.get(queue_id, -1)
-        return offset if offset >= 0 else None  # a group may commit less than 0, which stands for no offset
+        return offset if offset >= 0 else None  # a member may commit a negative offset, which counts as no offset
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Store an offset. It may be lower than the previous one."""
+        """Commit a group's offset. It may be lower than the previous offset."""
         self._committed[group, topic][queue_id] = offset
         self._journal.put(JournalKind.OFFSET, key_of(topic, group, queue_id), str(offset))
 
     def queues(self, group: str, topic: str) -> dict[int, int]:
-        """Return the committed offsets of a topic by queue id."""
+        """Return a group's committed offsets in a topic by queue id."""
         return dict(self._committed.get((group, topic), {}))
 
     def topics_of(self, group: str) -> list[str]:
@@ -182,15 +182,15 @@ class ConsumerOffsetManager:
         return [group for group, one in self._committed if one == topic]
 
     def note_pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Record that a group pulled up to an offset."""
+        """Record the offset after the last message that a group pulled from a queue."""
         self._pulled[group, topic][queue_id] = offset
 
     def pulled(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the offset that the group has pulled up to since the broker's start."""
+        """Return the offset after the last message that a group pulled; None if it has not pulled since the start."""
         return self._pulled.get((group, topic), {}).get(queue_id)
 
     def clone(self, group: str, to_group: str, topic: str) -> None:
-        """Replace a group's offsets in a topic by the offsets of another group."""
+        """Replace the offsets of `to_group` in a topic by the offsets of `group`, if `group` has any."""
         queues = self.queues(group, topic)
         if not queues:
             return
@@ -199,18 +199,18 @@ class ConsumerOffsetManager:
             self.commit(to_group, topic, queue_id, offset)
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Reset a group's offset, as an operator requests. It is valid at once. The next pull response reports it."""
+        """Reset a group's offset for an operator. It is valid at once, and the next pull response reports the reset."""
         self._resets[group, topic][queue_id] = offset
         self._journal.put(JournalKind.RESET, key_of(topic, group, queue_id), str(offset))
         self.commit(group, topic, queue_id, offset)
 
     def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the unreported reset; None while resets are pushed to members (useServerSideResetOffset=false)."""
+        """Return the offset of an unreported reset, or None. Without useServerSideResetOffset, resets are ignored."""
         queues = self._resets.get((group, topic))
         return None if queues is None or not self.settings.useServerSideResetOffset else queues.get(queue_id)
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the unreported reset, and delete it."""
+        """Return the offset of an unreported reset, and mark the reset as reported; None without a reset."""
         offset = self.pending_reset(group, topic, queue_id)
         if offset is not None:
             del self._resets[group, topic][queue_id]

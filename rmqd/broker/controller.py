@@ -1,7 +1,6 @@
-"""BrokerController: the state of one broker, its periodic tasks, and the processors of its requests.
+"""BrokerController: the state of one broker, which its request processors share, and its periodic tasks.
 
-The module also has small parts of it: the figures of GET_BROKER_RUNTIME_INFO, the locks of orderly groups, and static
-topics.
+The module also contains the figures of GET_BROKER_RUNTIME_INFO, the locks of orderly groups, and static topics.
 """
 
 from __future__ import annotations
@@ -63,10 +62,10 @@ _CONSTANT: Final = {
 
 
 def runtime_info(broker: BrokerController) -> dict[str, str]:
-    """Return the runtime info, with the names that mqadmin and monitoring read.
+    """Return the broker's runtime figures, by the names that mqadmin and monitoring tools read.
 
-    Figures of thread pool queues and of the page cache are constant, because this broker has neither: it answers a
-    request in the turn of the loop that reads it.
+    The figures of thread pool queues and of the page cache are constant, because this broker has neither. It answers
+    most requests in the same turn of the event loop in which they arrive.
     """
     stats, store = broker.stats, broker.store
     puts, gets, oldest = stats.puts, stats.gets, store.oldest
@@ -108,7 +107,7 @@ def runtime_info(broker: BrokerController) -> dict[str, str]:
 
 
 def _rates(now: float, *items: StatsItem) -> str:
-    """Return the rates over ten seconds, a minute and ten minutes."""
+    """Return the messages per second of all items together, over ten seconds, a minute and ten minutes, as text."""
     return " ".join(str(sum(item.nums(now, seconds).tps for item in items)) for seconds in (10.0, MINUTE, 10 * MINUTE))
 
 
@@ -136,7 +135,7 @@ LOCK_SECONDS: Final = 60.0  # Java: rocketmq.broker.rebalance.lockMaxLiveTime
 
 
 class RebalanceLockManager:
-    """The locks of queues by group, in memory only: the owner's client id, and the end of the lock.
+    """The queue locks of orderly groups, in memory only. A lock has its owner's client id and its end.
 
     `now` returns monotonic seconds.
     """
@@ -146,7 +145,7 @@ class RebalanceLockManager:
         self._locks: dict[str, dict[MessageQueue, tuple[str, float]]] = {}
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> frozenset[MessageQueue]:
-        """Lock queues that are free, expired, or owned by the client. Returns the queues that it owns."""
+        """Lock each queue whose lock is free, expired or the client's own. Returns the queues that it owns now."""
         held, now = self._locks.setdefault(group, {}), self._now()
         got = set()
         for queue in queues:
@@ -170,10 +169,10 @@ class RebalanceLockManager:
 
 
 class TopicQueueMappingManager:
-    """Static topics: this broker's part of their logical queues, by topic.
+    """The mappings of static topics, from logical queues to the queues of this broker.
 
-    This is the only broker, so it stores each logical queue completely, in a queue with the same id and offsets.
-    Requests may therefore use either queue. Other mappings are rejected.
+    This is the only broker, so it stores each logical queue completely, in a physical queue with the same id and
+    offsets. Requests may therefore name the logical or the physical queue. Other mappings are rejected.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -183,7 +182,7 @@ class TopicQueueMappingManager:
             self._details[topic] = TopicQueueMappingDetail.from_json(value.encode())
 
     def get(self, topic: str) -> TopicQueueMappingDetail | None:
-        """Return the mapping of a static topic, or None."""
+        """Return the mapping of a static topic; None if the topic is not static."""
         return self._details.get(topic)
 
     def delete(self, topic: str) -> None:
@@ -191,7 +190,7 @@ class TopicQueueMappingManager:
             self._journal.delete(JournalKind.STATIC_TOPIC, topic)
 
     def checked(self, detail: TopicQueueMappingDetail, broker_name: str, *, force: bool) -> TopicQueueMappingDetail:
-        """Return the new mapping of a topic: queues that the request does not name stay. Raises Refusal."""
+        """Return a topic's mapping after a request. Queues that the request omits stay. Raises Refusal if invalid."""
         for queue_id, items in detail.hosted_queues.items():
             if detail.bname != broker_name or not _is_plain(queue_id, items, broker_name):
                 raise _refused(f"queue {queue_id} of {detail.topic} is not wholly in queue {queue_id} of this broker")
@@ -224,10 +223,10 @@ def _refused(why: str) -> Refusal:
 
 
 class BrokerController:
-    """The parts that processors share. `clock` stamps and schedules messages, and may jump in tests.
+    """The state of one broker, shared by its processors. `clock` stamps and schedules messages; it may jump in tests.
 
-    Held pulls and pops use its `monotonic`. The lifetime of clients and locks uses the event loop's own time, which
-    does not jump.
+    The timeouts of held pulls and pops use `clock.monotonic`. The lifetimes of clients and locks use the event loop's
+    own time, which does not jump.
     """
 
     def __init__(self, settings: BrokerSettings, clock: Clock, log: RecordLog, journal: Journal, address: str) -> None:
@@ -249,7 +248,7 @@ class BrokerController:
         self.held_pops = PopLongPollingService(settings, clock)
         self.held_notifications = PopLongPollingService(settings, clock)
         self.held_lite_pops = PopLongPollingService(settings, clock)
-        """Held pops of lite topics. Each waits at the place (client id, group, any queue)."""
+        """Held pops of lite topics. Their GroupQueue has the client id in place of the topic, and any queue."""
         self.lite = LiteSubscriptions(self.groups, self._loop.time, self.store.light.below, self._wake_lite)
         wake = self.schedule.wake_for
         self.revive = PopReviveService(self.store, self.topics, self.offsets, settings, journal, wake)
@@ -257,7 +256,7 @@ class BrokerController:
         self.schedule.add_delivery(self.revive)
         self.schedule.add_delivery(self.pop_order)
         self.booted_at = clock.wall()
-        """Seconds since 1970."""
+        """When the broker started, in seconds since 1970."""
         self.stats = BrokerStatsManager(self._loop.time, clock, settings.brokerClusterName)
         self.store.on_arrival(self.stats.arrived)
         self.store.on_arrival(self.held_pulls.arrived)
@@ -272,7 +271,7 @@ class BrokerController:
 
     @property
     def host(self) -> str:
-        """The host of its address."""
+        """The host of the broker's address, without the port."""
         return self.address.rpartition(":")[0]
 
     def change_settings(self, settings: BrokerSettings) -> None:
@@ -284,15 +283,15 @@ class BrokerController:
         self.store.change_settings(settings)
 
     def now(self) -> float:
-        """Return the loop's time in seconds, which measures the lifetime of clients and locks."""
+        """Return the event loop's time in seconds, which measures the lifetimes of clients and locks."""
         return self._loop.time()
 
     def now_ms(self) -> int:
-        """Return the clock's time in milliseconds since 1970, which stamps, hides and schedules messages."""
+        """Return the clock's time in milliseconds since 1970, used for store times, invisible times and delays."""
         return round(self.clock.wall() * 1000)
 
     async def run(self) -> None:
-        """Deliver delayed messages and revive popped ones, until cancelled."""
+        """Run the broker's periodic tasks, such as delayed delivery and retention, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.schedule.run(), name="schedule")
             tasks.create_task(self.expire_clients(), name="housekeeping")
@@ -301,21 +300,21 @@ class BrokerController:
             tasks.create_task(self.lite.run(), name="lite subscriptions")
 
     async def expire_clients(self) -> None:
-        """Close silent clients every 10 s, until cancelled."""
+        """Every 10 s, close clients without a heartbeat for `channelExpiredTimeout`, until cancelled."""
         expired_seconds = self.settings.channelExpiredTimeout / 1000
         while True:
             await asyncio.sleep(SCAN_SECONDS)
             self.close_silent(self.now() - expired_seconds)
 
     def close_silent(self, heard_before: float) -> None:
-        """Remove clients without a heartbeat since this loop time, although their connection is open, and close it."""
+        """Remove clients without a heartbeat since `heard_before` (loop time), and close their connections."""
         silent = self.producers.remove_silent(heard_before) + self.consumers.remove_silent(heard_before)
         for client in {client.channel: client for client in silent}.values():
             log.warning("broker.client_expired", client_id=client.client_id, client=client.channel.address)
             client.channel.close()
 
     def _free_of_order(self, key: GroupQueue) -> None:
-        """Wake pops that wait for a queue that an orderly pop had closed and that is open again."""
+        """Called when a queue that an orderly pop had blocked is free: wake the pops that wait for the queue."""
         topic, group, queue_id = key
         if is_light_queue(topic):
             self.lite.notify(topic, group)
@@ -329,7 +328,7 @@ class BrokerController:
         self.held_lite_pops.wake(GroupQueue(client_id, group, ANY_QUEUE))
 
     def _consumer_ids_changed(self, group: str, members: Collection[Channel]) -> None:
-        """Send NOTIFY_CONSUMER_IDS_CHANGED (40) to members, before the response to the heartbeat that caused it."""
+        """Called when members changed. Sends them NOTIFY_CONSUMER_IDS_CHANGED (40), before a heartbeat is answered."""
         if self.settings.notifyConsumerIdsChangedEnable:
             header = NotifyConsumerIdsChangedRequestHeader(consumer_group=group)
             for channel in members:

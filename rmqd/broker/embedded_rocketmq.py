@@ -36,7 +36,7 @@ from rmqd.wire.messages.message_id import host_port
 
 
 def numeric_host(host: str) -> str:
-    """Return a host's IP address, IPv4 if it has one. Raises OSError if the name is unknown."""
+    """Return a host's IP address, preferably IPv4; 0.0.0.0 for "" and "*". Raises OSError if the host is unknown."""
     if host in ("", "*"):
         return "0.0.0.0"
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -90,9 +90,10 @@ VIP_DISTANCE: Final = 2  # the VIP port is the broker's port minus this; clients
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedOptions:
-    """The addresses to listen on (port 0: a free port), and the folder for messages (None: in memory).
+    """The options of `embedded_rocketmq`. `port` is the name server's. Port 0 stands for a free port.
 
-    If `host` is 0.0.0.0, the broker announces the machine's own address, or `settings.brokerIP1` if set.
+    If `host` is 0.0.0.0, the broker announces the machine's own address, or `settings.brokerIP1` if set. If `data_dir`
+    is None, messages and all other state are only in memory.
     """
 
     host: str = LOOPBACK
@@ -122,7 +123,7 @@ class EmbeddedRocketMQ:
 async def embedded_rocketmq(
     options: EmbeddedOptions | None = None, clock: Clock | None = None
 ) -> AsyncIterator[EmbeddedRocketMQ]:
-    """Run both servers until the end of the block.
+    """Run a name server and a broker until the end of the `async with` block.
 
     Raises OSError if an address cannot be used for listening, and StorageError if the data dir cannot be used.
     """
@@ -145,7 +146,7 @@ async def _running(
         host = numeric_host(options.host)
         announced = announced_host(host, options.settings.brokerIP1)
         port = await _listen(broker_server, host, options.broker_port)
-        if options.broker_port > VIP_DISTANCE:  # not for port 0: the port below may belong to another process
+        if options.broker_port > VIP_DISTANCE:  # not for a free port, whose VIP port may belong to another process
             await _listen(broker_server, host, options.broker_port - VIP_DISTANCE)
         settings = replace(options.settings, brokerIP1=announced)
         broker = BrokerController(settings, clock or SystemClock(), log, journal, host_port(announced, port))

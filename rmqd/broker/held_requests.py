@@ -1,13 +1,13 @@
-"""Long polling: pulls and pops that found nothing wait here for a message or a timeout.
+"""Long polling: pulls and pops that found no message wait here for a message or a timeout.
 
-Pulls (`PullRequestHoldService.java`): the real broker checks them every five seconds, so it answers up to five seconds
-late. Here a pull is answered when its time is over. One effect of that check is kept: if a queue grew only by messages
-that the pull's filter rejects, the pull is answered after five seconds, so that the consumer's offset advances.
+Pulls (`PullRequestHoldService.java`): the real broker checks held pulls every five seconds, so a timeout may be five
+seconds late. Here it is exact. One effect of the check is kept: if a queue receives only messages that a pull's filter
+rejects, the pull is answered after five seconds, so that the consumer's offset advances.
 
 Pops and notifications (`PopLongPollingService.java`): for each group, a message wakes one pop that waits for any queue
 of its topic, and one pop that waits for its queue. A message of a pop retry topic wakes pops of the original topic. The
-real broker does so only with the second form of the retry topic's name; with the first form the message waits for the
-next pop.
+real broker does so only with the second form of the retry topic's name (`enableRetryTopicV2`). With the first form, the
+next pop finds the message.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from rmqd.wire.command import RemotingCommand
 from rmqd.wire.receipt_handle import ANY_QUEUE
 from rmqd.wire.topics import pop_retry_topic, pop_retry_topic_v2
 
-CHECK_INTERVAL_SECONDS: Final = 5.0  # Java: the pause between two checks of the held pulls
+CHECK_INTERVAL_SECONDS: Final = 5.0  # the interval at which Java checks the held pulls
 
 
 class GroupQueue(NamedTuple):
-    """A queue as one group reads it, or with group "" as all do. A held pop may wait for queue -1: any queue."""
+    """A queue and a group that reads it; group "" stands for all groups. Queue id -1 stands for any queue."""
 
     topic: str
     group: str
@@ -40,7 +40,7 @@ class GroupQueue(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class HeldRequest:
-    """A held pull or pop of a group. `again` answers it with the state at that time; a pop may then be held again."""
+    """A held pull or pop. `again` answers it when it is woken, or when its time is over; it may then be held again."""
 
     place: GroupQueue
     group: str
@@ -49,17 +49,17 @@ class HeldRequest:
     again: Processor
     wanted: MessageFilter | None = None
     ends_at: float = 0.0
-    """The end of its time, by the clock's `monotonic`."""
+    """When the request's time is over, in seconds of `clock.monotonic`."""
     timer: Timer | None = None
 
     def wants(self, arrival: StoredArrival) -> bool:
-        """Return whether a message passes its filter."""
+        """Return whether a message passes the request's filter."""
         wanted = self.wanted
         return wanted is None or (wanted.matches_code(arrival.tags_code) and wanted.matches_record(arrival.record))
 
 
 class HeldRequests:
-    """The held requests by the queue that they wait for, in order of arrival. They end with their connection."""
+    """Held requests by the queue that they wait for, oldest first. They are dropped when their connection ends."""
 
     def __init__(self, clock: Clock) -> None:
         self.count = 0
@@ -78,7 +78,7 @@ class HeldRequests:
         return {(place.topic, place.queue_id) for place in waiting}
 
     def keep(self, one: HeldRequest, seconds: float) -> None:
-        """Hold a request until it is woken, its time is over, or its connection ends."""
+        """Hold a request for `seconds`, or until it is woken or its connection ends."""
         self._held.setdefault(one.place, {})[one] = None
         self._by_channel[one.channel].add(one)
         self.count += 1
@@ -94,7 +94,7 @@ class HeldRequests:
         self._answer(one)
 
     def _wake(self, one: HeldRequest) -> None:
-        """Answer a request in the next turn of the loop."""
+        """Stop holding a request, and answer it in the next turn of the event loop."""
         self._take(one)
         self._loop.call_soon(self._answer, one)
 
@@ -120,10 +120,10 @@ class HeldRequests:
 
 
 class PullRequestHoldService(HeldRequests):
-    """The held pulls."""
+    """The held pulls. Each waits for a message in its queue."""
 
     def arrived(self, arrival: StoredArrival) -> None:
-        """Called for a new message. Pulls whose filter it passes are answered in the next turn of the loop."""
+        """Called when a message is stored. Pulls whose filter it passes are answered in the next turn of the loop."""
         for pull in list(self._held.get(GroupQueue(arrival.topic, "", arrival.queue_id), ())):
             if pull.wants(arrival):
                 self._wake(pull)
@@ -133,20 +133,20 @@ class PullRequestHoldService(HeldRequests):
 
 
 class PopLongPollingService(HeldRequests):
-    """The held pops. `settings` may change at runtime."""
+    """Held pops, or held notifications. `settings` is read on each use, because it may change at runtime."""
 
     def __init__(self, settings: BrokerSettings, clock: Clock) -> None:
         super().__init__(clock)
         self.settings = settings
         self._groups: defaultdict[str, dict[str, None]] = defaultdict(dict)
-        """By topic, the groups whose pops have waited for it."""
+        """The groups that ever waited for a topic, by topic."""
         self._retries: dict[str, tuple[str, str]] = {}
-        """The original topic and the group, by pop retry topic."""
+        """The original topic and the group of a pop retry topic, by its name."""
 
     def hold(self, pop: HeldRequest, left_ms: int, poll_ms: int) -> ResponseCode | None:
         """Hold a pop until a message arrives, its time is over, or its connection ends.
 
-        Returns None if it is held, else the reason: POLLING_FULL, or POLLING_TIMEOUT if no time is left.
+        Returns None if the pop is held, else the response code: POLLING_FULL, or POLLING_TIMEOUT if no time is left.
         """
         topic, group, _ = pop.place
         if left_ms <= 0 or poll_ms <= 0:
@@ -162,7 +162,7 @@ class PopLongPollingService(HeldRequests):
         return None
 
     def arrived(self, arrival: StoredArrival) -> None:
-        """Called for a new message. Pops that wait for it check again in the next turn of the loop."""
+        """Called when a message is stored. Wakes the pops of each group that wait for it."""
         retried = self._retries.get(arrival.topic)
         if retried is not None:
             topic, group = retried
@@ -173,7 +173,7 @@ class PopLongPollingService(HeldRequests):
             self.wake(GroupQueue(arrival.topic, group, arrival.queue_id), arrival)
 
     def wake(self, place: GroupQueue, arrival: StoredArrival | None = None) -> bool:
-        """Let the first pop of this queue check again, unless it does not want `arrival`. Returns whether it does."""
+        """Wake the oldest pop of this queue, unless its filter rejects `arrival`. Returns whether a pop was woken."""
         pop = next(iter(self._held.get(place, ())), None)
         if pop is None or (arrival is not None and not pop.wants(arrival)):
             return False

@@ -45,7 +45,7 @@ class ConsumerGroupInfo:
         return next((client for client in self.channels.values() if client.client_id == client_id), None)
 
     def join(self, client: ClientChannel) -> bool:
-        """Handle a member's heartbeat. Returns whether the member is new."""
+        """Add a member, or record its heartbeat. Returns whether its connection is new to the group."""
         known = self.channels.get(client.channel)
         if known is not None and known.client_id == client.client_id:
             known.heard_at = client.heard_at
@@ -67,7 +67,7 @@ class ConsumerGroupInfo:
 
 
 class ConsumerManager:
-    """The groups with members, by name. `changed` is called to notify the members of a group."""
+    """The consumer groups that have members. `changed` is called to notify a group when its members change."""
 
     def __init__(self, changed: ConsumerIdsChangeListener) -> None:
         self._changed = changed
@@ -83,12 +83,12 @@ class ConsumerManager:
         return list(self._groups.values())
 
     def note_popped(self, group: str, topic: str) -> None:
-        """Subscribe a group that pops to the topic and its retry topic, regardless of its heartbeats."""
+        """Record that a group pops a topic. This subscribes it to the topic and its retry topics without heartbeats."""
         for one in (topic, pop_retry_topic(group, topic), pop_retry_topic_v2(group, topic)):
             self._popped.add((group, one))
 
     def may_consume(self, group: str, topic: str) -> bool:
-        """Return whether the group subscribes to the topic. This is known only while the group has members."""
+        """Return whether the group subscribes to the topic or pops it; True if no subscriptions are known."""
         info = self._groups.get(group)
         known = info is None or not info.subscriptions or topic in info.subscriptions
         return known or (group, topic) in self._popped
@@ -100,7 +100,7 @@ class ConsumerManager:
     def register(
         self, data: ConsumerData, client: ClientChannel, *, notify: bool = True, without_sub: bool = False
     ) -> None:
-        """Handle a member's heartbeat. With `without_sub`, it has no subscriptions, so the known ones stay."""
+        """Handle a member's heartbeat. A heartbeat `without_sub` leaves the group's subscriptions unchanged."""
         new = ConsumerGroupInfo(data.group_name, data.consume_type, data.message_model, data.consume_from_where)
         info = self._groups.setdefault(data.group_name, new)
         info.consume_type, info.message_model = data.consume_type, data.message_model
@@ -112,7 +112,7 @@ class ConsumerManager:
             self._notify(info)
 
     def unregister(self, group: str, channel: Channel, *, notify: bool = True) -> None:
-        """Remove a member that unregisters. The other members are notified even if it was not a member."""
+        """Remove a connection from a group. The members are notified even if the connection was not a member."""
         info = self._groups.get(group)
         if info is not None:
             self._remove(info, channel)
@@ -120,13 +120,13 @@ class ConsumerManager:
                 self._notify(info)
 
     def channel_closed(self, channel: Channel) -> None:
-        """Remove the members of a closed connection. The others are notified regardless of the group's settings."""
+        """Remove a closed connection from its groups. Their members are notified regardless of the group's settings."""
         for info in self.all():
             if self._remove(info, channel):
                 self._notify(info)
 
     def remove_silent(self, heard_before: float) -> list[ClientChannel]:
-        """Remove and return members whose last heartbeat is older than this. The other members are not notified."""
+        """Remove and return members without a heartbeat since `heard_before` (loop time), without notifying others."""
         silent = [
             (info, client) for info in self.all() for client in info.channels.values() if client.heard_at < heard_before
         ]
@@ -141,12 +141,12 @@ class ConsumerManager:
         return was_member
 
     def _notify(self, info: ConsumerGroupInfo) -> None:
-        if info.message_model != MessageModel.BROADCASTING:  # its members do not share queues
+        if info.message_model != MessageModel.BROADCASTING:  # broadcasting members do not share queues
             self._changed(info.group, info.channels.keys())
 
 
 class ProducerManager:
-    """The producers by group."""
+    """The connected producers by producer group."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[Channel, ClientChannel]] = {}
@@ -158,7 +158,7 @@ class ProducerManager:
         return {group: list(clients.values()) for group, clients in self._groups.items()}
 
     def register(self, group: str, client: ClientChannel) -> None:
-        """Handle a producer's heartbeat."""
+        """Add a producer, or record its heartbeat."""
         known = self._groups.setdefault(group, {}).setdefault(client.channel, client)
         known.heard_at = client.heard_at
 
@@ -174,7 +174,7 @@ class ProducerManager:
             self.unregister(group, channel)
 
     def remove_silent(self, heard_before: float) -> list[ClientChannel]:
-        """Remove and return producers whose last heartbeat is older than this."""
+        """Remove and return producers without a heartbeat since `heard_before` (loop time)."""
         silent = [
             (group, client)
             for group, clients in self._groups.items()

@@ -1,4 +1,4 @@
-"""The name server: routes of topics, and the settings of administrators by namespace and key.
+"""The name server: routes of topics, and key-value settings that administrators store by namespace.
 
 It knows only the broker in its own process. Other brokers cannot register (REGISTER_BROKER, 103, is unsupported).
 Java: `ClientRequestProcessor`, `DefaultRequestProcessor`, `RouteInfoManager`, `KVConfigManager`.
@@ -35,7 +35,7 @@ MAX_ENTRIES: Final = 1000
 
 
 class KVConfigManager:
-    """Texts by namespace and key."""
+    """The key-value settings: texts by namespace and key."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -45,7 +45,7 @@ class KVConfigManager:
             self._tables.setdefault(namespace, {})[key] = value
 
     def get(self, namespace: str, key: str) -> str | None:
-        """Return the value of a key, or None."""
+        """Return the value of a key; None if the key is missing."""
         return self._tables.get(namespace, {}).get(key)
 
     def put(self, namespace: str, key: str, value: str) -> None:
@@ -62,32 +62,32 @@ class KVConfigManager:
         self._journal.put(JournalKind.KEY_VALUE, json.dumps([namespace, key]), value)
 
     def delete(self, namespace: str, key: str) -> None:
-        """Delete a value. As on the real name server, the namespace stays."""
+        """Delete a key. As on the real name server, the namespace stays, even if it is empty."""
         if self._tables.get(namespace, {}).pop(key, None) is not None:
             self._journal.delete(JournalKind.KEY_VALUE, json.dumps([namespace, key]))
 
     def table(self, namespace: str) -> dict[str, str] | None:
-        """Return all values of a namespace; None if it never had one."""
+        """Return all keys and values of a namespace; None if the namespace never had a key."""
         table = self._tables.get(namespace)
         return None if table is None else dict(table)
 
 
 log = structlog.get_logger(__name__)
 
-ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"  # the namespace of ordered topics
-CLUSTER_ID: Final = ("RMQD", "cluster_id")  # where rmqd keeps the id of a cluster
+ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"  # the namespace with the queues of ordered topics, by topic
+CLUSTER_ID: Final = ("RMQD", "cluster_id")  # the namespace and key that rmqd uses for the id of a cluster
 REGISTER_SECONDS: Final = 30.0  # Java: registerNameServerPeriod
-_JAVA_NULL: Final = "null"  # the text in place of a missing topic
-_STRICT_JSON_SINCE: Final = 401  # 4.9.4
+_JAVA_NULL: Final = "null"  # the topic in Java's remark if the request names no topic
+_STRICT_JSON_SINCE: Final = 401  # 4.9.4: clients since this version can read strict JSON
 _READ_WRITE: Final = route_data.PERM_READ | route_data.PERM_WRITE
 _PROTECTED: Final = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
 
 
 class _OwnView(NamedTuple):
-    """An administrator's change of a topic on the name server: its queues; None if it was deleted.
+    """An administrator's change of a topic's route. `queues` is None if the topic was deleted on the name server.
 
-    It is valid until the broker changes the topic (the topic's configuration then differs from `config`), or until the
-    broker registers again, at `until` (loop time).
+    The change is valid until the broker changes the topic (the topic's configuration then differs from `config`), or
+    until the broker registers again, at `until` (loop time).
     """
 
     config: TopicConfig | None
@@ -96,13 +96,13 @@ class _OwnView(NamedTuple):
 
 
 class NameServer(RequestProcessor):
-    """The name server of one broker. It reads the broker's topics directly."""
+    """The name server of one broker. It reads the broker's topics directly, without registrations."""
 
     def __init__(self, broker: BrokerController) -> None:
         super().__init__(broker)
         self.settings = NameServerSettings()
         self._key_values = KVConfigManager(broker.journal)
-        # without an id, rmqd's first member would create one, and wait for the other members
+        # without a cluster id, the first member of rmqd would create it, and wait until other members have read it
         if self._key_values.get(*CLUSTER_ID) is None:
             self._key_values.put(*CLUSTER_ID, f"{broker.now_ms():012x}{secrets.token_hex(4)}")
         self._own: dict[str, _OwnView] = {}
@@ -110,7 +110,7 @@ class NameServer(RequestProcessor):
 
     @answers(RequestCode.GET_ROUTEINFO_BY_TOPIC)
     def route(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_ROUTEINFO_BY_TOPIC (105): a topic's brokers and queues, in strict JSON for clients that can read it."""
+        """Answer GET_ROUTEINFO_BY_TOPIC (105) with a topic's route, in strict JSON if the client can read it."""
         header = headers.GetRouteInfoRequestHeader.from_ext_fields({"topic": _JAVA_NULL, **request.ext_fields})
         queues = self._queues(header.topic)
         if queues is None:
@@ -125,19 +125,19 @@ class NameServer(RequestProcessor):
 
     @answers(RequestCode.GET_BROKER_CLUSTER_INFO)
     def cluster(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_BROKER_CLUSTER_INFO (106): the brokers and clusters, one each."""
+        """Answer GET_BROKER_CLUSTER_INFO (106) with the only broker and its cluster."""
         name, cluster = self._broker.name, self._broker.settings.brokerClusterName
         return Reply(body=route_data.ClusterInfo({name: self._broker_data()}, {cluster: (name,)}).to_json())
 
     @answers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
     def topics(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206): the names of all topics."""
+        """Answer GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206) with the names of all topics."""
         _refuse_unless(self.settings.enableAllTopicList)
         return Reply(body=route_data.TopicList(tuple(self._view())).to_json())
 
     @answers(RequestCode.GET_TOPICS_BY_CLUSTER)
     def topics_of_cluster(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_TOPICS_BY_CLUSTER (224): the names of a cluster's topics."""
+        """Answer GET_TOPICS_BY_CLUSTER (224) with the names of a cluster's topics."""
         _refuse_unless(self.settings.enableTopicList)
         header = headers.GetTopicsByClusterRequestHeader.from_ext_fields(request.ext_fields)
         own = header.cluster == self._broker.settings.brokerClusterName
@@ -145,13 +145,13 @@ class NameServer(RequestProcessor):
 
     @answers(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
     def system_topics(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_SYSTEM_TOPIC_LIST_FROM_NS (304): the names of clusters and brokers, because these are also topics."""
+        """Answer GET_SYSTEM_TOPIC_LIST_FROM_NS (304) with the names of cluster and broker, which are also topics."""
         names = (self._broker.settings.brokerClusterName, self._broker.name)
         return Reply(body=route_data.TopicList(names, self._broker.address).to_json())
 
     @answers(RequestCode.DELETE_TOPIC_IN_NAMESRV)
     def delete_topic(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """DELETE_TOPIC_IN_NAMESRV (216): omit the topic until the broker changes it, or registers again."""
+        """DELETE_TOPIC_IN_NAMESRV (216): hide a topic until the broker changes it, or registers again."""
         header = headers.DeleteTopicFromNamesrvRequestHeader.from_ext_fields(request.ext_fields)
         if not header.cluster_name or header.cluster_name == self._broker.settings.brokerClusterName:
             config = self._broker.topics.registered(header.topic)
@@ -160,14 +160,14 @@ class NameServer(RequestProcessor):
 
     @answers(RequestCode.WIPE_WRITE_PERM_OF_BROKER)
     def wipe_write_perm(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """WIPE_WRITE_PERM_OF_BROKER (205): show no topic as writeable until the broker changes the topic."""
+        """WIPE_WRITE_PERM_OF_BROKER (205): omit write permission from each route until the broker changes the topic."""
         header = headers.WipeWritePermOfBrokerRequestHeader.from_ext_fields(request.ext_fields)
         count = self._change_perms(header.broker_name, lambda perm: perm & ~route_data.PERM_WRITE)
         return Reply(ext_fields={"wipeTopicCount": str(count)})
 
     @answers(RequestCode.ADD_WRITE_PERM_OF_BROKER)
     def add_write_perm(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """ADD_WRITE_PERM_OF_BROKER (327): show every topic as readable and writeable, whatever its permission was."""
+        """ADD_WRITE_PERM_OF_BROKER (327): make each route readable and writable, whatever the topic's permission is."""
         header = headers.AddWritePermOfBrokerRequestHeader.from_ext_fields(request.ext_fields)
         count = self._change_perms(header.broker_name, lambda perm: _READ_WRITE)
         return Reply(ext_fields={"addTopicCount": str(count)})
@@ -184,7 +184,7 @@ class NameServer(RequestProcessor):
 
     @answers(RequestCode.GET_KV_CONFIG)
     def get_kv(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_KV_CONFIG (101): the value of a key of a namespace."""
+        """Answer GET_KV_CONFIG (101) with the value of a key in a namespace."""
         header = headers.GetKVConfigRequestHeader.from_ext_fields(request.ext_fields)
         value = self._key_values.get(header.namespace, header.key)
         if value is None:
@@ -200,7 +200,7 @@ class NameServer(RequestProcessor):
 
     @answers(RequestCode.GET_KVLIST_BY_NAMESPACE)
     def kv_list(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_KVLIST_BY_NAMESPACE (219): all keys of a namespace with their values."""
+        """Answer GET_KVLIST_BY_NAMESPACE (219) with all keys and values of a namespace."""
         header = headers.GetKVListByNamespaceRequestHeader.from_ext_fields(request.ext_fields)
         table = self._key_values.table(header.namespace)
         if table is None:
@@ -209,7 +209,7 @@ class NameServer(RequestProcessor):
 
     @answers(RequestCode.UPDATE_NAMESRV_CONFIG)
     def update_settings(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """UPDATE_NAMESRV_CONFIG (318): change settings until the process ends."""
+        """UPDATE_NAMESRV_CONFIG (318): change the name server's settings until the process ends."""
         values = load_properties(request.body)
         if _PROTECTED & values.keys():
             raise Refusal(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
@@ -245,7 +245,7 @@ class NameServer(RequestProcessor):
             del self._own[topic]
         if config is None:
             return None
-        # a broker registers its topics with its own permission if that lacks reading or writing
+        # if the broker itself must not be read or written, it registers its topics without that permission
         permission = self._broker.settings.brokerPermission
         perm = config.perm if permission & _READ_WRITE == _READ_WRITE else config.perm & permission
         return route_data.QueueData(

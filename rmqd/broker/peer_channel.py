@@ -1,7 +1,7 @@
-"""RemotingServer serves one address; a Channel is one client's connection, which can also send the server's requests.
+"""The server side of remoting: RemotingServer, and Channel for one client's connection.
 
-The server gives requests to processors, and writes all responses of one turn at once. The result of a processor is a
-reply, a refusal (an exception), or None if the response follows later.
+The server passes requests to processors, and writes all responses of one turn of the event loop at once. A processor
+returns a Reply, raises Refusal, or returns None and replies later. A channel can also send requests to its client.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rmqd.wire.command import ONEWAY_FLAG, RESPONSE_FLAG, FrameDecoder, Remoting
 from rmqd.wire.messages.message_id import host_port
 
 SEE_FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
-"""The last part of many remarks of the real servers."""
+"""The end of many error remarks of the real servers."""
 
 NO_FIELDS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -51,7 +51,7 @@ class Refusal(RmqdError):
 
 @contextlib.contextmanager
 def refusing_with(ext_fields: Mapping[str, str]) -> Iterator[None]:
-    """Add ext fields to every Refusal in the block, because Java responds with unset header numbers."""
+    """Set the ext fields of every Refusal in the block. Java's refusals contain all numbers of the response header."""
     try:
         yield
     except Refusal as refusal:
@@ -71,7 +71,7 @@ _IDLE_SCAN_SECONDS: Final = 10.0
 
 
 class Channel(asyncio.Protocol):
-    """A connection, created by RemotingServer. `address` is the client's "ip:port"."""
+    """A client's connection, created by RemotingServer. `address` is the client's "ip:port"."""
 
     def __init__(self, server: RemotingServer) -> None:
         self.address = ""
@@ -90,7 +90,7 @@ class Channel(asyncio.Protocol):
         return f"<Channel {self.address}{' closed' if self.closed else ''}>"
 
     def on_close(self, callback: Callable[[Channel], None]) -> None:
-        """Call `callback` when the connection ends. Each callback is kept once."""
+        """Call `callback` when the connection ends. A callback that is added twice is called once."""
         if callback not in self._on_close:
             self._on_close.append(callback)
 
@@ -105,13 +105,13 @@ class Channel(asyncio.Protocol):
         self._server.answer(self, request, processor)
 
     def send_oneway(self, code: int, ext_fields: Mapping[str, str] = NO_FIELDS, body: bytes = b"") -> None:
-        """Send a one-way request from the server."""
+        """Send a one-way request to the client."""
         self.write(self._request(code, next(_opaques) & 0x7FFFFFFF, ext_fields, body, ONEWAY_FLAG))
 
     async def call(
         self, code: int, ext_fields: Mapping[str, str], body: bytes = b"", *, timeout_seconds: float
     ) -> RemotingCommand:
-        """Send a request from the server and wait for the client's response.
+        """Send a request to the client, and wait for the response.
 
         Raises RemotingTimeoutError, or RemotingClosedError if the connection ends.
         """
@@ -137,7 +137,7 @@ class Channel(asyncio.Protocol):
         self._out.append(frame)
 
     def refuse(self, reply: Reply) -> None:
-        """Replace every queued response by `reply`. The server's own requests stay."""
+        """Replace every queued response by `reply`. Queued requests to the client stay."""
         queued, self._out = self._out, []
         for frame in queued:
             command = decode_command(frame[4:])
@@ -147,7 +147,7 @@ class Channel(asyncio.Protocol):
                 self._out.append(frame)
 
     def flush(self) -> None:
-        """Write the queued frames to the socket. Called by the server."""
+        """Write the queued frames to the socket. Only the server calls this."""
         if self._transport is not None:
             self._transport.write(self._out[0] if len(self._out) == 1 else b"".join(self._out))
         self._out.clear()
@@ -219,9 +219,10 @@ def _response(opaque: int, reply: Reply) -> bytes:
 
 
 class RemotingServer:
-    """Serves one address. `before_flush` is called before the responses of a turn of the loop are sent.
+    """The server of a broker or name server, on one or more addresses.
 
-    If it raises StorageError, all these responses become SERVICE_NOT_AVAILABLE.
+    `before_flush` is called before the responses of a turn of the event loop are sent. If it raises StorageError, all
+    these responses become SERVICE_NOT_AVAILABLE.
 
     `open_requests` counts requests that are neither answered nor held by a processor that returned None.
     """
@@ -230,7 +231,7 @@ class RemotingServer:
         self.name = name
         self.channels: set[Channel] = set()
         self.open_requests = 0
-        self._half_frames: dict[Channel, None] = {}  # in the order of their first bytes
+        self._half_frames: dict[Channel, None] = {}  # channels with an incomplete frame, the oldest frame first
         self._half_frames_bytes = 0
         self._processors: dict[int, Processor] = {}
         self._before_flush = before_flush
@@ -241,14 +242,14 @@ class RemotingServer:
         self._idle_scan: asyncio.TimerHandle | None = None
 
     def serve(self, processors: Processors) -> None:
-        """Add processors by request code. Raises ValueError if a code has a processor already."""
+        """Add processors by request code. Raises ValueError if a code already has a processor."""
         for code, processor in processors.items():
             if int(code) in self._processors:
                 raise ValueError(f"two processors for {code.name}")
             self._processors[int(code)] = processor
 
     async def listen(self, host: str, port: int) -> int:
-        """Listen; on a free port for port 0. Returns the port. Raises OSError."""
+        """Listen on an address, and return the port. Port 0 chooses a free port. Raises OSError."""
         server = await self._loop.create_server(lambda: Channel(self), host, port)
         self._servers.append(server)
         if self._idle_scan is None:
@@ -277,7 +278,7 @@ class RemotingServer:
         return self._loop.time()
 
     def opened(self, channel: Channel) -> None:
-        """Called for a new connection. Connections above the limit are closed."""
+        """Called when a client has connected. Connections above MAX_CONNECTIONS are closed at once."""
         self.channels.add(channel)
         if len(self.channels) > MAX_CONNECTIONS:
             log.warning("broker.connections_full", server=self.name, limit=MAX_CONNECTIONS)
@@ -289,10 +290,10 @@ class RemotingServer:
         self.half_frame(channel, 0, begins=False)
 
     def half_frame(self, channel: Channel, held_bytes: int, *, begins: bool) -> None:
-        """Record how many bytes of an incomplete frame a channel holds. `begins`: the previous frame has just ended.
+        """Record how many bytes of an incomplete frame a channel holds. `begins` is True if the frame is a new frame.
 
-        If all channels together hold too much, the ones with the oldest frames are closed. A frame that a client sends
-        at once is complete soon.
+        If all channels together hold more than HALF_FRAMES_BYTES, the channels with the oldest frames are closed. A
+        client that sends its frames without a pause completes them soon.
         """
         self._half_frames_bytes += held_bytes - channel.half_frame_bytes
         if begins or not channel.half_frame_bytes:
@@ -318,7 +319,7 @@ class RemotingServer:
         self._dirty.append(channel)
 
     def dispatch(self, channel: Channel, request: RemotingCommand) -> None:
-        """Answer a request with the processor of its code."""
+        """Answer a request with the processor of its code; refuse a code without a processor."""
         processor = self._processors.get(request.code)
         if processor is None:
             remark = f" request type {request.code} not supported"
@@ -385,7 +386,7 @@ class RemotingServer:
 
 
 Answer = Reply | None
-"""None: the processor answers later with `Channel.reply`."""
+"""The result of a processor; None if the processor answers later with `Channel.reply`."""
 
 Processor = Callable[["Channel", RemotingCommand], "Answer | Awaitable[Answer]"]
 """Answers one request of one client. An awaitable runs in a separate task, and other requests are served meanwhile."""

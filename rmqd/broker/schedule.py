@@ -1,4 +1,4 @@
-"""Delivers delayed messages, by delay level or by timer.
+"""The delivery of delayed messages, by delay level or by timer.
 
 Timer messages wait in `rmq_sys_wheel_timer` until they are due. Java: `ScheduleMessageService`, `TimerMessageStore`.
 """
@@ -32,18 +32,18 @@ from rmqd.wire.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 
 PRECISION_MS: Final = 1000  # Java: timerPrecisionMs
 REQUESTED: Final = frozenset((names.TIMER_DELIVER_MS, names.TIMER_DELAY_MS, names.TIMER_DELAY_SEC))
-"""The properties with a producer's delivery time."""
+"""The message properties with which a producer requests a delivery time."""
 _QUEUE_ID: Final = 0
 _SEPARATOR: Final = "@"
 
 
 def timer_delivery_ms(properties: Mapping[str, str], now_ms: int, settings: BrokerSettings) -> int | None:
-    """Return the second when a message with one of REQUESTED is due, in milliseconds since 1970; None if it has passed.
+    """Return the last full second before the requested delivery, in milliseconds since 1970; None if it has passed.
 
-    Raises Refusal if the time is too far ahead or invalid, or if the message recalls another one and the time has
-    passed.
+    `properties` contain one of REQUESTED. Raises Refusal if the time is too far ahead or invalid, or if it has passed
+    for a recall (TIMER_DEL_UNIQKEY).
     """
-    if names.TIMER_OUT_MS in properties:  # the message was already a timer message
+    if names.TIMER_OUT_MS in properties:  # the message has been in the timer topic already
         return None
     try:
         if names.TIMER_DELAY_SEC in properties:
@@ -78,7 +78,7 @@ def _illegal(settings: BrokerSettings) -> Refusal:
 
 
 class TimerMessageStore:
-    """Timer messages by their due time. The journal has a row for each.
+    """The timer messages that wait for their due time. The journal has a row for each message.
 
     A message with TIMER_DEL_UNIQKEY is a recall. It is not delivered, and neither is the message with this key that is
     due in the same second.
@@ -92,14 +92,14 @@ class TimerMessageStore:
         """A heap of (due time in milliseconds since 1970, queue offset)."""
         self._waiting: set[int] = set()
         self._recalled: defaultdict[int, set[str]] = defaultdict(set)
-        """By due time, the delete keys of recalled messages."""
+        """The keys (`delete_key`) of recalled messages by due time."""
         for offset, row in journal.items(JournalKind.TIMER):
             due_ms, _, key = row.partition(_SEPARATOR)
             self._add(int(offset), int(due_ms), key)
         store.keep(self._needed_from)
 
     def hold(self, message: StoredMessage, delivery_ms: int) -> tuple[PutResult, StoredMessage]:
-        """Store a message until its due time. Returns it as stored. Raises like MessageStore.put."""
+        """Store a message in the timer topic. Returns its position and stored form. Raises like MessageStore.put."""
         properties = {
             **message.properties,
             names.TIMER_OUT_MS: str(delivery_ms),
@@ -108,7 +108,7 @@ class TimerMessageStore:
         }
         encode_properties(
             _delivered(properties, delivery_ms, delivery_ms)
-        )  # the message must still fit when it is delivered
+        )  # raises if the properties of the delivered message would be too long
         waiting = replace(message, topic=TIMER_TOPIC, queue_id=_QUEUE_ID, properties=properties)
         stored = self._store.put(waiting)
         due_ms = delivery_ms + PRECISION_MS
@@ -120,11 +120,11 @@ class TimerMessageStore:
         return stored, waiting
 
     def next_due_ms(self) -> int | None:
-        """Return the time when the next message is due, or None."""
+        """Return when the next message is due, in milliseconds since 1970; None if no message waits."""
         return self._due[0][0] if self._due else None
 
     def deliver_next(self, now_ms: int) -> None:
-        """Deliver the next message. Raises Refusal like MessageStore.put."""
+        """Deliver the next message, unless it was recalled. Raises Refusal like MessageStore.put."""
         due_ms, offset = self._due[0]
         self._deliver(offset, now_ms, self._recalled.get(due_ms, ()))
         heappop(self._due)
@@ -141,7 +141,7 @@ class TimerMessageStore:
 
     def _deliver(self, offset: int, now_ms: int, recalled: Collection[str]) -> None:
         record = self._store.record_of(TIMER_TOPIC, _QUEUE_ID, offset)
-        if record is None:  # its topic was deleted
+        if record is None:  # the timer topic was deleted
             return
         message = decode_record(record)
         if names.TIMER_DEL_UNIQKEY in message.properties:
@@ -176,10 +176,10 @@ RETRY_SECONDS: Final = 1.0
 POLL_AGAIN_SECONDS: Final = 1.0
 """The longest sleep while a message waits, because the clock may be set, or the machine suspended."""
 _MAX_AT_ONCE: Final = 1000
-"""The maximum of deliveries in one turn of the loop, so that requests are answered in between."""
+"""The limit of deliveries in one turn of the event loop, so that requests are answered in between."""
 _LEVELS: Final = re.compile(r"\s*\d+[smhd](\s+\d+[smhd])*\s*", re.ASCII)
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_UNKNOWN_LEVEL_MS: Final = 1000  # Java: computeDeliverTimestamp
+_UNKNOWN_LEVEL_MS: Final = 1000  # the delay of a level that messageDelayLevel lacks; Java: computeDeliverTimestamp
 
 
 class DelayedDelivery(Protocol):
@@ -189,21 +189,21 @@ class DelayedDelivery(Protocol):
         """Return the time of the next delivery; None if no message waits."""
 
     def deliver_next(self, now_ms: int) -> None:
-        """Make the next delivery, which is due. Raises Refusal like MessageStore.put."""
+        """Make the next delivery. Called only when it is due. Raises Refusal like MessageStore.put."""
 
 
 class ScheduledMessage(NamedTuple):
-    """The position of a stored message, and the message as stored: delayed with another topic and more properties."""
+    """The position of a message, and the message as stored. A delayed message has another topic and more properties."""
 
     result: PutResult
     message: StoredMessage
 
 
 class ScheduleMessageService:
-    """Delivers messages when they are due by `clock.wall`, to the millisecond. RocketMQ does so every 100 ms.
+    """The service that delivers delayed messages by `clock.wall`, exact to a millisecond (RocketMQ: 100 ms).
 
-    A delivery and the progress of its level become durable together, in one turn of the loop. So after a restart no
-    message is delivered twice or lost. Raises UnknownSettingError if the delay levels are invalid.
+    A delivery and the progress of its delay level become durable together, in one turn of the event loop. So after a
+    restart, no message is delivered twice or lost. Raises UnknownSettingError if the delay levels are invalid.
     """
 
     def __init__(self, store: MessageStore, settings: BrokerSettings, clock: Clock, journal: Journal) -> None:
@@ -213,7 +213,7 @@ class ScheduleMessageService:
         self._timers = TimerMessageStore(store, settings, journal)
         self._deliveries: list[DelayedDelivery] = [self._timers]
         self._offsets = {int(level): int(offset) for level, offset in journal.items(JournalKind.DELAY)}
-        self._wake_at = math.inf  # wall time when `run` wakes
+        self._wake_at = math.inf  # when `run` wakes, in seconds since 1970
         self._woken = asyncio.Event()
         self.change_settings(settings)
         store.keep(self._needed_from)
@@ -229,10 +229,10 @@ class ScheduleMessageService:
         self._deliveries.append(delivery)
 
     def put(self, message: StoredMessage) -> ScheduledMessage:
-        """Store a message. It is delayed if its properties have a delay level or a time.
+        """Store a message. It is delayed if its properties have a delay level or a delivery time.
 
-        Raises like MessageStore.put, and Refusal if the time is too far ahead, and ProtocolError if the level is
-        invalid.
+        Raises like MessageStore.put; also Refusal if the time is too far ahead or invalid, and ProtocolError if the
+        level is not a number.
         """
         properties = message.properties
         if names.DELAY in properties and (level := delay_level(properties)) > 0:
@@ -246,7 +246,7 @@ class ScheduleMessageService:
         return ScheduledMessage(self._store.put(message), message)
 
     def next_due(self) -> float | None:
-        """Return the time when the next message is due, in seconds since 1970; None if none waits."""
+        """Return the time when the next message is due, in seconds since 1970; None if no message waits."""
         now_ms = self._now_ms()
         times = [
             self._due_ms(level, entry.tags_code, now_ms)
@@ -257,16 +257,16 @@ class ScheduleMessageService:
         return min(times) / 1000 if times else None
 
     def progress(self) -> dict[int, tuple[int, int]]:
-        """Return, by level, the offset of the next message to deliver, and the end of the level's queue."""
+        """Return for each delay level the offset of the next message to deliver, and the end of the level's queue."""
         return {level: (offset, queue.max_offset) for level, queue, offset in self._levels()}
 
     def wake(self) -> None:
-        """Deliver due messages now, because the clock jumped."""
+        """Deliver due messages now. Call this after the clock jumped."""
         self._deliver()
         self._woken.set()
 
     async def run(self) -> None:
-        """Deliver until cancelled."""
+        """Deliver messages when they are due, until cancelled."""
         while True:
             self._woken.clear()
             rest = 0.0 if self._deliver() else RETRY_SECONDS
@@ -332,13 +332,13 @@ class ScheduleMessageService:
         return offset - start
 
     def _levels(self) -> Iterator[tuple[int, ConsumeQueue, int]]:
-        """Yield each level that ever had a message, with its queue and the offset of its next message to deliver."""
+        """Yield each delay level that ever had a message, its queue, and the offset of the next message to deliver."""
         for queue_id, queue in self._store.queues(SCHEDULE_TOPIC).items():
             level = queue_id + 1
             yield level, queue, self._offsets.get(level, 0)
 
     def _due_ms(self, level: int, due_ms: int, now_ms: int) -> int:
-        """Return the time when a message is due, at the latest after the level's current delay."""
+        """Return when a message is due: now if `due_ms` is further ahead than the level's current delay."""
         delay_ms = self._delays_ms[level - 1] if level <= len(self._delays_ms) else _UNKNOWN_LEVEL_MS
         return due_ms if due_ms <= now_ms + delay_ms else now_ms
 
@@ -356,7 +356,7 @@ def delay_level(properties: Mapping[str, str]) -> int:
 
 
 def _time_up(record: bytes) -> StoredMessage:
-    """Return a delayed message as it is delivered to its own topic. Its properties are unchanged."""
+    """Return the message of a delayed record, for its original topic and queue. Its properties are unchanged."""
     message = decode_record(record)
     return replace(
         message, topic=message.properties[names.REAL_TOPIC], queue_id=int(message.properties[names.REAL_QUEUE_ID])

@@ -1,4 +1,4 @@
-"""The broker's topics: created by request, by a send, and for a group's retries; its own topics, and reserved names.
+"""The broker's topic configurations: created by request, by a send or for retries; system topics, and valid names.
 
 Java: `TopicConfigManager`, `TopicValidator`.
 """
@@ -77,9 +77,9 @@ def _topic(name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
 
 
 UNIT: Final = 1
-"""In a topic's sys flag: its messages belong to a unit."""
+"""The bit in the sys flag of a topic whose producers are in unit mode."""
 UNIT_SUB: Final = 2
-"""In a retry topic's sys flag: its group reads units."""
+"""The bit in the sys flag of a retry topic whose consumers are in unit mode."""
 NOT_ALLOWED_SEND_TOPICS: Final = frozenset(
     "SCHEDULE_TOPIC_XXXX RMQ_SYS_TRANS_HALF_TOPIC RMQ_SYS_TRANS_OP_HALF_TOPIC TRANS_CHECK_MAX_TIME_TOPIC "
     "SELF_TEST_TOPIC OFFSET_MOVED_EVENT".split()
@@ -115,7 +115,7 @@ class TopicConfigManager:
     def __init__(self, settings: BrokerSettings, journal: Journal) -> None:
         self.settings = settings
         self.revision = 0
-        """Increases with every change. Name servers return it as the broker's data version."""
+        """Increases with every change of a topic. GET_ALL_TOPIC_CONFIG returns it as the table's data version."""
         self._journal = journal
         self._configs = {config.topic_name: config for config in system_topics(settings)}
         for _, value in journal.items(JournalKind.TOPIC):
@@ -123,14 +123,14 @@ class TopicConfigManager:
             self._configs[config.topic_name] = config
 
     def get(self, topic: str) -> TopicConfig | None:
-        """Return a topic's configuration. Any light queue has one, even a missing one (`LmqTopicConfigManager`)."""
+        """Return a topic's configuration, or None. A light queue always has one (Java: `LmqTopicConfigManager`)."""
         config = self._configs.get(topic)
         if config is None and self.settings.enableLmq and topics.is_light_queue(topic):
             return TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
         return config
 
     def registered(self, topic: str) -> TopicConfig | None:
-        """Return a topic's configuration if the topic is registered with name servers, which light queues are not."""
+        """Return the configuration of a topic that name servers know, or None. They do not know light queues."""
         return self._configs.get(topic)
 
     def all(self) -> dict[str, TopicConfig]:
@@ -151,7 +151,7 @@ class TopicConfigManager:
     def create_in_send(
         self, topic: str, default_topic: str, queue_nums: int, topic_sys_flag: int = 0
     ) -> TopicConfig | None:
-        """Return the topic, creating a missing one like the default topic; None if the default topic forbids that."""
+        """Return a topic, creating it like `default_topic` if missing; None if the default topic does not allow it."""
         known = self._configs.get(topic)
         if known is not None:
             return known
@@ -159,7 +159,7 @@ class TopicConfigManager:
         if default is None:
             return None
         if default_topic == topics.DEFAULT_TOPIC and not self.settings.autoCreateTopicEnable:
-            # as in RocketMQ, this is valid until the next start, even if the setting is changed back
+            # as in RocketMQ, the default topic stays changed until the next start, even if the setting becomes true
             self._configs[topics.DEFAULT_TOPIC] = default = replace(default, perm=READ_WRITE)
         if not default.perm & PERM_INHERIT:
             return None
@@ -178,7 +178,7 @@ class TopicConfigManager:
     def create_in_send_back(
         self, topic: str, queue_nums: int, perm: int = READ_WRITE, topic_sys_flag: int = 0, *, order: bool = False
     ) -> TopicConfig:
-        """Return a retry or dead letter topic, creating a missing one. In an existing topic only `order` is changed."""
+        """Return a retry or dead letter topic, creating it if missing. If it exists, only `order` is updated."""
         known = self._configs.get(topic)
         if known is not None:
             return known if known.order == order else self.put(replace(known, order=order))

@@ -1,4 +1,4 @@
-"""The commands, one module each. Large dependencies are imported when the command that needs them runs.
+"""The modules of rmqd's commands. Large dependencies are imported only when a command that needs them runs.
 
-A command prints text, or JSON with `-o json`. Exit codes are in `rmqd.errors`.
+A command prints text, or JSON with `-o json`. Its exit codes are the members of `rmqd.errors.ExitCode`.
 """

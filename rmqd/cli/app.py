@@ -1,4 +1,4 @@
-"""The `rmqd` command: the options before the name of a command, and the common end of all commands."""
+"""The `rmqd` program: the tree of its commands, the options before a command's name, and errors of the output."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ COMMANDS: Final = {
     "spark pack": "spark_commands:pack",
     "_worker": "run_command:worker",
 }
-"""Each command with its function, as module:function."""
+"""The words of each command, and the function in `rmqd.cli` that implements it, as module:function."""
 _FIRST_WORDS: Final = {
     "new": "Create a project.\n\nExample: rmqd new handler order-book",
     "groups": (
@@ -90,7 +90,7 @@ _FIRST_WORDS: Final = {
         "Example: rmqd spark submit orders --master spark://spark-1:7077"
     ),
 }
-"""The first words that several commands have in common, with their help."""
+"""The first words that several commands share, such as `groups`, and the help text of each."""
 
 
 _app = typer.Typer(
@@ -105,24 +105,24 @@ _app = typer.Typer(
 
 
 def main() -> None:
-    """The entry point of the `rmqd` script and of `python -m rmqd`."""
-    if sys.argv[1:2] in (["run"], ["dev"], ["_worker"]):  # SIGHUP would end the process while it imports the handlers
+    """Run the command line. Called by the `rmqd` script and by `python -m rmqd`."""
+    if sys.argv[1:2] in (["run"], ["dev"], ["_worker"]):  # otherwise SIGHUP would end the process during its imports
         signal.signal(signal.SIGHUP, RememberedReload())
     if sys.argv[1:2] in (["run"], ["dev"]) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the daemon handles it, Ctrl-C ends it without a traceback
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C before the daemon's start prints no traceback
     _open_standard_streams()
     try:
         command_line()(prog_name="rmqd")
     except OSError as error:
         if not _is_of_output(error):
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's remaining output at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's flush at exit
         print(f"rmqd: the output cannot be written: {error.strerror}", file=sys.stderr)
         sys.exit(ExitCode.FAILURE)
 
 
 def command_line() -> Commands:
-    """Return the tree of all commands. None is imported before it is called, or its help is shown."""
+    """Return the tree of all commands. A command's module is imported only when it is run or its help is shown."""
     root = get_command(_app)
     assert isinstance(root, Commands)
     parents = {"": root}
@@ -137,20 +137,20 @@ def command_line() -> Commands:
 
 
 def _open_standard_streams() -> None:
-    """Open standard streams that the parent process has closed, and allow any text on standard output.
+    """Open standard streams that the parent process has closed, and let standard output escape unencodable text.
 
-    Otherwise a connection could get the file number of a closed stream, and receive all output to that stream.
+    Without the former, a connection could get the file descriptor of a closed stream, and would receive its output.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            stream = open(os.devnull, mode)  # noqa: SIM115  kept until the end; it gets the stream's free number
-            os.set_inheritable(stream.fileno(), True)  # commands that handlers start also write there
+            stream = open(os.devnull, mode)  # noqa: SIM115  stays open; it gets the closed stream's descriptor
+            os.set_inheritable(stream.fileno(), True)  # processes that handlers start need the stream too
             setattr(sys, name, stream)
-    cast(Any, sys.stdout).reconfigure(errors="backslashreplace")  # as standard error; it may lack letters, as in GBK
+    cast(Any, sys.stdout).reconfigure(errors="backslashreplace")  # like standard error; GBK, for example, lacks letters
 
 
 def _is_of_output(error: OSError) -> bool:
-    """Return whether a command's output raised the error, for example on a full disk."""
+    """Return whether `typer.echo` raised the error, so that it is about the output, for example on a full disk."""
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
         place = place.tb_next

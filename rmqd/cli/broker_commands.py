@@ -1,4 +1,4 @@
-"""`rmqd broker` and `rmqd demo`: a RocketMQ in this process, with nothing else installed."""
+"""`rmqd broker` and `rmqd demo`, which run rmqd's embedded RocketMQ in this process."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def _run(options: embedded.EmbeddedOptions) -> int:
 
     stop = asyncio.Event()
     try:
-        # SIGHUP means that the terminal was closed: there is no configuration to reload
+        # SIGHUP also stops the broker: there is no configuration to reload, so it means that the terminal was closed
         with event_loop.signals_handled(lambda _: stop.set(), stop.set):
             async with embedded.embedded_rocketmq(options) as rocketmq:
                 print(f"nameserver: {rocketmq.nameserver}", flush=True)
@@ -94,7 +94,7 @@ async def _run(options: embedded.EmbeddedOptions) -> int:
 
 
 def _warn_if_exposed(host: str) -> None:
-    with contextlib.suppress(ValueError):  # a host name
+    with contextlib.suppress(ValueError):  # `host` is a name, not an address
         if ip_address(host).is_loopback:
             return
     if host != "localhost":
@@ -103,7 +103,7 @@ def _warn_if_exposed(host: str) -> None:
 
 
 def _print_hints(options: embedded.EmbeddedOptions, nameserver: str, address: str) -> None:
-    """Print the next steps for the user, after the line for programs."""
+    """Print hints for the user. The line before, with the name server's address, is for programs."""
     kept = f"in {options.data_dir}" if options.data_dir else "in memory until it stops (--data-dir keeps them)"
     topic = next(iter(options.topics), "orders")
     print(f"broker: {options.settings.brokerName} at {address}; messages are kept {kept}")

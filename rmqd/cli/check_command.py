@@ -105,7 +105,7 @@ def _checked(path: ConfigPath, overrides: list[str]) -> root_model.RootConfig:
 
 
 def _limited_calls(config: root_model.RootConfig) -> Iterator[object]:
-    """Yield groups with more concurrent calls than the handler can use."""
+    """Yield a problem for each group that makes more concurrent calls than its handler's own options allow."""
     for name, group in config.groups.items():
         if group.handler is None or (limit := handler_catalogue.call_limit(group)) is None:
             continue
@@ -120,7 +120,7 @@ def _limited_calls(config: root_model.RootConfig) -> Iterator[object]:
 
 
 def _idle_keys(config: root_model.RootConfig) -> Iterator[object]:
-    """Yield keys that have no effect, although their author may expect one."""
+    """Yield a problem for each configured key that has no effect because of other keys."""
     for name, group in config.groups.items():
         retry, circuit = group.retry, group.circuit_breaker
         if circuit.model_fields_set and not circuit.model_fields_set & {"consecutive", "ratio"}:
@@ -147,12 +147,12 @@ def _idle_keys(config: root_model.RootConfig) -> Iterator[object]:
             yield group.problem(name, ("consume_message_batch_max_wait",), message, at_key=True)
         for path, setting in _keys_without_effect(group):
             problem = group.problem(name, path, f"has no effect; expected {setting}, or omit it", at_key=True)
-            if problem.path[0] == "groups":  # an inherited key has its effect in other groups
+            if problem.path[0] == "groups":  # a key inherited from `defaults` may have an effect in other groups
                 yield problem
 
 
 def _is_same_exception(one: str, other: str) -> bool:
-    """Return whether two names may mean the same class: either may include its module."""
+    """Return whether two names of exceptions may mean the same class. Each name may be given with or without module."""
     return one == other or one.endswith(f".{other}") or other.endswith(f".{one}")
 
 
@@ -161,7 +161,7 @@ _CLUSTERING_KEYS: Final = "allocate_strategy queue_handover_timeout delay_level_
 
 
 def _keys_without_effect(group: group_model.GroupConfig) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield keys without effect, each with the setting that it needs."""
+    """Yield the path of each configured key without effect, and the setting that the key needs to have an effect."""
     strategy, handler, model = group.allocate_strategy, group.handler, group.message_model
     is_orderly, is_pop = group.consume_mode == "orderly", group.consume_mode == "pop"
     written = {value_kinds.key_of_field(name) for name in group.model_fields_set}
@@ -192,7 +192,7 @@ def _keys_without_effect(group: group_model.GroupConfig) -> Iterator[tuple[tuple
 
 
 def _filters_without_match(config: root_model.RootConfig) -> Iterator[object]:
-    """Yield filters that match no message: the group would skip and commit all messages."""
+    """Yield a problem for each filter that matches no message, because the group would skip and commit all messages."""
     for name, group in config.groups.items():
         for topic, wanted in group.subscriptions.items():
             if (mistake := heartbeat_data.filter_mistake(wanted.expression, wanted.kind)) is not None:
@@ -201,7 +201,7 @@ def _filters_without_match(config: root_model.RootConfig) -> Iterator[object]:
 
 
 def _spark_problems(config: root_model.RootConfig) -> list[object]:
-    """Return the requirements of groups on Spark that this machine, on which their drivers run, does not meet."""
+    """Return the problems of groups with `engine: spark`: their options, and PySpark and Java on this machine."""
     on_spark = [(name, group) for name, group in config.groups.items() if group.engine == "spark"]
     if not on_spark:
         return []
@@ -244,7 +244,7 @@ def _ok_lines(config: root_model.RootConfig) -> list[str]:
 
 
 def _settings(config: root_model.RootConfig) -> dict[str, Any]:
-    """Return the keys of each group that the files and `--set` set, for the group itself or in `defaults`."""
+    """Return, for each group, the keys that the files and `--set` set for the group or for `defaults`."""
     groups: dict[str, Any] = load.given_config(config).get("groups", {})
     return {
         name: given

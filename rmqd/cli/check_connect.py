@@ -1,4 +1,4 @@
-"""`rmqd check --connect`: checks whether the cluster agrees with the configuration. It only reads."""
+"""`rmqd check --connect`: checks whether clusters let the configured groups work. It changes nothing."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ PROXY = (
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of one check. An `error` prevents the group from working as configured; a `warning` may."""
+    """The result of one check. An `error` prevents a group from working as configured; a `warning` may prevent it."""
 
     level: Level
     subject: str
@@ -64,7 +64,7 @@ class Check:
 
 
 def exit_code(checks: Iterable[Check]) -> ExitCode:
-    """Return 0 without errors, 69 if a server did not answer, else 1."""
+    """Return 69 if a server did not respond, else 1 if there are errors, else 0."""
     levels = {check.level for check in checks}
     if "unreachable" in levels:
         return ExitCode.UNAVAILABLE
@@ -72,7 +72,7 @@ def exit_code(checks: Iterable[Check]) -> ExitCode:
 
 
 def check_cluster(config: RootConfig) -> list[Check]:
-    """Check all groups of the configuration at their clusters."""
+    """Check all clusters that have configured groups, and these groups."""
     checks: list[Check] = []
     for cluster, settings in config.known_clusters.items():
         on_it = {name: consumer_options(config, name) for name in config.groups if config.cluster_name(name) == cluster}
@@ -108,7 +108,7 @@ async def _check_name_servers(client: ClientInstance, prefix: str) -> list[Check
         if isinstance(answer, RequestCodeNotSupportedError):
             checks.append(Check("warning", subject, PROXY))
         elif isinstance(answer, RmqdError):
-            # an unreachable name server is a warning if another one answers
+            # groups work as long as one name server responds
             level: Level = "warning" if known else "unreachable"
             checks.append(Check(level, subject, f"does not answer ({answer})"))
         elif missing := everything - known[address]:
@@ -119,7 +119,7 @@ async def _check_name_servers(client: ClientInstance, prefix: str) -> list[Check
 
 
 async def _check_brokers(client: ClientInstance, prefix: str) -> list[Check]:
-    """Check the state of the brokers as `rmqd diagnose` does. The checks of the groups report all other problems."""
+    """Check for read-only brokers and wrong clocks, as `rmqd diagnose` does. Group checks find all other problems."""
     brokers = Brokers(client)
     info = await _or_error(brokers.learn())
     if isinstance(info, RmqdError):
@@ -131,7 +131,7 @@ async def _check_brokers(client: ClientInstance, prefix: str) -> list[Check]:
 
 
 class _GroupCheck:
-    """Checks one group: the routes of its topics, then their brokers. `name` is the group's configured name."""
+    """The checks of one group: the routes of its topics, then their brokers. `name` is its configured name."""
 
     def __init__(self, client: ClientInstance, name: str, group: ConsumerOptions) -> None:
         self._client = client
@@ -175,7 +175,7 @@ class _GroupCheck:
             return [Check("unreachable", self._subject, f"no address of {broker} is known: it is down")]
         topics = [topic for topic, route in routes.items() if any(b.broker_name == broker for b in route.broker_datas)]
         where = f"{broker} ({address})"
-        # query all groups: a broker that is asked for one group's settings may create the group
+        # settings of all groups are queried, because a query for one group may create the group on the broker
         settings, config, members, filters, modes = await asyncio.gather(
             _or_error(subscription_groups(self._client.remoting, address)),
             _or_error(broker_config(self._client.remoting, address)),
@@ -199,7 +199,7 @@ class _GroupCheck:
         ]
 
     async def _mode_check(self, address: str, where: str, topic: str) -> Check:
-        """Check whether the broker lets a POP group pop the topic."""
+        """Check whether a broker lets the group, which is configured for POP, pop the topic."""
         subject = f"{self._subject}.subscriptions.{topic}"
         try:
             mode = await self._mode(address, topic)
@@ -215,7 +215,7 @@ class _GroupCheck:
         return _check_of("warning", subject, pulling_problem(self._name, topic, where, "the configuration"))
 
     async def _mode(self, address: str, topic: str) -> MessageRequestMode:
-        """Return the mode that the broker assigns to members; without members, the mode that an administrator set."""
+        """Return the mode that a broker assigns to members; without an assignment, an administrator's mode or PULL."""
         body = QueryAssignmentRequestBody(topic, self._name, self._client.client_id)
         if assigned := await query_assignment(self._client.remoting, address, body):
             return assigned[0].mode
@@ -223,9 +223,9 @@ class _GroupCheck:
         return MessageRequestMode.PULL if was_set is None else MessageRequestMode(was_set.mode)
 
     async def _rights_checks(self, address: str, queues: Iterable[MessageQueue], *, is_known: bool) -> list[Check]:
-        """Send a member's requests that change nothing, to find refusals by access control.
+        """Send requests of a member that change nothing, and return an error for each that access control refuses.
 
-        The pulls are for a queue that no topic has. A pull for an unknown group would create the group on the broker.
+        The pulls are for queue -1, which no topic has. An unknown group is not pulled, because a pull would create it.
         """
         remoting, group, checks = self._client.remoting, self._name, list[Check]()
         for queue in queues:
@@ -291,7 +291,7 @@ class _GroupCheck:
             yield Check("ok", self._subject, f"agrees with {count(len(clients), 'member')} on {where}")
 
     def _differences(self, members: ConsumerConnection) -> Iterator[group_problems.MemberDifference]:
-        """Yield the differences between the members' last heartbeat and the configuration."""
+        """Yield how the members' last heartbeat at a broker differs from the configuration."""
         us = "the configuration"
         yield from group_problems.subscription_differences(members.subscription_table, self._subscriptions, us)
         yield from group_problems.model_difference(members.message_model, self._group.announced_message_model, us)

@@ -1,4 +1,4 @@
-"""`rmqd schema`, and `rmqd convert`: settings of the Java client and of its Spring starter, as a configuration."""
+"""`rmqd schema`, and `rmqd convert`, which converts settings of RocketMQ's Java client or Spring starter."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NAMING: Final = {
     "expression": ("selectorExpression", "subExpression", "tag", "tags"),
     "type": ("selectorType", "expressionType"),
 }
-"""Settings that together name a group and its subscriptions."""
+"""The names of Java settings that together declare a group and its subscriptions."""
 _ELSEWHERE: Final = {
     "rocketmq.producer.": "a setting of producers, which have no configuration here",
     "rocketmq.pull-consumer.": "a setting of pull consumers; pass it to rmqd.PullConsumer",
@@ -72,20 +72,20 @@ def convert(
 
 @dataclass(frozen=True, slots=True)
 class JavaSetting:
-    """One setting with its whole name and its location."""
+    """One setting of the Java file: its full dotted name, its value, and its place as FILE:LINE."""
 
     key: str
     value: Any
     place: str
 
     def is_one_of(self, names: tuple[str, ...]) -> bool:
-        """Return whether the last part of the name is one of these, in any spelling."""
+        """Return whether the part after the last dot is one of `names`, in camel case, snake case or kebab case."""
         last = java_names.normalized(self.key.rpartition(".")[2])
         return any(last == java_names.normalized(name) for name in names)
 
 
 class JavaConversion:
-    """The configuration, and a remark for each setting without a counterpart."""
+    """A conversion of Java settings to the configuration `config`. `remarks` are notes on settings for the user."""
 
     def __init__(self, settings: list[JavaSetting]) -> None:
         self.config: dict[str, Any] = {}
@@ -109,7 +109,7 @@ class JavaConversion:
         self._drop_refused()
 
     def _convert_groups(self, settings: list[JavaSetting]) -> None:
-        """Convert the groups with their subscriptions, and all other settings."""
+        """Convert the settings that declare groups and subscriptions, and add all other settings to these groups."""
         groups: dict[str, dict[str, Any]] = {}
         naming: dict[str, JavaSetting] = {}
         rest = []
@@ -136,7 +136,7 @@ class JavaConversion:
                 if not given:
                     self.remarks.append(f"the file names no {what.lower()}; replace {what} by the listener's")
         shared = "defaults" if len(groups) > 1 else next(iter(groups))
-        # Java's thread pool has an unbounded queue, so it never grows to its maximum
+        # consumeThreadMin is converted first and wins: Java's pool never grows to its maximum, with its unbounded queue
         for one in sorted(rest, key=lambda one: one.is_one_of(("consumeThreadMax",))):
             self._convert(one, shared)
         own: dict[str, dict[str, Any]] = self.config.pop("groups", {})
@@ -147,10 +147,10 @@ class JavaConversion:
             self.config["groups"][name] = {"subscriptions": subscriptions} | group
 
     def _convert(self, one: JavaSetting, group: str) -> None:
-        """Add one setting to the configuration, at its counterpart."""
+        """Add one setting to the configuration, under the corresponding key, or add a remark."""
         key = one.key.removeprefix("rocketmq.")
         is_code = java_names.find_entry(key, java_names.KEYS) in ("handler.plugin", "offset_store.plugin")
-        if is_code:  # the name of a class: MessageListenerOrderly is a mode
+        if is_code:  # the value is a class name; for example, MessageListenerOrderly corresponds to a consume mode
             key = str(one.value)
         is_known = java_names.find_entry(key, java_names.KEYS) or "_" in java_names.snake_case(key)  # but not `url`
         place = forms.place_of_java_name(root_model.RootConfig, key) if is_known else None
@@ -176,13 +176,13 @@ class JavaConversion:
         inner[str(place[-1])] = one.value if value is None else value
 
     def _with_references(self, one: JavaSetting, values: dict[str, str]) -> Any:
-        """Return the value with Spring's `${name:default}` in rmqd's form."""
+        """Return the value with each `${name:default}` of Spring replaced by the file's setting or a variable."""
 
         def reference(match: re.Match[str]) -> str:
             name, default = match[1], match[2]
             if name in values:
                 return values[name]
-            variable = re.sub(r"\W", "_", name.replace("-", "")).upper()  # Spring's own rule
+            variable = re.sub(r"\W", "_", name.replace("-", "")).upper()  # Spring's rule for environment variables
             if variable != name:
                 self.remarks.append(f"{one.place}: {one.key}: {name} is the environment variable {variable} here")
             return f"${{{variable}}}" if default is None else f"${{{variable}:-{default}}}"
@@ -192,7 +192,7 @@ class JavaConversion:
         )
 
     def _drop_refused(self) -> None:
-        """Remove the values that rmqd does not accept. A value with a reference is checked when it is known."""
+        """Remove values that rmqd does not accept. Values with variables stay, because they are not known yet."""
         tree = yaml_tree.tree_of(self.config, "FILE:1:1")
         assert isinstance(tree, yaml_tree.YamlMapping)
         for problem in load.ConfigProblems(config_source.ConfigFiles((Path("FILE"),), tree), {}).problems:
@@ -212,7 +212,7 @@ _LINE: Final = re.compile(r"\s*((?:\\.|[^\s:=\\])+)\s*[:=\s]?\s*(.*)", re.DOTALL
 
 
 def _properties(text: str, file: Path) -> list[JavaSetting]:
-    """Read Java's format: `key=value`, `key: value` or `key value`, with escapes, comments and continued lines."""
+    """Read a .properties file of Java: lines `key=value`, `key: value` or `key value`, escapes and continued lines."""
     settings, logical, start = [], "", 0
     for number, line in enumerate(text.splitlines(), 1):
         start = start if logical else number

@@ -1,4 +1,4 @@
-"""The commands that show the running daemon, and change it."""
+"""The commands that show or change the running daemon, such as `rmqd status`, `top`, `pause` and `reload`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class DaemonOptions:
     output: Output = "table"
 
     def ask(self, question: Callable[[DaemonClient], Answer]) -> Answer:
-        """Return the running daemon's response. Ends the command with the documented exit code if there is none."""
+        """Return the daemon's response. Ends the command with 69 if it is unreachable, and 78 or 1 if it refuses."""
         try:
             return question(find_daemon(self.http, self.config, token_file=self.token_file))
         except ConfigError as error:
@@ -193,7 +193,7 @@ def _lines(of: Callable[[dict[str, Any]], list[str]], document: dict[str, Any]) 
 
 
 def status_lines(document: dict[str, Any]) -> list[str]:
-    """Return the document of /api/v1/status as lines of text."""
+    """Return the output of `rmqd status`: the document of /api/v1/status as lines of text."""
     workers = document.get("workers")
     columns = [column.key for column in status_view.QUEUE_COLUMNS if column.key != "worker" or workers is not None]
     client_id = document["client_id"]
@@ -226,7 +226,7 @@ def status_lines(document: dict[str, Any]) -> list[str]:
 
 
 def _in_red(text: str) -> str:
-    """Return the text in red. Typer removes the colour if the output is not a terminal."""
+    """Return the text in red. `typer.echo` removes the colour if the output is not a terminal."""
     return typer.style(text, fg=typer.colors.RED)
 
 
@@ -262,7 +262,7 @@ def top(
 
 
 def top_lines(document: dict[str, Any]) -> list[str]:
-    """Return the list of groups as lines, with every column."""
+    """Return the table that `rmqd top --once` prints: one line for each group, with every column."""
     rows = [[column.cell(group) for column in status_view.GROUP_COLUMNS] for group in document["groups"]]
     return table([column.title for column in status_view.GROUP_COLUMNS], rows)
 
@@ -272,6 +272,6 @@ def _is_terminal() -> bool:
 
 
 def _where(config: Path | None, http: str | None) -> list[str]:
-    """Return the options that `rmqd diagnose` needs to find the cluster and the daemon."""
+    """Return command-line options so that `rmqd diagnose` finds the same cluster and daemon."""
     given = (("--config", config), ("--http", http))
     return [word for option, value in given if value is not None for word in (option, str(value))]

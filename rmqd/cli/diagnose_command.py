@@ -23,7 +23,7 @@ with import_lazily():
     from rmqd.operate.queries import diagnosis_queries
 
 WIDTH = 80
-_NO_BREAK = "\0"  # takes the place of spaces at which a command must not be wrapped
+_NO_BREAK = "\0"  # replaces the spaces of a command while a text is wrapped, so that the command stays on one line
 
 
 def diagnose(cluster: ClusterOptions, group: GroupName, http: Http = None) -> None:
@@ -55,9 +55,9 @@ def diagnose(cluster: ClusterOptions, group: GroupName, http: Http = None) -> No
 
 
 def _ask_daemon(cluster: ClusterOptions, group: str, http: str | None) -> Mapping[str, Any]:
-    """Return the daemon's status of the group; empty if no daemon runs, or it does not have the group.
+    """Return the daemon's status of the group; empty if no daemon runs, or the daemon does not have the group.
 
-    The configuration's daemon is asked only if the cluster is also the configuration's.
+    If only `--nameserver` is given, the configuration's daemon is not asked, because its cluster may be another one.
     """
     if http is None and cluster.nameserver is not None and cluster.config is None:
         return {}
@@ -81,9 +81,9 @@ def _document(diagnosis: diagnosis_queries.Diagnosis) -> dict[str, Any]:
 
 
 def _lines(diagnosis: diagnosis_queries.Diagnosis, add_options: Callable[[str], str] = str) -> list[str]:
-    """Return the findings as lines: each with its cause, two paragraphs, and its consequences.
+    """Return the diagnosis as text: for each problem its cause, evidence, next step and consequences.
 
-    `add_options` adds options to the commands in a next step.
+    `add_options` adds this command's options to the commands in a next step.
     """
     if not diagnosis.problems:
         known = "nothing is wrong" if not diagnosis.errors else "nothing is known to be wrong"
@@ -107,7 +107,7 @@ def _headline(roots: int, consequences: int) -> str:
 
 
 def _wrapped(text: str, more: str = "") -> list[str]:
-    """Return a paragraph below a finding. Commands and ids are not wrapped, so that users can copy them."""
+    """Return an indented paragraph. Commands in backticks and long ids are not broken, so that users can copy them."""
     whole = re.sub(r"`[^`]*`", lambda command: command[0].replace(" ", _NO_BREAK), text)
     lines = textwrap.wrap(
         whole,

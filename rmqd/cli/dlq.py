@@ -1,4 +1,4 @@
-"""The commands `rmqd dlq`, and the options that select dead letters of a group."""
+"""The commands `rmqd dlq list`, `show`, `replay` and `purge`, and the options that select dead letters."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _GROUPS: Final[Columns] = ("group", "left", "messages", ("last", "last_stored_ms
 
 
 def _why(letter: dict[str, Any]) -> str:
-    """Return the reason and, in front of it, the exception if there is one: many dead letters have the same reason."""
+    """Return a letter's exception, if any, and its reason. Alone, the reason is often the same for all letters."""
     reason, lines = letter["reason"] or "-", (letter["exception"] or "").splitlines()
     told = next((line for line in reversed(lines) if line and not line[0].isspace()), "")
     return reason if not told or reason in told else f"{told[:_MAX_ERROR]} ({reason})"
@@ -69,7 +69,7 @@ class LetterOptions:
     ] = None
 
     def filter(self) -> dead_letter.DeadLetterFilter:
-        """Return the selection. Ends the command with 2 if an option is wrong."""
+        """Return the conditions of the options. Ends the command with 2 if an option is wrong."""
         return dead_letter.DeadLetterFilter(
             None if self.since is None else moment_or_age_ms(self.since, "--since"),
             None if self.until is None else moment_or_age_ms(self.until, "--until"),
@@ -82,7 +82,7 @@ class LetterOptions:
 
 
 async def marks_reader(target: ClusterTarget, client: instance.ClientInstance) -> Callable[[str], dead_letter.DlqMarks]:
-    """Return a function that reads a group's marks of settled letters, by its name at brokers. Both raise RmqdError."""
+    """Return a function that loads a group's marks, by its name with the namespace. Both functions raise RmqdError."""
     await client.cluster_id.learn(may_write=False)
 
     def read(group: str) -> dead_letter.DlqMarks:
@@ -154,7 +154,7 @@ def _message_and_causes(letter: dead_letter.DlqMessage) -> tuple[message_queries
 
 @dataclass(frozen=True, slots=True)
 class _Selection:
-    """Dead letters of a group. `group` is the name on the command line, `name` is as brokers know it."""
+    """The dead letters that a command selects. `group` is the name on the command line, `name` has the namespace."""
 
     target: ClusterTarget
     group: str
@@ -164,17 +164,17 @@ class _Selection:
 
     @classmethod
     def of(cls, cluster: ClusterOptions, letters: LetterOptions, group: str) -> _Selection:
-        """Return the selected dead letters, with marks that are not yet read. Raises InvalidNameError."""
+        """Return the selection of a command's options. Its marks are not loaded yet. Raises InvalidNameError."""
         choice, target = letters.filter(), cluster.target(group)
-        name = check_group(target.wrapped(group))  # the name becomes a folder's name
+        name = check_group(target.wrapped(group))  # checked because it becomes the name of a folder
         return cls(target, group, name, dead_letter.DlqMarks(target.state_dir, name), choice)
 
     async def plan(
         self, brokers: broker_queries.Brokers, *, to_write: bool
     ) -> tuple[dead_letter_replay.DeadLetterPlan, dict[str, RmqdError]]:
-        """Read the marks, and lock them against other writers if `to_write`. Returns the dead letters and the errors.
+        """Load the marks, and read the dead letters. Returns the plan, and the errors of failed queries by broker name.
 
-        Raises RmqdError, also if no broker knows the group, so that a misspelt name leaves no folder behind.
+        `to_write` locks the marks against other processes. An unknown group raises RmqdError before a folder exists.
         """
         await dead_letter_replay.expect_group(brokers, self.name)
         await brokers.client.cluster_id.learn(may_write=to_write)
@@ -185,7 +185,7 @@ class _Selection:
         return await dead_letter_replay.make_plan(brokers, self.name, self.marks, self.choice)
 
     def lines(self, plan: dead_letter_replay.DeadLetterPlan, purpose: str = "") -> list[str]:
-        """Return the first lines of a plan: the chosen dead letters by reason and topic."""
+        """Return the first lines of a plan: how many dead letters are chosen, by reason and topic."""
         width = len(str(max(plan.reasons.values(), default=0)))
         kinds = plan.reasons.most_common()
         lines = [f"{self.group}: {plan.chosen} of {count(plan.left, 'dead letter')} left{purpose}"]
@@ -246,7 +246,7 @@ def replay(
     more = [f"rmqd: {count(outcome.untried, 'message')} {was(outcome.untried)} not tried"] if outcome.untried else []
     more += [f"rmqd: {count(len(outcome.failed), 'message')} failed"] if outcome.failed else []
     errors = {**unasked, **outcome.errors}
-    if outcome.sent:  # at least one broker was reachable
+    if outcome.sent:  # a broker was reachable, so the exit code is 1 instead of 69
         more, errors = [*(f"rmqd: {where}: {error}" for where, error in errors.items()), *more], {}
     end_for_errors(errors, [target.options.namespace], more)
 

@@ -59,7 +59,7 @@ _LAGS: Final[Columns] = (
 
 
 def _largest(queues: list[dict[str, Any]], lag: int) -> str:
-    """Return the queue with the most waiting messages of a topic, and its share."""
+    """Return the name of the topic's queue with the most waiting messages, and its share of `lag`."""
     most = max(queues, key=lambda queue: queue["lag"], default={"lag": 0})
     return f"{most['broker']}:{most['queue']} has {most['lag'] / lag:.0%}" if most["lag"] else "-"
 
@@ -106,7 +106,7 @@ def set_mode(
 async def _plan(
     wanted: config_bodies.SetMessageRequestModeRequestBody, brokers: broker_queries.Brokers
 ) -> tuple[list[group_queries.ModeChange], bool]:
-    """Return the changes, and whether a broker knows the group."""
+    """Return the change for each broker, and whether a broker knows the group."""
     return await group_queries.plan_mode(brokers, wanted), await group_queries.is_known(brokers, wanted.consumer_group)
 
 
@@ -169,7 +169,7 @@ def _say_group(group: dict[str, Any]) -> None:
 
 
 def _subscriptions(group: dict[str, Any]) -> Iterator[tuple[Columns, list[dict[str, Any]]]]:
-    """Yield the table of subscriptions: the group's, or, if members differ, each with its members."""
+    """Yield the columns and rows of the table of subscriptions. If members differ, the table also names the members."""
     members: dict[tuple[str, str], list[str]] = {}
     telling = [one for one in group["members"] if one["subscriptions"] is not None]
     for one in telling:
@@ -223,7 +223,7 @@ def lag(
 
 
 def _ask(groups: list[str] | None, target: ClusterTarget) -> tuple[list[group_reader.TopicLag], dict[str, RmqdError]]:
-    """Read the lags, each group from its own cluster. Returns the lags, and the errors."""
+    """Return the lags of the groups, each read from its own cluster, and the errors of failed queries."""
     by_cluster: dict[client_options.ClientOptions, dict[str, Iterable[str] | None]] = {}
     for name, topics in _topics_by_group(groups, target).items():
         by_cluster.setdefault(target.options_of(name), {})[name] = topics
@@ -264,7 +264,7 @@ def _topics_by_group(groups: list[str] | None, target: ClusterTarget) -> dict[st
         if settings is not None and settings.message_model == "broadcasting":
             typer.echo(f"rmqd: {name} is broadcasting: each member keeps its own offsets, so it is omitted", err=True)
         else:
-            # the group has no offsets in the parent of its lite topics; brokers know the topics with offsets
+            # a group has no offsets in the parent topic of its lite topics, so brokers are asked for its topics
             is_lite = settings is not None and any(one.lite_topics for one in settings.subscriptions.values())
             wanted[name] = None if settings is None or is_lite else list(settings.subscriptions)
     if not wanted:

@@ -1,4 +1,4 @@
-"""`rmqd handlers`: lists the installed handlers and pipelines. `rmqd new handler`: creates the project of a new one."""
+"""`rmqd handlers`, which lists installed handlers and pipelines, and `rmqd new handler`, which creates a project."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def handlers(output: Output = "table") -> None:
 
 
 def handler_lines(handler: handler_catalogue.HandlerDescription) -> list[str]:
-    """Return the lines of text about one handler or pipeline."""
+    """Return the lines that `rmqd handlers` prints for one handler or pipeline."""
     name = handler.name if handler.kind == "handler" else f"{handler.name} ({handler.kind})"
     lines = [f"{name}  {handler.distribution} {handler.version}  {handler.target}"]
     if handler.error is not None:
@@ -59,7 +59,7 @@ def _option_line(option: handler_catalogue.OptionDescription) -> str:
 
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*")
-_TAKEN: Final = ("rmqd", "tests", "pydantic", "pytest")  # the project imports these
+_TAKEN: Final = ("rmqd", "tests", "pydantic", "pytest")  # modules that the created project imports or contains
 
 
 def new_handler(
@@ -113,7 +113,7 @@ def new_handler(
 
 
 def installed_requirement() -> str:
-    """Return the requirement that installs this rmqd: its name if an index has it, otherwise with its location."""
+    """Return the requirement that installs this rmqd: its name or, if it is not from a package index, also its URL."""
     try:
         recorded = distribution("rmqd").read_text("direct_url.json")
     except PackageNotFoundError:
@@ -127,7 +127,7 @@ def installed_requirement() -> str:
 
 
 def _is_installed(module: str) -> bool:
-    """Return whether Python finds such a module. A folder without code, such as a project's, does not count."""
+    """Return whether a module with this name can be imported. A folder without `__init__.py` does not count."""
     found = importlib.util.find_spec(module)
     return found is not None and found.origin is not None
 
@@ -258,7 +258,7 @@ _FILES: Final = {
 
 
 def files_of(name: str, module: str, topic: str, requirement: str) -> Mapping[str, str]:
-    """Return the text of each file of a project, by its path in the folder."""
+    """Return the text of each file of a new project, by the file's path below the project's folder."""
     values = {"NAME": name, "MODULE": module, "TOPIC": topic, "REQUIREMENT": requirement}
 
     def filled(text: str) -> str:

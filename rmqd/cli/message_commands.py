@@ -1,4 +1,4 @@
-"""`rmqd message get`, `rmqd message query`, and `rmqd tail`."""
+"""The commands `rmqd message get`, `query` and `trace`, and `rmqd tail`."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def tail(
     write: Callable[[dict[str, Any]], str] = json.dumps if cluster.as_json else _as_line
 
     async def run(client: instance.ClientInstance) -> None:
-        # if RocketMQ cannot parse a pull's condition, it returns every message
+        # brokers return all messages for a pull with an invalid SQL condition
         await consistency.check_filters(client, TOOLS_GROUP, [subscription])
         await message_queries.follow(client, subscription, print_message, _complain, since_ms=since_ms, most=most)
 

@@ -1,6 +1,6 @@
-"""The common steps of `rmqd offsets reset` and `restore`: plan, confirmation, backup, reset, verification, outcome.
+"""The steps that `rmqd offsets reset` and `restore` share: plan, confirmation, backup, reset, verification, outcome.
 
-The backup is a file with a group's offsets before the reset. `rmqd offsets restore` reads it.
+The backup is a file with a group's offsets before the reset. `rmqd offsets restore` resets the group to these offsets.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from rmqd.runtime.files import make_folder, replace_file, sync_folder
 from rmqd.wire.topics import unwrap_namespace
 
 _FORM: Final = "rmqd offsets 1"
-_LONGEST: Final = 180  # limit for the names in a file name, which may have 250 characters; the file has the full names
+_LONGEST: Final = 180  # group and topic are cut to this length in file names; the file contains the full names
 
 
 @dataclass(frozen=True, slots=True)
 class SavedOffset:
-    """The offset in one queue; None if the group had none."""
+    """A group's offset in one queue at the time of the backup; None if the group had no offset."""
 
     broker: str
     queue: int
@@ -38,20 +38,20 @@ class SavedOffset:
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """A group's offsets in a topic. Names are without the namespace."""
+    """A group's offsets in a topic, as stored in a backup file. Names are without the namespace."""
 
     group: str
     topic: str
     namespace: str
     nameserver: str
     made_at: str
-    """The time as ISO 8601 in UTC."""
+    """When the backup was made, as ISO 8601 in UTC."""
     offsets: tuple[SavedOffset, ...]
     cluster: str = ""
     """The id of the cluster; empty if it has none, and in files of rmqd 0.1.0."""
 
     def difference(self, cluster: str, nameserver: str, namespace: str) -> str:
-        """Return how the backup's cluster or namespace differs from this one; empty if neither does."""
+        """Return how the backup's cluster or namespace differs from the given ones; empty if both are the same."""
         is_same = self.cluster == cluster if self.cluster and cluster else self.nameserver == nameserver
         if is_same and self.namespace == namespace:
             return ""
@@ -62,7 +62,7 @@ class Backup:
         )
 
     def write(self, folder: Path) -> Path:
-        """Write a new file into a folder, which is created if missing. Raises OSError."""
+        """Write the backup to a new file in `folder`, which is created if missing. Returns the path. Raises OSError."""
         make_folder(folder)
         names = f"{self.group}-{self.topic}"[:_LONGEST]
         name = f"{names}-{self.made_at}".replace(":", "")
@@ -73,7 +73,7 @@ class Backup:
 
     @classmethod
     def read(cls, path: Path) -> Backup:
-        """Read a file. Raises OSError, and ValueError if it is not a backup."""
+        """Read a backup file. Raises OSError, and ValueError if the file is not a backup."""
         document: Any = json.loads(path.read_text())
         if not isinstance(document, dict) or document.pop("form", None) != _FORM:
             raise ValueError(f"expected a file of the form `{_FORM}`")
@@ -88,7 +88,7 @@ class Backup:
 
 
 def now_text() -> str:
-    """Return the time as ISO 8601 in UTC, in microseconds."""
+    """Return the current time as ISO 8601 in UTC, with microseconds."""
     moment = time.time_ns() // 1000
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment // 10**6)) + f".{moment % 10**6:06}Z"
 
@@ -120,10 +120,10 @@ def change_offsets(
     confirmation: Confirmation,
     as_list: bool = False,
 ) -> None:
-    """Show the plans, ask, and reset the group in each topic.
+    """Show the plans, ask for confirmation, and reset the group in each topic.
 
-    Prints a list of documents as JSON, or without `as_list` the document of the only change. Ends the command with 1 or
-    69 if a queue did not reach its target.
+    With `-o json`, prints a list with a document for each change or, without `as_list`, the document of the only
+    change. Ends the command with 1 or 69 if a queue did not reach its target.
     """
 
     async def plan_all(brokers: Brokers) -> list[ResetPlan]:
@@ -176,7 +176,7 @@ def change_offsets(
 
 
 class _ConfirmedReset:
-    """The steps after confirmation. The plan is computed again, because a running group has progressed meanwhile."""
+    """The steps after the confirmation. The plan is made again, because running members have handled messages."""
 
     def __init__(self, target: ClusterTarget, shown: ResetPlan, wait_seconds: float, *, quiet: bool) -> None:
         self.backup: Path | None = None
@@ -187,7 +187,7 @@ class _ConfirmedReset:
         self._quiet = quiet
 
     async def run(self, brokers: Brokers) -> ResetOutcome:
-        """Reset the group, unless nothing is left to do."""
+        """Write the backup, reset the group and wait for its members. Without a queue to reset, write no backup."""
         plan, cluster_id = await plan_reset(brokers, self._shown.confirmed), brokers.client.cluster_id
         if plan.due:
             await cluster_id.learn()
@@ -195,7 +195,7 @@ class _ConfirmedReset:
         return await apply_reset_plan(brokers, plan, self._wait_seconds, sent=lambda: self._print_sent(plan))
 
     def interruption(self) -> str:
-        """Return the state after an interruption, and the next steps."""
+        """Return a text for the user after Ctrl-C: whether the group was reset, and the next steps."""
         namespace, change = self._target.options.namespace, self._shown.change
         if self.backup is None:
             return f"interrupted; {unwrap_namespace(change.topic, namespace)} was not reset"
@@ -263,9 +263,9 @@ def _outcome_lines(outcome: ResetOutcome) -> Iterable[str]:
 
 
 def _not_obeyed(outcome: ResetOutcome, group: str) -> list[str]:
-    """Return a line for each queue that did not reach its target, and one with the next step.
+    """Return a line for each queue that did not reach its target before the timeout, and lines with the next steps.
 
-    Errors of brokers are reported separately.
+    Errors of brokers are not included.
     """
     lines = []
     not_obeyed = [one for one in outcome.queues if one.state == "not_obeyed"]

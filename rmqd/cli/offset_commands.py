@@ -1,4 +1,4 @@
-"""`rmqd offsets show`, `reset` and `restore`."""
+"""The commands `rmqd offsets show`, `reset` and `restore`."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def reset(
 
 
 def _topics(target: ClusterTarget, group: str) -> list[str]:
-    """Return the topics of a group by its configuration, else by its offsets. Ends the command if there are none."""
+    """Return a group's configured topics, otherwise its topics with offsets. Ends the command if there are none."""
     if (configured := target.groups.get(group)) is not None:
         return sorted(configured.subscriptions)
 
@@ -90,7 +90,7 @@ def _topics(target: ClusterTarget, group: str) -> list[str]:
 def _change(
     target: ClusterTarget, group: str, topic: str, goal: reset_plan.ResetGoal, scope: reset_plan.QueueSelection
 ) -> reset_plan.OffsetChange:
-    """Return the change, with the names at the brokers. Ends the command if the group is configured as broadcasting."""
+    """Return the change of a group's offsets. Ends the command if the group is configured as broadcasting."""
     configured = target.groups.get(group)
     if configured is not None and configured.message_model == "broadcasting":
         fail(ExitCode.FAILURE, f"rmqd: {reset_plan.broadcasting(group)}")
@@ -143,7 +143,7 @@ def restore(
 
 
 async def _known_cluster_id(client: instance.ClientInstance) -> str:
-    """Return the id of the cluster, if it has one. Does not create one."""
+    """Return the id that is stored in the cluster; empty if it has none, because this query creates none."""
     await client.cluster_id.learn(may_write=False)
     return client.cluster_id.id
 

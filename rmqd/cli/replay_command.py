@@ -1,4 +1,4 @@
-"""`rmqd replay`: handles a time window of a group's messages again under a shadow group."""
+"""`rmqd replay`: handles the messages of a time window again, as a member of a shadow group."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _plan(
     abandon: bool,
     force: bool,
 ) -> tuple[replay_plan.ReplayPlan, bool]:
-    """Return the plan to continue, or a new one; and whether it is new."""
+    """Return the stored plan of an interrupted replay, or a new plan, and whether the plan is new."""
     plan = folder.read(is_forced=force)
     if plan is not None:
         if not abandon and since is not None and (since, until) != (plan.since, plan.until):
@@ -149,9 +149,9 @@ async def _begin(
 def _run(
     ours: ConfigGroup, plan: replay_plan.ReplayPlan, failures: replay_plan.Failures, rate: int, retries: int
 ) -> tuple[replay_run.ReplayProgress, int]:
-    """Run until all messages are handled or a signal arrives. Returns the progress and the exit code.
+    """Run until all messages are handled or a signal arrives. Returns the progress, and the exit code if not all are.
 
-    Ends the command if the group cannot continue.
+    Ends the command with 1 if the handler cannot be started or stopped.
     """
     signals: list[int] = []
 
@@ -172,12 +172,12 @@ def _run(
         return event_loop.run_in_loop(run()), 128 + signals[-1] if signals else ExitCode.FAILURE
     except RmqdError:
         raise
-    except Exception as error:  # noqa: BLE001 raised by the handler's `start` or `stop`; ends the group
+    except Exception as error:  # noqa: BLE001 the handler's `start` or `stop` may raise anything
         fail(ExitCode.FAILURE, f"rmqd: the handler cannot be run: {describe(error)}")
 
 
 class _ProgressPrinter:
-    """Prints the progress to standard error every few seconds."""
+    """A callback for the progress of a replay. It prints the progress to standard error every 5 seconds."""
 
     def __init__(self, plan: replay_plan.ReplayPlan) -> None:
         self._plan = plan
@@ -190,7 +190,7 @@ class _ProgressPrinter:
 
 
 def _end(ours: ConfigGroup, folder: replay_plan.ReplayFolder, plan: replay_plan.ReplayPlan) -> int:
-    """Remove the shadow group and the plan. Ends the command if parts of the group remain."""
+    """Remove the shadow group from the cluster, then the plan. Ends the command if parts of the group remain."""
     left = ours.target.ask_brokers(lambda brokers: group_queries.remove_group(brokers, plan.shadow))
     end_for_errors(left, [ours.options.namespace])
     folder.end()

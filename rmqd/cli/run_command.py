@@ -1,4 +1,4 @@
-"""`rmqd run`, which runs the daemon; `rmqd dev`, with a RocketMQ and a prompt; `rmqd _worker`, one of its processes."""
+"""`rmqd run`, which runs the daemon, `rmqd dev`, which adds a RocketMQ and a prompt, and `rmqd _worker`, a worker."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def dev(
 
 
 def _free_address(preferred: str) -> str:
-    """Return the preferred address, or one with a free port if that is in use."""
+    """Return the preferred address or, if it is in use, an address of this machine with a free port."""
     for address in (preferred, "127.0.0.1:0"):
         try:
             with http_endpoint.listen_on(address) as sock:
@@ -116,7 +116,7 @@ def _free_address(preferred: str) -> str:
 
 
 def _local_settings(path: Path, nameserver: str) -> Iterator[str]:
-    """Yield overrides that replace the connections of each configured cluster."""
+    """Yield overrides that connect each configured cluster to `nameserver`, and remove its client settings."""
     tree = config_source.read_source(path).tree
     clusters = tree.entries["clusters"].node if "clusters" in tree.entries else None
     named = [f"clusters.{name}." for name in clusters.entries] if isinstance(clusters, yaml_tree.YamlMapping) else []
@@ -125,7 +125,7 @@ def _local_settings(path: Path, nameserver: str) -> Iterator[str]:
 
 
 class DevSession:
-    """The prompt and the watch of the configuration's files, each in its own thread."""
+    """The two threads of `rmqd dev`: the prompt, and the watch that reloads saved configuration files."""
 
     def __init__(self, path: Path, overrides: tuple[str, ...], rocketmq: testing_rocketmq.RocketMQ) -> None:
         self.overrides = overrides
@@ -136,11 +136,11 @@ class DevSession:
 
     @property
     def example(self) -> str:
-        """A line for the prompt."""
+        """A line that a user can type at the prompt to send a message."""
         return f'{next(iter(self._topics), "TOPIC")} {{"id": "order-1", "total": 12}}'
 
     def send_lines(self) -> None:
-        """Send the lines of standard input. On a terminal its end ends the session."""
+        """Send each line of standard input as a message. At the end of a terminal's input (Ctrl-D), stop the daemon."""
         for line in sys.stdin:
             if line.strip():
                 say([self._send(line.strip())])
@@ -165,7 +165,7 @@ class DevSession:
         return f"sent {sent.msg_id}  {match[1]}  queue {sent.queue.queue_id}  offset {sent.queue_offset}"
 
     def watch(self) -> None:
-        """Reload the daemon when a file of the configuration is saved, with topics for new subscriptions."""
+        """When a file of the configuration is saved, create topics for new subscriptions and reload the daemon."""
         root, groups = config_source.config_files(self._path)
         folders = {root.parent, root.parent / config_source.GROUPS_FOLDER, *(file.parent for file in groups)}
         watched = files.FileWatch(inside=folders, endings=(root.suffix, ".yaml", ".yml"))
@@ -178,7 +178,7 @@ class DevSession:
         try:
             config = load.load_config(self._path, self.overrides)
         except ConfigError:
-            return  # the reload reports it
+            return  # the daemon's reload reports this error
         self._topics = list(dict.fromkeys(topic for group in config.groups.values() for topic in group.subscriptions))
         for topic in self._topics:
             self._rocketmq.create_topic(topic, _QUEUES)
@@ -187,8 +187,7 @@ class DevSession:
 def write_no_bytecode() -> None:
     """Stop this process and its workers from writing compiled modules.
 
-    Python would use an outdated compiled module if an edited source has the same size and the same second of
-    modification.
+    Python would run an outdated compiled module if a source file is edited within the same second, and keeps its size.
     """
     sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"

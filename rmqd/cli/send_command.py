@@ -73,7 +73,7 @@ def send(
     Example: rmqd send orders '{"id": 17, "step": 2}' --sharding-key order-17 --delay 90s
     """
     topic_name(topic, "TOPIC")
-    if "||" in tags:  # no filter can name such a tag
+    if "||" in tags:  # no filter could select such a tag, because || joins tags in filters
         told = f"{tags!r} is an expression, and a message has one tag, such as paid"
         raise typer.BadParameter(told, param_hint="--tags")
     selector = _selector(sharding_key, queue)
@@ -103,7 +103,7 @@ def send(
     try:
         target.ask(lambda client: _send_all(client, message, selector, count, report, trace))
     except Failed as failed:
-        raise Failed(failed.exit_code, None) from None  # standard output already has a document
+        raise Failed(failed.exit_code, None) from None  # no document for the error: the report has printed one
     finally:
         report.end()
         if report.sent < count:
@@ -146,7 +146,7 @@ async def _send(
     selector: outgoing_message.MessageQueueSelector | None,
     report: _Report,
 ) -> None:
-    """Report the results in sending order. The first failure is raised after the results before it."""
+    """Send `count` messages, and report the results in sending order. Raises the first failure, in the same order."""
     import asyncio
 
     started, most = 0, IN_FLIGHT if selector is None else 1
@@ -165,7 +165,7 @@ async def _send(
 
 @dataclass(slots=True)
 class _Report:
-    """Prints each result at once, so that a later failure does not hide it: a line, or an element of a JSON array."""
+    """Prints the result of each send at once, as a line or an element of a JSON array, in case a later send fails."""
 
     namespace: str
     as_json: bool
@@ -183,7 +183,7 @@ class _Report:
         self.sent += 1
 
     def end(self) -> None:
-        """Complete the JSON array, also after a failure."""
+        """Print the end of the JSON array. Called once, also after a failure."""
         if self.as_json:
             typer.echo("\n]" if self.sent else "[]")
 
@@ -202,7 +202,7 @@ def _document(result: send_requests.SendResult) -> dict[str, Any]:
 
 
 def _body(text: str) -> bytes:
-    # surrogateescape: bytes of an argument that are not UTF-8 are sent unchanged
+    # Python decodes arguments with surrogateescape, so the same handler returns bytes that are not UTF-8 unchanged
     return sys.stdin.buffer.read() if text == "-" else text.encode(errors="surrogateescape")
 
 
@@ -224,7 +224,7 @@ def _selector(sharding_key: str | None, queue: str | None) -> outgoing_message.M
 
 
 def _timer(delay: str | None, deliver_at: str | None, delay_level: int) -> tuple[int | None, int | None]:
-    """Return the milliseconds of `--delay`, and the Unix time of `--deliver-at` in milliseconds."""
+    """Return the milliseconds of `--delay`, and the Unix milliseconds of `--deliver-at`; None for a missing option."""
     given = {"--delay-level": delay_level > 0, "--delay": delay is not None, "--deliver-at": deliver_at is not None}
     options = [option for option, is_given in given.items() if is_given]
     if len(options) > 1:
@@ -240,7 +240,7 @@ def _timer(delay: str | None, deliver_at: str | None, delay_level: int) -> tuple
 
 
 def _properties(pairs: list[str], taken: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties of `--property`. `taken` maps reserved properties to the options that set them."""
+    """Return the properties from `--property`. `taken` maps properties that other options have set to these options."""
     properties = {}
     for pair in pairs:
         key, value = name_and_value(pair, "--property", "of the form k=v")

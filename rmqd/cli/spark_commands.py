@@ -1,4 +1,4 @@
-"""The commands `rmqd spark`: run, submit, pack and compact."""
+"""The commands `rmqd spark run`, `submit`, `pack` and `compact`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ with import_lazily():
 
 @contextmanager
 def _errors_of(command: str) -> Iterator[None]:
-    """End the command with 1 for an error. Errors of the configuration are reported as by other commands."""
+    """Return a context that ends the command with 1 if RmqdError or OSError is raised in it. ConfigError passes."""
     try:
         yield
     except ConfigError:
@@ -72,7 +72,7 @@ def compact(
         raise typer.BadParameter(f"{error}; expected a size such as 128MiB", param_hint="--size") from None
     spec = group_spec.load_spec(config, group, tuple(overrides or ()), any_engine=True)
     with _errors_of("compact"):
-        check_versions()  # a group on the local engine may use an installation without Spark
+        check_versions()  # raises if PySpark is missing: a group of the local engine does not need it
     parquet_sink.archive_to_compact(spec)
     log_setup.configure_logging(spec.config.log.level, spec.config.log.format)
 
@@ -205,7 +205,7 @@ def submit(
             if dry_run:
                 typer.echo(shlex.join(submission.command(program, folder)))
                 raise typer.Exit(ExitCode.OK)
-            prepare.provide_java_and_python()  # spark-submit logs the progress
+            prepare.provide_java_and_python()
             if submission.environment and not environment:
                 _pack(spec, include or [], Path(archive))
             submitting.write_submit_files(submission, folder)
@@ -218,7 +218,7 @@ def submit(
 def _submission(
     spec: group_spec.GroupSpec, deploy_mode: str, archive: str, *, is_named: bool, passed: list[str]
 ) -> submitting.Submission:
-    """Return the submission. On Kubernetes rmqd is in the image, unless an archive is given. Raises ConfigError."""
+    """Return the submission. On Kubernetes the image contains rmqd, unless an archive is named. Raises ConfigError."""
     settings = spec.settings.spark
     is_in_image = settings is not None and settings.master.startswith("k8s://")
     environment = submitting.NO_ENVIRONMENT_WORD if is_in_image and not is_named else archive
@@ -227,7 +227,7 @@ def _submission(
 
 
 def _pack(spec: group_spec.GroupSpec, include: list[Path], archive: Path) -> None:
-    """Write the packed environment. Raises RmqdError, OSError."""
+    """Pack rmqd, the group's plugins and `include` into `archive` for the executors. Raises RmqdError or OSError."""
     settings = spec.settings
     plugins = [part.plugin for part in (settings.handler, settings.pipeline, settings.sink) if part and part.plugin]
     typer.echo("rmqd spark submit: packing the executors' environment", err=True)

@@ -1,4 +1,4 @@
-"""`rmqd test`: runs YAML cases against handlers."""
+"""`rmqd test`: tests handlers with cases that are written in YAML."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ ENDINGS = (".py", ".yaml", ".yml", ".toml")
 
 
 def run_again_and_again(path: Path) -> None:
-    """Run the cases, and again after each change, until Ctrl-C.
+    """Run the cases now and after each change of a watched file, until Ctrl-C.
 
-    Each run is a new process, which keeps no old code: no modules, and no objects that modules created on import.
+    Each run is a new process, so it uses the changed code, and no objects that modules created in an earlier run.
     """
     command = [sys.executable, "-m", "rmqd", *(word for word in sys.argv[1:] if word != "--watch")]
     files = watched_files.FileWatch([Path(), path if path.is_dir() else path.parent], endings=ENDINGS)
@@ -84,10 +84,10 @@ def run_cases(
         run_again_and_again(path)
         return
     cases = _read(path, config)
-    log_setup.configure_logging("critical", "auto")  # the report shows failures of handlers, the subject of cases
+    log_setup.configure_logging("critical", "auto")  # handlers fail on purpose in cases, and the report shows that
     reports: list[case_run.CaseReport] = []
     for case in cases:
-        with contextlib.redirect_stdout(sys.stderr):  # output of handlers is not part of the report
+        with contextlib.redirect_stdout(sys.stderr):  # standard output has only the report, not the handlers' output
             report = case_run.run_case(case, in_chaos=chaos, kills=chaos_kills)
         if output != "json":
             typer.echo("\n".join(_lines(report, is_first=not reports or reports[-1].case.file != case.file)))
@@ -101,7 +101,7 @@ def run_cases(
 
 
 def _read(path: Path, config: Path | None) -> list[case_run.Case]:
-    """Read all cases. Ends the command if one has a problem, before any is run."""
+    """Read all cases before the first case is run. Raises ConfigError with the problems of all files."""
     if not path.exists():
         raise typer.BadParameter(f"{path}: no such file or folder", param_hint="PATH")
     files = case_run.find_case_files(path)

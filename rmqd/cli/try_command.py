@@ -1,4 +1,4 @@
-"""`rmqd try`: runs a group's handler on real messages, without consequences for the group."""
+"""`rmqd try`: runs a group's handler with real messages, without changing the group."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _NOTHING = "what the handler did is real; nothing was committed, sent back or de
 
 @dataclass(slots=True)
 class TrialReporter:
-    """Prints a line for each message when its batch is finished: a table, or one JSON document per line.
+    """Prints the outcome of each message when its batch is finished, as a line of text or a line of JSON.
 
-    `stored_topic` is the topic that stores the messages, if it is not their original topic.
+    `stored_topic` is the DLQ topic if the messages are dead letters; otherwise empty.
     """
 
     as_json: bool
@@ -54,14 +54,14 @@ class TrialReporter:
             say(f"    {line}" for line in _why(report))
 
     def corrupt(self, corrupt: CorruptMessage) -> None:
-        """Print a corrupt message, which the handler does not get."""
+        """Print a corrupt message. The handler is not called with it."""
         self.failures += 1
         self._outcomes["corrupt"] += 1
         result = _place(corrupt.message, self.stored_topic) | {"outcome": "corrupt", "error": corrupt.reason}
         self._say(result, f"corrupt: {corrupt.reason}", "-")
 
     def end(self, at_end: str | None, *, is_cut: bool = False) -> None:
-        """Print the totals. `at_end` is the error of stopping the handler."""
+        """Print how many messages had each outcome. `at_end` is the error of the handler's stop, or None."""
         parts = ", ".join(f"{number} {outcome.replace('_', '-')}" for outcome, number in self._outcomes.most_common())
         lines = [f"error while the handler stopped: {at_end}"] if at_end else []
         lines += ["cut short"] if is_cut else []
@@ -94,7 +94,7 @@ def document(
 
 
 def say_finding(finding: trials.BisectResult, name: str, stored_topic: str, *, as_json: bool) -> None:
-    """Print the result of a bisection, and the next steps. `stored_topic` as in `TrialReporter`."""
+    """Print the result of a bisection and the next steps. `stored_topic` is the DLQ topic of dead letters, else ""."""
     lines, following = [*_found(finding, stored_topic)], [*_next(finding, name, stored_topic)]
     if as_json:
         say_json(_finding_document(finding, name, stored_topic) | {"answer_text": " ".join(lines), "next": following})
@@ -161,7 +161,7 @@ def _next(finding: trials.BisectResult, name: str, stored_topic: str) -> list[st
     lines = [f"rmqd message get {msg_id}", f"{again} --id {msg_id}"]
     if finding.others_fail is not False:
         lines.append(f"{again} --bisect --without {msg_id}")
-    if message.topic == message.message_queue.topic:  # not for retries and dead letters, which have other offsets
+    if message.topic == message.message_queue.topic:  # a retry's or dead letter's offset is not from the original topic
         queue = f"--broker {message.broker_name} --queue {message.queue_id} --to {message.queue_offset + 1}"
         lines.append(
             f"rmqd offsets reset {name} {message.topic} {queue}  # if the group is stuck at this message: skips it"
@@ -198,7 +198,7 @@ def _place(message: Message, stored_topic: str) -> dict[str, Any]:
     return {
         "msg_id": message.msg_id,
         "topic": message.topic,
-        "stored_in": stored_topic or message.message_queue.topic,  # not the handler's topic for a retry or dead letter
+        "stored_in": stored_topic or message.message_queue.topic,  # for a retry, this is not `topic`
         "broker": message.broker_name,
         "queue": message.queue_id,
         "offset": message.queue_offset,

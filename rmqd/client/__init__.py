@@ -1,6 +1,6 @@
-"""Connections to name servers and brokers. A process has one ClientInstance for each cluster.
+"""The client: connections to name servers and brokers. A process has one ClientInstance for each cluster.
 
 Constructors start no tasks. `ClientInstance.run` owns the tasks that update addresses, routes and heartbeats.
 RemotingClient owns the tasks of its connections until `close`. Every request has a deadline, and a slow broker does not
-delay requests to others. Groups are notified through GroupMembership; this room knows nothing about consuming.
+delay requests to other brokers. The package does not consume messages. It notifies groups through `GroupMembership`.
 """

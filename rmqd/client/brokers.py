@@ -1,4 +1,4 @@
-"""The masters of a cluster, queried in parallel."""
+"""Requests to all brokers of a cluster: the masters are queried in parallel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rmqd.errors import BrokerAwayError, NoBrokerError, RmqdError
 from rmqd.wire.bodies.route_data import ClusterInfo
 from rmqd.wire.message_queue import MessageQueue
 
-MAX_REQUESTS_IN_FLIGHT: Final = 32  # requests in flight, to limit the load on the brokers of a large cluster
+MAX_REQUESTS_IN_FLIGHT: Final = 32  # to all brokers together, to limit the load on a large cluster
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -23,7 +23,7 @@ Ts = TypeVarTuple("Ts")
 
 @dataclass(frozen=True, slots=True)
 class Responses(Generic[K, T]):
-    """The responses by broker name or queue, and the errors of the others."""
+    """The results of the same request to several brokers or queues: each key has a response or an error."""
 
     found: Mapping[K, T]
     errors: Mapping[K, RmqdError]
@@ -33,19 +33,19 @@ class Brokers:
     """The masters of a cluster by broker name. At most 32 requests are sent at once."""
 
     def __init__(self, client: ClientInstance, masters: Mapping[str, str] | None = None) -> None:
-        """`masters` are the known addresses by broker name. Without them, call `learn` before the first request."""
+        """`masters` are known addresses by broker name. Without `masters`, call `learn` before the first request."""
         self.client = client
         self.masters: Mapping[str, str] = masters or {}
         self.names: Mapping[str, str] = {}
-        """Broker names by the addresses of masters and slaves."""
+        """The broker's name for each address of a master or slave; empty before `learn`."""
         self.clusters = frozenset[str]()
         self._turn = asyncio.Semaphore(MAX_REQUESTS_IN_FLIGHT)
 
     @classmethod
     async def look_up(cls, client: ClientInstance) -> Self:
-        """Ask a name server for the masters. Brokers without a master are omitted.
+        """Return the brokers with a master that a name server knows.
 
-        Raises NoBrokerError if there is none, and other RemotingErrors if no name server answers.
+        Raises NoBrokerError if there are no such brokers, and other RemotingErrors if no name server answers.
         """
         found = cls(client)
         await found.learn()
@@ -54,7 +54,7 @@ class Brokers:
         return found
 
     async def learn(self) -> ClusterInfo:
-        """Ask a name server for the cluster, and use its masters. Raises RemotingError if no name server answers."""
+        """Ask a name server for the cluster, and set `masters`, `names` and `clusters`. Raises RemotingError."""
         client = self.client
         info = await client.name_servers.ask(lambda address: cluster_info(client.remoting, address))
         brokers = dict(sorted(info.broker_addr_table.items()))
@@ -69,7 +69,7 @@ class Brokers:
         *arguments: *Ts,
         names: Iterable[str] | None = None,
     ) -> Responses[str, T]:
-        """Send the same request to the masters of these brokers, or of all."""
+        """Send the same request to the masters of the brokers in `names`, or of all brokers."""
         remoting, masters = self.client.remoting, self.masters
         return await self._each(
             masters if names is None else names, lambda name: request(remoting, masters[name], *arguments)
@@ -78,7 +78,7 @@ class Brokers:
     async def ask_masters_of(
         self, queues: Iterable[MessageQueue], request: Callable[[str, MessageQueue], Awaitable[T]]
     ) -> Responses[MessageQueue, T]:
-        """Ask each queue's master about it. If a broker has no master now, the response is BrokerAwayError."""
+        """Send a request about each queue to its broker's master. Without a master, the error is BrokerAwayError."""
 
         async def ask(queue: MessageQueue) -> T:
             address = self.masters.get(queue.broker_name)

@@ -15,14 +15,14 @@ from typing import Final
 from rmqd.runtime.value_kinds import Duration, Size, Text, key, with_kinds
 
 DEFAULT_INSTANCE = "DEFAULT"
-SPARK_PREFIX = "spark-"  # prefix of the instance, for drivers with engine: spark
+SPARK_PREFIX = "spark-"  # begins the instance name of Spark drivers (engine: spark)
 
 
 def make_client_id(local_address: str, instance_name: str, unit_name: str = "") -> str:
-    """Return `<ip>@<instance>[@<unit>]`, like Java. DEFAULT is replaced by a unique instance name.
+    """Return the client id `<ip>@<instance>[@<unit>]`, like Java. The instance DEFAULT becomes a unique name.
 
-    Java builds that name from pid and time. In containers every process may have pid 1 and the same bridge address, and
-    several may start at the same time, so random digits follow.
+    Java builds this name from pid and time. Containers may all have pid 1 and the same bridge address, and start at the
+    same time, so rmqd appends random digits.
     """
     if instance_name == DEFAULT_INSTANCE:
         instance_name = unique_instance_name()
@@ -33,23 +33,23 @@ def make_client_id(local_address: str, instance_name: str, unit_name: str = "") 
 
 
 def unique_instance_name() -> str:
-    """Return an instance name that no other process uses."""
+    """Return an instance name that no other process uses: pid, time and random digits."""
     return f"{os.getpid()}#{time.time_ns()}{secrets.token_hex(4)}"
 
 
 def is_spark_client_id(client_id: str) -> bool:
-    """Return whether the client id belongs to a driver with `engine: spark`."""
+    """Return whether the client id belongs to a Spark driver (`engine: spark`)."""
     return client_id.partition("@")[2].startswith(SPARK_PREFIX)
 
 
 def local_address(peers: Iterable[str] = ()) -> str:
-    """Return this machine's address for the first numeric peer ("host:port"); 127.0.0.1 if offline.
+    """Return this machine's IP address in the network of the first numeric peer ("host:port"); 127.0.0.1 if offline.
 
-    Sends nothing, because connecting a datagram socket only asks the kernel for the route. Peers given by host name are
-    skipped, because resolving them could block.
+    Sends nothing: connecting a datagram socket only looks up the kernel's route. Peers with host names are skipped,
+    because resolving them could block.
     """
     candidates = [host for peer in peers if (host := _routable_host(peer))]
-    # an address that is reserved for documentation, so the kernel chooses the default route
+    # 192.0.2.1 is reserved for documentation, so the kernel chooses the default route for it
     for host in [*candidates, "192.0.2.1"]:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
@@ -94,13 +94,13 @@ class TlsOptions:
 
 
 NAMESRV_ADDR: Final = "NAMESRV_ADDR"
-"""The environment variable with the name servers of all clients, of any language, that are not given others."""
+"""The environment variable with the name servers of clients that have none configured, also of Java's clients."""
 
 
 @with_kinds
 @dataclass(frozen=True)
 class ClientKeys:
-    """The connections that all groups of a cluster share."""
+    """The configuration keys of the connections that all groups of a cluster share."""
 
     instance_name: str = key(
         DEFAULT_INSTANCE, "part of the client id; DEFAULT becomes a unique name, also in containers", Text()
@@ -136,19 +136,19 @@ class ClientKeys:
 class ClientOptions(ClientKeys):
     """Settings of the connections that all groups of a process share.
 
-    `nameservers` (`host:port` each) or `nameserver_url` (an address server) name the cluster. If both are set, the list
-    wins, as in the Java client.
+    The cluster is given by `nameservers` (`host:port` each), or by `nameserver_url`, the URL of an address server. If
+    both are set, `nameservers` wins, as in the Java client.
     """
 
     nameservers: tuple[str, ...] = ()
     nameserver_url: str = ""
     tls: TlsOptions = field(default_factory=TlsOptions)
     state_dir: str = field(default="", compare=False)
-    """The folder of local state, in which ids of clusters are noted."""
+    """The folder of local state. The client stores the ids of clusters there; empty: it stores nothing."""
 
     @property
     def request_fields(self) -> dict[str, str]:
-        """The ext fields of all requests. Java: `NamespaceRpcHook`."""
+        """The ext fields that are added to every request, for `namespace_v2`. Java: `NamespaceRpcHook`."""
         return {"nsd": "true", "ns": self.namespace_v2} if self.namespace_v2 else {}
 
     @property
@@ -158,20 +158,21 @@ class ClientOptions(ClientKeys):
 
     @property
     def nameserver_for_output(self) -> str:
-        """The name servers for output, without a password."""
+        """The configured name servers or URL as text for output, without a password."""
         return ";".join(self.nameservers) or without_password(self.nameserver_url)
 
 
 def without_password(url: str) -> str:
-    """Return a URL without its password and its query: `http://user:password@host/?key` becomes
-    `http://user:***@host/?***`.
+    """Return a URL with *** for its password and its query, for output.
+
+    `http://user:password@host/?key` becomes `http://user:***@host/?***`.
     """
     return re.sub(r"(?<=\?).+", "***", re.sub(r"(?<=://)([^/@:]*):[^/]*@", r"\1:***@", url))
 
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
-    """The topic of a group's message trace, and the limit of handler calls in one trace message."""
+    """The topic for a group's message trace, and how many handler calls one trace message may record (`calls`)."""
 
     topic: str
     calls: int

@@ -1,4 +1,4 @@
-"""Reads the reports of brokers and members about a group, without joining it or pulling under its name."""
+"""Queries about a group: the reports of brokers and members. They neither join the group nor pull messages for it."""
 
 from __future__ import annotations
 
@@ -31,55 +31,55 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.receipt_handle import ANY_QUEUE
 from rmqd.wire.topics import LIGHT_QUEUE_ID, dlq_topic, retry_topic
 
-SILENT_MEMBER_SECONDS: Final = 5.0
+SILENT_MEMBER_SECONDS: Final = 5.0  # how long a member that did not respond is not asked again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberReport:
-    """A member of a group, with its report `info`. If it sent no report, `info` is None and `error` is the reason."""
+    """A member of a group, and the report `info` that it sent. If there is none, `error` is the reason."""
 
     client_id: str
     connections: Mapping[str, tuple[Connection, ...]]
-    """By the broker's name."""
+    """The member's connections, by broker name."""
     info: ConsumerRunningInfo | None = None
     error: RmqdError | None = None
 
     @property
     def silence(self) -> str | None:
         """Why the member does not respond; None if it responds, or if its client cannot send reports."""
-        # a broker with two connections of a member asks one of them, possibly an abandoned one
+        # a broker with two connections of the member asks on one of them, which may be out of use: no proof of silence
         is_silent = isinstance(self.error, RemotingError | MemberSilentError)
         return str(self.error) if is_silent and len(next(iter(self.connections.values()))) == 1 else None
 
     @property
     def address(self) -> str:
-        """The address of its connection."""
+        """The member's address ("host:port") as a broker sees it; "?" if unknown."""
         return next((one.client_addr for known in self.connections.values() for one in known), "?")
 
     @property
     def subscriptions(self) -> Mapping[str, SubscriptionData] | None:
-        """The subscriptions by topic that it reports."""
+        """The member's reported subscriptions by topic; None without a report."""
         return None if self.info is None else {one.topic: one for one in self.info.subscription_set}
 
     @property
     def orderly(self) -> bool | None:
-        """Whether it consumes in order."""
+        """Whether the member consumes in order; None if it does not report that."""
         value = None if self.info is None else self.info.properties.get(PROP_CONSUME_ORDERLY)
         return None if value is None else value == "true"
 
     @property
     def reports_queues(self) -> bool:
-        """Whether it reports its queues: Java's pull consumers do not."""
+        """Whether the member reports its queues. Java's pull consumers do not report them."""
         return self.info is not None and self.info.properties.get(PROP_CONSUME_TYPE) != ConsumeType.ACTIVELY
 
     @property
     def on_spark(self) -> bool:
-        """Whether it is the driver of a group on Spark, which commits once per micro-batch and locks no queues."""
+        """Whether the member is a Spark driver, which commits once per micro-batch and locks no queues."""
         return self.info is not None and self.info.user_consumer_info.get("engine") == "spark"
 
     @property
     def paused(self) -> str:
-        """The queues that an operator has paused, as an rmqd member reports them: "3 queues", or "" for none."""
+        """The number of queues that an operator has paused, as an rmqd member reports it: "3 queues", "all" or ""."""
         values = {} if self.info is None else self.info.user_consumer_info
         some = None if self.waits_for_circuit else re.search(r"(\d+) paused", values.get("queues", ""))
         if some is not None:
@@ -88,36 +88,36 @@ class MemberReport:
 
     @property
     def waits_for_circuit(self) -> bool:
-        """Whether it makes no calls but probes, because its handler fails. Its queues are reported as paused then."""
+        """Whether the handler's circuit breaker is open. The member then reports its queues as paused."""
         return self.info is not None and "circuit" in self.info.user_consumer_info
 
     @property
     def started_at(self) -> float | None:
-        """When it started, by its own clock (Unix seconds)."""
+        """When the member started, by its own clock (Unix seconds); None if it does not report that."""
         value = "" if self.info is None else self.info.properties.get(PROP_CONSUMER_START_TIMESTAMP, "")
         return int(value) / 1000 if value.isdecimal() else None
 
     @property
     def queues(self) -> frozenset[MessageQueue]:
-        """The queues that it reports owning."""
+        """The queues that the member owns, according to its report; empty without a report."""
         return frozenset() if self.info is None else frozenset((*self.info.mq_table, *self.info.mq_pop_table))
 
     def pulled(self, queue: MessageQueue) -> ProcessQueueInfo | None:
-        """Return its values for a queue that it pulls."""
+        """Return the member's report on a queue that it pulls; None if it does not report this queue."""
         return None if self.info is None else self.info.mq_table.get(queue)
 
     def popped(self, queue: MessageQueue) -> list[PopProcessQueueInfo]:
-        """Return its values for a queue that it pops, alone or with all queues of the broker."""
+        """Return the member's reports on a queue that it pops, alone or together with all queues of the broker."""
         table = {} if self.info is None else self.info.mq_pop_table
         anywhere = MessageQueue(queue.topic, queue.broker_name, ANY_QUEUE)
         return [table[at] for at in (queue, anywhere) if at in table]
 
     def owns(self, queue: MessageQueue) -> bool:
-        """Return whether it reports owning a queue."""
+        """Return whether the member owns a queue, according to its report."""
         return self.pulled(queue) is not None or bool(self.popped(queue))
 
     def limit(self, name: str, default: int) -> int:
-        """Return the member's threshold with this name of Java's; `default` if the member does not report it."""
+        """Return a limit that the member reports, by its name in Java; `default` if the member does not report it."""
         value = "" if self.info is None else self.info.properties.get(name, "")
         return int(value) if value.isdecimal() else default
 
@@ -126,7 +126,7 @@ class MemberReport:
 class QueueLag:
     """A group's offset and lag in one queue.
 
-    `committed` is None if the group never committed: then every message of the queue counts as waiting.
+    `committed` is None if the group never committed. Then all messages of the queue count as lag.
     """
 
     broker: str
@@ -150,7 +150,7 @@ class TopicLag:
 
 
 class GroupReader:
-    """Reads one group at the given brokers. Lags are read from all brokers in the topics' routes."""
+    """The queries about one group at the given brokers. Lags are read from all brokers in the topics' routes."""
 
     def __init__(self, brokers: Brokers, group: str) -> None:
         self.brokers = brokers
@@ -158,20 +158,20 @@ class GroupReader:
         self._silent: dict[str, tuple[float, MemberReport]] = {}
 
     async def connections(self, names: Iterable[str] | None = None) -> Responses[str, ConsumerConnection]:
-        """Return each broker's information on the members. Brokers without members of the group are omitted."""
+        """Return the connected members by broker. Brokers without members of the group are omitted."""
         known = await self.brokers.ask(consumer_connection, self.group, names=names)
         errors = {name: why for name, why in known.errors.items() if not isinstance(why, ConsumerNotOnlineError)}
         return Responses(known.found, errors)
 
     async def settings(self, names: Iterable[str] | None = None) -> Responses[str, SubscriptionGroupConfig | None]:
-        """Return each broker's settings of the group; None if it does not know the group, and does not create it."""
+        """Return the group's settings by broker; None if a broker does not have the group. Does not create it."""
         tables = await self.brokers.ask(subscription_groups, names=names)
         return Responses({name: table.get(self.group) for name, table in tables.found.items()}, tables.errors)
 
     async def modes(
         self, names: Iterable[str] | None = None
     ) -> Responses[str, Mapping[str, SetMessageRequestModeRequestBody]]:
-        """Return by broker and topic whether the group pops or pulls, without topics whose mode was never set."""
+        """Return whether the group pops or pulls, by broker and topic. Topics whose mode was never set are omitted."""
         tables = await self.brokers.ask(request_modes, names=names)
         modes = {
             name: {topic: one for (topic, whose), one in table.items() if whose == self.group}
@@ -180,16 +180,16 @@ class GroupReader:
         return Responses(modes, tables.errors)
 
     async def members(self, known: Mapping[str, ConsumerConnection]) -> dict[str, MemberReport]:
-        """Ask the members for reports, each through the first broker that knows it. Returns them by client id."""
+        """Return the reports of all members by client id. Each is asked through the first broker that knows it."""
         connections = connections_by_member(known)
         asked = await asyncio.gather(*(self.member(one, connections[one]) for one in sorted(connections)))
         return {one.client_id: one for one in asked}
 
     async def member(self, client_id: str, connections: Mapping[str, tuple[Connection, ...]]) -> MemberReport:
-        """Ask one member for its report, through the first of the brokers that it is connected to.
+        """Return one member's report. The member is asked through the first broker in `connections`.
 
-        A member without a response is not asked again for SILENT_MEMBER_SECONDS. It may have just started or
-        reconnected. Or it hangs, and the broker waits 10 s for its response.
+        A member that did not respond is not asked again for SILENT_MEMBER_SECONDS, because the broker would wait 10 s
+        again. After this time it is asked, because it may only have been starting or reconnecting.
         """
         clock, near = self.brokers.client.clock, next(iter(connections))
         if client_id in self._silent:
@@ -207,7 +207,7 @@ class GroupReader:
     async def topics(self) -> list[str]:
         """Return the topics in which the group has offsets on any broker, including its retry topic.
 
-        The dead letter topic is omitted: no member consumes it, and its offset marks settled letters (`rmqd dlq`).
+        The dead letter topic is omitted: members do not consume it, and its offset is used by `rmqd dlq`.
         """
         if not self.brokers.masters:
             await self.brokers.learn()
@@ -231,9 +231,10 @@ class GroupReader:
         return TopicLag(self.group, topic, sum(queue.lag for queue in found), oldest_seconds, found)
 
     async def lags(self, topics: Iterable[str] | None = None) -> tuple[list[TopicLag], dict[str, RmqdError]]:
-        """Return the lags in these topics, or in all with offsets, and in retries; and errors by "group, topic".
+        """Return the lags in `topics` and in the retry topic, and the errors by "group, topic".
 
-        An error does not prevent reading other topics. An error of the group itself has the group as its key.
+        None as `topics` means all topics in which the group has offsets. If these cannot be read, the only error has
+        the group as its key. An error in one topic does not affect other topics.
         """
         group, retries = self.group, retry_topic(self.group)
         if topics is None:
@@ -247,13 +248,13 @@ class GroupReader:
         return [*found.values()], {f"{group}, {topic}": error for topic, error in errors.items()}
 
     async def lags_by_topic(self, topics: Iterable[str]) -> tuple[dict[str, TopicLag], dict[str, RmqdError]]:
-        """Return the lags and the errors by topic. The group's retry topic may be missing."""
+        """Return the lags and the errors by topic. A missing retry topic of the group is not an error."""
 
         async def ask(topic: str) -> TopicLag | RmqdError | None:
             try:
                 return await self.lag(topic)
             except RmqdError as error:
-                is_retry = topic == retry_topic(self.group)  # the topic does not exist before the first retry
+                is_retry = topic == retry_topic(self.group)  # brokers may not have created the retry topic yet
                 return None if is_retry and isinstance(error, RouteNotFoundError) else error
 
         names = [*topics]
@@ -264,7 +265,7 @@ class GroupReader:
         )
 
     def _queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues of a topic. A lite topic has one on each broker with queues of its parent."""
+        """Return the queues of a topic. A lite topic has one queue on each broker that has its parent topic."""
         routes, parent = self.brokers.client.routes, parent_topic_of(topic)
         if parent is None:
             return routes.queues(topic)
@@ -279,10 +280,10 @@ class GroupReader:
         committed = await asyncio.gather(
             *(in_turn(query_consumer_offset(remoting, address, group, queue)) for queue in queues)
         )
-        # read last, so that no offset exceeds its queue's end
+        # read the ends after the offsets, so that no offset exceeds its queue's end
         ends = (await in_turn(topic_stats(remoting, address, topic))).offset_table
         offsets, now_ms = dict(zip(queues, committed, strict=True)), client.clock.wall() * 1000
-        # the broker may have fewer queues than the route says, while the route is being changed
+        # while an operator changes the number of queues, the broker may have fewer queues than the route
         known = ((queue, offset) for queue, offset in offsets.items() if queue in ends)
         return [_queue_lag(queue, offset, ends[queue], spans.get(queue), now_ms) for queue, offset in known]
 
@@ -302,7 +303,7 @@ def _queue_lag(
 ) -> QueueLag:
     low, high = ends.min_offset, ends.max_offset
     lag = max(0, high - max(committed or 0, low))
-    age_ms = 0.0  # stays 0 if the oldest waiting message arrived after the age was queried
+    age_ms = 0.0  # remains 0 if the oldest waiting message was stored after the query for the age
     if lag and span is not None:
         is_deleted = committed is None or committed < low  # delay_time would refer to a message that does not exist
         age_ms = max(0.0, now_ms - span.min_time_stamp if is_deleted else float(span.delay_time))
@@ -312,7 +313,7 @@ def _queue_lag(
 async def read_lags(
     brokers: Brokers, groups: Mapping[str, Iterable[str] | None]
 ) -> tuple[list[TopicLag], dict[str, RmqdError]]:
-    """Read the lags of groups, each given with its topics as in `GroupReader.lags`."""
+    """Return the lags and errors of groups. `groups` has each group's topics, as in `GroupReader.lags`."""
     parts = await asyncio.gather(*(GroupReader(brokers, group).lags(topics) for group, topics in groups.items()))
     lags = [lag for found, _ in parts for lag in found]
     return lags, {where: error for _, errors in parts for where, error in errors.items()}

@@ -1,4 +1,4 @@
-"""Heartbeats send the groups of this process to every broker: every 30 s, and at once after a change."""
+"""Heartbeats, which report the groups of this process to every broker: every 30 s, and at once after a change."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from rmqd.wire.message_queue import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class PushedReset:
-    """An operator's new offsets for the queues of a topic. All members of the group get the same list."""
+    """A reset that a broker pushes: an operator's new offsets for the queues of a topic. All members get all queues."""
 
     topic: str
     offsets: dict[MessageQueue, int]
@@ -38,14 +38,14 @@ class PushedReset:
 
 
 class PushedResets:
-    """Reads the resets of one group in order of arrival."""
+    """The parser of the resets that brokers push to one group. It keeps the order of arrival."""
 
     def __init__(self) -> None:
         self._reading = asyncio.Lock()
 
     async def read(self, command: RemotingCommand) -> PushedReset:
-        """Read a reset after the previous ones. Raises ProtocolError."""
-        async with self._reading:  # a small reset must not overtake a large one
+        """Return the parsed reset, after all earlier resets are parsed. Raises ProtocolError."""
+        async with self._reading:  # otherwise a small reset could overtake a large reset, which a thread parses
             return await parse_body(partial(_read, command.ext_fields.get("topic", "")), command.body)
 
 
@@ -58,23 +58,23 @@ def _read(topic: str, body: bytes) -> PushedReset:
 
 
 class GroupMembership(Protocol):
-    """A consumer group as the client sees it: its part of heartbeats, and its responses to brokers."""
+    """The interface of a consumer group to the client: its data for heartbeats, and its responses to brokers."""
 
     @property
     def group(self) -> str:
         """The group's name as brokers know it, including the namespace."""
 
     def consumer_data(self) -> ConsumerData:
-        """Return the group's part of the next heartbeat. Called for every heartbeat; must not block."""
+        """Called for every heartbeat. Returns the group's data for the heartbeat. Must not block."""
 
     def on_consumer_ids_changed(self) -> None:
-        """Called when a broker reports that the group's members changed. Wakes the rebalance; must not block."""
+        """Called when a broker reports that the group's members changed. Starts a rebalance; must not block."""
 
     async def on_request(self, command: RemotingCommand) -> Reply | None:
-        """Answer a broker's request for this group. Returns None if the request wants no response.
+        """Called with a broker's request for this group. Returns the response, or None for no response.
 
-        Requests: RESET_CONSUMER_CLIENT_OFFSET, which is a push, GET_CONSUMER_STATUS_FROM_CLIENT,
-        GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY. An RmqdError becomes SYSTEM_ERROR with its text as remark.
+        The requests are RESET_CONSUMER_CLIENT_OFFSET (without a response), GET_CONSUMER_STATUS_FROM_CLIENT,
+        GET_CONSUMER_RUNNING_INFO and CONSUME_MESSAGE_DIRECTLY. An RmqdError becomes the response SYSTEM_ERROR.
         """
 
 
@@ -82,25 +82,25 @@ log = structlog.get_logger(__name__)
 
 RETRY_FIRST_SECONDS = 0.2
 RETRY_MOST_SECONDS = 5.0
-QUIET_SECONDS = 10.0  # if a broker sends nothing for this time while requests wait, a heartbeat probes it
-POLL_SECONDS = 2.0
+QUIET_SECONDS = 10.0  # if a broker sends nothing for this time while requests wait, a heartbeat tests the connection
+POLL_SECONDS = 2.0  # interval of the checks for QUIET_SECONDS
 
 
 @dataclass(slots=True)
 class _Broker:
-    """One address of a broker: the result of its last heartbeat, and an event that requests the next one."""
+    """The heartbeats to one address: the last heartbeat's result, and an event that requests the next heartbeat."""
 
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     up: bool | None = None
-    answered_on: RemotingConnection | None = None  # the connection of the last answered heartbeat
+    answered_on: RemotingConnection | None = None  # the connection on which the last heartbeat was answered
     failures: int = 0
 
 
 class Heartbeat:
-    """Sends the registered groups to every address of every known broker, including slaves.
+    """The sender of heartbeats with the registered groups to every address of every known broker, including slaves.
 
-    Each address has its own task in `run` and a deadline for each heartbeat, so a dead broker does not delay others. A
-    failed heartbeat is repeated soon, and requests fresh routes.
+    Each address has a separate task in `run`, and each heartbeat has a deadline, so a dead broker does not delay other
+    brokers. A failed heartbeat is repeated soon, and triggers a refresh of routes.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Heartbeat:
 
     @property
     def brokers_up(self) -> Mapping[str, bool]:
-        """By address, whether the last heartbeat and all later requests were answered.
+        """Whether the last heartbeat and all later requests to an address were answered, by address.
 
         Addresses without a heartbeat so far are omitted.
         """
@@ -141,9 +141,9 @@ class Heartbeat:
         }
 
     async def send_heartbeats(self) -> dict[str, RmqdError | None]:
-        """Send a heartbeat to every known broker now and wait for the responses, each at most for the deadline.
+        """Send a heartbeat to every known broker now, and wait for each response until the heartbeat's deadline.
 
-        Returns the error by address, or None if the broker answered. Without groups nothing is sent.
+        Returns the error by address; None if the broker answered. Without groups nothing is sent.
         """
         if not any(True for _ in self._memberships()):
             return {}
@@ -155,34 +155,34 @@ class Heartbeat:
         return dict(zip(addresses, errors, strict=True))
 
     def is_known_on(self, connection: RemotingConnection) -> bool:
-        """Return whether a heartbeat was answered on this connection. A broker forgets clients of ended connections."""
+        """Return whether a heartbeat was answered on this connection, so that the broker knows this client there."""
         broker = self._brokers.get(connection.address)
         return broker is not None and broker.answered_on is connection
 
     async def send_heartbeat_to(self, address: str) -> None:
-        """Send a heartbeat to one broker now. Raises its RmqdError on failure."""
+        """Send a heartbeat to one broker now, and wait for the response. Raises RmqdError if it fails."""
         if (error := await self._send(address)) is not None:
             self.send_heartbeats_soon(address)
             raise error
 
     def send_heartbeats_soon(self, address: str | None = None) -> None:
-        """Let `run` send a heartbeat to one known broker, or to all, at once."""
+        """Let `run` send a heartbeat at once to one known address, or to all known addresses if it is None."""
         for known, broker in self._brokers.items():
             if address is None or known == address:
                 broker.wake.set()
 
     def is_heartbeat_pending(self, address: str) -> bool:
-        """Return whether a heartbeat to a broker is about to be sent, or not answered yet."""
+        """Return whether a heartbeat to an address is about to be sent, or not answered yet."""
         return self._send.is_running(address) or bool(self._under_way.get(address))
 
     async def settled(self, address: str) -> None:
-        """Wait until all heartbeats that were built before this call are done."""
+        """Wait until all heartbeats to an address that were created before this call are answered or have failed."""
         await self._send.settled(address)
         if under_way := self._under_way.get(address):
             await asyncio.wait(under_way)
 
     async def run(self) -> None:
-        """Send heartbeats to all brokers in the routes as the routes change. Runs until cancelled."""
+        """Send heartbeats to all brokers in the routes, and follow changes of the routes. Runs until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             keeping: dict[str, asyncio.Task[None]] = {}
             while True:
@@ -207,9 +207,9 @@ class Heartbeat:
     async def _rest(self, address: str, broker: _Broker) -> None:
         """Wait until the next heartbeat to a broker is due.
 
-        It is sent earlier if requests wait and nothing was received for QUIET_SECONDS. A broker may hold a pull for 20
-        s, so silence is normal while no messages arrive. But a dead connection looks the same, and blocks all pulls.
-        Only a request that is answered at once, such as a heartbeat, distinguishes the two.
+        It is due earlier if requests wait and nothing was received for QUIET_SECONDS. Such silence is normal if no
+        messages arrive, because a broker may hold a pull for 20 s. But a dead connection, which blocks all pulls, looks
+        the same. A heartbeat shows the difference, because brokers answer it at once.
         """
         until = self._clock.monotonic() + self._pause_seconds(address, broker)
         while (left := until - self._clock.monotonic()) > 0 and not broker.wake.is_set():
@@ -221,17 +221,17 @@ class Heartbeat:
     def _pause_seconds(self, address: str, broker: _Broker) -> float:
         if broker.failures == 0:
             return self._interval
-        if self._remoting.is_down(address):  # the breaker lets no request through before its pause ends
+        if self._remoting.is_down(address):  # the circuit breaker rejects requests until its pause ends
             return max(self._remoting.breakers.rest_seconds(address), RETRY_FIRST_SECONDS)
         return with_jitter(
             backoff_seconds(RETRY_FIRST_SECONDS, broker.failures, min(RETRY_MOST_SECONDS, self._interval))
         )
 
     async def _send_now(self, address: str) -> RmqdError | None:
-        """Send a heartbeat, and wait for its response.
+        """Send a heartbeat, and wait for its response. Returns its error, or None.
 
-        It runs in a separate task and ends even if the caller is cancelled. Until it responds, the broker may process
-        the heartbeat at any time, and `settled` waits for that.
+        The request runs in a separate task, which continues if the caller is cancelled. Until the broker responds, it
+        may process the heartbeat at any time, so `settled` must be able to wait for the task.
         """
         task = asyncio.create_task(self._attempt(address), name=f"heartbeat to {address}")
         under_way = self._under_way.setdefault(address, set())
@@ -261,16 +261,16 @@ class Heartbeat:
         return error
 
     def _answered(self, address: str, version: int, connection: RemotingConnection) -> None:
-        """Record a response to a heartbeat. `connection` is the connection at the time of sending."""
+        """Record the response to a heartbeat. `connection` was the connection to the address when it was sent."""
         broker = self._broker(address)
         if not broker.up:
             log.info("broker.up", address=address, version=version)
-        if broker.up is False:  # other members may have acquired its queues meanwhile, and routes may lack it
+        if broker.up is False:  # it has returned, and the routes may not contain it
             self._routes.refresh_soon()
         broker.up, broker.failures = True, 0
         if connection is self._remoting.connected(address):
             broker.answered_on = connection
-        else:  # the connection was replaced: the broker may not know this client on the new one
+        else:  # the connection was replaced, and the broker may not know this client on the new connection
             self.send_heartbeats_soon(address)
 
     def _failed(self, address: str, error: RmqdError) -> None:
@@ -285,7 +285,7 @@ class Heartbeat:
         return self._brokers.setdefault(address, _Broker())
 
     def _opened(self, address: str) -> None:
-        # A broker removes a client when its connection ends. So a new connection needs a heartbeat, unless a heartbeat
-        # opened the connection.
+        # A broker removes a client when its connection ends. So each new connection needs a heartbeat, unless it was
+        # opened by a heartbeat.
         if not self._send.is_running(address):
             self.send_heartbeats_soon(address)

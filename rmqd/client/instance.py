@@ -32,14 +32,14 @@ from rmqd.wire.topics import unwrap_namespace
 
 log = structlog.get_logger(__name__)
 
-SETTLE_SECONDS = 8.0  # when a broker returns, every rmqd client has sent it a heartbeat within this time
+SETTLE_SECONDS = 8.0  # within this time after a broker returns, all rmqd clients have sent a heartbeat to it
 
 
 class Replicas:
-    """Selects replicas, and stops using addresses of moved replicas.
+    """The selection of brokers' replicas by reachability, and the detection of replicas that moved.
 
-    If a broker's replica gets a new address, the connection to the old one is closed. The old machine may be
-    unreachable, and requests that wait for its responses can be sent to the new address at once.
+    If a replica gets a new address, the connection to the old address is closed. The old machine may be unreachable, so
+    requests that wait for its responses fail at once, and callers can send them to the new address.
     """
 
     def __init__(self, remoting: RemotingClient, routes: RouteTable) -> None:
@@ -49,7 +49,7 @@ class Replicas:
         routes.on_change(self._routes_changed)
 
     def to_read(self, broker_name: str, broker_id: int = 0) -> str | None:
-        """Return the address to pull from: this replica's, or another replica's if it is missing or down."""
+        """Return the address to pull from: the given replica, or another one if it is missing or down; None if none."""
         address = self._routes.address(broker_name, broker_id)
         if address is None or not self._remoting.is_down(address):
             return address
@@ -62,11 +62,11 @@ class Replicas:
         return any(self._remoting.connected(at) is not None and not self._remoting.is_down(at) for at in addresses)
 
     def sorted_by_preference(self, addresses: Iterable[str]) -> list[str]:
-        """Sort addresses: connected for a while, then connected recently or not at all, then down."""
+        """Sort addresses: first connected for SETTLE_SECONDS, then connected later or not connected, then down."""
         return sorted(addresses, key=lambda address: (self._remoting.is_down(address), self.is_new(address)))
 
     def is_new(self, address: str) -> bool:
-        """Return whether there is no connection, or only a new one: other clients may not have connected yet."""
+        """Return whether an address is not connected, or for less than SETTLE_SECONDS: other clients may not be."""
         connection = self._remoting.connected(address)
         return connection is None or self._remoting.clock.monotonic() - connection.made_at < SETTLE_SECONDS
 
@@ -74,7 +74,7 @@ class Replicas:
         in_use = self._routes.broker_addresses()
         for name, replicas in self._routes.brokers().items():
             before = self._known.get(name, {})
-            # keep the address of a missing replica: it may register again with a restarted name server
+            # keep the address of a replica that is missing now: a restarted name server may not know it yet
             self._known[name] = {**before, **replicas}
             for broker_id, gone in before.items():
                 if gone not in in_use and replicas.get(broker_id, gone) != gone:
@@ -83,9 +83,9 @@ class Replicas:
 
 
 UNREGISTER_DEADLINE_SECONDS = 3.0
-MAX_OFFSET_REQUESTS: Final = 32  # limit of requests in flight to one broker
+MAX_OFFSET_REQUESTS: Final = 32  # limit of offset requests in flight to one broker
 
-# The header field that names the group in a broker's request.
+# For each kind of request that brokers send to a member: the ext field with the group's name.
 GROUP_FIELDS = {
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET: "group",
     RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: "group",
@@ -95,9 +95,9 @@ GROUP_FIELDS = {
 
 
 class ClientInstance:
-    """The client that the groups of a process share. Groups `register` and `unregister` at any time.
+    """The client that all groups of a process share for one cluster. Groups may `register` and `unregister` any time.
 
-    `run` owns all tasks; the constructor starts none. Requests may be sent right after construction.
+    The constructor starts no tasks; `run` owns all tasks. Requests may be sent before `run` is called.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class ClientInstance:
         requests.notices[RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] = self._noticed
 
     def register(self, membership: GroupMembership) -> None:
-        """Add a group: its topics are watched, heartbeats include it, and it receives brokers' requests.
+        """Add a group: watch its topics, include it in heartbeats, and pass brokers' requests for this group to it.
 
         Raises RmqdError if a group with this name is already registered.
         """
@@ -154,32 +154,32 @@ class ClientInstance:
         self.heartbeat.send_heartbeats_soon()
 
     def identity(self, group: str, *, replay: str = "") -> Identity:
-        """Return the group's full identity; `group` as brokers know it. The cluster is known once its routes are."""
+        """Return the identity of a group, given by its name with the namespace. Call it after routes are known."""
         options, cluster = self.options, self.cluster_id.id or self.cluster_id.name
         return Identity(cluster, options.joined_namespaces, unwrap_namespace(group, options.namespace), replay=replay)
 
     async def unregister(self, group: str) -> None:
         """Remove a group, and unregister it at every connected broker, each within 3 s. Raises nothing.
 
-        The brokers notify the other members at once, so that these need not wait for this member to expire.
+        The brokers then notify the other members at once. Otherwise these would wait until brokers drop this member.
         """
         if self.groups.pop(group, None) is None:
             return
         topics = self._topics.pop(group)
-        # A broker without a connection removed this client when the connection ended. But a heartbeat with the group
-        # may be about to open one.
+        # A broker without a connection needs no request, because it removed this client when the connection ended. But
+        # a pending heartbeat with the group may open a new connection.
         known = self.routes.broker_addresses()
         addresses = [at for at in known if self.remoting.connected(at) or self.heartbeat.is_heartbeat_pending(at)]
         await asyncio.gather(*(self._unregister_at(address, group) for address in addresses))
         for topic in topics:
             self.routes.unwatch(topic)
-        if group in self.groups:  # it was registered again, and brokers may have processed that first
+        if group in self.groups:  # registered again meanwhile; brokers may have processed the unregister afterwards
             self.heartbeat.send_heartbeats_soon()
 
     async def connection(self, address: str) -> RemotingConnection:
-        """Return the connection for pulls and pops, on which the broker knows the groups of this process.
+        """Return a connection for pulls and pops. The broker has received a heartbeat on it, and so knows the groups.
 
-        It is opened, and a heartbeat sent, if necessary. Raises RmqdError, at once if the address is down.
+        If necessary, a connection is opened and a heartbeat sent. Raises RmqdError, at once if the address is down.
         """
         self.remoting.breakers.raise_until_responding(address)
         connection = self.remoting.connected(address) or await self.remoting.connection(address)
@@ -188,21 +188,21 @@ class ClientInstance:
         return connection
 
     def offset_request(self, queue: MessageQueue) -> asyncio.Semaphore:
-        """Return a semaphore to hold during a request for a queue's offsets.
+        """Return the semaphore that callers must hold during a request for a queue's offsets.
 
-        It admits MAX_OFFSET_REQUESTS requests for each broker. Further requests wait without a deadline. Without the
-        limit, a group with thousands of queues would send all requests at once. A busy machine cannot read so many
-        responses before their deadlines, and all requests would be repeated.
+        It admits MAX_OFFSET_REQUESTS requests for each broker at once; further requests wait without a deadline.
+        Without this limit, a group with thousands of queues would send all requests at once. A busy machine could not
+        read so many responses before their deadlines, and would repeat all requests.
         """
         broker = self.routes.endpoint(queue)
         return self._offset_requests.setdefault(broker, asyncio.Semaphore(MAX_OFFSET_REQUESTS))
 
     def send_address(self, address: str) -> str:
-        """Return the address for sends, send-backs and locks: the broker's VIP channel if enabled, else its own."""
+        """Return the address for sends, send-backs and locks: the broker's VIP channel if enabled, else `address`."""
         return vip_address(address) if self.options.vip_channel_enabled else address
 
     def secure(self, options: ClientOptions) -> None:
-        """Use the keys and the TLS settings of these options from now on. Other options are ignored."""
+        """Use the access keys and TLS settings of these options from now on. All other options are ignored."""
         self.options = replace(
             self.options,
             access_key=options.access_key,
@@ -216,11 +216,11 @@ class ClientInstance:
         self.heartbeat.send_heartbeats_soon()
 
     def stop(self) -> None:
-        """Stop `run` after it has unregistered the remaining groups."""
+        """Let `run` unregister the remaining groups and end. Does not wait for it."""
         self._stop.set()
 
     async def run(self) -> None:
-        """Keep addresses, routes and heartbeats up to date until `stop`. A cancellation does not unregister groups."""
+        """Keep addresses, routes and heartbeats up to date until `stop`. If cancelled, does not unregister groups."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 keepers = [
@@ -236,11 +236,11 @@ class ClientInstance:
             await self.remoting.close()
 
     async def close(self) -> None:
-        """Close the connections of a client if `run` was not called. `run` does this at its end."""
+        """Close the connections. This is only needed if `run` was not called, because `run` closes them at its end."""
         await self.remoting.close()
 
     def snapshot(self) -> ClientSnapshot:
-        """Return the client's current figures, for metrics and the status page."""
+        """Return the client's present counters and problems, for metrics and the status page."""
         traffic, names = self.remoting.traffic, self.routes.brokers_by_address()
         return ClientSnapshot(
             client_id=self.client_id,
@@ -256,8 +256,8 @@ class ClientInstance:
     async def _unregister_at(self, address: str, group: str) -> None:
         try:
             async with self.clock.timeout(UNREGISTER_DEADLINE_SECONDS):
-                # a heartbeat in flight may name the group. If the broker processed it after the unregister, it would
-                # add the group again
+                # A heartbeat in flight may contain the group. If the broker processed this heartbeat after the
+                # unregister, it would add the group again.
                 await self.heartbeat.settled(address)
                 if self.remoting.connected(address) is None:
                     return
@@ -270,7 +270,7 @@ class ClientInstance:
                 log.warning("group.not_unregistered", group=group, address=address, reason=str(error))
 
     async def _get_route(self, topic: str) -> TopicRouteData:
-        """Return a topic's route. Groups get it only once the cluster's id is known, because records contain the id."""
+        """Return a topic's route. If there are groups, first wait for the cluster's id, which their records contain."""
         route = await self.name_servers.get_route(topic)
         if self.groups:
             await self.cluster_id.learn()

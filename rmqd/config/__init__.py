@@ -1,6 +1,6 @@
-"""The configuration `rmqd.yaml`: its keys, its parsing, its rules. Independent of plugins and the daemon.
+"""The configuration `rmqd.yaml`: its keys, its parsing and its rules. It does not use plugins or the daemon.
 
-A key is declared once, in `model`; schema, defaults and documentation follow from there. All problems of a
-configuration are reported at once, each with file, line, key and the expected value. A loaded configuration never
+Each key is declared once; the JSON Schema, defaults and documentation are generated from the declaration. All problems
+of a configuration are reported at once, each with file, line, key and expected value. A loaded configuration never
 changes.
 """

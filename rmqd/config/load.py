@@ -1,8 +1,8 @@
-"""Loads a configuration, with all of its problems if it has any; its JSON Schema; and its keys without secrets.
+"""Loads a configuration, or reports all its problems. Also returns the JSON Schema, and the keys without secrets.
 
 Hidden values: keys that the models declare as secrets; options with names like `password`, and options of type
 SecretStr; user, path and query of URLs, and passwords inside longer texts; and all values from `${...}` in options
-whose meaning rmqd does not know. A hidden value is also hidden in later texts of this process, such as errors.
+whose meaning rmqd does not know. A hidden value is also removed from later texts of this process, such as errors.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def load_config(
 
 
 def load_http(path: Path | None = None) -> HttpConfig:
-    """Return `http` of a configuration, for commands that ask the daemon. Raises ConfigError with every problem.
+    """Return `http` of a configuration, for commands that connect to the daemon. Raises ConfigError with every problem.
 
-    Other values are not needed, so their variables, such as a group's `${PASSWORD}`, may be missing.
+    Other values are not needed, so variables in them, such as a group's `${PASSWORD}`, may be unset.
     """
     loading = ConfigProblems(source_of(path))
     if problems := [one for one in loading.sorted_problems() if one not in loading.unset or one.path[:1] == ("http",)]:
@@ -60,12 +60,12 @@ def load_http(path: Path | None = None) -> HttpConfig:
 def source_of(
     path: Path | None = None, overrides: Sequence[str] = (), *, environ: Mapping[str, str] = os.environ
 ) -> ConfigFiles:
-    """Read the files of a configuration. Raises ConfigError if there is none."""
+    """Read the files of a configuration. Raises ConfigError if there are no files."""
     return read_source(find_config(path, environ), overrides)
 
 
 class ConfigProblems:
-    """Collects the problems of a configuration: at most one for a path, including all paths below it.
+    """Collects the problems of a configuration: at most one problem for a path and all paths below that path.
 
     Checking continues after a problem: the wrong value is removed, and the rest is validated again. So a user sees all
     mistakes at once. A key is not reported as missing if its value was removed, or if a file could not be read.
@@ -76,7 +76,7 @@ class ConfigProblems:
         _take_listen_address(data, environ)
         _take_name_servers(data, environ)
         self.unset = data.problems
-        """Those of values whose `${...}` could not be replaced."""
+        """The problems of values whose `${...}` could not be replaced."""
         self.problems = [*source.problems, *self.unset]
         self._source = source
         self._places = data.places
@@ -186,7 +186,7 @@ class ConfigData:
             return substitute(node.value, self._environ)
         except SubstitutionError as error:
             problem = ConfigProblem(node.place, self.places.declared(path), str(error))
-            if problem not in self.problems:  # all groups inherit it
+            if problem not in self.problems:  # every group that inherits the value has the same problem
                 self.problems.append(problem)
             # The whole list is skipped, because a list without one of its items has another meaning.
             while isinstance(path[-1], int):
@@ -205,7 +205,7 @@ def _take_listen_address(data: ConfigData, environ: Mapping[str, str]) -> None:
 
 
 def _take_name_servers(data: ConfigData, environ: Mapping[str, str]) -> None:
-    """Use the name servers in $NAMESRV_ADDR unless the configuration sets some, like Java's client."""
+    """Use the name servers in $NAMESRV_ADDR, like Java's client, unless the configuration sets name servers."""
     addresses, named = environ.get(NAMESRV_ADDR), data.values.keys() | {path[0] for path in data.unusable}
     if addresses and named.isdisjoint(("nameserver", "nameserver_url", "clusters")):
         data.values["nameserver"] = addresses
@@ -302,7 +302,7 @@ def shown_config(config: RootConfig) -> dict[str, Any]:
 
 
 def given_config(config: RootConfig) -> dict[str, Any]:
-    """Return the configuration as plain data, without keys that no file and no `--set` sets."""
+    """Return the configuration as plain data, with only the keys that a file or `--set` sets."""
     return _section(config, only_given=True)
 
 
@@ -340,14 +340,14 @@ def _value(value: object, only_given: bool, name: str = "") -> Any:
 
 
 def _named(name: str, value: object, only_given: bool) -> Any:
-    """Return a value in a mapping of names that rmqd does not know, or of groups, clusters and topics."""
+    """Return the shown value of a mapping's key that is a name from users, such as an option, a group or a topic."""
     if _SECRET_NAME.search(name) and not isinstance(value, ConfigSection) and not is_dataclass(value):
         return _hidden_whole(value)
     return _value(value, only_given, name)
 
 
 def _hidden_whole(value: object) -> Any:
-    """Return the replacement of a secret. In a mapping all values are secrets, except names of users."""
+    """Hide a secret, and return its replacement. In a mapping all values are secrets, except names of users."""
     if isinstance(value, bool) or value is None:
         return value
     if not isinstance(value, Mapping | list):

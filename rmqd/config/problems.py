@@ -11,14 +11,14 @@ KeyPath = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class ConfigFinding:
-    """A problem at a path."""
+    """A problem that a rule found at a path. `config.load` adds the file and the line."""
 
     path: KeyPath
     message: str
     missing: bool = False
-    """Whether a key is missing. The problem is then reported at its parent."""
+    """Whether the key is missing. The problem is then reported at the location of its parent."""
     instead: KeyPath | None = None
-    """Another key that can replace the missing one."""
+    """Another key that can replace the missing key."""
     at_key: bool = False
     """Whether the key itself is wrong, not its value."""
 
@@ -51,7 +51,7 @@ class Locations:
     keys: dict[KeyPath, str] = field(default_factory=dict)
     values: dict[KeyPath, str] = field(default_factory=dict)
     inherited: set[KeyPath] = field(default_factory=set)
-    """Keys of groups that come from `defaults`, with all that is below them."""
+    """Paths of keys that groups inherit from `defaults`. All paths below an inherited key are inherited too."""
 
     def of(self, path: KeyPath) -> str:
         """Return the location of a value; if it is not written anywhere, the location of the nearest enclosing key."""
@@ -75,7 +75,7 @@ class Locations:
         return ConfigProblem((self.of_key if at_key else self.of)(path), declared, f"{message}{group}")
 
     def of_missing(self, path: KeyPath) -> str:
-        """Return the location of the parent of a missing key; if a group inherits the parent, of the group."""
+        """Return the location of a missing key's parent; the group's location if a group inherits the parent."""
         parent = path[:-1]
         return self.of_key(parent if self.declared(parent) == parent else path[:2])
 

@@ -1,6 +1,6 @@
 """The allocate strategies: which member of a group gets which queue.
 
-Every member computes the result alone, so it must equal Java's result.
+Each member computes its queues alone. Members that run Java's client must compute the same division.
 
 A strategy is called with the group, this member's client id, all queues of one topic and all client ids. Queues and
 client ids are sorted and without duplicates. The strategy returns this member's queues. As in Java
@@ -21,7 +21,7 @@ from rmqd.errors import RmqdError
 from rmqd.wire.message_queue import MessageQueue
 
 AllocateMessageQueueStrategy = Callable[[str, str, Sequence[MessageQueue], Sequence[str]], Collection[MessageQueue]]
-"""(group, own client id, all queues sorted, all client ids sorted) -> own queues"""
+"""Called with the group, this member's client id, the sorted queues and client ids. Returns this member's queues."""
 
 JAVA_STRATEGY_NAMES: Final = {
     "averagely": "AVG",
@@ -36,12 +36,12 @@ STRATEGY_NAMES: Final = tuple(JAVA_STRATEGY_NAMES)
 
 BROKER_STRATEGY_NAMES: Final = {name: JAVA_STRATEGY_NAMES[name] for name in ("averagely", "averagely_by_circle")}
 """The strategies that brokers apply to popped queues, with the brokers' names for them."""
-VIRTUAL_NODES_PER_MEMBER: Final = 10  # Java's default for each client of a ring
+VIRTUAL_NODES_PER_MEMBER: Final = 10  # points of each member on the hash ring; Java's default
 MACHINE_ROOM_SEPARATOR: Final = "@"
 
 
 class AllocateError(RmqdError):
-    """A strategy cannot decide who owns a queue. The message states the strategy's expectation."""
+    """A strategy cannot decide which member owns a queue. The error text states the strategy's expectation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,12 @@ class AllocateStrategy:
     def share(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> frozenset[MessageQueue]:
-        """Return this member's queues, checked against `queues`. Raises AllocateError if the strategy fails."""
+        """Return this member's queues. Raises AllocateError if the strategy fails or returns an unknown queue."""
         try:
             share: object = self.function(group, client_id, tuple(queues), tuple(client_ids))
         except AllocateError:
             raise
-        except Exception as error:  # the strategy may be a plugin
+        except Exception as error:  # a plugin's strategy may raise anything
             *_, frame = traceback.extract_tb(error.__traceback__)
             place = f"{frame.filename}:{frame.lineno}"
             raise AllocateError(f"{self.name} raised {type(error).__name__}: {error} ({place})") from error
@@ -74,7 +74,7 @@ class AllocateStrategy:
 def averagely(
     group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
 ) -> list[MessageQueue]:
-    """Divide into contiguous ranges. The first members get one more queue each (`AllocateMessageQueueAveragely`)."""
+    """Divide queues into contiguous ranges; the first may have one queue more (`AllocateMessageQueueAveragely`)."""
     if not _is_member(client_id, queues, client_ids):
         return []
     index, members = client_ids.index(client_id), len(client_ids)
@@ -96,14 +96,14 @@ def averagely_by_circle(
 def consistent_hash(
     group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
 ) -> list[MessageQueue]:
-    """Assign by a ring of MD5 hashes, so that few queues change owner (`AllocateMessageQueueConsistentHash`)."""
+    """Assign by an MD5 hash ring: a new member moves only few queues (`AllocateMessageQueueConsistentHash`)."""
     if not _is_member(client_id, queues, client_ids):
         return []
     ring = {_ring_hash(f"{member}-{node}"): member for member in client_ids for node in range(VIRTUAL_NODES_PER_MEMBER)}
     places = sorted(ring)
 
     def owner(queue: MessageQueue) -> str:
-        # text of Java's MessageQueue
+        # Java hashes the text of `MessageQueue.toString()`
         text = f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
         return ring[places[bisect_left(places, _ring_hash(text)) % len(places)]]
 
@@ -113,12 +113,11 @@ def consistent_hash(
 def machine_room_nearby(
     group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
 ) -> list[MessageQueue]:
-    """Divide a room's queues among the room's members (`AllocateMachineRoomNearby`).
+    """Divide the queues of each machine room among the members in that room (`AllocateMachineRoomNearby`).
 
     Queues of rooms without members are divided among all members. Both divisions use `averagely`. In Java, the user
-    writes the code that finds the machine room of a broker or member. Here
-    `machine_room_of_broker` and `machine_room_of_member` find it by the name. Raises AllocateError if the name of a
-    broker or member has no room.
+    writes the code that finds the machine room of a broker or member. Here `machine_room_of_broker` and
+    `machine_room_of_member` find the room by name. Raises AllocateError if a broker or member has no room in its name.
     """
     if not _is_member(client_id, queues, client_ids):
         return []
@@ -138,7 +137,7 @@ def machine_room_nearby(
 
 
 def machine_room_of_broker(broker_name: str) -> str:
-    """Return the machine room of a broker named `room@name`. Raises AllocateError."""
+    """Return the machine room of a broker named `room@name`. Raises AllocateError if the name has no room."""
     room, separator, _ = broker_name.partition(MACHINE_ROOM_SEPARATOR)
     if not (room and separator):
         raise AllocateError(
@@ -149,10 +148,10 @@ def machine_room_of_broker(broker_name: str) -> str:
 
 
 def machine_room_of_member(client_id: str) -> str:
-    """Return the machine room of a member with the instance name `room@name`, whose client id is `ip@room@name`.
+    """Return the machine room in a client id of the form `ip@room@name`. Raises AllocateError if there is no room.
 
-    Raises AllocateError. A client id with a unit name is `ip@instance@unit`. If its instance name has no room, the
-    instance name is taken for the room, because the two forms look alike.
+    The client's instance name is then `room@name`. A client id `ip@instance@unit`, with a unit name, cannot be
+    distinguished from this form, so its instance name counts as the room.
     """
     parts = client_id.split(MACHINE_ROOM_SEPARATOR)
     if len(parts) < 3 or not parts[1]:
@@ -165,14 +164,14 @@ def machine_room_of_member(client_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AllocateByConfig:
-    """The queues configured for this member, independent of other members (`AllocateMessageQueueByConfig`)."""
+    """Assigns the queues that this member's configuration lists (`AllocateMessageQueueByConfig`)."""
 
     configured_queues: tuple[MessageQueue, ...]
 
     def __call__(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """Return the configured queues that exist. Java returns all topics' queues, with the same effect."""
+        """Return the configured queues of this topic. Java returns all topics' queues, with the same effect."""
         return [queue for queue in self.configured_queues if queue in queues]
 
 
@@ -185,7 +184,7 @@ class AllocateByMachineRoom:
     def __call__(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """Return a contiguous range. Ranges have equal size; the first members get one of the remaining queues each."""
+        """Return a contiguous range. Ranges have equal size; the first members also get one remaining queue each."""
         if not _is_member(client_id, queues, client_ids):
             return []
         near = [queue for queue in queues if self._has(queue.broker_name)]
@@ -225,7 +224,7 @@ def _java_order(text: str) -> bytes:
 
 
 def _is_member(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> bool:
-    """Return whether the member gets a share. Raises AllocateError if Java raises IllegalArgumentException."""
+    """Return whether the member is listed. Raises AllocateError (Java: IllegalArgumentException) if a list is empty."""
     if not queues or not client_ids:
         raise AllocateError(f"nothing to allocate: there are no {'members' if queues else 'queues'}")
     return client_id in client_ids

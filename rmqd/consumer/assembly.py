@@ -52,10 +52,10 @@ def assemble_group(
 ) -> tuple[GroupContext, QueueDivision]:
     """Return the parts of a group, not paused and not running, and the division of its topics.
 
-    `retry_policy` replaces the send-back to brokers. `ends` are the offsets at which pulling stops. With a filter,
-    messages beyond an end may still be returned; a hook must remove them. `service` gets the messages instead of
-    `handler`, from caches of the type `cache`. `division` creates the division of the topics, for queues that do not
-    depend on the group's members.
+    `retry_policy` replaces the send-back to brokers. `ends` are the offsets at which pulling stops. With a filter, a
+    broker may still return messages beyond an end, so a hook must remove these. `service` gets the messages instead of
+    `handler`, from caches of the type `cache`. `division` creates an object that selects queues independently of the
+    group's members.
 
     Raises RmqdError for an invalid expression. Modules that few groups need are imported only when they are used, so
     that the daemon starts sooner.
@@ -124,7 +124,7 @@ def assemble_group(
 def _by_message_model(
     options: ConsumerOptions, client: ClientInstance, receipts: PopReceipts | None
 ) -> tuple[RetryPolicy, GroupOffsetStore, StartOffsets, Ownership]:
-    """Return the parts that depend on the message model."""
+    """Return the retry policy, offset store, start offsets and ownership, which depend on the message model."""
     group, clock = options.group, client.clock
     if options.message_model == "broadcasting":
         directory, identity = options.local_offsets_directory, partial(_identity, options, client)
@@ -149,13 +149,13 @@ def _by_message_model(
 
 
 def read_local_offsets(options: ConsumerOptions, client: ClientInstance) -> dict[MessageQueue, int]:
-    """Return the stored offsets of a broadcasting group, also if it does not run. Raises OffsetStoreError."""
+    """Return a broadcasting group's offsets from its file; the group need not run. Raises OffsetStoreError."""
     folder = Path(options.local_offsets_directory, options.group_without_namespace)
     return OffsetsFile(folder).offsets_of(_identity(options, client))
 
 
 def _identity(options: ConsumerOptions, client: ClientInstance) -> str:
-    """Return the identity of a group; empty while the id of its cluster is unknown."""
+    """Return the text that identifies the group in its offsets file; empty while the id of its cluster is unknown."""
     return str(client.identity(options.group)) if client.cluster_id.id else ""
 
 
@@ -173,7 +173,7 @@ def subscription_data_of(options: ConsumerOptions, version: int) -> dict[str, Su
 
 
 def create_topic_stats(options: ConsumerOptions, canary: Canary | None = None) -> dict[str, TopicStats]:
-    """Return counters by topic. Retried messages count under their original topic, in separate counters."""
+    """Return the counters by topic. Messages of the retry topic count under their original topic, but separately."""
     make: Callable[..., TopicStats] = TopicStats
     if canary is not None and canary.is_live:
         make = partial(CanaryStats, takes=canary.is_in_share)

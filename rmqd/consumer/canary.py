@@ -1,10 +1,10 @@
 """A canary: a second handler of a group, for a stable share of its messages.
 
-The share is chosen by a hash of each message's key, so all messages of a key go to the same handler, also when they are
-retried, and a larger share keeps the keys of a smaller one. A batch has messages for one handler only.
+The share is chosen by a hash of each message's key. So all messages of a key go to the same handler, also when they are
+retried, and when the share grows, the canary keeps its keys.
 
-- `live`: the canary handles its messages instead of the first handler. These messages pass through the same calls and
-  settlement, and are counted separately (`variant="canary"`).
+- `live`: the canary handles its messages instead of the first handler. Each batch has messages for one handler only.
+  The canary's batches pass through the same calls and settlement. They are counted separately (`variant="canary"`).
 - `shadow`: the first handler handles all messages. After each of its calls, the canary gets copies of its share in the
   background, and its decisions are only counted and compared. At most `concurrency` of these calls run at a time, and
   further messages are skipped. So a slow or hanging canary delays nothing.
@@ -45,7 +45,7 @@ from rmqd.wire.messages.properties import value_reader
 log = structlog.get_logger(__name__)
 
 CANARY_VARIANT: Final = "canary"
-_HASHES: Final = 1 << 32  # the number of hashes of four bytes
+_HASHES: Final = 1 << 32  # how many different hashes of four bytes exist
 _RESULTS: Final = ("acked", "retried", "dead_lettered", "expired", "skipped")
 _NAMES: Final = {Outcome.ACK: "acked", Outcome.DEAD_LETTER: "dead_lettered"}
 
@@ -59,7 +59,7 @@ class CanarySnapshot:
     by: str
     mode: str
     failure: str = figure(if_known(lambda one, other: one or other), default="")
-    """Why it was switched off."""
+    """Why the canary was switched off; empty while it is used."""
     shadowed: dict[str, int] = counter(
         "rmqd_shadow_messages_total",
         "Messages that a canary got in shadow mode, by the decision that it would have made: acked, retried, "
@@ -83,16 +83,16 @@ class Canary:
         self.change_share(options)
         self._value_of = value_reader(self.options.by)
         self._clock = clock
-        self.failure = ""  # why it was switched off
+        self.failure = ""  # why the canary was switched off; empty while it is used
         self._started = False
         self._calls: set[asyncio.Task[None]] = set()
-        self._busy = 0  # calls in shadow mode, including abandoned ones
+        self._busy = 0  # running calls in shadow mode, including calls past their deadline
         self._shadowed = dict.fromkeys(_RESULTS, 0)
         self._differing = 0
         self._duration = Histogram(HANDLER_DURATION_BOUNDS)
 
     def change_share(self, options: ConsumerOptions) -> None:
-        """Apply the share of these options."""
+        """Apply the group's changed options: the share, and the concurrency and deadline of calls in shadow mode."""
         assert options.canary is not None
         self.options: CanaryOptions = options.canary
         self._most_calls, self._timeout_seconds = options.concurrency, options.consume_timeout_seconds
@@ -103,7 +103,7 @@ class Canary:
         return self.options.mode == "live"
 
     def is_in_share(self, message: Message) -> bool:
-        """Return whether a message belongs to the canary's share."""
+        """Return whether a message belongs to the canary's share; False once the canary is switched off."""
         share = self.options.share
         if not share or self.failure:
             return False
@@ -127,7 +127,7 @@ class Canary:
             await call_start_or_stop(self.handler.stop, self._clock)
 
     def wrap_handler(self, first: LoadedHandler) -> LoadedHandler:
-        """Return the first handler, with calls of the canary for its messages in live mode."""
+        """Return `first` with this canary attached. In live mode, batches of the canary's share go to the canary."""
         if not self.is_live:
             return replace(first, canary=self)
         ends = [one.end_calls for one in (first, self.handler) if one.end_calls is not None]
@@ -154,9 +154,9 @@ class Canary:
         self, make: Callable[[list[Message], MessageQueue], Batch], put_back: Callable[[Sequence[Message]], None], *,
         in_order: bool,
     ) -> Callable[[list[Message], MessageQueue], Batch]:  # fmt: skip
-        """Return a function like `make` whose batches have the messages of one handler only.
+        """Return a function that makes batches like `make`, each with messages for only one handler.
 
-        It puts back the messages of the other handler; with `in_order` also all messages behind the first of them.
+        The function puts back the other handler's messages; with `in_order`, also all messages behind the first one.
         """
 
         def made(messages: list[Message], message_queue: MessageQueue) -> Batch:
@@ -173,7 +173,7 @@ class Canary:
     async def call_with_shadow(
         self, call: Callable[[Batch], Awaitable[object]], _worker: object, batch: Batch
     ) -> object:
-        """Call the first handler, and then the canary with copies of its messages: a stage of the call."""
+        """Call the first handler, then the canary with copies of its share. A stage of `HandlerSlots._call_of`."""
         chosen = [index for index, message in enumerate(batch) if self.is_in_share(message)]
         copies = [copy(batch[index]) for index in chosen]  # before the handler and the settlement change messages
         error: BaseException | None = None
@@ -192,7 +192,7 @@ class Canary:
             del error  # its traceback refers to this frame, and would keep the batch alive
 
     def snapshot(self) -> CanarySnapshot:
-        """Return the canary as it is now."""
+        """Return the canary's current settings and its results in shadow mode."""
         one = self.options
         return CanarySnapshot(
             plugin=self.handler.name,
@@ -223,7 +223,7 @@ class Canary:
         try:
             _, late = await self._clock.wait((calling,), timeout=self._timeout_seconds)
         finally:
-            calling.cancel()  # without effect if it has ended
+            calling.cancel()  # has no effect if the call has ended
         error = None if late else calling.result()
         batch.end()
         self._duration.observe(self._clock.monotonic() - started)
@@ -261,7 +261,7 @@ class Canary:
 
 
 class _ShadowOnce:
-    """The group of a call in shadow mode. Its records of handled messages do not count for the first handler."""
+    """The `message.once` group of calls in shadow mode, with records separate from the first handler's."""
 
     def __init__(self, group: OnceInGroup) -> None:
         self._group = group

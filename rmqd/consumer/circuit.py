@@ -38,7 +38,7 @@ from rmqd.runtime.plain_text import duration
 log = structlog.get_logger(__name__)
 
 CircuitState = Literal["closed", "half_open", "open"]
-CIRCUIT_STATES: Final = ("closed", "half_open", "open")  # the metric's value is the index
+CIRCUIT_STATES: Final = ("closed", "half_open", "open")  # the metric rmqd_circuit_state exports the index
 MIN_CALLS_FOR_RATIO: Final = 10  # calls within the window before their ratio can open the circuit
 WINDOW_SLICES: Final = 30  # parts of the window; calls are counted by slice, so memory does not depend on their number
 
@@ -47,13 +47,13 @@ class FailureEffect(enum.Enum):
     """How a failed call counts for its messages."""
 
     COUNTS = "counts"
-    """An ordinary attempt: no circuit can open."""
+    """The attempt counts at once, because this failure cannot open the circuit."""
     SUSPECTED = "suspected"
-    """Not known yet."""
+    """It is not known yet whether the handler or the message is at fault."""
     REPEATED = "repeated"
-    """Not known before another message succeeds. Like `SUSPECTED`, but not evidence that could open the circuit."""
+    """Like `SUSPECTED`, but not evidence against the handler: the message is at fault once another one succeeds."""
     EXCUSED = "excused"
-    """Not an attempt: the handler is at fault, not the message."""
+    """The attempt does not count, because the handler is at fault, not the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ class CircuitSnapshot:
     """The circuit at one moment. Times are Unix seconds."""
 
     state: CircuitState
-    since: float
-    reason: str  # why it opened, with the last error; empty while it is closed
+    since: float  # when the circuit entered this state
+    reason: str  # why the circuit opened, with the last error; empty while it is closed
     probe_at: float | None  # when an open circuit becomes half open; None in other states
 
 
@@ -86,14 +86,14 @@ class Circuit:
         self._clock = clock
         self._since = clock.wall()
         self._opened_at = self._probe_at = 0.0  # monotonic
-        self._probe: object | None = None  # the batch of the probe call
-        self._abandoned: set[object] = set()  # batches of probes that failed by passing their deadline, and still run
-        self._in_a_row: deque[float] = deque(maxlen=options.consecutive or 1)  # when the last failures happened
+        self._probe: object | None = None  # the batch of the running probe
+        self._abandoned: set[object] = set()  # batches of probes that failed at their deadline and are still running
+        self._in_a_row: deque[float] = deque(maxlen=options.consecutive or 1)  # times of consecutive failures
         self._slices: deque[_Slice] = deque()
         self._reason = self._error = ""
 
     def change(self, options: CircuitOptions | None) -> None:
-        """Apply new options. None, or options that never open a circuit, close an open circuit for good."""
+        """Apply new options. None, or options that never open a circuit, close an open circuit and keep it closed."""
         if options is None:
             options = replace(self.options, consecutive=0, ratio=0.0)
         if options == self.options:
@@ -116,7 +116,7 @@ class Circuit:
             self.on_change()
 
     def succeeded(self, batch: object, began: float) -> None:
-        """Called when a call that began at `began` (monotonic) has acknowledged messages."""
+        """Called when a call that began at `began` (monotonic) ended and has acknowledged messages."""
         self._abandoned.discard(batch)
         if self.state != "closed" and batch is not self._probe:
             return
@@ -130,7 +130,7 @@ class Circuit:
 
     def failed(self, batch: object, error: str, *, is_evidence: bool) -> FailureEffect:
         """Called when a call failed with `error`. `is_evidence` is True if the failure may be the handler's fault."""
-        was_probe = batch in self._abandoned  # its failure was counted at its deadline
+        was_probe = batch in self._abandoned  # then the failure was already counted at the deadline
         self._abandoned.discard(batch)
         if self.state == "closed":
             if not self.options.can_open:
@@ -155,14 +155,14 @@ class Circuit:
             self.on_change()
 
     def abandoned(self, batch: object) -> None:
-        """Called when a call did not end at its deadline: a probe has failed. `failed` is called when it ends."""
+        """Called when a call is still running at its deadline. A probe has then failed. `failed` follows at its end."""
         if batch is self._probe:
             self._abandoned.add(batch)
             self._error = "the handler exceeded consume_timeout and is still running"
             self._open()
 
     def poll(self) -> None:
-        """Apply the changes that are due now."""
+        """Open the circuit if its limits are reached, or make it half open if `open_for` has passed."""
         if self.state == "closed":
             self._opens()
         elif self.state == "open" and self._clock.monotonic() >= self._probe_at:

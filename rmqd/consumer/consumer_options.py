@@ -1,8 +1,8 @@
 """The settings of one consumer group: plain values with units in their names.
 
-`GroupKeys` declares the keys that the engine reads, each once: type, kind with its range, meaning, default. The
-configuration's model of a group has the same fields, with their names without the unit as keys. So the schema, the
-documentation and the options of the engine follow from this declaration.
+`GroupKeys` declares each key that the engine reads: type, kind with its range, meaning, default. The configuration's
+model of a group has the same fields; a key is the field's name without the unit. So the schema, the documentation and
+the options of the engine follow from this declaration.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OnOffsetIllegal = Literal["correct", "stop"]
 class Subscription:
     """The wanted messages of a topic: a tag expression (`*` for all) or an SQL92 condition.
 
-    With `lite_topics`, all messages of these lite topics of the topic, and no others.
+    With `lite_topics`, the group gets all messages of these lite topics, and no other messages of the parent topic.
     """
 
     expression: str
@@ -50,16 +50,16 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class FailureOptions:
-    """How a group reacts to a handler's exception before it sends a message back."""
+    """How a group reacts to a handler's exception: by further calls in place, or by a dead letter at once."""
 
     in_place: int
-    """How often the handler is called again in its slot."""
+    """How many further calls a failed batch gets in its slot before its failure is settled."""
     backoff_seconds: float
     max_backoff_seconds: float
     retry_on: frozenset[str]
-    """Exception names that are retried in place; empty for all."""
+    """Class names of the exceptions that are retried in place; empty for all, except a lost handler process."""
     dead_letter_on: frozenset[str]
-    """Exception names that dead-letter the message at once."""
+    """Class names of the exceptions that dead-letter the message at once."""
 
 
 @with_kinds
@@ -96,7 +96,7 @@ _BY: Final = r"^(msg_id|keys|property:\S(.*\S)?)$"
 @with_kinds
 @dataclass(frozen=True)
 class DeduplicationOptions:
-    """Leases on messages, before their handler is called, and records of handled messages."""
+    """How a group skips handled messages: a store leases them before a handler call, and records them afterwards."""
 
     by: str = key(
         "msg_id",
@@ -122,12 +122,12 @@ CanaryMode = Literal["live", "shadow"]
 
 @dataclass(frozen=True, slots=True)
 class CanaryOptions:
-    """The share of a group's second handler."""
+    """Which messages a group's second handler, the canary, gets, and in which mode."""
 
     share: float
-    """From 0.0 to 1.0."""
+    """The canary's share of the messages, from 0.0 to 1.0."""
     by: str
-    """The value that chooses messages: `msg_id`, or a name for `value_reader`."""
+    """The message value whose hash decides about the share: `msg_id`, or a name for `value_reader`."""
     mode: CanaryMode
 
 
@@ -135,7 +135,7 @@ ORDER_BY_PATTERN: Final = r"^(keys|sharding_key|property:\S(.*\S)?)?$"
 
 
 def is_order(text: str) -> bool:
-    """Return whether a text is a value of `order_by`."""
+    """Return whether a text is a valid value of `order_by`."""
     return re.fullmatch(ORDER_BY_PATTERN, text) is not None
 
 
@@ -144,7 +144,7 @@ def is_order(text: str) -> bool:
 class GroupKeys:
     """The keys of a group that its engine reads: RocketMQ's parameters in snake case, with the Java client's defaults.
 
-    A default is in the unit of its field. `live` marks the keys that a running group applies (`Consumer.change`).
+    A default is in the unit of its field. `live` marks keys that can change while the group runs (`Consumer.change`).
     """
 
     message_model: MessageModel = key(
@@ -285,13 +285,13 @@ class ConsumerOptions(GroupKeys):
     group: str
     """The name at the brokers, with the namespace if there is one. Topic names here have the namespace too."""
     namespace: str = ""
-    """Removed from the names that handlers and hooks see; empty for none."""
+    """The namespace, which is removed from the names that handlers and hooks see; empty for none."""
     local_offsets_directory: str
     """Folder for a broadcasting group's offsets, in a subfolder with the group's name without the namespace."""
     subscriptions: Mapping[str, Subscription]
-    """By topic name, without the group's retry topic."""
+    """The subscriptions by topic name, without the group's retry topic."""
     consume_timestamp_ms: int | None = None
-    """Unix time in milliseconds; None unless `consume_from_where` is `timestamp`."""
+    """Start time of a new group, in Unix milliseconds; None unless `consume_from_where` is `timestamp`."""
     allocate_strategy: AllocateStrategy
     concurrency: int
     auto_concurrency: bool = False
@@ -309,7 +309,7 @@ class ConsumerOptions(GroupKeys):
     trace: TraceOptions | None = None
     """Where message trace is sent; None if it is disabled."""
     replay: str = ""
-    """For a shadow group, the id of its replay, which has deduplication records separate from other replays."""
+    """The id of the replay that a shadow group runs, which separates its deduplication records; otherwise empty."""
 
     @property
     def group_without_namespace(self) -> str:
@@ -318,12 +318,12 @@ class ConsumerOptions(GroupKeys):
 
     @property
     def retries_in_place(self) -> bool:
-        """Whether a failed message is retried here, before the messages that must follow it, and not sent back."""
+        """Whether a failed message is not sent back, but retried here before the messages that must follow it."""
         return self.consume_mode == "orderly" or bool(self.order_by)
 
     @property
     def keeps_queue_order(self) -> bool:
-        """Whether each queue is handled one message after the other, so a retried message is not overtaken."""
+        """Whether each queue is handled in order, so that no message overtakes a retried message."""
         return self.consume_mode == "orderly" and not self.order_by
 
     @property

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 class ReleasedOffset(NamedTuple):
     """The last commit of this process in a queue that it has released.
 
-    If the process acquires the queue again and finds a lower stored offset, it logs and counts that: another client
-    lowered the offset.
+    If the process acquires the queue again and finds a lower stored offset, another client lowered the offset. The
+    process logs and counts that.
     """
 
-    committed: int
+    committed: int  # the committed offset
     stored_ms: int  # store time of the newest pulled message, in milliseconds; 0 if none was pulled
 
 
@@ -48,8 +48,8 @@ class GroupContext:
     options: ConsumerOptions
     client: ClientInstance
     clock: Clock
-    subscriptions: dict[str, SubscriptionData]  # includes the group's retry topic, if it has one
-    stats: dict[str, TopicStats]
+    subscriptions: dict[str, SubscriptionData]  # topic -> subscription, also for the group's retry topic, if any
+    stats: dict[str, TopicStats]  # topic -> its counters
     service: ConsumeMessageService
     retry_policy: RetryPolicy
     store: GroupOffsetStore
@@ -57,24 +57,24 @@ class GroupContext:
     ownership: Ownership
     rate_limit: RateLimit
     thresholds: Thresholds
-    refused_messages: dict[Message, tuple[int, str]] = field(default_factory=dict)  # -> number of refusals, last reason
+    refused_messages: dict[Message, tuple[int, str]] = field(default_factory=dict)  # number of refusals, last reason
     hooks: GroupHooks | None = None  # None if no hook is installed
     trace: MessageTrace | None = None  # None if message trace is disabled
-    announced_subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)  # known to brokers, not used yet
+    announced_subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)  # sent to brokers, not in force
     options_revision: int = 0  # increased when options, subscriptions or the rate limit change while the group runs
     problems: GroupProblems = field(default_factory=GroupProblems)
     released_offsets: dict[MessageQueue, ReleasedOffset] = field(default_factory=dict)  # queue -> last commit
-    # `on_offset_illegal: stop`: queue -> its offset that a broker refused, and the queue's lowest end meanwhile
+    # With `on_offset_illegal: stop`: queue -> the offset that its broker refused, and the queue's lowest end since then
     refused_offsets: dict[MessageQueue, tuple[int, int]] = field(default_factory=dict)
     start_failures: dict[str, dict[MessageQueue, RmqdError]] = field(default_factory=dict)  # broker -> errors to log
     pauses: Pauses = field(default_factory=Pauses)
-    move: Callable[[MessageQueue, int], bool] = lambda _queue, _offset: False  # operator's reset; True if held here
-    end_offsets: Mapping[MessageQueue, int] = field(default_factory=dict)  # end of pulling; no entry: no end
+    move: Callable[[MessageQueue, int], bool] = lambda _queue, _offset: False  # `Rebalance.move`
+    end_offsets: Mapping[MessageQueue, int] = field(default_factory=dict)  # offsets at which pulling stops, if any
     max_notice_delay_seconds: float = 0.0  # how late a member notices new members if brokers do not notify it
     create_cache: Callable[[MessageQueue, int, TopicStats, str], ProcessQueue] = ProcessQueue  # for pulled queues
-    # Queues known to be idle: all messages are handled and committed, and a pull is held. Periodic work passes over
-    # them, because a group may have thousands. The rounds of commits add a queue, and its activity removes it. Its
-    # snapshot cannot change meanwhile; None if it was not needed yet.
+    # Idle queues: all messages are handled and committed, and the broker holds a pull. Periodic work skips idle queues,
+    # because a group may have thousands. A round of commits adds a queue here, and activity of the queue removes it.
+    # The value is the queue's snapshot, which cannot change meanwhile; None if no snapshot was needed yet.
     idle_queues: dict[MessageQueue, QueueSnapshot | None] = field(default_factory=dict)
     not_paused: asyncio.Event = field(default_factory=asyncio.Event)  # cleared while the whole group is paused
 
@@ -96,15 +96,15 @@ class GroupContext:
 
     @property
     def are_calls_held_back(self) -> bool:
-        """Whether handler calls are held back. This is not the messages' fault and must not cost them an attempt."""
+        """Whether an open circuit or an unavailable store delays handler calls, which must not cost an attempt."""
         is_called = self.circuit is None or self.circuit.state == "closed"
         return not is_called or self.service.problem is not None
 
     async def announce(self, subscriptions: Mapping[str, SubscriptionData]) -> None:
         """Send new or changed subscriptions, by topic, to every broker. The caller must then apply them at once.
 
-        Brokers refuse pulls for a subscription that they do not know. A broker that does not respond learns the
-        subscriptions from its next heartbeat.
+        Brokers refuse pulls for a subscription that they do not know. If a broker does not respond, the next heartbeat
+        sends the subscriptions again.
         """
         self.announced_subscriptions.update(subscriptions)
         try:
@@ -114,6 +114,6 @@ class GroupContext:
                 self.announced_subscriptions.pop(topic, None)
 
     def make_problem(self, cause: str, evidence: str, *, topic: str = "", step: str = "") -> Problem:
-        """Return a problem of this group. Its next step contains names without the namespace."""
+        """Return a problem of this group. The commands in its next step contain names without the namespace."""
         of = unwrap_namespace(topic or "TOPIC", self.options.namespace)
         return make_problem(cause, evidence, group=self.options.group_without_namespace, topic=of, step=step)

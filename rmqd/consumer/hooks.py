@@ -1,7 +1,6 @@
-"""Hooks: plugins that are called around every batch, and that choose the messages for handlers.
+"""Hooks: plugins that are called before and after every batch, and that filter the messages for handlers.
 
-An exception of a hook is logged and counted, and never affects a message. If no hook is installed, none of this is
-called.
+An exception of a hook is logged and counted, and never affects a message. Without hooks, this module is not called.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class HookContext:
-    """A hook's information besides the messages. One for each handler call, and one for each pull."""
+    """The arguments of a hook in addition to the messages: one object for each handler call, and for each pull."""
 
     group: str
     message_queue: MessageQueue
     client_id: str
     outcome: str | None = None
-    """Set after a batch. `success`: the handler returned; `declined`: it raised Retry, DeadLetter or Suspend; `failed`:
-    it raised another exception; `cut_short`: it was cancelled, at `consume_timeout` or at the end of the group."""
+    """None before the end of a call. `success`: the handler returned; `declined`: it raised Retry, DeadLetter or
+    Suspend; `failed`: it raised another exception; `cut_short`: `consume_timeout` or the group's end cancelled it."""
     exception: BaseException | None = None
     duration_seconds: float | None = None
     values: dict[str, Any] = field(default_factory=dict)
@@ -55,7 +54,7 @@ class Hook:
 
 
 class GroupHooks:
-    """The installed hooks as called by one group. Hooks of sync handlers run in the handlers' threads."""
+    """Calls the installed hooks for one group. Batch hooks of a synchronous handler run in the handler's threads."""
 
     def __init__(self, hooks: Sequence[Hook], group: str, client_id: str, clock: Clock) -> None:
         self._group = group
@@ -64,7 +63,7 @@ class GroupHooks:
         self._before = [(hook.name, hook.before_batch) for hook in hooks if hook.before_batch is not None]
         self._after = [(hook.name, hook.after_batch) for hook in reversed(hooks) if hook.after_batch is not None]
         self._wants = [(hook.name, hook.wants) for hook in hooks if hook.wants is not None]
-        self.choose = bool(self._wants)  # whether a hook chooses messages
+        self.choose = bool(self._wants)  # whether a hook filters messages
         self._counting = threading.Lock()
         self.failures: Counter[str] = Counter({hook.name: 0 for hook in hooks})
         self.left_out: Counter[str] = Counter({name: 0 for name, _ in self._wants})
@@ -76,7 +75,7 @@ class GroupHooks:
         return wrap_handler(handler, self._around_async if handler.is_async else self._around)
 
     def unwanted_messages(self, messages: Sequence[Message], message_queue: MessageQueue) -> list[Message]:
-        """Return the messages of a pull that a hook does not want. A message is wanted if the hook raises."""
+        """Return the messages of a pull that a hook's `wants` rejects. If `wants` raises, it does not reject."""
         context = HookContext(self._group, message_queue, self._client_id)
         return [message for message in messages if not message.finished and not self._is_wanted(message, context)]
 

@@ -3,8 +3,8 @@
 `change_running_group` applies changed options to a running group, which does not leave its queues.
 
 A broker refuses a pull with a filter that it does not know yet. So a heartbeat sends a changed filter to every broker
-before the first pull with it. The broker may answer a pull in flight with the old filter. Such a response is discarded,
-and the pull is sent again from the same offset. So each message that matches both filters is handled once.
+before the first pull with that filter. The broker may answer a pull in flight with the old filter. Such a response is
+discarded, and the pull is sent again from the same offset. So a message that matches both filters is handled once.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ log = structlog.get_logger(__name__)
 
 
 async def change_running_group(context: GroupContext, rebalance: Rebalance, options: ConsumerOptions) -> None:
-    """Apply `options` with the same topics to a running group. If it raises InvalidNameError, nothing has changed."""
+    """Apply changed options, with the same topics, to a running group. After InvalidNameError nothing has changed."""
     filters = _changed_filters(context, options)
     if filters:
         try:
@@ -114,7 +114,7 @@ class PushConsumer(Consumer):
         cache: type[ProcessQueue] = ProcessQueue,
         division: Callable[[GroupContext], QueueDivision] | None = None,
     ) -> None:
-        """For the last arguments see `assemble_group`."""
+        """`assemble_group` describes `retry_policy` and the arguments after it."""
         self.group = options.group
         self._handler = handler
         self._client = client
@@ -259,7 +259,7 @@ class PushConsumer(Consumer):
                 for helper in helpers:
                     helper.cancel()
             await context.ownership.close(calls_left=context.service.calls_left)
-        except BaseExceptionGroup:  # not after a cancellation, which does not unregister the member
+        except BaseExceptionGroup:  # the group failed; a cancellation raises CancelledError and skips the commits here
             await self._rebalance.abandon()
             await context.ownership.close(calls_left=context.service.calls_left)
             raise
@@ -272,7 +272,7 @@ class PushConsumer(Consumer):
             log.info("group.left")
 
     async def _take_part(self) -> None:
-        """Join the group and own queues until the end."""
+        """Join the group, then run its rebalance until the group has released its queues."""
         await self._join()
         self._status.state = "running"
         await self._rebalance.run()
@@ -286,7 +286,7 @@ class PushConsumer(Consumer):
         errors = (await self._client.heartbeat.send_heartbeats()).values()
         is_reported = any(error is not None and error.is_reported for error in errors)
         if retry_topic(self.group) in self.context.subscriptions:
-            await self._learn_route(retry_topic(self.group), is_reported=is_reported)  # the first heartbeat creates it
+            await self._learn_route(retry_topic(self.group), is_reported=is_reported)  # exists since the heartbeat
 
     async def _learn_route(self, topic: str, *, is_reported: bool = False) -> None:
         """Look up a topic's route. A failure is not logged if its cause already `is_reported`."""

@@ -1,4 +1,4 @@
-"""Interfaces: of the parts of a group that depend on consume mode and message model, and of a group for the daemon."""
+"""The interfaces of a group for the daemon, and of the group's parts that depend on consume mode and message model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rmqd.wire.messages.message import Message
 
 @dataclass(frozen=True, slots=True)
 class RunningCall:
-    """A batch that the handler is processing since `started` (monotonic seconds)."""
+    """A running handler call: its batch, the batch's queue, and when the call started (monotonic seconds)."""
 
     process_queue: ProcessQueue
     batch: Batch
@@ -36,11 +36,11 @@ class ConsumeMessageService(Protocol):
     circuit: Circuit | None
     """None for a group without a circuit breaker."""
     calls_left: bool
-    """After the end of `run`: whether handler calls may still run."""
+    """Whether handler calls may still be running after `run` has ended."""
 
     @property
     def concurrency(self) -> int:
-        """How many calls may run at once now."""
+        """The current limit of concurrent handler calls."""
 
     def change(self, options: ConsumerOptions) -> None:
         """Apply a changed concurrency."""
@@ -65,14 +65,14 @@ class ConsumeMessageService(Protocol):
 
     @property
     def problem(self) -> Problem | None:
-        """Why the whole group starts no calls, if known."""
+        """Why the whole group starts no calls; None if it starts calls, or the reason is unknown."""
 
     @property
     def keeps_calls_open(self) -> bool:
-        """Whether a handler keeps calls open to collect messages, which delays nothing."""
+        """Whether the handler keeps calls open to collect messages, while nothing waits for the end of these calls."""
 
     def explain(self, process_queue: ProcessQueue) -> Problem | None:
-        """Return why messages of this queue are not handled or not sent back, if known."""
+        """Return why messages of this queue are not handled or not sent back; None if no reason is known."""
 
     async def call_in_background(self, batch: Batch, ended: Callable[[], None]) -> None:
         """Call the handler outside the slots, for an operator. Raises the handler's exception; settles nothing.
@@ -82,22 +82,22 @@ class ConsumeMessageService(Protocol):
 
 
 class RetryPolicy(Protocol):
-    """How an unacknowledged message leaves the queue. `retry` and `dead_letter` return whether that has succeeded."""
+    """How an unacknowledged message leaves the queue. `retry` and `dead_letter` return whether they succeeded."""
 
     limit: str
-    """Why a message is dead-lettered after its last attempt."""
+    """The reason in a dead letter whose attempts are used up."""
 
     def is_last_attempt(self, message: Message, not_counted: int = 0) -> bool:
-        """Return whether the message is dead-lettered if this attempt fails. Ignores `not_counted` attempts."""
+        """Return whether a failure now dead-letters the message. `not_counted` of its attempts do not count."""
 
     def delay_level(self, message: Message, asked: int) -> int:
-        """Return the delay level of a retry. `asked` is the level that handler or group requested; 0 for none."""
+        """Return the delay level of a retry. `asked` is the level that the handler or group requested; 0 for none."""
 
     def delay_seconds(self, message: Message, level: int) -> float:
-        """Return the delay of a level. Brokers may have other delays (messageDelayLevel)."""
+        """Return the default delay of a delay level; a broker's messageDelayLevel may differ."""
 
     async def retry(self, message: Message, delay_level: int) -> bool:
-        """Retry the message later."""
+        """Let the message be redelivered after the delay of this level."""
 
     async def dead_letter(self, message: Message, reason: str, error: BaseException | None) -> bool:
         """Dead-letter the message, or drop it if the group has no dead letters."""
@@ -108,34 +108,35 @@ class OffsetWatcher(Protocol):
 
     @property
     def process_queues(self) -> Sequence[ProcessQueue]:
-        """The queue's cache; empty until the queue is pulled."""
+        """The queue's caches; empty until the queue is pulled."""
 
     def move_to(self, offset: int) -> object:
-        """Called when an operator reset the stored offset to `offset` and no pull response will report it."""
+        """Called when an operator reset the stored offset to `offset`, and no pull response will report the reset."""
 
     def count_handled_twice(self, messages: int) -> None:
         """Called when this number of messages was finished both here and by another member."""
 
 
 class CarriedCommit(NamedTuple):
-    """A commit carried by a pull. `ended` is called with the future of the pull's response."""
+    """An offset commit inside a pull request. The caller must call `ended` with the future of the pull's response."""
 
     offset: int
     ended: Callable[[asyncio.Future[RemotingCommand]], None]
 
 
 class GroupOffsetStore(ABC):
-    """Stores the group's offsets. An offset is the first unconsumed one.
+    """Stores the group's offsets. A queue's offset is the offset of its first unconsumed message.
 
-    The methods that are not abstract have the behaviour of a store that no other member writes.
+    The default implementations are for a store that no other member writes to.
     """
 
     def __init__(self) -> None:
         self.committed: dict[MessageQueue, int] = {}
         self.committed_at: dict[MessageQueue, float] = {}  # Unix seconds of the last successful commit
         self.failures = 0  # failed commits; each is retried
-        self.problem: Problem | None = None  # why offsets are not stored
-        # When the next round of commits is overdue: monotonic seconds, plus the time that the machine was suspended.
+        self.problem: Problem | None = None  # why offsets are not stored; None if they are
+        # Pulls carry commits until this time, when the next round of commits is overdue: monotonic seconds, plus the
+        # time that the machine was suspended.
         self.carries_until = float("-inf")
 
     async def open(self) -> None:  # noqa: B027
@@ -169,7 +170,7 @@ class GroupOffsetStore(ABC):
         """
 
     def is_check_due(self) -> bool:
-        """Return whether a round should check the offsets of idle queues. Cheap, although there may be thousands."""
+        """Return whether a round of commits should check the stored offsets of idle queues now."""
         return True
 
     async def commit_upward(
@@ -187,9 +188,9 @@ class GroupOffsetStore(ABC):
     async def commit_with_pull(
         self, queue: MessageQueue, offset: int, on: RemotingConnection, may_commit: Callable[[], bool]
     ) -> CarriedCommit | None:
-        """Prepare a commit within a pull, which the caller sends at once on this connection to the queue's master.
+        """Prepare a commit inside a pull, which the caller must send at once on this connection to the queue's master.
 
-        `may_commit` is called immediately before. Returns None if this pull must not commit.
+        Returns None if this pull must not commit, or if `may_commit`, which is called last, returns False.
         """
         return None
 
@@ -197,14 +198,14 @@ class GroupOffsetStore(ABC):
         """Re-read the stored offset before each queue's next commit, because another member may have committed."""
 
     async def wait_for_commits(self, queue: MessageQueue, offset: int, until: float) -> bool:
-        """Wait, at most `until` (monotonic), for the end of commits that could still replace `offset`.
+        """Wait, at most until `until` (monotonic), for running commits that could still overwrite the stored `offset`.
 
         Returns whether such a commit has ended. The caller must then read the stored offset again.
         """
         return False
 
     def may_have_committed(self, queue: MessageQueue, stored: int) -> bool:
-        """Return whether this ownership has committed, or may have committed, a stored offset."""
+        """Return whether the offset `stored` may come from a commit of this ownership."""
         return True
 
     def may_be_lost(self, queue: MessageQueue) -> bool:
@@ -212,7 +213,7 @@ class GroupOffsetStore(ABC):
         return False
 
     def needs_commit(self, queue: MessageQueue, offset: int) -> bool:
-        """Return whether a round must commit this offset, or check the stored one. Most queues are idle."""
+        """Return whether a round of commits must send this offset, or check the stored offset."""
         return self.committed.get(queue) != offset
 
     @abstractmethod
@@ -260,17 +261,17 @@ class Ownership:
         """Release a queue to its next owner, which reads the stored offset. So the caller must commit first."""
 
     def start_grace_period(self, queue: MessageQueue) -> float:
-        """Return how many more seconds a queue may be held whose handlers overrun the drain time."""
+        """Return for how many seconds after the drain time a queue may still be held while its handlers run."""
         return 0.0
 
     async def close(self, *, calls_left: bool) -> None:
-        """Release everything that is still held when the group ends.
+        """Release all queues that are still held when the group ends.
 
-        `calls_left` is True if handler calls may still run that were abandoned.
+        `calls_left` is True if abandoned handler calls may still be running.
         """
 
     def holds(self, queue: MessageQueue) -> bool:
-        """Return whether an acquired queue may be consumed now. Only orderly groups can lose this right for a while."""
+        """Return whether an acquired queue may be consumed now. False only while an orderly group lacks the lock."""
         return True
 
     def lease(self, queue: MessageQueue) -> Lease | None:
@@ -298,7 +299,7 @@ class Consumer(Protocol):
         """Request a graceful end: no new pulls, handlers get the group's shutdown timeout to finish, then a commit."""
 
     def force_stop(self) -> None:
-        """Cut the drain short: abandon running handlers, commit finished messages, and end."""
+        """End without a drain: abandon running handlers, commit finished messages, and end."""
 
     async def change(self, options: ConsumerOptions) -> None:
         """Apply changed options without leaving the group. Return when they are in force. Raises RmqdError.
@@ -309,15 +310,13 @@ class Consumer(Protocol):
         """
 
     def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Stop pulling and calling the handler, but keep the queues. May be called before `run`."""
+        """Stop pulling and calling the handler within this scope, but keep the queues. May be called before `run`."""
 
     def resume(self, scope: PauseScope = WHOLE_GROUP) -> None:
         """Resume every queue that was paused within this scope."""
 
     def snapshot(self, *, with_queues: bool = True) -> GroupSnapshot:
-        """Return the group's state and figures. Never raises, and may be called before and after `run`. Cheap without
-        the queues. There may be thousands of queues.
-        """
+        """Return the group's state and figures, also before and after `run`. Never raises. Queues make it expensive."""
 
     def queue_snapshots(self) -> Iterator[QueueSnapshot]:
         """Yield the queues of the snapshot one by one. The caller may let the event loop run between them."""

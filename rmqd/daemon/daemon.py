@@ -1,7 +1,7 @@
 """The daemon process from start to exit: read the configuration, open the port, run the groups, drain.
 
-The first message should be handled soon after the start. So modules that are not needed for that (the HTTP server,
-Prometheus) are imported at the first connection.
+The first message should be handled soon after the start. So modules that handling does not need (the HTTP server,
+Prometheus) are imported at the first HTTP connection.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ class RunOptions:
     config: Path | None = None
     overrides: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
-    """Only these groups; empty for all."""
+    """The groups to run; empty for all."""
     workers: int = 1
     reload: bool = False
-    """Whether groups restart when files of their handlers change."""
+    """Whether a group restarts when a file of its handler changes."""
 
 
 def run_daemon(options: RunOptions) -> int:
-    """Run until a signal ends it. Returns the exit code (docs/operating.md)."""
+    """Run the daemon until a signal stops it. Returns the exit code (docs/operating.md)."""
     try:
         config, access = read_config(options)
         clock = SystemClock()
@@ -107,7 +107,7 @@ def build_host(config: RootConfig, options: RunOptions, clock: Clock, monitor: L
 
 
 def read_config(options: RunOptions) -> tuple[RootConfig, AccessPolicy]:
-    """Return the configuration, with `--set` and `--group`, and the access rules for HTTP. Raises ConfigError."""
+    """Return the configuration after `--set` and `--group`, and the access rules for HTTP. Raises ConfigError."""
     config = load_runnable(options.config, options.overrides, groups=options.groups)
     if options.groups:
         unknown = [group for group in options.groups if group not in config.groups]
@@ -176,7 +176,7 @@ class Daemon:
         return self._exit_code
 
     async def reload(self) -> ReloadReport:
-        """Read the configuration again and apply it. If it has problems, keep the old one and report them."""
+        """Read the configuration again and apply it. If it has problems, report them and keep the old configuration."""
         async with self._reloading:
             self._manager.reloading(self._clock.monotonic())
             report = await self._try_reload(partial(read_config, self._options))
@@ -195,7 +195,7 @@ class Daemon:
             return await self._try_reload(lambda: (config, self.access))
 
     async def restart(self, group: str, action: str = "continue the old code", **details: object) -> ReloadReport:
-        """Load a group's code again. `action` and `details` are logged if that is refused. Raises UnknownGroupError."""
+        """Load a group's code again. If loading fails, `action` and `details` are logged. Raises UnknownGroupError."""
         async with self._reloading:
             try:
                 await self.host.restart(group)
@@ -220,7 +220,7 @@ class Daemon:
             await self._clock.sleep(POLL_SECONDS)
             for group, changed in (await in_own_thread(files.changes)).items():
                 names = [str(file) for file in changed]
-                with contextlib.suppress(UnknownGroupError):  # a reload has removed it
+                with contextlib.suppress(UnknownGroupError):  # a reload has removed the group
                     report = await self.restart(group, "pause", files=names)
                     if report.successful:
                         log.info("handler.reloaded", group=group, files=names)

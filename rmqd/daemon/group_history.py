@@ -1,7 +1,7 @@
-"""The history of every group over the last hour: points of its counters and rates, and its problems.
+"""The history of every group over the last hour: its lag, rates and latency every 5 seconds, and its problems.
 
-A process reports only its current problems. The daemon compares them with the previous ones, to know when each started
-and ended.
+A process reports only its current problems. The daemon compares them with the previous problems, to know when each
+problem started and ended.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class GroupTotals:
     """The sums over all topics of a group, including retries."""
 
     counts: Mapping[str, int]
-    """By TOTALS."""
+    """The sums by the names of `totals_of`."""
     duration: HistogramSnapshot | None
-    """The handler's calls, in seconds; None for a group without topics."""
+    """The durations of all handler calls, in seconds; None for a group without topics."""
 
     @classmethod
     def of(cls, group: GroupSnapshot) -> GroupTotals:
@@ -43,14 +43,14 @@ class GroupTotals:
         return cls(totals_of(group.topics), reduce(HistogramSnapshot.merge, durations) if durations else None)
 
     def latency_since(self, before: GroupTotals) -> HistogramSnapshot | None:
-        """Return the calls after `before`."""
+        """Return the durations of the handler calls after `before`."""
         if before.duration is None or self.duration is None:
             return self.duration
         return self.duration.since(before.duration)
 
 
 def total_lag(group: GroupSnapshot) -> int | None:
-    """Return the lag of all queues whose lag is known; None if none is."""
+    """Return the total lag of all queues whose lag is known; None if it is unknown for all queues."""
     return sum_of_known(queue.lag for queue in group.queues)
 
 
@@ -66,7 +66,7 @@ _WHOLE: Final = frozenset({"lag"})
 
 
 class GroupSeries:
-    """A ring of the last POINTS points. Each has COLUMNS values of 4 bytes, so a full ring takes 26 KB."""
+    """A ring of the last POINTS points. Each point has COLUMNS values of 4 bytes, so a full ring takes 26 KB."""
 
     __slots__ = ("_values",)
 
@@ -74,7 +74,7 @@ class GroupSeries:
         self._values = array("f")
 
     def put(self, number: int, values: Mapping[str, float | None]) -> None:
-        """Write the point of this number over the one that is POINTS older. A missing column is unknown."""
+        """Write point `number` over the point that is POINTS older. Columns missing in `values` are unknown."""
         at = number % POINTS * len(COLUMNS)
         self._values.extend([math.nan] * (at + len(COLUMNS) - len(self._values)))
         for offset, column in enumerate(COLUMNS):
@@ -82,7 +82,7 @@ class GroupSeries:
             self._values[at + offset] = math.nan if value is None else value
 
     def column(self, name: str, numbers: range) -> list[float | int | None]:
-        """Return the values of a column in the points with these numbers; None if unknown."""
+        """Return the values of a column in the points with these numbers; None for an unknown value."""
         offset, width, is_whole = COLUMNS.index(name), len(COLUMNS), name in _WHOLE
         found = [self._values[number % POINTS * width + offset] for number in numbers]
         return [None if math.isnan(value) else int(value) if is_whole else _short(value) for value in found]
@@ -107,7 +107,7 @@ _DIGITS: Final = re.compile(r"\d+(\.\d+)?( (ms|s|min|h|d)\b)?")
 
 @dataclass(slots=True)
 class PastProblem:
-    """One problem and its stalled queues; no queues if it concerns the group. Times are Unix seconds."""
+    """A current or ended problem, with its stalled queues; no queues if it concerns the group. Times: Unix seconds."""
 
     problem: Problem
     since: float
@@ -115,7 +115,7 @@ class PastProblem:
     until: float | None = None
 
     def as_document(self) -> dict[str, Any]:
-        """Return the finding as JSON. Only the first MAX_QUEUES queues are named."""
+        """Return the problem as JSON. Only the first MAX_QUEUES queues are named."""
         return asdict(self.problem) | {
             "state": "active" if self.until is None else "ended",
             "since": round(self.since, 3),
@@ -127,13 +127,13 @@ class PastProblem:
 
 @dataclass(slots=True)
 class FindingLog:
-    """The findings of one group: the active ones, and the last ones that ended."""
+    """The findings (problems with times) of one group: all that are active, and the last MAX_ENDED that ended."""
 
     _active: dict[_Key, PastProblem] = field(default_factory=dict)
     _ended: deque[PastProblem] = field(default_factory=lambda: deque(maxlen=MAX_ENDED))
 
     def observe(self, group: GroupSnapshot, now: float) -> None:
-        """Update the findings from a snapshot of this Unix time."""
+        """Update the findings from a snapshot of the group at the Unix time `now`."""
         seen = dict(_found(group))
         for key, (problem, queues) in seen.items():
             finding = self._active.setdefault(key, PastProblem(problem, now))
@@ -144,7 +144,7 @@ class FindingLog:
             self._ended.append(finding)
 
     def as_documents(self) -> list[dict[str, Any]]:
-        """Return all findings as JSON: active ones by start, then ended ones, the latest first."""
+        """Return all findings as JSON: active findings by start, then ended findings, the latest first."""
         standing = sorted(self._active.values(), key=lambda finding: finding.since)
         return [finding.as_document() for finding in (*standing, *reversed(self._ended))]
 
@@ -171,7 +171,7 @@ LATENCY_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    at: float  # monotonic
+    at: float  # monotonic seconds
     totals: GroupTotals
 
 
@@ -180,10 +180,10 @@ class RecentActivity:
     seconds: float
     """The period of `rates`; 0 if nothing is known yet."""
     rates: dict[str, float]
-    """By RATE_TOTALS, per second."""
+    """The rates per second, by counter name (RATE_TOTALS)."""
     latency_seconds: float
     latency: HistogramSnapshot | None
-    """The handler's calls in the last `latency_seconds`."""
+    """The durations of handler calls in the last `latency_seconds`."""
 
 
 @dataclass(slots=True)
@@ -197,7 +197,7 @@ class _Record:
 
 
 class HistoryRecorder:
-    """Records the groups of a daemon. `run` adds the points."""
+    """Records the history of a daemon's groups. `run` adds the points."""
 
     def __init__(self, clock: Clock, view: Callable[[], Awaitable[HostSnapshot]]) -> None:
         self._clock = clock
@@ -221,14 +221,14 @@ class HistoryRecorder:
         now, at = self._clock.wall(), self._clock.monotonic()
         if groups or not view.missing:
             self._records = {group.name: self._records.get(group.name) or _Record() for group in groups}
-        self._times[self._count % POINTS] = round(now, 3)  # rounded as in `document`, so that `since` finds it again
+        self._times[self._count % POINTS] = round(now, 3)  # a client sends the rounded time back as `since`
         by_name = {group.name: group for group in groups}
         for name, record in self._records.items():
             if (group := by_name.get(name)) is None:
                 record.series.put(self._count, {})
                 continue
             before = record.samples[-1] if record.samples else None
-            is_idle = before is not None and group.topics == record.topics  # shares the previous sample's sums
+            is_idle = before is not None and group.topics == record.topics  # an idle group reuses its last totals
             sample = _Sample(at, before.totals if before is not None and is_idle else GroupTotals.of(group))
             record.topics = group.topics
             record.series.put(self._count, _point(before, group, sample))
@@ -237,7 +237,7 @@ class HistoryRecorder:
         self._count += 1
 
     def recent(self, name: str, totals: GroupTotals) -> RecentActivity:
-        """Return the recent activity of a group, whose totals are now these."""
+        """Return the recent activity of a group. `totals` are its current totals."""
         samples, now = self._record(name).samples, self._clock.monotonic()
         old_enough = [one for one in samples if now - one.at >= RATE_SECONDS]
         before = old_enough[-1] if old_enough else samples[0] if samples else _Sample(now, totals)
@@ -250,13 +250,13 @@ class HistoryRecorder:
         )
 
     def findings(self, group: GroupSnapshot) -> list[dict[str, Any]]:
-        """Return the findings of a group as JSON, including the findings of this snapshot."""
+        """Return the findings of a group as JSON, after an update from this snapshot."""
         log = self._record(group.name).findings
         log.observe(group, self._clock.wall())
         return log.as_documents()
 
     def document(self, names: Collection[str] = (), since: float = 0.0) -> dict[str, Any]:
-        """Return the points of these groups, or of all, after the Unix time `since`, as JSON."""
+        """Return the points of these groups, or of all groups if `names` is empty, after the Unix time `since`."""
         first = max(0, self._count - POINTS)
         while first < self._count and self._times[first % POINTS] <= since:
             first += 1

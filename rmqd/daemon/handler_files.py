@@ -19,14 +19,14 @@ _LIBRARIES: Final = ("site-packages", "dist-packages")
 
 
 class HandlerFiles:
-    """The files of the handlers of a configuration. Methods block."""
+    """Watches the files of all handlers of a configuration. All methods block."""
 
     def __init__(self, config: RootConfig) -> None:
         self._watches: dict[str, FileWatch] = {}
         self.follow(config)
 
     def follow(self, config: RootConfig) -> None:
-        """Watch the files of this configuration. Call it before workers import them, so that every edit counts."""
+        """Watch the files of this configuration. Call it before workers import the files, so that no edit is missed."""
         watches = self._watches
         self._watches = {name: _watch_of(group, watches.get(name)) for name, group in config.groups.items()}
 
@@ -36,10 +36,9 @@ class HandlerFiles:
 
 
 def _watch_of(settings: GroupConfig, before: FileWatch | None = None) -> FileWatch:
-    """Return the files to watch for a group, replacing `before`. The check must have imported the
-    code in this process.
+    """Return a watch of a group's handler files. It replaces `before`, the group's previous watch.
 
-    Installed copies are skipped, because they are not edited.
+    The check of the configuration must have imported the handler here. Installed packages are not watched.
     """
     below, inside = set[Path](), set[Path]()
     for name in _top_modules(settings):
@@ -62,13 +61,13 @@ def _top_modules(settings: GroupConfig) -> Iterator[str]:
 
 
 def _places(module: ModuleType | None) -> tuple[list[Path], Path | None]:
-    """Return the folders of a package, and the file of a module."""
+    """Return the module's folders if it is a package, and the module's file. Both may be missing."""
     file = getattr(module, "__file__", None)
     return [Path(one) for one in getattr(module, "__path__", ())], None if file is None else Path(file)
 
 
 def _packages_beside(folder: Path) -> Iterator[Path]:
-    """Yield the imported packages in a folder. Other packages there are not used."""
+    """Yield the folders of imported packages in `folder`. The handler does not use packages that are not imported."""
     for name, module in list(sys.modules.items()):
         if "." not in name:
             yield from (path for path in _places(module)[0] if path.parent.resolve() == folder.resolve())

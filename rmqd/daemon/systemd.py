@@ -1,4 +1,4 @@
-"""Reports to systemd (sd_notify), if systemd runs this process and requests it, and checks `state_dir`."""
+"""Notifications to systemd (sd_notify), if systemd runs this process, and checks of `state_dir` at the start."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ MICROSECONDS = 1_000_000
 
 
 class ServiceManager:
-    """The datagram socket named by `$NOTIFY_SOCKET`. Without one, every method does nothing.
+    """Sends notifications to systemd's socket `$NOTIFY_SOCKET`. Without this variable, every method does nothing.
 
-    The variables are removed from the environment, so that child processes do not report as this one.
+    The constructor removes systemd's variables from the environment, so that child processes do not notify systemd.
     """
 
     def __init__(self, environment: MutableMapping[str, str] | None = None) -> None:
@@ -50,9 +50,9 @@ class ServiceManager:
         self._send(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={int(drain_seconds * MICROSECONDS)}\nSTATUS=draining")
 
     async def keep_watchdog_quiet(self) -> None:
-        """Report to the watchdog at half of its interval, from the event loop, until cancelled.
+        """Notify systemd's watchdog twice in each watchdog interval, until cancelled.
 
-        A blocked loop reports nothing, and systemd restarts the service.
+        If the event loop is blocked, no notification is sent, and systemd restarts the service.
         """
         if self.watchdog_seconds is None:
             return
@@ -77,7 +77,7 @@ class ServiceManager:
 
 
 def prepare_state_dir(config: RootConfig) -> None:
-    """Create the folders for the offsets of broadcasting groups, if there are such groups. Raises ConfigError."""
+    """Create the offset folders of broadcasting groups, and check that they are writable. Raises ConfigError."""
     for directory, group in _folders(config).items():
         with _told_with_its_place(config, group, directory):
             make_folder(directory)
@@ -87,14 +87,14 @@ def prepare_state_dir(config: RootConfig) -> None:
 
 
 def refuse_second_process(config: RootConfig) -> None:
-    """Check that no other process uses the folders of the groups' offsets. Raises InUseError, ConfigError."""
+    """Check that no other process locks the offset folders of broadcasting groups. Raises InUseError, ConfigError."""
     for directory, group in _folders(config).items():
         with _told_with_its_place(config, group, directory):
             check_unlocked(directory / LOCK_FILE_NAME)
 
 
 def _folders(config: RootConfig) -> dict[Path, str]:
-    """Return the required folders, one for each cluster, with the first group that needs each."""
+    """Return the offset folders of broadcasting groups, one for each cluster, with a group that needs the folder."""
     folders: dict[Path, str] = {}
     for name, group in config.groups.items():
         if group.message_model == "broadcasting":
@@ -104,12 +104,12 @@ def _folders(config: RootConfig) -> dict[Path, str]:
 
 @contextlib.contextmanager
 def _told_with_its_place(config: RootConfig, group: str, directory: Path) -> Iterator[None]:
-    """Turn an OSError in the block into a problem of the group."""
+    """Raise an OSError of the `with` block as a ConfigError of the group. A full disk is not an error."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return  # the disk is full: groups can continue at their stored offsets, and store new ones later
+            return  # the disk is full: groups can continue at their stored offsets, and store new offsets later
         text = (
             f"{directory}, the folder of broadcasting offsets, cannot be written: {error.strerror or error}; "
             "set a writable state_dir"

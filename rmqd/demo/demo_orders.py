@@ -1,4 +1,4 @@
-"""The shop of `rmqd demo`: its orders, the handler for them, the producer, and the record of what happened."""
+"""The shop of `rmqd demo`: its orders, their handler and producer, and the ledger that records the messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HANDLING_SECONDS: Final = 0.06
 
 
 class PaymentServiceError(Exception):
-    """The payment service did not answer; it may answer the next time."""
+    """The payment service did not answer. A retry may succeed."""
 
 
 async def handle(batch: Batch) -> None:
@@ -49,14 +49,14 @@ async def handle(batch: Batch) -> None:
 
 
 async def charge(order: dict[str, Any], attempts_before: int) -> None:
-    """A stand-in for a payment service, which fails as often as the order says. Raises PaymentServiceError."""
+    """Simulate a payment service, which fails as often as the order says. Raises PaymentServiceError."""
     if attempts_before < order.get("simulated_payment_failures", 0):
         raise PaymentServiceError("the payment service does not answer")
 
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """The options of `rmqd demo`. Without `config` the sample group runs; without a limit it runs until a signal."""
+    """The options of `rmqd demo`. Without `config` the sample group runs. `seconds` and `messages` limit the run."""
 
     config: Path | None = None
     group: str | None = None
@@ -75,7 +75,7 @@ class DemoResult:
 
 
 MAX_LISTED_ORDERS: Final = 40  # newest entries of each list
-MAX_COUNTED_REASONS: Final = 1000  # counted separately; all others are counted together
+MAX_COUNTED_REASONS: Final = 1000  # so many reasons have separate counts; all others share OTHER_REASONS_LABEL
 OTHER_REASONS_LABEL: Final = "other reasons"
 # Bounds of the ages in seconds, each 2 % above the previous one, which is the precision of percentiles.
 AGE_BOUNDS_SECONDS: Final = tuple(0.0005 * 1.02**step for step in range(700))
@@ -94,7 +94,7 @@ class HandledOrder:
     """`acked`, `retried` or `dead letter`."""
 
     def customer_and_amount(self) -> tuple[str, str]:
-        """Return customer and amount if the body is an order of the demo."""
+        """Return customer and amount of a demo order; for another body, its first characters and an empty text."""
         try:
             order: Any = json.loads(self.body)
             return str(order["customer"]), f"{order['amount']} {order['currency']}"
@@ -115,7 +115,7 @@ class DemoLedger:
 
     def __init__(self, group: str, clock: Clock) -> None:
         self.ends: Counter[tuple[str, int]] = Counter()
-        """The end of each queue, by topic and queue id."""
+        """The offset after the last message of each queue, by topic and queue id."""
         self.dead_letters: deque[DeadLetteredOrder] = deque(maxlen=MAX_LISTED_ORDERS)
         self.reasons: Counter[str] = Counter()
         self.handled: deque[HandledOrder] = deque(maxlen=MAX_LISTED_ORDERS)
@@ -254,7 +254,7 @@ _POISONS: Final[tuple[Callable[[str], str], ...]] = (
 
 
 def orders_due(elapsed_seconds: float) -> float:
-    """Return how many orders are due by then: a steady stream that rises and falls, with bursts on top."""
+    """Return how many orders are due since the start: a stream whose rate rises and falls, plus regular bursts."""
     phase = 2 * math.pi * elapsed_seconds / SWING_SECONDS
     steady = ORDERS_PER_SECOND * (elapsed_seconds + RATE_SWING * SWING_SECONDS / (2 * math.pi) * (1 - math.cos(phase)))
     since = elapsed_seconds - FIRST_BURST_SECONDS
@@ -269,7 +269,7 @@ MAX_IN_FLIGHT: Final = 64
 
 
 class OrderProducer:
-    """Sends due orders until `stop`, or until `most` orders were sent."""
+    """Sends orders at the rate of `orders_due`, until `stop` is called or `most` orders were sent."""
 
     def __init__(self, client: ClientInstance, orders: OrderGenerator, most: int | None = None) -> None:
         self.sent = 0
@@ -283,11 +283,11 @@ class OrderProducer:
         self._stop = asyncio.Event()
 
     def stop(self) -> None:
-        """Send nothing more. Orders in flight still count."""
+        """Start no further sends. Orders in flight are still counted."""
         self._stop.set()
 
     async def run(self) -> None:
-        """Send at the demo's pace."""
+        """Send orders until the end, with at most `MAX_IN_FLIGHT` at once. Returns when all sends have ended."""
         loop = asyncio.get_running_loop()
         began, begun = loop.time(), 0
         room = asyncio.Semaphore(MAX_IN_FLIGHT)

@@ -1,8 +1,8 @@
 """One run of the demo: the group's configuration, the broker, the producer and group, and an orderly end.
 
-Spark's Python processes report handled messages to the demo. They load a hook like any other: it is an installed
-distribution, in a folder of the demo on their path. They are on this machine, and send a datagram for each message by
-loopback. A lost datagram costs a line of the view.
+On Spark, Python processes on this machine report each handled message to the demo, as a datagram to the loopback
+address. They do so with a hook, which they find in a distribution that the demo creates in a folder on their path. If a
+datagram is lost, only a line of the view is missing.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ CATCH_UP_POLL_SECONDS: Final = 0.02
 
 
 class DemoGroup:
-    """One group of `config`, a producer for its topics, and the ledger. Raises ConfigError; starts nothing."""
+    """The group of `config`, a producer for its topics, and the ledger. Starts nothing; raises ConfigError."""
 
     def __init__(
         self, rocketmq: EmbeddedRocketMQ, config: RootConfig, clock: Clock, *, seed: int | None, messages: int | None
@@ -68,7 +68,7 @@ class DemoGroup:
         self.ledger = DemoLedger(self.group, clock)
         self.groups = LocalGroups(
             config.model_copy(update={"nameserver": nameservers}),
-            LocalEngine(clock, (self.ledger.hook,)),  # used on the local engine only; Spark reports instead
+            LocalEngine(clock, (self.ledger.hook,)),  # the hook is only for the local engine; on Spark see DemoReporter
             clock,
             LoopMonitor(clock),
         )
@@ -82,12 +82,12 @@ class DemoGroup:
         rocketmq.broker.store.on_arrival(self.ledger.on_stored)
 
     def current_figures(self, state: str = "") -> DemoFigures:
-        """Return the present figures, with `state` instead of the group's own if given."""
+        """Return the current figures. `state` replaces the group's own state, unless it is empty."""
         [group] = self.groups.snapshot(with_queues=True).groups
         return self._observer.figures(group, state or group.state, self._clock.monotonic() - self._began)
 
     async def catch_up(self, timeout_seconds: float) -> None:
-        """Let the group handle the stored messages, at most for this time."""
+        """Wait until the group has handled all stored messages or failed, at most `timeout_seconds`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_seconds):
                 while self._is_behind():  # noqa: ASYNC110 a group has no event for this
@@ -98,7 +98,7 @@ class DemoGroup:
         return figures.account.unhandled > 0 and figures.state != "failed"
 
     async def read_end_and_close(self) -> None:
-        """Read the committed offsets after the group has released its queues, and close the producer's client."""
+        """Read the group's committed offsets after it has stopped, and close the producer's client."""
         name, address = self._broker
         try:
             for topic, queue_id in list(self.ledger.ends):
@@ -117,7 +117,7 @@ MAX_BODY_BYTES: Final = 1024  # bytes of a body that are sent to the view
 
 
 def install_reporter(folder: Path) -> None:
-    """Create a folder with an installed distribution, whose only content is the hook."""
+    """Create the metadata of a distribution in `folder`, whose only entry point is the hook `DemoReporter`."""
     information = folder / "rmqd_demo_reports-0.dist-info"
     information.mkdir(parents=True)
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: rmqd-demo-reports\nVersion: 0\n")
@@ -125,7 +125,7 @@ def install_reporter(folder: Path) -> None:
 
 
 class DemoReporter:
-    """The hook: sends the outcome of each message."""
+    """The hook in Spark's Python processes. It sends the outcome of each message to the demo as a datagram."""
 
     def __init__(self) -> None:
         self._address = LOOPBACK, int(os.environ.get(REPORT_PORT_VARIABLE, "0"))
@@ -150,7 +150,7 @@ def _reports(batch: Batch, context: HookContext, now: float) -> Iterator[bytes]:
 
 @asynccontextmanager
 async def receive_reports(ledger: DemoLedger) -> AsyncIterator[None]:
-    """Record the reports of reporters in the ledger during the block. Raises OSError."""
+    """Receive the datagrams of DemoReporter during the block, and record them in the ledger. Raises OSError."""
     transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
         lambda: _Receiver(ledger), local_addr=(LOOPBACK, 0)
     )
@@ -180,7 +180,7 @@ class _Receiver(asyncio.DatagramProtocol):
 log = structlog.get_logger(__name__)
 
 SAMPLE_CONFIG: Final = Path(__file__).parent / "rmqd.yaml"
-PLACEHOLDER_NAMESERVER: Final = "127.0.0.1:9876"  # replaced when the broker runs; configuration files need no address
+PLACEHOLDER_NAMESERVER: Final = "127.0.0.1:9876"  # for the validation; the demo's own name server replaces it
 QUEUES_PER_TOPIC: Final = 4
 DEMO_DELAY_LEVELS: Final = "1s 1s 2s 3s 4s 5s 6s 8s 10s 12s 15s 20s 25s 30s 40s 50s 1m 2m"
 MAX_STORE_BYTES: Final = str(32 * 1024 * 1024)  # about half an hour of orders, because a demo may be left running
@@ -196,7 +196,7 @@ DRAINING_HINT: Final = "draining; Ctrl-C to end at once"
 
 
 def play_demo(options: DemoOptions, directory: Path, log_file: Path, screen: DemoScreen) -> DemoResult:
-    """Run until a signal, or as long as requested, with local state in `directory`. Raises ConfigError."""
+    """Run the demo until a signal or a limit in the options, with local state in `directory`. Raises ConfigError."""
     if options.engine == SPARK_ENGINE:
         install_reporter(directory)
         sys.path.append(str(directory))
@@ -205,7 +205,7 @@ def play_demo(options: DemoOptions, directory: Path, log_file: Path, screen: Dem
 
 
 def read_group(options: DemoOptions) -> RootConfig:
-    """Return a configuration with only the shown group: the first, if none is given. Raises ConfigError."""
+    """Return a configuration with only the group of the options, by default the first group. Raises ConfigError."""
     overrides = [f"nameserver={PLACEHOLDER_NAMESERVER}", "nameserver_url="]
     path, group = options.config or SAMPLE_CONFIG, options.group
     if options.engine == SPARK_ENGINE:
@@ -225,7 +225,7 @@ def demo_broker(topics: Iterable[str]) -> EmbeddedOptions:
 
 
 class RunningDemo:
-    """All parts of the demo, in this process. They end with it."""
+    """All parts of one demo, which run in this process and stop when `run` returns."""
 
     def __init__(self, config: RootConfig, options: DemoOptions, log_file: Path, screen: DemoScreen) -> None:
         self._config = config
@@ -237,13 +237,13 @@ class RunningDemo:
         self._is_on_spark = settings.engine == SPARK_ENGINE
         self._state = ""
         self._hint = END_HINT
-        self._is_unseen = False  # the view is not visible any more, so the demo ends
+        self._is_unseen = False  # True after the output was closed, which ends the demo
         self._stop = asyncio.Event()
         self._main: asyncio.Task[DemoResult] | None = None
         self._signals: list[signal.Signals] = []
 
     async def run(self) -> DemoResult:
-        """Run until a signal, and drain."""
+        """Run until a signal or a limit in the options, then drain the group."""
         self._main = asyncio.current_task()
         try:
             with signals_handled(self._on_stop, self._stop.set):
@@ -290,7 +290,7 @@ class RunningDemo:
             await asyncio.wait(
                 {stop, sending, running}, timeout=self._options.seconds, return_when=asyncio.FIRST_COMPLETED
             )
-            self._stop.set()  # also if the time is over: every signal from now on shortens the end
+            self._stop.set()  # also at a limit, because the next signal must cancel the orderly end
             patience = SPARK_CATCH_UP_TIMEOUT_SECONDS if self._is_on_spark else CATCH_UP_TIMEOUT_SECONDS
             async with asyncio.timeout(patience + stage.groups.longest_drain_seconds + END_GRACE_SECONDS):
                 self._enter("catching up", stage, setting)
@@ -309,7 +309,7 @@ class RunningDemo:
             await asyncio.sleep(self._screen.interval_seconds)
 
     def _enter(self, state: str, stage: DemoGroup, setting: DemoSetup) -> None:
-        """Show the next phase of the end, however short it is."""
+        """Set the state of the orderly end, and show it at once, because the phase may be short."""
         self._state = state
         self._show(stage, setting)
 

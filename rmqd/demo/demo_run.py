@@ -1,6 +1,6 @@
-"""From the start of the process to the first frame, and from the last frame to the exit code.
+"""Opens the demo's screen, runs the demo, and prints the summary after the screen is closed.
 
-The user sees output at once: modules that are slower to import than the screen are imported while it is open.
+The user sees output at once, because slow modules are imported while the screen is open.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STDERR_DESCRIPTOR: Final = 2
 
 
 def run_demo(options: DemoOptions) -> int:
-    """Run until a signal, or as long as requested. Returns the exit code."""
+    """Run the demo until a signal, or until a limit in the options is reached. Returns the exit code."""
     directory = Path(tempfile.mkdtemp(prefix="rmqd-demo-"))
     try:
         ending = _with_screen(options, directory, screen_for(sys.stdout))
@@ -32,7 +32,7 @@ def run_demo(options: DemoOptions) -> int:
         for problem in error.problems:
             print(problem, file=sys.stderr)  # noqa: T201 for the user
         return ExitCode.CONFIG
-    except KeyboardInterrupt:  # nothing runs yet that must be stopped
+    except KeyboardInterrupt:  # before the demo handles signals itself, so nothing must be stopped
         shutil.rmtree(directory)
         return ExitCode.OK
     try:
@@ -55,7 +55,7 @@ def _with_screen(options: DemoOptions, directory: Path, screen: DemoScreen) -> D
 
 @contextlib.contextmanager
 def _errors_to(log: TextIO, wanted: bool) -> Iterator[None]:
-    """Redirect the standard error of Spark's processes to the log, because it would damage the view."""
+    """Redirect standard error, also of Spark's processes, to the log if `wanted`: it would damage the view."""
     if not wanted:
         yield
         return

@@ -1,4 +1,4 @@
-"""The demo's output: a live view on a terminal, otherwise a line per second, and the closing summary."""
+"""The demo's output: a live view on a terminal, otherwise one line per second; and the closing summary."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LiveScreen:
 
     @contextlib.contextmanager
     def open(self, log: TextIO) -> Iterator[None]:
-        """Redirect output of handlers and libraries to the log, because it would damage the view."""
+        """Show the screen in the block. Output of handlers and libraries is redirected to the log."""
         with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
             with contextlib.suppress(OSError):
                 self._screen.start(" rmqd demo is starting")
@@ -44,13 +44,13 @@ class LiveScreen:
                 self._screen.stop()
 
     def show(self, setting: DemoSetup, figures: DemoFigures, hint: str) -> None:
-        """Draw over the last frame."""
+        """Draw a frame over the previous one."""
         size = ScreenSize(*self._screen.size, ascii_only=self._screen.is_ascii)
         self._screen.show(render_frame(setting, figures, hint, size))
 
 
 class PlainScreen:
-    """Lines for a log: one each second, and one for each dead letter."""
+    """Plain lines, if the output is not a terminal: one per second, and one for each dead letter."""
 
     interval_seconds = 1.0
 
@@ -61,7 +61,7 @@ class PlainScreen:
 
     @contextlib.contextmanager
     def open(self, log: TextIO) -> Iterator[None]:
-        """Do nothing: other lines may appear between these, also on standard error."""
+        """Do nothing, because other output may appear between these lines."""
         yield
 
     def show(self, setting: DemoSetup, figures: DemoFigures, hint: str) -> None:
@@ -88,13 +88,11 @@ class PlainScreen:
 
 
 DemoScreen = LiveScreen | PlainScreen
-"""Shows figures until it is closed, every `interval_seconds`. `show` raises OSError if the output is not visible any
-more.
-"""
+"""Shows figures. The demo calls `show` every `interval_seconds`; it raises OSError if the output was closed."""
 
 
 def screen_for(stream: TextIO) -> DemoScreen:
-    """Return the screen for the stream. Only the stream counts, not rich's variables, which CI systems set."""
+    """Return a live screen for a terminal, else a plain one. Ignores rich's environment variables, which CI sets."""
     if stream.isatty() and os.environ.get("TERM", "") not in DUMB_TERMINALS:
         return LiveScreen(stream)
     return PlainScreen(stream)
@@ -106,7 +104,7 @@ MAX_REASON_WIDTH: Final = 69
 
 @dataclass(frozen=True, slots=True)
 class DemoSummary:
-    """The last figures, and figures of the whole run. Ages are of first attempts, in seconds."""
+    """The last figures, and totals of the run. `ages` has seconds from storage to the end of the first attempt."""
 
     figures: DemoFigures
     ages: HistogramSnapshot

@@ -1,4 +1,4 @@
-"""The demo's figures at one moment, and the frame of the live view: styled lines, limited to the terminal's height.
+"""The demo's figures at one moment, and a frame of the live view: styled lines that fit the terminal's height.
 
 Colours are the terminal's own sixteen, without white, black and yellow, so that they are readable on light and dark
 backgrounds.
@@ -30,7 +30,7 @@ RATE_PERIOD_SECONDS: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class DemoQueueRow:
-    """One queue of the group. None: not known yet."""
+    """One queue of the group. `committed` is None if it is not known yet."""
 
     name: str
     state: str
@@ -41,25 +41,25 @@ class DemoQueueRow:
 
 @dataclass(frozen=True, slots=True)
 class MessageAccount:
-    """The locations of the messages of the group's topics. At a quiet moment the four parts add up to `stored`."""
+    """The messages of the group's topics by state. The four parts add up to `stored`, unless messages are in flight."""
 
     stored: int
     acknowledged: int
     dead_letters: int
     waiting: int
-    """Messages that wait for a retry: sent back, and not handled again yet."""
+    """Messages that were sent back, and were not handled again yet."""
     unhandled: int
-    """Messages that are not handled yet."""
+    """Messages that were not handled yet."""
 
     @property
     def unaccounted(self) -> int:
-        """The stored messages that no other number counts: skipped by the group's filter, or underway."""
+        """Stored messages that are in none of the four parts: skipped by the group's filter, or in flight."""
         return self.stored - self.acknowledged - self.dead_letters - self.waiting - self.unhandled
 
 
 @dataclass(frozen=True, slots=True)
 class DemoFigures:
-    """One moment of the demo. Histories have one value for each SAMPLE_SECONDS, the newest last."""
+    """The figures of one moment. Histories have one value for each SAMPLE_SECONDS, the newest value last."""
 
     elapsed_seconds: float
     state: str
@@ -88,7 +88,7 @@ class _Sample(NamedTuple):
 
 
 class DemoObserver:
-    """Makes figures from the demo's parts."""
+    """Collects figures from the group, the producer and the ledger, with their history."""
 
     def __init__(self, topics: Collection[str], producer: OrderProducer, ledger: DemoLedger) -> None:
         self._topics = topics
@@ -99,11 +99,11 @@ class DemoObserver:
         self._max_lag = 0
 
     def set_committed(self, topic: str, queue: int, offset: int) -> None:
-        """Use this offset of a queue that the group has released."""
+        """Set the committed offset of a queue that the group has released."""
         self._positions[topic, queue] = offset
 
     def figures(self, group: GroupSnapshot, state: str, elapsed_seconds: float) -> DemoFigures:
-        """Return the present figures. Called several times a second."""
+        """Return the current figures, and extend the histories. Called several times per second."""
         for queue in group.queues:
             self._note_position(queue)
         sent, handled = self._producer.sent, _count(group, *HANDLED_RESULTS)
@@ -172,7 +172,7 @@ def _count(group: GroupSnapshot, *results: str) -> int:
 
 
 def _sent_back(group: GroupSnapshot) -> int:
-    """Return the number of messages sent back to the broker, without an orderly group's retries in place."""
+    """Return how many messages were sent back to the broker. An orderly group's retries in place do not count."""
     return sum(sum(topic.retries.values()) for topic in group.topics)
 
 
@@ -185,7 +185,7 @@ ASCII_BLOCK_CHARACTERS: Final = "_.-:=+*#"
 
 
 def sparkline(values: Sequence[float], top: float, width: int, *, ascii_only: bool = False) -> str:
-    """Return the newest values as a line of blocks, the highest block for `top` and above; empty without values."""
+    """Return the newest `width` values as block characters. Values of `top` or more have the highest block."""
     blocks = ASCII_BLOCK_CHARACTERS if ascii_only else BLOCK_CHARACTERS
     shown = values[max(0, len(values) - width) :] if width > 0 else ()
     return "".join(blocks[min(int(value / top * len(blocks)), len(blocks) - 1)] for value in shown)
@@ -199,7 +199,7 @@ def one_line(text: str) -> str:
 MIN_TOTALS_WIDTH: Final = 55
 MIN_TWO_COLUMNS_WIDTH: Final = 119
 QUEUES_WIDTH: Final = 56  # width of the queues if the handled orders are next to them
-ROOMY_SCREEN_LINES: Final = 20  # a view with at least this many lines has room for an empty one
+ROOMY_SCREEN_LINES: Final = 20  # with at least this many lines, an empty line is above the last line
 MIN_LIST_LINES: Final = 3  # a list with fewer lines is not shown
 ORDER_KEY_WIDTH: Final = 12
 COLUMN_GAP: Final = "  "
@@ -210,7 +210,7 @@ STYLE_BY_OUTCOME: Final = {"acked": "green", "retried": "magenta", "dead letter"
 
 @dataclass(frozen=True, slots=True)
 class DemoSetup:
-    """The constant data of a run."""
+    """The data of a run that do not change. `log` is the path of the log file."""
 
     group: str
     nameserver: str
@@ -219,7 +219,7 @@ class DemoSetup:
 
     @property
     def group_text(self) -> str:
-        """The group, and its engine if that is not the demo's own process."""
+        """The group's name, with "on Spark" if it runs there."""
         return f"{self.group} on Spark" if self.is_on_spark else self.group
 
 
@@ -233,7 +233,7 @@ class ScreenSize:
 
 
 def render_frame(setting: DemoSetup, figures: DemoFigures, hint: str, size: ScreenSize) -> Group:
-    """Return one frame, not higher than the terminal. `hint` is the last line, with the user's options."""
+    """Return a frame that fits the terminal's height. Its last line is `hint`, such as "Ctrl-C to end"."""
     width, height = max(size.width, 1), max(size.height, 1)
     end = [Text(), _hint(hint)] if height >= ROOMY_SCREEN_LINES else [_hint(hint)]
     body = height - len(end)

@@ -1,6 +1,6 @@
-"""The errors that rmqd raises, and the exit codes of its command (69 and 78 as in sysexits.h).
+"""The errors that rmqd raises, and the exit codes of the command `rmqd` (69 and 78 are from sysexits.h).
 
-Errors for responses of servers are in `rmqd.errors.broker_errors`.
+The errors for error responses of brokers and name servers are in `rmqd.errors.broker_errors`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ class RmqdError(Exception):
     """Base of all errors of rmqd."""
 
     is_reported: bool = False
-    """Whether the client itself reports this error, once a minute. Callers need not log it.
+    """Whether the client logs this error itself, so that callers need not log it.
 
-    Refused requests and addresses with an open circuit (`CircuitOpenError`) recur every few seconds for every queue.
-    One line for all of them is enough.
+    Refused requests and addresses with an open circuit (`CircuitOpenError`) cause errors every few seconds, for every
+    queue. The client logs one line a minute for all of them.
     """
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra's packages. It does not name rmqd, which is in no package index."""
+    """Return a pip command that installs an extra's packages. It lists them, because rmqd is not in a package index."""
     from importlib.metadata import PackageNotFoundError, requires
 
     try:
@@ -34,26 +34,26 @@ def install_command(extra: str) -> str:
 
 
 class ProtocolError(RmqdError):
-    """Bytes from a peer that violate the protocol. Decoding raises only this error."""
+    """A peer's bytes violate the protocol. Decoding functions raise only this error."""
 
 
 class BodyTooLargeError(ProtocolError):
-    """A body of more than `max_body_size`, after its decompression if it is compressed."""
+    """A message's body exceeds `max_body_size`. The size after decompression counts."""
 
     def __init__(self, max_size_bytes: int) -> None:
         super().__init__(f"the body has more than {max_size_bytes} bytes (max_body_size)")
 
 
 class InvalidNameError(RmqdError):
-    """RocketMQ would refuse the name of a topic or group, or a tag expression. The text explains the rule."""
+    """RocketMQ would refuse a topic name, a group name or a filter expression. The error text explains the rule."""
 
 
 class InvalidMessageError(RmqdError):
-    """A message that cannot be sent: too large, or a property that the wire format cannot carry."""
+    """A message cannot be sent, because it is too large, or a property cannot be encoded."""
 
 
 class LightQueueError(RmqdError):
-    """rmqd does not support a light message queue here, because other clients do not find its offsets."""
+    """`engine: spark` does not support light message queues, because other clients do not find their offsets."""
 
     def __init__(self, topic: str) -> None:
         super().__init__(
@@ -62,7 +62,7 @@ class LightQueueError(RmqdError):
 
 
 class StaticTopicError(RmqdError):
-    """rmqd does not support a static topic here, because its queues move between brokers."""
+    """`engine: spark` does not support static topics, because their queues move between brokers."""
 
     def __init__(self, topic: str) -> None:
         super().__init__(
@@ -71,7 +71,7 @@ class StaticTopicError(RmqdError):
 
 
 class OffsetResetError(RmqdError):
-    """The reset of a group's offsets was refused: it is impossible, or would not have the requested effect."""
+    """rmqd refuses to reset a group's offsets: the reset is not possible, or would not have the requested effect."""
 
 
 class ConfigError(RmqdError):
@@ -83,15 +83,15 @@ class ConfigError(RmqdError):
 
 
 class SettingError(RmqdError, TypeError, ValueError):
-    """An unknown keyword of a pull consumer, or an invalid value."""
+    """A pull consumer was created with an unknown keyword argument, or with an invalid value."""
 
 
 class PullConsumerError(RmqdError):
-    """A pull consumer cannot do the requested operation. The text gives the next step."""
+    """A pull consumer cannot do the requested operation. The error text says what to do."""
 
 
 class TlsFileError(RmqdError):
-    """A file of the TLS settings cannot be used. `key` is its key below client.tls."""
+    """A file in the TLS settings cannot be used. `key` is the setting below client.tls, such as `ca_file`."""
 
     def __init__(self, key: str, message: str) -> None:
         super().__init__(f"client.tls.{key}: {message}")
@@ -103,7 +103,7 @@ class OffsetStoreError(RmqdError):
     """A group's offsets cannot be read from, or written to, their file or store (`rmqd.offset_stores`)."""
 
     rmqd_wait_seconds = (
-        1.0  # `decisions.WAIT_ATTRIBUTE`: if a handler's call raises it, that says nothing about the messages
+        1.0  # seconds to wait before a retry (`decisions.WAIT_ATTRIBUTE`), because the messages are not at fault
     )
 
 
@@ -112,7 +112,7 @@ class StorageError(RmqdError):
 
 
 class InUseError(RmqdError):
-    """Another process uses a folder that only one process may use. `owner` identifies that process, or is empty."""
+    """Another process has locked a folder that only one process may use. `owner` names that process, or is empty."""
 
     def __init__(self, path: Path, owner: str) -> None:
         by = f"process {owner}" if owner else "another process"
@@ -133,28 +133,28 @@ class RemotingError(RmqdError):
 
 
 class RemotingConnectError(RemotingError):
-    """No connection to the peer could be made."""
+    """A connection to the peer could not be opened."""
 
 
 class TlsError(RemotingConnectError):
-    """One end does not trust the other, or only one of them uses TLS. The text gives the next step."""
+    """Client or server does not trust the other's certificate, or only one uses TLS. The error text says what to do."""
 
     is_reported = True
 
 
 class CircuitOpenError(RemotingConnectError):
-    """Nothing was sent: the address failed recently, and its circuit is still open. The text has the reason."""
+    """A request was not sent, because its address failed recently and the circuit breaker is still open."""
 
     is_reported = True
 
 
 class RemotingTimeoutError(RemotingError):
-    """The peer did not respond before the deadline. It may have processed the request, or may still do so."""
+    """The peer did not respond before the deadline. It may have processed the request, or may process it later."""
 
     on_late: Callable[[Callable[[bool], None]], None] | None = None
-    """Registers a callback for the time after the deadline. It is called once: with True when the response arrives, or
-    with False when the connection ends first. None if the request was never sent.
-    """
+    """Registers a callback for a late response; None if the request was never sent.
+
+    The callback is called once: with True if the response arrives, with False if the connection ends before."""
 
 
 class RemotingClosedError(RemotingError):
@@ -162,11 +162,11 @@ class RemotingClosedError(RemotingError):
 
 
 class ConnectionRenewedError(RemotingClosedError):
-    """The connection was replaced by one with other TLS settings, or to another address. Retry at once."""
+    """The connection was replaced, as after new TLS settings, a new address, a silence or GO_AWAY. Retry at once."""
 
 
 class NameServerError(RemotingError):
-    """No name server responded. `address` has all their addresses, separated by `;`."""
+    """No name server responded. `address` contains the addresses of all name servers, separated by `;`."""
 
     def __init__(self, address: str, message: str, *, is_reported: bool = False) -> None:
         RmqdError.__init__(self, message)
@@ -176,14 +176,14 @@ class NameServerError(RemotingError):
 
 
 class NoBrokerError(RemotingError):
-    """The name servers know no broker with a master: all are down, or none was started."""
+    """The name servers have no broker with a master: all brokers are down, or were not started."""
 
     def __init__(self, address: str) -> None:
         super().__init__(address, "the name server knows no broker; start a broker, or check its namesrvAddr")
 
 
 class RouteNotFoundError(RmqdError):
-    """No name server knows the topic."""
+    """The name servers have no route of the topic."""
 
     def __init__(self, topic: str, message: str = "") -> None:
         super().__init__(message or f"no route for topic {topic}: it does not exist, or no broker serves it")
@@ -191,7 +191,7 @@ class RouteNotFoundError(RmqdError):
 
 
 class BrokerAwayError(RouteNotFoundError):
-    """No route has an address of the broker: it is down, or is being replaced."""
+    """No topic's route contains the broker: it is down, or is being replaced."""
 
     is_reported = True
 
@@ -200,15 +200,16 @@ class BrokerAwayError(RouteNotFoundError):
 
 
 class SlaveUnawareError(RemotingError):
-    """A slave has no offset of a queue, and no route has the master, which may have one. Slaves copy offsets every 10
-    s.
+    """A slave has no offset of a queue, but the master, which no route contains, may have it.
+
+    Slaves copy offsets every 10 s.
     """
 
     is_reported = True
 
 
 class FilterRefusedError(RmqdError):
-    """A broker refuses a group's filter expression for a topic. The text gives the next step."""
+    """A broker refuses a group's filter expression for a topic. The error text says what to do."""
 
     def __init__(self, topic: str, message: str) -> None:
         super().__init__(message)
@@ -216,9 +217,10 @@ class FilterRefusedError(RmqdError):
 
 
 class DataLossError(RmqdError):
-    """Messages that should be read are no longer on the broker. Offsets belong to `queue`; ends are exclusive.
+    """Messages of `queue` that rmqd should read are not on the broker any more.
 
-    `held` is the range of offsets on the broker; None if no name server knows the broker.
+    `lost` is the range of their offsets, `held` the range on the broker; None if no name server knows the broker.
+    Range ends are exclusive.
     """
 
     def __init__(self, queue: object, lost: tuple[int, int], held: tuple[int, int] | None) -> None:
@@ -232,11 +234,11 @@ class DataLossError(RmqdError):
 
 
 class GroupRefusedError(RmqdError):
-    """The group cannot run with its configuration on this cluster. Retrying does not help, so the group ends."""
+    """The group cannot run with its configuration on this cluster. A retry would not help, so rmqd stops the group."""
 
 
 class GroupHeldElsewhereError(GroupRefusedError):
-    """The group runs on the other engine, and only one engine may run it. `client_id` is a member of that engine."""
+    """The group already runs on another engine, and one engine at a time may run it. `client_id` is a member there."""
 
     def __init__(self, group: str, here: str, engine: str, client_id: str, host: str) -> None:
         who = "a member on engine: spark" if engine == "spark" else "a member on engine: local, or another client,"
@@ -249,7 +251,7 @@ class GroupHeldElsewhereError(GroupRefusedError):
 
 
 class PopNotSupportedError(GroupRefusedError):
-    """The group uses POP, but its brokers are RocketMQ 4, which does not support POP, or a proxy."""
+    """The group uses POP, but the broker does not support POP: it is RocketMQ 4, or a proxy."""
 
     def __init__(self, group: str, address: str) -> None:
         super().__init__(
@@ -260,7 +262,7 @@ class PopNotSupportedError(GroupRefusedError):
 
 
 class StaticTopicNotPoppedError(GroupRefusedError):
-    """A pop group subscribes to a static topic. Brokers would pop its queues under their local numbers."""
+    """A group that uses POP subscribes to a static topic, whose logical queue ids and offsets POP does not know."""
 
     def __init__(self, topic: str) -> None:
         super().__init__(
@@ -270,11 +272,11 @@ class StaticTopicNotPoppedError(GroupRefusedError):
 
 
 class LiteTopicsRefusedError(GroupRefusedError):
-    """A group consumes lite topics, but on a broker the group or its topic is not set up for them."""
+    """A group consumes lite topics, but a broker's settings of the group or of the parent topic do not allow that."""
 
 
 class UnknownTopicKindError(GroupRefusedError):
-    """A topic's settings on a broker show a kind of topic that rmqd does not know."""
+    """A broker's settings of a topic have values that rmqd does not know, so rmqd could misread the topic."""
 
     def __init__(self, topic: str, where: str, marks: list[str]) -> None:
         super().__init__(
@@ -285,11 +287,11 @@ class UnknownTopicKindError(GroupRefusedError):
 
 
 class BrokerTooOldError(RmqdError):
-    """The broker is too old for a request: it would accept the request, but do something else."""
+    """The broker is too old for a request: it would accept the request, but process it in another way."""
 
 
 class ExitCode(IntEnum):
-    """The exit codes of the command."""
+    """The exit codes of the command `rmqd`."""
 
     OK = 0
     FAILURE = 1
@@ -297,8 +299,8 @@ class ExitCode(IntEnum):
     UNAVAILABLE = 69
     """A name server, a broker or a running daemon could not be reached."""
     CONFIG = 78
-    """The configuration is wrong; nothing was connected."""
+    """The configuration is wrong. No connection was opened."""
     INTERRUPTED = 130
-    """Ctrl-C interrupted a command that ends on its own. Commands that run until they are stopped exit with OK at the
-    first Ctrl-C.
-    """
+    """Ctrl-C interrupted a command that would have ended without it.
+
+    A command that runs until it is stopped exits with OK at the first Ctrl-C."""

@@ -1,6 +1,6 @@
-"""Error responses of brokers and name servers. Codes that rmqd handles specially have a class.
+"""The errors for error responses of brokers and name servers. Response codes that rmqd handles specially have a class.
 
-`AccessRefusal` explains a response that refuses access, with the next step.
+`AccessRefusal` explains why a response refuses access, and what to do.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import RmqdError
 
 _RESOURCE: Final = re.compile(r"permission to access (\S+) from")  # RocketMQ 5: Topic:orders, Group:mailer
-# The actions that RocketMQ 5 asks for, by the first word of a request's name; Sub for all other requests.
-# DefaultAuthorizationContextBuilder, and the annotations of the request headers.
+# The actions that a user of RocketMQ 5 must be allowed, by the first word of a request's name; Sub for other words.
+# Source: DefaultAuthorizationContextBuilder, and the annotations of the request headers.
 _ACTIONS: Final = {
     **dict.fromkeys(("SEND", "RECALL"), "Pub"),
     **dict.fromkeys(("GET", "QUERY", "SEARCH", "VIEW"), "Get"),
@@ -33,8 +33,9 @@ _BY_REQUEST: Final = {
 
 @dataclass(frozen=True, slots=True)
 class AccessRefusal:
-    """Why access control refuses a request. `is_about_who`: the server rejects our identity, and so refuses all
-    requests.
+    """The reason why access control refuses a request, and advice.
+
+    If `is_about_who` is True, the server rejects this client's identity, and therefore all of its requests.
     """
 
     is_about_who: bool
@@ -42,13 +43,13 @@ class AccessRefusal:
 
     @classmethod
     def of(cls, code: int, remark: str) -> AccessRefusal | None:
-        """Return the refusal in a server's response; None if the response is about something else."""
+        """Return the refusal that a response's code and remark express; None if the response is not a refusal."""
         if code == ResponseCode.NO_PERMISSION or (code == ResponseCode.SYSTEM_ERROR and "AclException" in remark):
             return next((refusal for words, refusal in _REFUSALS if words in remark), None)
         return None
 
     def text(self, reason: str, request: RequestCode | None) -> str:
-        """Return the refusal in words: the forbidden request with its action, `reason`, and the next step."""
+        """Return an error text: the refused request, the action that it needs, `reason`, and what to do."""
         if self.is_about_who or request is None:
             return f"access ({reason}): {self.advice}"
         found = _RESOURCE.search(reason)
@@ -73,7 +74,7 @@ _FAILED: Final = AccessRefusal(True, "check client.access_key, client.secret_key
 _FORBIDDEN: Final = AccessRefusal(
     False, "the cluster's administrator can permit it; docs/security.md lists the permissions"
 )
-# Words in the remarks of RocketMQ 5, then of RocketMQ 4. The first match counts.
+# Words in the remarks of refusals: first from RocketMQ 5, then from RocketMQ 4. The first match counts.
 _REFUSALS: Final = (
     ("has no permission to access", _FORBIDDEN),
     ("username cannot be null", _MISSING),
@@ -95,18 +96,18 @@ _REFUSALS: Final = (
 )
 
 
-# limit for a server's remark, which may be 16 MiB long and is part of many log lines
+# a server's remark may have 16 MiB, and is part of many log lines, so it is cut
 MAX_REMARK_CHARACTERS: Final = 4096
 
 
 class BrokerError(RmqdError):
-    """A broker or name server answered with an error code. `BrokerError.of` chooses the class by the code."""
+    """A broker or name server responded with an error code. `BrokerError.of` chooses the subclass by the code."""
 
     codes: ClassVar[dict[int, type[BrokerError]]] = {}
     retriable: ClassVar[bool] = False
     """Whether the same request may succeed a moment later."""
     stale_route: ClassVar[bool] = False
-    """Whether the route to this broker is outdated. If so, refresh the route and try again."""
+    """Whether an outdated route may be the cause. If so, refresh the topic's route and try again."""
 
     def __init_subclass__(
         cls, *, code: ResponseCode | None = None, retriable: bool = False, stale_route: bool = False
@@ -134,11 +135,11 @@ class BrokerError(RmqdError):
 
 
 class BrokerFailureError(BrokerError, code=ResponseCode.SYSTEM_ERROR):
-    """The broker failed to process the request. The remark has the text of its exception."""
+    """The broker failed to process the request. The remark contains the text of the broker's exception."""
 
 
 class SystemBusyError(BrokerError, code=ResponseCode.SYSTEM_BUSY, retriable=True):
-    """The broker is overloaded, or refuses for now."""
+    """The broker is overloaded, or temporarily refuses the request."""
 
 
 class RequestCodeNotSupportedError(BrokerError, code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
@@ -160,11 +161,11 @@ class ServiceNotAvailableError(BrokerError, code=ResponseCode.SERVICE_NOT_AVAILA
 
 
 class NoPermissionError(BrokerError, code=ResponseCode.NO_PERMISSION):
-    """A permission bit, a disabled group, or access control forbids the request."""
+    """The request is forbidden by the topic's permission bits, a disabled group, or access control."""
 
 
 class AccessRefusedError(NoPermissionError):
-    """Access control refuses the client, or the request."""
+    """Access control refuses this request, or all requests of this client."""
 
     is_reported = True
 
@@ -172,7 +173,7 @@ class AccessRefusedError(NoPermissionError):
         self, code: int, remark: str, address: str, refusal: AccessRefusal, request: RequestCode | None = None
     ) -> None:
         super().__init__(code, remark, address)
-        # RocketMQ 4 adds the exception's class and source line
+        # RocketMQ 4 adds the exception's class and source line to the remark; both are removed
         first = remark.splitlines()[0]
         reason = (first.partition("AclException: ")[2] or first).partition(", org.apache")[0].rstrip(".")
         self.args = (f"{address} refuses {refusal.text(reason, request)}",)
@@ -184,11 +185,11 @@ class TopicNotExistError(BrokerError, code=ResponseCode.TOPIC_NOT_EXIST, stale_r
 
 
 class QueryNotFoundError(BrokerError, code=ResponseCode.QUERY_NOT_FOUND):
-    """The broker has nothing stored for the request, such as no offset of the group."""
+    """The broker does not have the requested data, such as the group's offset in a queue."""
 
 
 class SubscriptionParseError(BrokerError, code=ResponseCode.SUBSCRIPTION_PARSE_FAILED):
-    """The broker cannot read the subscription's expression."""
+    """The broker cannot parse the subscription's filter expression."""
 
 
 class SubscriptionNotExistError(BrokerError, code=ResponseCode.SUBSCRIPTION_NOT_EXIST, retriable=True):
@@ -220,7 +221,7 @@ class IllegalOperationError(BrokerError, code=ResponseCode.ILLEGAL_OPERATION):
 
 
 class MemberSilentError(BrokerError, code=ResponseCode.CONSUME_MSG_TIMEOUT):
-    """A member is connected, but did not respond when the broker queried it for an operator."""
+    """A member is connected, but did not respond to a request that the broker forwarded for an operator."""
 
 
 class ConsumerNotOnlineError(BrokerError, code=ResponseCode.CONSUMER_NOT_ONLINE):

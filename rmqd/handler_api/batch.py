@@ -1,6 +1,6 @@
 """The batch of messages that a handler receives, with its methods to decide about messages.
 
-`LoadedHandler` is a handler with its options, as the engines call it.
+`LoadedHandler` is a handler that was created with its options, in the form that the engines call.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ __all__ = [
 
 AGAIN_DECISION: Final = Decision(Outcome.AGAIN)
 _NOTHING_DECIDED: Mapping[int, Decision] = MappingProxyType({})
-_ENDED: Final[dict[int, int]] = {}  # replaces a batch's positions after its end
+_ENDED: Final[dict[int, int]] = {}  # the `_positions` of a batch after `end`, which refuses decisions
 
 
 class Batch(Sequence["Message"]):
     """The messages that a handler receives in one call, from one queue, in the queue's order.
 
-    A handler that returns acknowledges the whole batch. If it raises, the batch is retried. To decide about single
-    messages, use `ack`, `retry` and `dead_letter`. The last decision about a message counts, also if the handler raises
+    If the handler returns, the whole batch is acknowledged. If it raises, the batch is retried. To decide about single
+    messages, use `ack`, `retry` and `dead_letter`. The last decision about a message counts, even if the handler raises
     afterwards.
     """
 
@@ -94,15 +94,15 @@ class Batch(Sequence["Message"]):
         return f"<Batch of {len(self._messages)} from {self.message_queue}>"
 
     def ack(self, message: Message) -> None:
-        """Acknowledge this message, regardless of the others. Raises ValueError if it is not in this batch."""
+        """Acknowledge this message, even if the handler raises later. Raises ValueError if it is not in this batch."""
         self._decide(message, ACK)
 
     def retry(self, message: Message, delay_level: int | None = None, reason: object = "") -> None:
         """Retry this message after RocketMQ's `delay_level` (1 is 1 s, 18 is 2 h).
 
-        Without a level, the group's `delay_level_when_next_consume` applies. 0 lets the broker choose. -1 dead-letters
-        the message with this reason, as does a retry at the last attempt. Raises ValueError for an invalid level, or if
-        the message is not in this batch.
+        None means the group's `delay_level_when_next_consume`. 0 lets the broker choose. -1 dead-letters the message
+        with this reason; so does any retry at the last attempt. Raises ValueError for an invalid level, or if the
+        message is not in this batch.
         """
         self._decide(message, Decision(Outcome.RETRY, checked_level(delay_level), reason_text(reason)))
 
@@ -114,18 +114,17 @@ class Batch(Sequence["Message"]):
         self._decide(message, Decision(Outcome.DEAD_LETTER, reason=reason_text(reason)))
 
     def wait_behind(self, message: Message) -> bool:
-        """In an orderly group, make the later messages of this batch wait for this one. Returns whether the group is
-        orderly.
+        """In an orderly group, make the batch's later messages wait for this one. Returns False in other groups.
 
-        Call it for a message that will be retried, because no message of its queue may overtake it. Later messages that
-        are undecided are handled again with it, and no attempt is counted for them. In other groups this does nothing,
-        and the handler may continue. Raises ValueError if the message is not in this batch.
+        Call it for a message that will be retried, because no later message of its queue may overtake it. Later
+        undecided messages are handled again together with it, and no attempt is counted for them. In other groups this
+        does nothing, and the handler may continue. Raises ValueError if the message is not in this batch.
         """
         self._index_of(message)
         return False
 
     def ends_at(self, index: int) -> bool:
-        """Return whether later messages must wait after a call for this message alone, so no further call is made."""
+        """Return whether a handler that is called for single messages must stop here, because later messages wait."""
         is_again = self.decisions().get(index, ACK).outcome in (Outcome.RETRY, Outcome.AGAIN)
         return (is_again or getattr(self, "closing", None) is not None) and self.wait_behind(self._messages[index])
 
@@ -133,7 +132,7 @@ class Batch(Sequence["Message"]):
     def ack_index(self) -> int:
         """RocketMQ's ackIndex: messages up to this index are acknowledged, and the later ones retried.
 
-        Reading returns the index before the first message to be retried or dead-lettered; -1 if that is the first.
+        Reading returns the index before the first message that is retried or dead-lettered: -1 for the first message.
         """
         for index, decision in sorted(self.decisions().items()):
             if decision.outcome is not Outcome.ACK:
@@ -155,7 +154,7 @@ class Batch(Sequence["Message"]):
                 self.replace_decision(place, ACK if place <= index else retry)
 
     def decide(self, index: int, decision: Decision) -> None:
-        """Decide about the message at this index, unless the handler has decided. For code around a handler."""
+        """Decide about the message at this index, unless the handler has decided. Called by code around a handler."""
         if index not in self.decisions():
             self.replace_decision(index, decision)
 
@@ -171,13 +170,13 @@ class Batch(Sequence["Message"]):
             whole.replace_decision(whole._index_of(self._messages[index]), decision)
 
     def part(self, indexes: Sequence[int]) -> Batch:
-        """Return a batch of some of these messages, all undecided. Decisions there also apply here."""
+        """Return a new batch with the messages at these indexes, undecided. Its decisions also apply to this batch."""
         part = self.with_messages([self._messages[index] for index in indexes])
         part._whole = self
         return part
 
     def undecided(self) -> Batch:
-        """Return the undecided part; this batch itself if nothing is decided."""
+        """Return a part with the undecided messages; this batch itself if no message is decided."""
         decided = self.decisions()
         return self.part([i for i in range(len(self)) if i not in decided]) if decided else self
 
@@ -188,17 +187,17 @@ class Batch(Sequence["Message"]):
     def commit(self) -> None:
         """In an orderly group with `auto_commit: false`: commit everything that was handled since the last commit.
 
-        It takes effect when the handler ends, and includes the messages that this batch acknowledges. The last call of
-        `commit` or `rollback` counts. Other groups acknowledge a batch when its handler returns, so there this only
-        logs a warning, as in Java.
+        The commit takes effect when the handler ends, and includes the messages that this batch acknowledges. The last
+        call of `commit` or `rollback` counts. In other groups this method only logs a warning, as in Java, because a
+        batch is acknowledged when its handler returns.
         """
         self.on_mistake("commit")
 
     def rollback(self) -> None:
         """In an orderly group with `auto_commit: false`: handle everything since the last commit again.
 
-        It takes effect when the handler ends, after the queue was suspended, and includes this whole batch. The last
-        call of `commit` or `rollback` counts.
+        When the handler ends, the queue is suspended, and then these messages and this whole batch are handled again.
+        The last call of `commit` or `rollback` counts.
         """
         self._refuse("batch.rollback()")
 
@@ -207,17 +206,17 @@ class Batch(Sequence["Message"]):
         """Whether the queue's lock is lost or about to be released, so that another member may handle the batch too.
 
         The value may change while a handler runs, so check it before each step that must not happen twice. Any thread
-        may read it. Returning still acknowledges: a handler that stops because of it must raise, for example Suspend.
-        Always False in groups that are not orderly, because they have no locks.
+        may read it. If the handler stops because of `revoked`, it must raise, for example Suspend, because a return
+        acknowledges the batch. Always False in groups that are not orderly, because they have no locks.
         """
         return False
 
     def end(self) -> None:
-        """Refuse later decisions. Called when the call has ended or expired, and its batch is being settled."""
+        """Refuse further decisions. Called when the call has ended or expired, before the batch is settled."""
         self._positions = _ENDED
 
     def on_mistake(self, mistake: Literal["commit", "late decision"]) -> None:
-        """Called when a handler does something without effect. The consumer replaces this method to log it."""
+        """Called when a handler's commit or decision has no effect. The consumer replaces this method to log it."""
 
     def _refuse_late(self) -> None:
         if (whole := getattr(self, "_whole", None)) is not None:
@@ -263,7 +262,7 @@ class Lease(Protocol):
 
 @dataclass(slots=True)
 class KnownLease:
-    """A lease whose `valid` is set by its owner, such as in a handler's process."""
+    """A lease with a stored `valid`, for example in a handler's worker process."""
 
     valid: bool = True
 
@@ -273,7 +272,7 @@ ENDLESS_LEASE: Final = KnownLease()
 
 
 class OrderlyBatch(Batch):
-    """A batch of an orderly group. It has the lease of the queue's lock under which it was handed out."""
+    """A batch of an orderly group. Its lease is the ownership of the queue's lock when the batch was handed out."""
 
     __slots__ = ("_lease",)
 
@@ -295,7 +294,7 @@ class OrderlyBatch(Batch):
 
 
 class TransactionEnd(enum.Enum):
-    """How a handler ends the messages since the last commit."""
+    """The handler's choice for all messages since the last commit."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
@@ -308,7 +307,7 @@ class ManualBatch(OrderlyBatch):
 
     def __init__(self, lease: Lease, messages: list[Message], message_queue: MessageQueue) -> None:
         OrderlyBatch.__init__(self, lease, messages, message_queue)
-        self.decided = {}  # its result is never a plain acknowledgement
+        self.decided = {}  # not None, because the consumer acknowledges a batch with None without further checks
         self.closing: TransactionEnd | None = None
 
     def commit(self) -> None:
@@ -351,11 +350,11 @@ class LoadedHandler:
     stop: Callable[[], Any] | None
     """Called once per process after the last message; may return an awaitable."""
     ready: Callable[[], Awaitable[None]] | None = None
-    """Awaited by a worker slot before it takes a batch, if calls need something that may be unavailable for a while."""
+    """Awaited by a worker slot before it takes a batch. It returns when a call is possible; None: always possible."""
     processes: ProcessCounts | None = None  # None if the handler runs in this process
     end_calls: Callable[[], Any] | None = None
-    """Called while something waits for calls that are kept open. With processes, it is only known after they have
-    started.
+    """Called while the engine waits for calls that the handler keeps open, for example until a file is full. With
+    worker processes, it is only set after they have started.
     """
     canary: Any = None
     """The group's second handler, a `rmqd.consumer.canary.Canary`; None without one."""

@@ -24,8 +24,8 @@ class Outcome(enum.Enum):
     RETRY = "retry"
     DEAD_LETTER = "dead_letter"
     AGAIN = "again"
-    """Handled again without counting an attempt, for example because it waits for another message, another member, or
-    an unavailable system.
+    """The message is handled again, and no attempt is counted, for example because it waits for another message,
+    another member, or an unavailable system.
     """
 
 
@@ -52,7 +52,7 @@ class Retry(Exception):
     Raises ValueError for an invalid delay level.
     """
 
-    delay_level: int | None = None  # default for subclasses that do not call our __init__
+    delay_level: int | None = None  # for subclasses that do not call Retry.__init__
 
     def __init__(self, delay_level: int | None = None) -> None:
         super().__init__(delay_level)
@@ -78,8 +78,8 @@ class DeadLetter(Exception):
 class Suspend(Exception):
     """Raised by a handler of an orderly group: suspend the queue, then handle the same batch again.
 
-    `seconds` is RocketMQ's suspendCurrentQueueTimeMillis, 0.01 to 30; without it the group's setting applies. Raises
-    ValueError if it is not a number.
+    `seconds` is RocketMQ's suspendCurrentQueueTimeMillis in seconds, 0.01 to 30; None means the group's setting.
+    Raises ValueError if it is not a number.
     """
 
     seconds: float | None = None
@@ -95,10 +95,10 @@ class Suspend(Exception):
 
 
 class AlreadyHandled(Exception):
-    """Raised by `message.once`: the message has a mark, because an earlier attempt handled it.
+    """Raised by `message.once` if the message has a mark, because an earlier attempt handled it.
 
-    If a handler does not catch it, the message is acknowledged. In a batch of several messages it does not show which
-    of the others were handled, so these are retried. Catch it for each message there.
+    If the handler does not catch it, the message is acknowledged. The other messages of its batch are retried, because
+    rmqd cannot know which of them were handled. So catch it for each message of a batch.
     """
 
     def __init__(self, message: Message) -> None:
@@ -122,20 +122,20 @@ DECISION_CLASSES: Final = (Retry, DeadLetter, Suspend, AlreadyHandled)
 _BY_STRICTNESS: Final = (Outcome.ACK, Outcome.AGAIN, Outcome.RETRY, Outcome.DEAD_LETTER)
 _MIN_WAIT_SECONDS: Final = 0.1
 WAIT_ATTRIBUTE: Final = "rmqd_wait_seconds"
-"""The attribute that marks an exception as unrelated to the messages: they wait this many seconds.
+"""The attribute of an exception that makes the messages wait for this many seconds, without counting an attempt.
 
-The cause is another system, for example an unavailable database or a missing permission. No attempt is counted.
+The cause is not a message, but another system, for example an unavailable database or a missing permission.
 """
 _RETRIES_OF_OTHER_CLIENTS: Final = frozenset(
     ("RECONSUME_LATER", "SUSPEND_CURRENT_QUEUE_A_MOMENT", "ConsumeOrderlyStatus.ROLLBACK", "ConsumeResult.FAILURE")
 )
-_inside: Final = BaseExceptionGroup.exceptions.__get__  # a class may hide the attribute
+_inside: Final = BaseExceptionGroup.exceptions.__get__  # because a subclass may hide the attribute `exceptions`
 
 
 def raise_returned_decision(result: object) -> None:
-    """Raise a decision that a handler returned, as an instance or as the class: it has the same effect as raising it.
+    """Raise the decision that a handler returned, as an instance or a class, as if the handler had raised it.
 
-    Raises TypeError for a collection with decisions, such as one for each message. Does nothing for other results.
+    Raises TypeError for a collection of decisions, and for results of other clients, such as RECONSUME_LATER.
     """
     if _is_decision(result):
         raise result
@@ -187,20 +187,20 @@ def leaf_exceptions(error: BaseException) -> list[BaseException]:
 
 
 def is_made_of(error: BaseException | None, kinds: tuple[type[BaseException], ...]) -> bool:
-    """Return whether an exception has one of these classes; for a group, whether all its exceptions do."""
+    """Return whether an exception has one of these classes; for an exception group, whether all its members have."""
     return error is not None and all(isinstance(one, kinds) for one in leaf_exceptions(error))
 
 
 def decision_for_error(error: BaseException | None) -> Decision:
     """Return the decision that a handler's exception expresses for the undecided messages.
 
-    A group counts as its strictest decision: a dead letter, else the retry with the longest delay.
+    An exception group has the strictest decision of its members: a dead letter, else the retry with the longest delay.
     """
     if error is None:
         return ACK
     if isinstance(error, BaseExceptionGroup):
         return max(map(decision_for_error, leaf_exceptions(error)), key=_strictness)
-    # subclasses of ours may later set the attributes to anything
+    # attributes are checked, because subclasses of our exceptions may set them to any value
     if (seconds := wait_seconds(error)) is not None:
         return Decision(Outcome.AGAIN, seconds=seconds)
     if isinstance(error, Retry):
@@ -213,7 +213,7 @@ def decision_for_error(error: BaseException | None) -> Decision:
 
 
 def wait_seconds(error: BaseException) -> float | None:
-    """Return how long messages wait for another system, if the exception says so, else None."""
+    """Return how long messages wait, in seconds, if the exception has `WAIT_ATTRIBUTE`; else None."""
     seconds = checked_field(error, WAIT_ATTRIBUTE, checked_seconds)
     return None if seconds is None else max(float(seconds), _MIN_WAIT_SECONDS)
 
@@ -232,7 +232,7 @@ def checked_field(error: BaseException, name: str, check: Callable[[object], T])
 
 
 def checked_level(delay_level: object) -> int | None:
-    """Return the level. Raises ValueError if it is not a valid delay level."""
+    """Return `delay_level` as an int or None. Raises ValueError if it is not a valid delay level."""
     if delay_level is None:
         return None
     if isinstance(delay_level, int) and -1 <= delay_level <= _HIGHEST_LEVEL:
@@ -244,7 +244,7 @@ def checked_level(delay_level: object) -> int | None:
 
 
 def checked_seconds(seconds: object) -> float | None:
-    """Return the seconds of a suspension. Raises ValueError if the value is not a number."""
+    """Return `seconds` if it is a number or None, else raise ValueError."""
     if seconds is None:
         return None
     if isinstance(seconds, int | float) and seconds == seconds:  # not NaN

@@ -1,1 +1,1 @@
-"""Inspection and control of a group from outside: queries, resets, diagnosis, dead letters, try, replay."""
+"""Operators' tools, which need no running daemon: queries, resets, diagnosis, dead letters, `try`, `replay`."""

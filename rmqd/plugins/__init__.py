@@ -1,5 +1,5 @@
-"""Plugins that a configuration names: handlers, pipelines, strategies, hooks.
+"""Plugins that a configuration names: handlers, pipelines, middleware, allocate strategies, hooks and offset stores.
 
-They are found by entry point or as `module:attribute`, and only named plugins are imported. Any error becomes a
-configuration problem with its line. Except for its import, a plugin's code does not run before its group starts.
+Plugins are found by entry point or as `module:attribute`. Only named plugins are imported. A plugin's error becomes a
+configuration problem with its line. A check imports a plugin; its functions are called only when its group starts.
 """

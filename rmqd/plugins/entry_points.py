@@ -1,7 +1,7 @@
-"""Finds the object of a plugin by an entry point's name in installed distributions, or as `module:attribute`.
+"""Imports the object of a plugin, which is named by an entry point of an installed distribution or `module:attribute`.
 
-Only plugins that a configuration names are imported. An error becomes a problem of that configuration. The module of
-each kind of plugin checks the form of the object.
+Only plugins that a configuration names are imported. An error becomes a problem of the configuration. The other modules
+of this package check whether the object is a valid handler, strategy, hook and so on.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ IMPORTABLE: Final = "expected a module that can be imported"
 
 _OWN_FOLDER: Final = __file__.rpartition("/")[0]
 _imported: Final[dict[str, tuple[int, int] | None]] = {}
-"""For each module that this module imported: when its file had been written, and the file's size."""
+"""For each plugin module: the modification time and size of its file at the import; None without a file."""
 
 
 @functools.cache
 def installed(group: str) -> dict[str, list[EntryPoint]]:
-    """The entry points of a group by name. A name has several if distributions disagree about it.
+    """Return the entry points of an entry point group by name. Several distributions may use the same name.
 
     All distributions are searched once, and the result is kept until `search_again`.
     """
@@ -45,7 +45,7 @@ def installed(group: str) -> dict[str, list[EntryPoint]]:
 
 
 def search_again() -> None:
-    """Make the next call search all distributions again, because a plugin may have been installed before a reload."""
+    """Discard the known entry points. Called before a load, because a plugin may have been installed since the last."""
     _all_installed.cache_clear()
     installed.cache_clear()
 
@@ -56,7 +56,7 @@ def _all_installed() -> Any:
 
 
 def not_installed(kind: str, name: str, known: Iterable[str], also: str = "") -> PluginFaultError:
-    """Return the error for an unknown name, with a similar name and all known names."""
+    """Return the error for an unknown plugin name, with a similar name, all known names, and `also`."""
     names = list(known)
     guess = nearest(name, names)
     meant = f"; did you mean {guess}?" if guess else ""
@@ -66,9 +66,9 @@ def not_installed(kind: str, name: str, known: Iterable[str], also: str = "") ->
 
 
 def import_object(kind: str, entry_points: list[EntryPoint], otherwise: str = "module:attribute") -> object:
-    """Import the object of a name's only entry point. Raises PluginFaultError.
+    """Import the object of the only entry point in the list. Raises PluginFaultError if the import fails.
 
-    If there are several entry points, the error says to write `otherwise` instead.
+    Several entry points are also an error, which proposes to write `otherwise` in place of the name.
     """
     entry_point = entry_points[0]
     if len(entry_points) > 1:
@@ -79,12 +79,12 @@ def import_object(kind: str, entry_points: list[EntryPoint], otherwise: str = "m
     except (Exception, SystemExit) as error:  # importing runs the plugin's code, which may raise anything
         owner = f" of {entry_point.dist.name}" if entry_point.dist else ""
         raise plugin_fault(f"{entry_point.value}{owner} cannot be imported: {why(error)}; {IMPORTABLE}") from error
-    _refuse_method(entry_point.name, entry_point.module, entry_point.attr or "")  # None for a module
+    _refuse_method(entry_point.name, entry_point.module, entry_point.attr or "")  # attr is None for a module
     return target
 
 
 def why(error: BaseException) -> str:
-    """Return a plugin's error with the line that raised it, without the frames of Python's import system."""
+    """Return a plugin's exception as text, with the file and line that raised it unless these are in this package."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
     text = describe(error)
     if isinstance(error, SyntaxError) or not frames or frames[-1].filename.startswith(_OWN_FOLDER):
@@ -96,9 +96,9 @@ _MODULE_ATTRIBUTE: Final = re.compile(r"([\w.]+):([\w.]+)")
 
 
 def find_object(kind: str, entry_point_group: str, name: str, *other_words: str) -> object:
-    """Import the object of an entry point's name, or of `module:attribute`. Raises PluginFaultError.
+    """Import the object of a plugin named by an entry point or `module:attribute`. Raises PluginFaultError.
 
-    The error also names `other_words`, which the caller accepts without an entry point.
+    The error for an unknown name also lists `other_words`, names that the caller accepts without an entry point.
     """
     if ":" in name:
         return object_at(name, f"the name of an installed {kind}, or module:attribute")
@@ -110,7 +110,7 @@ def find_object(kind: str, entry_point_group: str, name: str, *other_words: str)
 
 @contextlib.contextmanager
 def faults_located(group: str, settings: GroupConfig, *key: str) -> Iterator[None]:
-    """Raise the faults of a plugin as problems of the group whose `key`, a path, names it."""
+    """Convert a PluginFaultError to a ConfigError of the group; `key` is the path of the key that names the plugin."""
     try:
         yield
     except PluginFaultError as error:
@@ -119,7 +119,7 @@ def faults_located(group: str, settings: GroupConfig, *key: str) -> Iterator[Non
 
 
 def object_at(name: str, accepted: str = "module:attribute") -> object:
-    """Import the object of `module:attribute`. Raises PluginFaultError."""
+    """Import the object with the name `module:attribute`. Raises PluginFaultError; `accepted` is the expected form."""
     match = _MODULE_ATTRIBUTE.fullmatch(name)
     if match is None:
         raise plugin_fault(f"{name!r} is not valid; expected {accepted}")
@@ -141,7 +141,7 @@ def object_at(name: str, accepted: str = "module:attribute") -> object:
 
 
 def _refuse_method(name: str, module_name: str, attributes: str) -> None:
-    """Raise PluginFaultError for a method, also behind a decorator, because it would get a batch as `self`."""
+    """Raise PluginFaultError for a method of a class, even if decorated, because it would get a batch as `self`."""
     *owner, own_name = attributes.split(".")
     holder = functools.reduce(getattr, owner, sys.modules[module_name])
     kind = type(inspect.getattr_static(holder, own_name, None))
@@ -150,12 +150,12 @@ def _refuse_method(name: str, module_name: str, attributes: str) -> None:
 
 
 def _own_names(target: object, module_name: str) -> list[str]:
-    """Return the public functions and classes of a module's own package, or of a class; all names if there are none."""
+    """Return the public functions and classes of a module's own package, or of a class; without any, all names."""
     names = [name for name in dir(target) if not name.startswith("_")]
     package = module_name.partition(".")[0]
     own = []
     for name in names:
-        with contextlib.suppress(Exception):  # reading a name may import a module whose extra is not installed
+        with contextlib.suppress(Exception):  # reading an attribute may import a module whose extra is not installed
             value = getattr(target, name)
             if callable(value) and str(getattr(value, "__module__", "")).partition(".")[0] == package:
                 own.append(name)
@@ -163,7 +163,7 @@ def _own_names(target: object, module_name: str) -> list[str]:
 
 
 def _changed(module_name: str) -> str:
-    """Return a hint if a module's file has changed since the import, because the process keeps the imported code."""
+    """Return a hint if a module's file has changed since the import; empty otherwise."""
     path = _file(module_name)
     if (now := _state(path)) is None or now == _imported.get(module_name, now):
         return ""
@@ -175,12 +175,12 @@ def _file(module_name: str) -> Path:
 
 
 def _state(path: Path) -> tuple[int, int] | None:
-    """Return values that differ after a change. The time alone is the same after a change within milliseconds."""
+    """Return the time and size of a file; None without it. Two changes within milliseconds may have the same time."""
     return (path.stat().st_mtime_ns, path.stat().st_size) if path.is_file() else None
 
 
 def _import(module_name: str) -> object:
-    """Import a module. A module in the working directory need not be installed, as with other servers."""
+    """Import a module, also from the working directory, as other Python servers do."""
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:

@@ -1,7 +1,7 @@
-"""Finds installed handlers and pipelines, loads them, and describes them with their options for `rmqd handlers`.
+"""Finds and loads installed handlers and pipelines, and describes them and their options for `rmqd handlers`.
 
-A pipeline is a function of a DataFrame and its SparkSession that returns another DataFrame. This module does not need
-Spark.
+A pipeline is a function that takes a DataFrame and its SparkSession, and returns another DataFrame. This module works
+without Spark.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ HANDLER_ENTRY_POINTS: Final = "rmqd.handlers"
 
 
 def load_handler(group: str, settings: GroupConfig, given: object = None) -> LoadedHandler:
-    """Create the handler of a group, without starting it. Raises ConfigError with all problems.
+    """Create a group's handler with its middleware, without starting it. Raises ConfigError with all problems.
 
-    `given` is an object that replaces the configured plugin.
+    `given` is a function or class that replaces the configured plugin; None to use the configured plugin.
     """
     assert settings.handler is not None
     with faults_located(group, settings, "handler"):
@@ -40,7 +40,7 @@ def load_handler(group: str, settings: GroupConfig, given: object = None) -> Loa
 
 
 def load_canary(group: str, settings: GroupConfig, first: LoadedHandler) -> LoadedHandler:
-    """Create the canary of a group, next to the handler `first` of this process. Raises ConfigError."""
+    """Create a group's canary. In mode `live` it must be async if and only if `first` is. Raises ConfigError."""
     assert settings.handler is not None
     with faults_located(group, settings, "handler", "canary"):
         plugin, options = _plugin_and_options(settings.handler.promoted)
@@ -54,13 +54,13 @@ def load_canary(group: str, settings: GroupConfig, first: LoadedHandler) -> Load
 
 
 def with_canary(first: LoadedHandler, canary: LoadedHandler, options: ConsumerOptions, clock: Clock) -> LoadedHandler:
-    """Return the first handler with a canary, which starts before it and stops after it."""
+    """Return the handler `first` with the canary around it. The canary starts before `first`, and stops after it."""
     one = Canary(canary, options, clock)
     return with_parts(one.wrap_handler(first), [(one.start, one.stop)])
 
 
 def check_handler(group: str, settings: GroupConfig) -> None:
-    """Import a group's handler and its middleware, without running them. Raises ConfigError with all problems."""
+    """Import and check a group's handler, canary and middleware, without calling them. Raises ConfigError."""
     if settings.handler is None:
         return
     with faults_located(group, settings, "handler"):
@@ -77,9 +77,9 @@ def _check(settings: GroupConfig, handler: HandlerConfig) -> None:
 
 
 def call_limit(settings: GroupConfig) -> CallLimit | None:
-    """Return the limit that keeps calls below the configured concurrency of a group's handler, which must be loaded.
+    """Return a handler's own limit of concurrent calls, if it is below the configured `handler.concurrency`.
 
-    None if there is no limit, or if the concurrency is the default, which was not chosen.
+    None if the limit is not below it, or if the configuration does not set it. The handler must be loaded before.
     """
     handler = settings.handler
     if handler is None or handler.processes or settings.engine != "local":
@@ -92,7 +92,7 @@ def call_limit(settings: GroupConfig) -> CallLimit | None:
 
 
 def find_plugin(name: str) -> HandlerPlugin:
-    """Import the plugin of this name, or `module:attribute`. Raises PluginFaultError."""
+    """Import the handler with this entry point name, or at `module:attribute`. Raises PluginFaultError."""
     if name in installed(PIPELINE_ENTRY_POINTS) and name not in installed(HANDLER_ENTRY_POINTS):
         raise plugin_fault(
             f"{name} is a pipeline, not a handler; expected engine: spark, pipeline: {{plugin: {name}}} instead of "
@@ -114,17 +114,17 @@ PIPELINE_ENTRY_POINTS: Final = "rmqd.pipelines"
 
 @dataclass(frozen=True, slots=True)
 class FrameFunction:
-    """A function of a DataFrame, one more argument, and perhaps options. It was imported, and has not run."""
+    """A function that takes a DataFrame, a second argument, and optionally options. It is imported, but not called."""
 
     name: str
     kind: str
-    """Its name in messages."""
+    """The word for the function in error messages, such as "pipeline"."""
     target: Callable[..., Any]
     options: OptionsForm
 
     @classmethod
     def of(cls, name: str, target: object, kind: str, form: str) -> FrameFunction:
-        """Check an object; `form` names its two arguments. Raises PluginFaultError if it is not such a function."""
+        """Check an imported object. Raises PluginFaultError if it is not a function of the arguments in `form`."""
         accepted = f"expected a function of ({form}) or ({form}, options)"
         if inspect.isclass(target) or not callable(target):
             what = "a class" if inspect.isclass(target) else with_article(type(target).__name__)
@@ -136,12 +136,12 @@ class FrameFunction:
         return cls(name, kind, target, OptionsForm.of_function(target, 2, accepted))
 
     def bound(self, options: dict[str, Any]) -> Callable[[Any, Any], Any]:
-        """Return the function with its options bound, so that two arguments remain. Raises PluginFaultError."""
+        """Validate and bind the options. Return a function of the two arguments. Raises PluginFaultError."""
         return self.options.bound(self.target, self.options.validated(self.kind, options))
 
 
 def pipeline_of(name: str, target: object) -> FrameFunction:
-    """Check the object of an entry point. Raises PluginFaultError if it is not a pipeline."""
+    """Return the imported object `target` as a pipeline. Raises PluginFaultError if it is not a pipeline."""
     return FrameFunction.of(name, target, "pipeline", "frame, spark")
 
 
@@ -164,7 +164,7 @@ def load_batch_function(group: str, settings: GroupConfig) -> Callable[[Any, Any
 
 
 def pipeline_loaders(settings: GroupConfig) -> list[Callable[[str, GroupConfig], object]]:
-    """Return the functions that load a group's pipeline and its sink's function."""
+    """Return the functions that load a group's pipeline and its sink's function; empty for a group without them."""
     loaders: list[Callable[[str, GroupConfig], object]] = []
     if settings.pipeline is not None:
         loaders.append(load_pipeline)
@@ -180,35 +180,35 @@ _GROUPS: Final[dict[Kind, str]] = {"handler": HANDLER_ENTRY_POINTS, "pipeline": 
 
 @dataclass(frozen=True, slots=True)
 class OptionDescription:
-    """One option, as the handler's model describes it."""
+    """One option of a handler or pipeline, from the JSON schema of its pydantic model."""
 
     name: str
     type: str
     required: bool
     default: Any
-    """The default as JSON; None if there is none, or if it is null."""
+    """The default as a JSON value; None if the option has no default, or if the default is null."""
     description: str
 
 
 @dataclass(frozen=True, slots=True)
 class HandlerDescription:
-    """One installed handler or pipeline."""
+    """One installed handler or pipeline, as `rmqd handlers` shows it."""
 
     kind: Kind
     name: str
     target: str
-    """`module:attribute`."""
+    """The object as `module:attribute`."""
     distribution: str
     version: str
     description: str
     options: tuple[OptionDescription, ...] | None
-    """None if it takes options without a model; empty if it takes none."""
+    """The options; None if the plugin takes options without a model; empty if it takes no options, or has an error."""
     error: str | None
-    """Why it cannot be used; None if it can."""
+    """Why the plugin cannot be used; None if it can be used."""
 
 
 def describe_installed() -> list[HandlerDescription]:
-    """Import and describe every installed handler and pipeline. A broken one is described with its error."""
+    """Import and describe every installed handler and pipeline. An unusable plugin is described with its error."""
     search_again()
     return [
         _describe(kind, name, entry_points)
@@ -261,7 +261,7 @@ def _fields(model: type[BaseModel]) -> list[OptionDescription]:
 
 
 def _type_name(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
-    """Return a JSON Schema's type in a few words: `string`, `list of string`, `info | debug`."""
+    """Return the type in a JSON schema as text, such as `string`, `list of string` or `info | debug`."""
     if "$ref" in schema:
         return _type_name(definitions.get(schema["$ref"].rpartition("/")[2], {}), definitions)
     for words in ("anyOf", "oneOf"):

@@ -1,10 +1,10 @@
 """The valid forms of a handler plugin, and its conversion to a LoadedHandler.
 
-A plain function is called with the batch, or with the batch and the options. A class is created with its options, and
-has `handle` and optionally `start` and `stop`. Each may be synchronous or asynchronous. A class that keeps calls open
-to gather messages also has a synchronous `end_calls`. If its calls wait for each other above some number,
-`calls_limited_by` names the option with that number. A typed handler (`rmqd.handler_api.typed`) is a function, or the
-`handle` of a class.
+A handler function is called with the batch, or with the batch and the options. A handler class is created with its
+options, and has the method `handle` and optionally `start` and `stop`. Each of these may be synchronous or
+asynchronous. A class that keeps calls open to gather messages also has a synchronous method `end_calls`. If a class
+limits its concurrent calls, `calls_limited_by` names the option with the limit. A typed handler
+(`rmqd.handler_api.typed`) is a function, or the method `handle` of a class.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from rmqd.runtime.own_threads import call_sync_or_async
 from rmqd.runtime.plain_text import class_name
 
 Part = tuple[Callable[[], Any] | None, Callable[[], Any] | None]
-"""A start and a stop. Each may be missing, synchronous or asynchronous."""
+"""The start and stop functions of a part of a handler. Each may be None, synchronous or asynchronous."""
 
 
 def with_parts(handler: LoadedHandler, parts: Sequence[Part]) -> LoadedHandler:
-    """Return a handler whose parts start before it in order, and stop after it in reverse order.
+    """Return the handler with parts that start before the handler in order, and stop after it in reverse order.
 
-    If a start fails, the parts before it are stopped. If a stop fails, the others are stopped before it is raised.
+    If a start fails, the started parts are stopped. If a stop fails, the other parts are stopped before it is raised.
     """
     own: Part = (handler.start, handler.stop)
     known = [part for part in (*parts, own) if any(part)]
@@ -79,7 +79,7 @@ class TypedForm:
 
     @classmethod
     def of(cls, handler: TypedHandler, *, is_bound: bool) -> TypedForm:
-        """Check a typed handler. Raises PluginFaultError."""
+        """Check a typed handler. `is_bound`: whether it has no parameter `self`. Raises PluginFaultError."""
         if is_generator_function(handler.function):
             raise plugin_fault("the plugin is a typed handler with yield, which would never run; remove yield")
         try:
@@ -89,12 +89,12 @@ class TypedForm:
             raise plugin_fault(str(error)) from error
 
     def takes_options(self, handler: TypedHandler) -> bool:
-        """Return whether the function, or one of its dependencies, takes the handler's options."""
+        """Return whether the handler's function, or one of its dependencies, takes the handler's options."""
         return any(True for _ in self._functions_with_options(handler))
 
     def options_model(self, handler: TypedHandler, own: type[BaseModel] | None = None) -> type[BaseModel] | None:
-        """Return the options model in the annotations of the function and its dependencies. `own` is the model of its
-        class. Raises PluginFaultError if they differ, because all get the same options.
+        """Return the options model of the handler's function, its dependencies and its class (`own`); None without a
+        model. Raises PluginFaultError if the models differ, because all receive the same options.
         """
         models = [own] if own is not None else []
         for function, names in self._functions_with_options(handler):
@@ -111,7 +111,7 @@ class TypedForm:
         return common
 
     def loaded(self, name: str, handler: TypedHandler, options: Any, own: Part = (None, None)) -> LoadedHandler:
-        """Return the handler of batches. A method is already bound, and `own` are the start and stop of its class."""
+        """Return the handler as a function of batches. A method must be bound; `own` are its class's start and stop."""
         is_coroutine, form = is_async(handler.function), self.form
         dependencies = Dependencies(form.dependencies, options, in_loop=is_coroutine)
         if form.named("options") is not None:
@@ -140,7 +140,7 @@ def _check_payload(name: str, payload: object) -> None:
     raise_returned_decision(payload)
     if isinstance(payload, Awaitable):
         if isinstance(payload, Coroutine):
-            payload.close()  # a coroutine that never started; Python would warn about it later, at another place
+            payload.close()  # otherwise Python would warn about the coroutine later, at another place
         raise HandlerNotAwaitedError(
             f"decode of the handler {name} returned a {class_name(payload)} instead of a payload; write decode with "
             "`def`, and finish its work before it returns"
@@ -152,16 +152,16 @@ _ACCEPTED = "a function of (batch) or (batch, options), or a class with handle(s
 
 @dataclass(frozen=True, slots=True)
 class CallLimit:
-    """How many calls at once a handler really works on. Further calls wait inside the handler."""
+    """The number of calls that a handler works on concurrently. Additional calls wait inside the handler."""
 
     option: str
-    """The option with this limit."""
+    """The name of the option with this limit."""
     calls: int
 
 
 @dataclass(frozen=True, slots=True)
 class HandlerPlugin:
-    """A plugin whose form was checked. It is imported, but none of its functions has run."""
+    """A handler plugin whose form was checked. Its module is imported, but the plugin was not called."""
 
     name: str
     target: Callable[..., Any]
@@ -170,7 +170,7 @@ class HandlerPlugin:
 
     @classmethod
     def of(cls, name: str, target: object) -> HandlerPlugin:
-        """Check the object of an entry point. Raises PluginFaultError if it is not a handler."""
+        """Check the imported object `target`. Raises PluginFaultError if it is not a handler."""
         refuse_unbound(name, target, "name the class: {owner}")
         if inspect.isclass(target):
             return cls(name, target, *_class_form(target))
@@ -186,13 +186,13 @@ class HandlerPlugin:
         raise _misfit(f"is {with_article(type(target).__name__)}, not a handler")
 
     def call_limit(self, options: Any) -> CallLimit | None:
-        """Return the limit that a class names in `calls_limited_by`. `options` were validated."""
+        """Return the limit that a class names in `calls_limited_by`; None without it. `options` must be validated."""
         name = getattr(self.target, "calls_limited_by", None)
         calls = getattr(options, name, None) if isinstance(name, str) else None
         return CallLimit(name, calls) if isinstance(name, str) and isinstance(calls, int) else None
 
     def load(self, options: Any) -> LoadedHandler:
-        """Create the handler. `options` were validated. Raises PluginFaultError if its constructor fails."""
+        """Create the handler with validated options. Raises PluginFaultError if its constructor fails."""
         if isinstance(self.target, TypedHandler):
             assert self.typed is not None
             return self.typed.loaded(self.name, self.target, options)
@@ -264,13 +264,13 @@ def _check_room(name: str, target: Callable[..., Any], arguments: int, form: str
 
 
 def _check_plain(name: str, target: Callable[..., Any], place: int) -> None:
-    """Raise PluginFaultError for a function that cannot handle a batch, which it gets as its argument at `place`."""
+    """Raise PluginFaultError if a function cannot take a batch as its positional argument with the index `place`."""
     if is_generator_function(target):
         raise _misfit(f"is a {name} with yield, which would never run")
     if hides_typed_handler(target):
         raise _misfit(f"is a {name} with a decorator or partial around @rmqd.handler, which must be outermost")
     step = "loop over the messages of the batch, or decode their bodies with @rmqd.handler(json=...)"
-    # a wrapper may show the parameters of the function that it wraps
+    # a decorated function is not checked, because its signature may be that of the wrapped function
     for batch in [] if hasattr(target, "__wrapped__") else parameters_of(target)[place : place + 1]:
         if batch.name == "options" or not takes_batch(target, batch):
             shown = "" if batch.annotation is batch.empty else f": {type_name(batch.annotation)}"

@@ -1,6 +1,6 @@
-"""Loads a configuration that can run, and converts a group's configuration to the engine's options.
+"""Loads a configuration with its plugins, and converts a group's configuration to the engine's options.
 
-The keys that the engine reads (`GroupKeys`) are copied. This module only defines the other options.
+Keys with the same name and value in both (`GroupKeys`) are copied. This module converts the other keys.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def load_runnable(
     groups: Collection[str] = (),
     environ: Mapping[str, str] = os.environ,
 ) -> RootConfig:
-    """Load a configuration as `load_config` does, and check the plugins of its groups. Raises ConfigError with all
-    problems.
+    """Load a configuration as `load_config` does, import the groups' plugins, and validate their options.
 
-    The plugins of all groups, or of the groups in `groups`, are imported, and their options are validated.
+    `groups` limits the check of plugins to these groups; if it is empty, the plugins of all groups are checked. Raises
+    ConfigError with all problems.
     """
     return runnable(source_of(path, overrides, environ=environ), groups=groups, environ=environ)
 
@@ -51,7 +51,7 @@ def load_runnable(
 def runnable(
     source: ConfigFiles, *, groups: Collection[str] = (), environ: Mapping[str, str] = os.environ
 ) -> RootConfig:
-    """Return the checked configuration from files that were already read."""
+    """Return the configuration from files that were already read, checked as in `load_runnable`."""
     loading = ConfigProblems(source, environ)
     search_again()
     loading.add(run_findings(loading.config, groups))
@@ -59,7 +59,7 @@ def runnable(
         if not groups or name in groups:
             for load in (check_handler, check_hooks, *pipeline_loaders(group), load_strategy, load_offset_store):
                 try:
-                    load(name, group)  # imports the plugin, and runs none of it
+                    load(name, group)  # imports the plugin, but does not call it
                 except ConfigError as error:
                     for problem in error.problems:
                         if isinstance(problem, ConfigProblem):
@@ -68,15 +68,15 @@ def runnable(
 
 
 def consumer_options(config: RootConfig, group: str) -> ConsumerOptions:
-    """Return the options of a group. Raises ConfigError."""
+    """Return the engine's options for a group of a configuration. Raises ConfigError."""
     namespace = config.cluster_of(group).client.namespace
     return options_of_group(config.groups[group], group, config.state_of(group), namespace)
 
 
 def options_of_group(settings: GroupConfig, name: str, state_directory: str, namespace: str = "") -> ConsumerOptions:
-    """Return the options of a group; `name` is its key in the configuration. Raises ConfigError.
+    """Return the engine's options for a group; `name` is the group's key in the configuration. Raises ConfigError.
 
-    The `namespace` is added to the names of the group and its topics, because the engine uses the brokers' names.
+    The `namespace` is added to the names of the group and its topics, because brokers know them by the full names.
     """
     options: dict[str, Any] = {one.name: getattr(settings, one.name) for one in fields(GroupKeys)}
     circuit, records = settings.circuit_breaker, settings.deduplicate
@@ -102,7 +102,7 @@ def options_of_group(settings: GroupConfig, name: str, state_directory: str, nam
 
 
 def _failures(settings: GroupConfig) -> FailureOptions | None:
-    """Return how the group handles failures of its handler; None for the default."""
+    """Return how the group retries and dead-letters failed messages; None for the default of send-back retries."""
     retry, dead_letter_on = settings.retry, frozenset(settings.dead_letter.on)
     if not retry.in_place and not dead_letter_on:
         return None

@@ -1,7 +1,7 @@
-"""Checks for all kinds of plugins: the number of arguments, the model of the options, the options themselves.
+"""Checks for all kinds of plugins: the number of arguments, the pydantic model of the options, and the options.
 
-The paths of problems start below the key that names the plugin, such as `handler`. Typos in options are found here,
-because pydantic ignores them unless the model forbids them.
+The key paths of problems start below the key that names the plugin, such as `handler`. This module also finds unknown
+options, because pydantic ignores unknown keys unless the model forbids them.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from rmqd.runtime.value_kinds import list_example
 
 
 def unknown_options(given: object, model: object, path: KeyPath = ()) -> Iterator[tuple[KeyPath, list[str]]]:
-    """Find the keys of `given` that are not fields of the validated `model`. Yields paths and the known names.
+    """Yield the path of each key of `given` that is not a field of the validated `model`, and the known names.
 
-    Models in fields, lists and mappings are searched too. A model that sets `extra` decides about unknown keys itself,
-    and is skipped.
+    Models in fields, lists and mappings are searched too. A model with the setting `extra` is skipped, because this
+    setting decides about unknown keys.
     """
     if isinstance(model, BaseModel) and isinstance(given, Mapping):
         yield from unknown_keys(given, type(model), path)
@@ -49,7 +49,7 @@ def unknown_options(given: object, model: object, path: KeyPath = ()) -> Iterato
 def unknown_keys(
     given: Mapping[str, object], model: type[BaseModel], path: KeyPath = ()
 ) -> Iterator[tuple[KeyPath, list[str]]]:
-    """Find the unknown keys at the top level of `given`. The rest of `given` need not be valid."""
+    """Yield the path of each unknown key at the top level of `given`, and the known names. Values are not checked."""
     if "extra" in model.model_config:
         return
     known = [name for field in model.model_fields.items() for name in _names(*field)]
@@ -59,7 +59,7 @@ def unknown_keys(
 
 
 def _names(name: str, field: FieldInfo) -> list[str]:
-    """Return the keys that a field accepts: its alias and, if the model allows it, its name."""
+    """Return the keys of a field: its aliases and its name."""
     aliases = [field.alias, field.validation_alias]
     for choice in field.validation_alias.choices if isinstance(field.validation_alias, AliasChoices) else ():
         aliases.append(choice if isinstance(choice, str) else str(choice.path[0]))
@@ -73,7 +73,7 @@ def _is_list(value: object) -> bool:
 
 
 class PluginFaultError(Exception):
-    """A plugin cannot be used. `faults` has the reasons."""
+    """A plugin or its options cannot be used. `faults` are the reasons, with key paths below the plugin's key."""
 
     def __init__(self, *faults: ConfigFinding) -> None:
         super().__init__("; ".join(fault.message for fault in faults))
@@ -81,28 +81,28 @@ class PluginFaultError(Exception):
 
 
 def plugin_fault(message: str, *path: str | int, at_key: bool = False) -> PluginFaultError:
-    """Return an error with one fault. Without a path, it is about the plugin itself."""
+    """Return an error with one fault. `path` is the key of the fault below the plugin's key; by default `plugin`."""
     return PluginFaultError(ConfigFinding(path or ("plugin",), message, at_key=at_key))
 
 
 @dataclass(frozen=True, slots=True)
 class OptionsForm:
-    """Whether and how a plugin's function or constructor takes the options."""
+    """How a plugin's function or constructor takes the group's options for the plugin, if it takes them (`takes`)."""
 
     takes: bool
     name: str = ""
-    """The parameter for the options; "" if they are the last positional argument."""
+    """The name of the parameter for the options; "" if the options are passed as the last positional argument."""
     model: type[BaseModel] | None = None
     needs: int = 0
-    """How many arguments it needs before the options."""
+    """The number of required positional arguments before the options."""
     most: int = 0
-    """How many it takes before the options."""
+    """The maximum number of positional arguments before the options."""
     default: str = ""
-    """The parameter with a default at the position of the options."""
+    """A parameter in the position of the options that has a default and another name, for a hint; "" if none."""
 
     @classmethod
     def of(cls, target: Callable[..., Any], place: int) -> OptionsForm:
-        """Inspect a callable with `place` arguments before its options. Raises ValueError, as `arity` does."""
+        """Inspect a callable with `place` arguments before its options. Raises ValueError for other parameters."""
         needs, most = signatures.positional_argument_range(target, ("options",))
         taken = signatures.options_parameter(target, place)
         if taken is None:
@@ -115,7 +115,7 @@ class OptionsForm:
 
     @classmethod
     def of_function(cls, target: Callable[..., Any], place: int, expected: str) -> OptionsForm:
-        """Inspect a function of `place` arguments that may also take options. Raises PluginFaultError for any other."""
+        """Inspect a function of `place` arguments, with or without options. Raises PluginFaultError for others."""
         try:
             form = cls.of(target, place)
         except ValueError as error:
@@ -126,7 +126,7 @@ class OptionsForm:
         return form
 
     def bound(self, target: Callable[..., Any], options: Any) -> Callable[..., Any]:
-        """Return the callable with its options bound, if it takes them; the arguments before them remain."""
+        """Return the callable with its options bound, or unchanged if it takes no options. Other arguments remain."""
         if not self.takes:
             return target
         if self.name:
@@ -134,9 +134,9 @@ class OptionsForm:
         return lambda *first: target(*first, options)
 
     def validated(self, kind: str, options: dict[str, Any]) -> Any:
-        """Return the options in the plugin's form: an instance of its model, or the dict. Raises PluginFaultError.
+        """Return the options as an instance of the plugin's model, or as a dict without a model.
 
-        `options` come from the configuration; their classes show which values must not be printed.
+        The class of a configured value shows whether it must not be printed. Raises PluginFaultError.
         """
         if not self.takes:
             if options:
@@ -144,7 +144,7 @@ class OptionsForm:
                 message = f"the {kind} takes no options{hint if self.default else ''}; expected no options"
                 raise plugin_fault(message, "options", at_key=True)
             return options
-        given = map_texts(options, str)  # a plugin must not see the class of text from `${...}`
+        given = map_texts(options, str)  # to plain str, because text from `${...}` has a class of rmqd
         hide_options(options)
         if self.model is None:
             return given
@@ -161,9 +161,9 @@ class OptionsForm:
 
 
 def refuse_unbound(name: str, target: object, instead: str) -> None:
-    """Raise PluginFaultError for a method that was taken from its class: rmqd would pass a batch as `self`.
+    """Raise PluginFaultError if `target` is a method of a class, because rmqd would pass a batch as `self`.
 
-    `instead` is the next step, with `{owner}` for `module:Class`.
+    `instead` is the next step in the error, in which `{owner}` stands for `module:Class`.
     """
     function = target.function if isinstance(target, signatures.TypedHandler) else signatures.unbound_function(target)
     if owner := signatures.owner_of_unbound(function):
@@ -173,9 +173,9 @@ def refuse_unbound(name: str, target: object, instead: str) -> None:
 def model_of(
     target: Callable[..., Any], parameter: inspect.Parameter, names: Mapping[str, Any] | None = None
 ) -> type[BaseModel] | None:
-    """Return the pydantic model in a parameter's annotation; None if there is none. `names` as in `type_hint_of`.
+    """Return the pydantic model in the annotation of an options parameter; None without a model.
 
-    Raises ValueError if the annotation is another type that the options, a dict, do not have.
+    `names` are passed to `type_hint_of`. Raises ValueError if the annotation allows neither a model nor a dict.
     """
     try:
         hint = signatures.without_extras(signatures.type_hint_of(target, parameter, names))
@@ -194,7 +194,7 @@ def model_of(
 
 
 def _has_options(kind: object) -> bool:
-    """Return whether the options, a dict, may have this type."""
+    """Return whether a dict of options may be an instance of this type."""
     if kind is Any or not inspect.isclass(kind) or getattr(kind, "_is_protocol", False):
         return True
     return issubclass(kind, Mapping) or issubclass(dict, kind)
@@ -205,9 +205,7 @@ def with_article(word: str) -> str:
 
 
 def _at(options: Any, path: KeyPath) -> object:
-    """Return the configuration's value at a path; None if a step is not a key, for example if a model has several
-    forms.
-    """
+    """Return the configured value at a path; None if a step is not a key, such as the name of a union's member."""
     for step in path:
         if isinstance(options, dict):
             options = options.get(step)

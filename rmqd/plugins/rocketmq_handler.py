@@ -1,4 +1,4 @@
-"""The handler `rocketmq`: forwards copies of messages, with a hop count, in the order of their keys."""
+"""The handler `rocketmq`: forwards copies of messages to another topic or cluster, in order for each key."""
 
 from __future__ import annotations
 
@@ -25,15 +25,14 @@ from rmqd.wire.messages.properties import SHARDING_KEY, UNIQ_KEY
 from rmqd.wire.topics import wrap_namespace
 
 HOPS_PROPERTY: Final = "RMQD_HOPS"
-"""The property that counts how often a message was forwarded."""
-
+"""The message property that counts how often a message was forwarded."""
 
 MAX_HOPS: Final = 9999
-"""Higher numbers count as this one. It is above any `max_hops`, and Python limits the digits that `int` parses."""
+"""The value for longer numbers in HOPS_PROPERTY, above any `max_hops`. `int` cannot parse arbitrarily many digits."""
 
 
 def hops(message: Message) -> int:
-    """Return how often the message was forwarded before; 0 if its property is not a number."""
+    """Return how often the message was forwarded before; 0 if HOPS_PROPERTY is missing or not a number."""
     said = message.properties.get(HOPS_PROPERTY, "")
     if not (said.isascii() and said.isdigit()):
         return 0
@@ -41,7 +40,7 @@ def hops(message: Message) -> int:
 
 
 def copy_of(message: Message, topic: str) -> OutgoingMessage:
-    """Return the message for another topic, with its id, born time and own properties, and one more hop."""
+    """Return a copy of the message for `topic`, with the same id, born time and user properties, and one more hop."""
     return OutgoingMessage(
         topic,
         bytes(message.body),
@@ -52,7 +51,7 @@ def copy_of(message: Message, topic: str) -> OutgoingMessage:
 
 
 def order_key(message: Message, queue: MessageQueue, order_by: str) -> str | None:
-    """Return the key that this message shares with all messages that must stay in order; None if it needs no order."""
+    """Return the key of the messages that must stay in order with this message; None if it needs no order."""
     if order_by == "queue":
         return f"{queue.topic}@{queue.broker_name}@{queue.queue_id}"
     if order_by == "keys":
@@ -107,7 +106,7 @@ class RocketMq:
         self._served: set[str] = set()
 
     async def start(self) -> None:
-        """Start to refresh routes. An unreachable cluster does not fail the start."""
+        """Create the client of the target cluster, and refresh its routes. An unreachable cluster is not an error."""
         self._client = ClientInstance(self._options.client_options())
         self._running = asyncio.create_task(self._client.run(), name="rocketmq handler: client")
 
@@ -121,17 +120,17 @@ class RocketMq:
         until = asyncio.get_running_loop().time() + self._options.retry_for
         failures = await asyncio.gather(
             *(self._send_in_order(batch, key, messages, slots, until) for key, messages in self._lanes(batch)),
-            return_exceptions=True,  # sends that have started are not cut off
+            return_exceptions=True,  # a failed send does not cancel sends that have started
         )
         for failure in failures:
             if isinstance(failure, RmqdError):
-                # wait: the broker's failure says nothing about the message
+                # pause before the retry, because the brokers' failure is not caused by the message
                 setattr(failure, WAIT_ATTRIBUTE, MAX_SECONDS)
             if failure is not None:
                 raise failure
 
     def _lanes(self, batch: Batch) -> list[tuple[str | None, list[Message]]]:
-        """Return the messages to send, grouped by key in their order."""
+        """Acknowledge messages at the hop limit, and return the others grouped by order key, each key's in order."""
         lanes: dict[object, tuple[str | None, list[Message]]] = {}
         for message in batch:
             if hops(message) >= self._options.max_hops:
@@ -152,10 +151,10 @@ class RocketMq:
                 except (InvalidMessageError, MessageIllegalError) as error:
                     batch.dead_letter(message, error)
                 else:
-                    batch.ack(message)  # even if later messages fail
+                    batch.ack(message)  # here, so that a failure of a later message does not send this one again
 
     async def _send(self, message: Message, key: str | None, until: float) -> None:
-        """Store a copy. Retries until the event loop's time `until`, then raises the last RmqdError."""
+        """Send a copy of the message. Retry until the event loop's time `until`, then raise the last RmqdError."""
         copy = copy_of(message, wrap_namespace(self._options.topic or message.topic, self._options.client.namespace))
         selector = None if key is None else select_by_hash(key)
         loop = asyncio.get_running_loop()

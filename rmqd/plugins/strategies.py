@@ -1,16 +1,16 @@
 """Loads the plugins around a handler: middleware, hooks, allocate strategies and offset stores.
 
 *Middleware* are functions around every call of a group's handler, in the order of the configuration. A middleware takes
-the batch and `call_next`, and calls this next middleware or handler with the batch. It is a function, or a class that
-is created without arguments, with a method `__call__` and optionally `start` and `stop`. It is asynchronous around an
-asynchronous handler, and synchronous around a synchronous one. Its return value is ignored, so this module checks that
-neither it nor the handler left a coroutine that was never awaited.
+the batch and `call_next`, and calls `call_next`, the next middleware or the handler, with the batch. A middleware is a
+function, or a class that is created without arguments, with a method `__call__` and optionally `start` and `stop`. It
+is asynchronous around an asynchronous handler, and synchronous around a synchronous handler. Its return value is
+ignored. So this module checks that neither a middleware nor the handler left a coroutine that was never awaited.
 
 *Allocate strategies* are rmqd's own, or an entry point of `rmqd.allocate_strategies`: a function or a callable object
 with the signature of `AllocateMessageQueueStrategy`. Only the configured strategy is imported.
 
-*Hooks* are all entry points `rmqd.hooks` of all distributions, created once per process: an object, or a class that is
-created without arguments, with one or more of the methods `before_batch`, `after_batch` and `wants`.
+*Hooks* are all entry points `rmqd.hooks` of all distributions. A hook is an object, or a class that is created without
+arguments, with one or more of the methods `before_batch`, `after_batch` and `wants`. Each is created once per process.
 
 An *offset store* is a class, found by its entry point in `rmqd.offset_stores`, or as `module:attribute`.
 """
@@ -55,7 +55,7 @@ _ACCEPTED = "a function of (batch, call_next), or a class without arguments whos
 
 
 def middleware_faults(names: Sequence[str]) -> Iterator[ConfigFinding]:
-    """Yield the faults of middleware that are visible without creating it. Each is imported."""
+    """Import each middleware, and yield the faults that are visible without creating an instance."""
     for index, name in enumerate(names):
         try:
             _find(name)
@@ -64,7 +64,7 @@ def middleware_faults(names: Sequence[str]) -> Iterator[ConfigFinding]:
 
 
 def with_middleware(handler: LoadedHandler, names: Sequence[str]) -> LoadedHandler:
-    """Return the handler inside its middleware, the first one outermost. Raises PluginFaultError."""
+    """Return the handler wrapped in its middleware. The first middleware is outermost. Raises PluginFaultError."""
     made = [_make(index, name, in_loop=handler.is_async) for index, name in enumerate(names)]
     inside = with_result_checks(handler) if made else handler
     around = _around_async if handler.is_async else _around
@@ -105,25 +105,25 @@ def _make(index: int, name: str, *, in_loop: bool) -> Any:
 
 
 class _Passing:
-    """Which messages of a batch a middleware passes on."""
+    """The messages of a batch that a middleware passes to `call_next`."""
 
     def __init__(self, name: str, batch: Batch) -> None:
         self._name, self._batch = name, batch
-        self._passed: set[int] | None = None  # indexes; -1 if it may have passed on all messages. None before a call
+        self._passed: set[int] | None = None  # indexes, or -1 for all messages; None until call_next is called
 
     def pass_on(self, given: Batch) -> Batch:
-        """Return the undecided messages of `given`. Decisions about them apply to the middleware's batch."""
+        """Return the undecided messages of `given` as a batch, whose decisions apply to the middleware's batch."""
         if given is self._batch:
             self._passed = {-1}
-            return given.undecided()  # decisions of this middleware do not concern the next one
+            return given.undecided()  # without the messages that this middleware has decided
         places = {id(message): index for index, message in enumerate(self._batch)}
-        indexes = [places.get(id(message), -1) for message in given]  # -1 for the middleware's own messages
+        indexes = [places.get(id(message), -1) for message in given]  # -1 for messages that the middleware created
         self._passed = (self._passed or set()).union(indexes)
         is_new = not hasattr(given, "_whole") and -1 not in indexes
         return (self._batch.part(indexes) if is_new else given).undecided()
 
     def result(self, result: Any) -> Any:
-        """Return the middleware's result. Messages that it neither passed on nor decided about are retried."""
+        """Return the middleware's result, after deciding to retry the messages without a decision or a `call_next`."""
         raise_returned_decision(result)
         if self._passed is not None and -1 not in self._passed and not nobody_waits.get()():
             told = f"the middleware {self._name} did not pass on a message; to skip it, call batch.ack(message)"
@@ -155,7 +155,7 @@ async def _around_async(name: str, call: Callable[..., Any], inner: Callable[...
     forgotten = [one for one in given if inspect.getcoroutinestate(one) != inspect.CORO_CLOSED]
     for one in forgotten:
         if inspect.getcoroutinestate(one) == inspect.CORO_CREATED:
-            one.close()  # Python would warn about it later, at another place
+            one.close()  # otherwise Python would warn about the coroutine later, at another place
     if forgotten:
         raise HandlerNotAwaitedError(
             f"the middleware {name} called call_next without awaiting it, so the handler has not handled the batch; "
@@ -174,7 +174,7 @@ _EXPECTED_STRATEGY: Final = (
 
 
 def load_strategy(group: str, settings: GroupConfig, namespace: str = "") -> allocate.AllocateStrategy:
-    """Return the strategy of a group. It receives the brokers' names. Raises ConfigError with all problems."""
+    """Return the allocate strategy of a group. `namespace` is added to configured topics. Raises ConfigError."""
     name = settings.allocate_strategy
     try:
         return allocate.AllocateStrategy(name, _built_in(settings, namespace) or _installed(name))
@@ -215,7 +215,7 @@ def _check_form(where: str, strategy: Any) -> None:
     except TypeError:
         raise plugin_fault(f"{where} cannot be called with {_FORM}; {_EXPECTED_STRATEGY}") from None
     except ValueError:
-        pass  # a builtin without a signature
+        pass  # a callable without a signature, such as some builtins, cannot be checked
 
 
 HOOK_ENTRY_POINTS: Final = "rmqd.hooks"
@@ -226,7 +226,7 @@ _EXPECTED_HOOK: Final = "expected an object, or a class without arguments, with 
 
 @functools.cache
 def load_hooks() -> tuple[Hook, ...]:
-    """Return the hooks of this process in the order of their names. Raises ConfigError that names the distributions."""
+    """Return all installed hooks, ordered by name. They are created once. Raises ConfigError with all problems."""
     hooks, problems = [], []
     for name, entry_point in _entry_points().items():
         try:
@@ -239,7 +239,7 @@ def load_hooks() -> tuple[Hook, ...]:
 
 
 def hooks_of(options: ConsumerOptions) -> tuple[Hook, ...]:
-    """Return the hooks of a group. Raises ConfigError as `load_hooks` does, and for an unknown name."""
+    """Return the hooks that a group's `hooks` selects. Raises ConfigError like `load_hooks`, and for unknown names."""
     wanted = options.hooks
     if wanted == "none":
         return ()
@@ -248,7 +248,7 @@ def hooks_of(options: ConsumerOptions) -> tuple[Hook, ...]:
         return hooks
     names = [hook.name for hook in hooks]
     for name in wanted:
-        # the hook was installed after this process started, or is not installed where Spark runs
+        # a checked name is missing if the hook was installed after this process started, or not on Spark's nodes
         if name not in names:
             problem = f"{not_installed('hook', name, names)}; restart to load a hook that was installed later"
             raise ConfigError([f"groups.{options.group}.hooks: {problem}"])
@@ -256,7 +256,7 @@ def hooks_of(options: ConsumerOptions) -> tuple[Hook, ...]:
 
 
 def check_hooks(group: str, settings: GroupConfig) -> None:
-    """Raise ConfigError for hooks that a group names but that are not installed. Imports none of them."""
+    """Raise ConfigError if a group's `hooks` names a hook that is not installed. Hooks are not imported."""
     known = _entry_points()
     named = [] if isinstance(settings.hooks, str) else settings.hooks
     problems: list[object] = [
@@ -269,7 +269,7 @@ def check_hooks(group: str, settings: GroupConfig) -> None:
 
 
 def _entry_points() -> dict[str, EntryPoint]:
-    """Return all hooks by their names here, with the distribution if several have the same name."""
+    """Return the entry points of hooks by name. If several have the same name, the distribution is added to it."""
     return {
         name if len(found) == 1 else f"{name} ({_owner(one)})": one
         for name, found in installed(HOOK_ENTRY_POINTS).items()
@@ -302,7 +302,10 @@ _STORE_METHODS: Final = ("open", "close", "take", "transaction", "write")
 
 
 def load_offset_store(group: str, settings: GroupConfig) -> Callable[[], OffsetStore] | None:
-    """Return a factory for a group's custom store; None if brokers keep the offsets. Both raise ConfigError."""
+    """Return a factory of a group's custom offset store; None if brokers keep the offsets.
+
+    Raises ConfigError if the plugin cannot be used. The factory raises ConfigError if the constructor fails.
+    """
     if settings.offset_store.plugin == BROKER:
         return None
     with faults_located(group, settings, "offset_store"):

@@ -1,8 +1,8 @@
 """OpenTelemetry: a span for every handler call, in the trace of the message's producer.
 
-The extra `rmqd[otel]` installs the imports of this module, which is only used with `tracing.opentelemetry`.
-OpenTelemetry's own environment variables choose the spans and their destination. Failures of the export are logged and
-counted, without the secrets of OTEL_*_HEADERS. Attributes follow the messaging conventions
+The module is used only with `tracing.opentelemetry`, and needs the extra `rmqd[otel]`. OpenTelemetry's environment
+variables choose the spans and their destination. Failed exports are logged and counted, without the secrets in
+OTEL_*_HEADERS. The spans' attributes follow the messaging conventions
 (https://opentelemetry.io/docs/specs/semconv/messaging/rocketmq/).
 """
 
@@ -47,7 +47,7 @@ _USER_IN_URL: Final = re.compile(r"(?<=//)[^/@\s]+@")
 
 
 class _Minute:
-    """Counts events between two reports, which are at least REPORT_SECONDS apart. May be used in any thread."""
+    """Counts events between two log lines that are at least REPORT_SECONDS apart. May be used in any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -55,7 +55,7 @@ class _Minute:
         self._count = 0
 
     def add(self, count: int) -> int | None:
-        """Return the count since the last report if the next one is due; otherwise None."""
+        """Add events. Return the count since the last log line if the next line is due; otherwise None."""
         with self._lock:
             self._count += count
             now = time.monotonic()
@@ -67,7 +67,7 @@ class _Minute:
 
 
 class SdkLogHandler(logging.Handler):
-    """A log handler for OpenTelemetry's SDK: at most one line a minute, without the values of OTEL_*_HEADERS."""
+    """A log handler for OpenTelemetry's SDK. It logs one line a minute, without the values of OTEL_*_HEADERS."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -75,7 +75,7 @@ class SdkLogHandler(logging.Handler):
         self._minute = _Minute()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log a record of the SDK. Called in the thread that logged it."""
+        """Called in the thread that logged a record of the SDK."""
         if (count := self._minute.add(1)) is not None:
             log.warning("tracing.sdk_reported", text=self._cleaned(record.getMessage()), held_back=count - 1)
 
@@ -86,7 +86,7 @@ class SdkLogHandler(logging.Handler):
 
 
 def log_sdk_records() -> None:
-    """Log the SDK's log records as rmqd events from now on."""
+    """Replace the log output of OpenTelemetry's SDK by rmqd's log events. A second call does nothing."""
     sdk = logging.getLogger("opentelemetry")
     if not any(isinstance(handler, SdkLogHandler) for handler in sdk.handlers):
         sdk.addHandler(SdkLogHandler())
@@ -94,17 +94,17 @@ def log_sdk_records() -> None:
 
 
 class ReportingExporter(SpanExporter):
-    """Exports with OTLP over HTTP, configured by the variables OTEL_EXPORTER_OTLP_*. Called in a thread of the SDK."""
+    """An exporter of spans with OTLP over HTTP, configured by OTEL_EXPORTER_OTLP_*. Called in a thread of the SDK."""
 
     def __init__(self) -> None:
         self._exporter: SpanExporter = OTLPSpanExporter()
         self._minute = _Minute()
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Send spans. Spans that the collector does not accept are lost, which is logged once a minute."""
+        """Send spans to the collector. Rejected spans are lost, and logged at most once a minute."""
         try:
             result = self._exporter.export(spans)
-        except Exception as error:  # noqa: BLE001  the SDK would log its unfiltered text
+        except Exception as error:  # noqa: BLE001  the SDK would log the error with secrets
             logging.getLogger("opentelemetry.exporter").warning("%s: %s", type(error).__name__, error)
             result = SpanExportResult.FAILURE
         if result is not SpanExportResult.SUCCESS and (lost := self._minute.add(len(spans))) is not None:
@@ -116,12 +116,12 @@ class ReportingExporter(SpanExporter):
         self._exporter.shutdown()
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
-        """Return True: this exporter keeps no spans."""
+        """Return True, because this exporter does not buffer spans."""
         return True
 
 
 def _secrets() -> tuple[str, ...]:
-    """Return the values of headers in all forms: as given, as sent, and as shown in errors. Longest first."""
+    """Return the header values of OTEL_*_HEADERS, as given, as sent, and as errors show them. Longest values first."""
     found = set()
     for name in _SECRET_VARIABLES:
         text = os.environ.get(name, "")
@@ -136,7 +136,7 @@ CLOSE_SECONDS: Final = 3.0
 
 
 class Telemetry:
-    """The spans of this process. `close` sends the remaining ones."""
+    """The tracer of this process. `close` sends the remaining spans."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider
@@ -148,7 +148,7 @@ class Telemetry:
         return Hook(HOOK_NAME, spans.begin, spans.end)
 
     async def close(self) -> None:
-        """Send the remaining spans, within 3 s."""
+        """Send the remaining spans, and wait at most CLOSE_SECONDS."""
         loop = asyncio.get_running_loop()
         flushed = loop.create_future()
 
@@ -156,7 +156,7 @@ class Telemetry:
             try:
                 self._provider.force_flush()
             finally:
-                with contextlib.suppress(RuntimeError):  # the loop has ended, and no task waits for this
+                with contextlib.suppress(RuntimeError):  # the loop has ended, so no task waits for the future
                     loop.call_soon_threadsafe(flushed.cancel)
 
         # a daemon thread, so that a collector that does not respond cannot keep the process alive
@@ -167,9 +167,9 @@ class Telemetry:
 
 
 def start_telemetry() -> Telemetry:
-    """Start exporting the spans of this process, including handlers' own spans, as the variables OTEL_* configure.
+    """Start to export the spans of this process, including spans that handlers create, as OTEL_* variables configure.
 
-    An existing tracer provider is used, for example from `opentelemetry-instrument`.
+    If a tracer provider exists, for example from `opentelemetry-instrument`, its exporters are used instead.
     """
     former = trace.get_tracer_provider()
     if isinstance(former, TracerProvider):
@@ -183,17 +183,17 @@ def start_telemetry() -> Telemetry:
 
 
 def _resource() -> Resource:
-    """Return the process's attributes for every span. The user's OTEL_* variables override them."""
+    """Return the attributes that describe this process in every span. The user's OTEL_* variables override them."""
     whole = Resource({HOST_NAME: os.uname().nodename, PROCESS_PID: os.getpid()}).merge(Resource.create())
     is_named = not str(whole.attributes[SERVICE_NAME]).startswith("unknown_service")
     return whole if is_named else whole.merge(Resource({SERVICE_NAME: "rmqd"}))
 
 
 class GroupSpans:
-    """A group's spans: one for each handler call, which runs inside it.
+    """Creates a span for each handler call of a group.
 
-    A call with one message belongs to the trace of the message's sender. A call with several messages starts a new
-    trace, linked to each sender's trace.
+    A call with one message belongs to the trace of the message's producer. A call with several messages starts a new
+    trace, which is linked to the trace of each producer.
     """
 
     def __init__(self, tracer: trace.Tracer, options: ConsumerOptions) -> None:
@@ -208,7 +208,7 @@ class GroupSpans:
         }
 
     def begin(self, batch: Batch, context: HookContext) -> None:
-        """Start the span of a call. The handler runs inside it."""
+        """Called before a handler call: start a span, and make it the current span for the handler."""
         first = batch[0]
         attributes = self._attributes | {
             "messaging.consumer.group.name": context.group,
@@ -231,7 +231,7 @@ class GroupSpans:
         context.values[HOOK_NAME] = span, token
 
     def end(self, batch: Batch, context: HookContext) -> None:
-        """End the span with the results of the messages."""
+        """Called after a handler call: end the span with the decisions about the messages."""
         found: tuple[trace.Span, Any] | None = context.values.get(HOOK_NAME)
         if found is None:
             return
@@ -256,8 +256,8 @@ class GroupSpans:
             error_type = "timeout" if is_late else "cancelled"
         elif context.outcome == "failed" and error is not None:
             error_type = _name_of(type(error))
-            # like `record_exception`, but safe for texts that raise or cannot be encoded: one of these would make the
-            # export of its whole batch of spans fail
+            # `record_exception` fails if a text raises, and an unencodable text makes the export of all spans of the
+            # same batch fail, so the event is added here with safe texts
             span.add_event(
                 "exception",
                 {

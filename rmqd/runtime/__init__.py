@@ -1,1 +1,1 @@
-"""Needs of any process: clock, threads, child processes, the event loop, logs, watched files, and figures to report."""
+"""Helpers for any process: clock, threads, child processes, event loop, logs, files, and figures to report."""

@@ -1,8 +1,8 @@
 """A child process that runs a user's code: a handler, the groups of a worker, or a Spark driver.
 
-The parent sends requests, and the child answers each of them once. They are pickles after a four-byte length, on a
-socket pair that only these two processes hold. Both are the same program, started by the same user, so foreign data is
-never unpickled. The channel carries any message; the modules on both sides define the actions and their arguments.
+The parent sends requests, and the child answers each request once. Requests and answers are pickles after a four-byte
+length, on a socket pair that only these two processes hold. Both run the same program for the same user, so foreign
+data is never unpickled. The channel carries any message; its users define the actions and their arguments.
 
 Such a child may crash, hang, and start processes itself. When it crashes, or when it is killed because it hangs, it
 writes the stacks of its threads to a file in memory, which its parent reads.
@@ -47,7 +47,7 @@ class _ChildSetup:
     """The first message to every child."""
 
     import_path: tuple[str, ...]
-    """The parent's sys.path. The child is started differently, but must find the same modules."""
+    """The parent's sys.path. The child is started with another command, but must find the same modules."""
     faults: int
     """The descriptor of the file for stacks."""
 
@@ -63,7 +63,7 @@ class ChildRequest:
 
 @dataclass(frozen=True, slots=True)
 class ChildAnswer:
-    """An answer of a child. Number 0 belongs to no request: it is the child's last message."""
+    """An answer of a child to the request with the same number. Number 0 is the child's last message, not an answer."""
 
     number: int
     value: Any = None
@@ -73,7 +73,7 @@ class ChildAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ChildChannel:
-    """One end of the socket pair."""
+    """One end of the socket pair between a parent and its child."""
 
     _reader: asyncio.StreamReader
     _writer: asyncio.StreamWriter
@@ -86,8 +86,8 @@ class ChildChannel:
 
     @classmethod
     async def to_parent(cls, descriptor: int) -> tuple[Self, ChildRequest | None]:
-        """In a child: return the channel and the first request, after setting up the process; None if the parent has
-        ended.
+        """In a child: set up the process, and return the channel and the first request. The request is None if the
+        parent has ended.
         """
         os.set_inheritable(descriptor, False)
         channel = await cls.over(socket.socket(fileno=descriptor))
@@ -100,7 +100,7 @@ class ChildChannel:
         return channel, await channel.receive()
 
     def post(self, message: object) -> None:
-        """Send a message. If the other end has closed, the message is dropped, and `receive` reports that end."""
+        """Send a message. If the other end has closed, the message is dropped, and `receive` returns None."""
         if not self._writer.is_closing():  # writing would raise in uvloop
             self._writer.write(_framed(message))
 
@@ -171,7 +171,7 @@ class ChildProcess(Generic[Snapshot]):
     """The class of the values that `last_snapshot` keeps."""
     patience_seconds = 2.0  # how long `refresh` waits for an answer
     is_silent = False
-    """Whether it did not answer `refresh` in time, and has not answered since."""
+    """Whether the child did not answer `refresh` in time, and has not answered since."""
     asked_at = 0.0  # when `refresh` last sent a request (monotonic)
 
     def __init__(self, process: asyncio.subprocess.Process, channel: ChildChannel, faults: int) -> None:
@@ -182,17 +182,17 @@ class ChildProcess(Generic[Snapshot]):
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self.pid = process.pid
         self.is_gone = False
-        """Whether it has ended, or is about to end."""
+        """Whether the child has ended, or is about to end."""
         self.last_snapshot: Snapshot | None = None
         self.reading: asyncio.Future[int] = asyncio.create_task(self._read(), name=f"answers of the {self.name}")
-        """Ends with the process, and returns its exit code."""
+        """A task that ends with the process. Its result is the exit code."""
         self._watching = asyncio.create_task(self._close_what_is_left(), name=f"end of the {self.name}")
 
     @classmethod
     async def begin(cls, *command: str, is_quiet: bool = False) -> Self:
         """Start `python -m COMMAND DESCRIPTOR`. Raises ChildNotUsableError.
 
-        `is_quiet`: its output is dropped.
+        `is_quiet`: the child's standard output and error are dropped.
         """
         output = asyncio.subprocess.DEVNULL if is_quiet else None
         faults = _file_in_memory()
@@ -234,7 +234,7 @@ class ChildProcess(Generic[Snapshot]):
             self._waiting.pop(number, None)
 
     async def refresh(self, argument: object = None) -> Snapshot | None:
-        """Return a new snapshot; None if the child is silent. An unanswered request is not repeated.
+        """Return a new snapshot; None if the child is silent. While it is silent, no other request is sent.
 
         Raises ChildGoneError.
         """
@@ -254,7 +254,7 @@ class ChildProcess(Generic[Snapshot]):
     async def ask_to_start(
         self, what: str, action: str, argument: object = None, limit_seconds: float | None = START_SECONDS
     ) -> Any:
-        """Send a request of the start, which is named `what` in errors. If it fails, the process ends.
+        """Send a request that is a part of the child's start. Errors call it `what`. If it fails, the child is killed.
 
         Raises ChildNotUsableError.
         """
@@ -279,7 +279,7 @@ class ChildProcess(Generic[Snapshot]):
             self._channel.post(ChildRequest(next(self._numbers), action, argument))
 
     async def end(self) -> str | None:
-        """Ask the child to stop, and kill it if it does not. Returns the problem (to follow its name), or None."""
+        """Stop the child, and kill it if necessary. Returns the problem (to follow the child's name), or None."""
         try:
             async with asyncio.timeout(STOP_SECONDS):
                 await self.ask("stop")
@@ -309,7 +309,7 @@ class ChildProcess(Generic[Snapshot]):
                 os.kill(self.pid, STACKS_SIGNAL)
             deadline = time.monotonic() + STACKS_SECONDS
             size, last = 0, -1
-            while (not size or size != last) and time.monotonic() < deadline:  # until it has written everything
+            while (not size or size != last) and time.monotonic() < deadline:  # until all stacks are written
                 await asyncio.sleep(_POLL_SECONDS)
                 size, last = os.fstat(self._faults).st_size, size
         finally:
@@ -330,7 +330,7 @@ class ChildProcess(Generic[Snapshot]):
         return self.describe_current_end()
 
     def describe_current_end(self) -> str:
-        """Return how it ended, as far as that is already known."""
+        """Return how the child ended, as far as that is already known."""
         return describe_exit(self.reading.result()) if self.reading.done() else "closed its socket to rmqd"
 
     def __del__(self) -> None:
@@ -361,8 +361,8 @@ class ChildProcess(Generic[Snapshot]):
             self.report_silence(is_silent)
 
     async def _close_what_is_left(self) -> None:
-        """When the child has ended, kill the processes that it started, and close the socket. They may hold its other
-        end, which hides the child's end.
+        """When the child has ended, kill the processes that it started, and close the socket. These processes may hold
+        the socket's other end, so that reading it would not stop.
         """
         await self._process.wait()
         await asyncio.wait((self.reading,), timeout=OUTPUT_TIMEOUT_SECONDS)

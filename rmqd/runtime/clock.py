@@ -34,7 +34,7 @@ class Timer(Protocol):
     """A scheduled callback."""
 
     def cancel(self) -> None:
-        """Cancel the call. No effect if it was already made."""
+        """Cancel the callback. No effect if it was already called."""
 
 
 class Clock(Protocol):
@@ -44,13 +44,13 @@ class Clock(Protocol):
         """Return seconds that never decrease. Only differences are meaningful."""
 
     def wall(self) -> float:
-        """Seconds since 1970 (UTC); may jump when the machine's clock is set."""
+        """Return the seconds since 1970 (UTC). The value may jump when the machine's clock is set."""
 
     def sleep(self, seconds: float, /) -> Coroutine[Any, Any, None]:
         """Wait like asyncio.sleep, but with this clock."""
 
     def timeout(self, seconds: float | None, /) -> AbstractAsyncContextManager[object]:
-        """Return a block like asyncio.timeout: it raises TimeoutError if it takes longer; None sets no limit."""
+        """Return a context manager like asyncio.timeout: a longer block raises TimeoutError; None sets no limit."""
 
     def wait(
         self, waited_for: Iterable[F], /, *, timeout: float | None = None, return_when: str = asyncio.ALL_COMPLETED
@@ -58,7 +58,7 @@ class Clock(Protocol):
         """Wait like asyncio.wait. Returns the done and the pending awaitables."""
 
     def call_at(self, monotonic: float, callback: Callable[..., object], *args: Any) -> Timer:
-        """Schedule a callback in the running event loop for when `monotonic()` reaches this value."""
+        """Schedule a callback in the running event loop. It is called when `monotonic()` reaches this value."""
 
     def call_later(self, delay_seconds: float, callback: Callable[..., object], *args: Any) -> None:
         """Schedule a callback in the running event loop after a delay that RocketMQ prescribes, such as before a
@@ -80,16 +80,16 @@ _Key = tuple[Clock, float]  # the clock and length of a tick
 _Wait = tuple["asyncio.Future[None]", Callable[[], bool]]
 _Ticks = dict[_Key, list[_Wait]]  # the waits for the next tick
 _TICKS: Final = WeakKeyDictionary[asyncio.AbstractEventLoop, _Ticks]()
-TASKS_PER_TURN: Final = 50  # tasks between two turns of the event loop
+TASKS_PER_TURN: Final = 50  # tasks that a tick wakes before the event loop handles other events
 
 
 async def wait_for_tick(clock: Clock, seconds: float, skip: Callable[[], bool] = lambda: False) -> None:
     """Wait until the next tick, for at most `seconds`. All waits of this length in an event loop share one timer.
 
-    If `skip` returns True then, the wait continues until the next tick.
+    If `skip` returns True at the tick, the wait continues until the next tick.
 
-    For periodic checks: a process may have hundreds of groups, and each of them has several checks. A timer for each
-    wait would cost more than the check, and so would a task that is woken and finds nothing to do.
+    Use it for periodic checks. A process may have hundreds of groups with several checks each. A timer for each check
+    would cost more than the check itself, and so would waking a task that finds nothing to do.
     """
     loop = asyncio.get_running_loop()
     future = loop.create_future()
@@ -111,7 +111,7 @@ def _wake(ticks: _Ticks, key: _Key, waits: list[_Wait]) -> None:
             continue
         try:
             is_over = not skip()
-        except Exception as error:  # noqa: BLE001 a failure of the task that waits
+        except Exception as error:  # noqa: BLE001 only the task that gave this `skip` fails
             future.set_exception(error)
             continue
         if is_over:
@@ -136,7 +136,7 @@ class SystemClock:
 
     @staticmethod
     def call_at(monotonic: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
-        """Use the event loop's time, whose zero may differ from that of `monotonic`."""
+        """Schedule a callback with the event loop's clock, which may have another zero than `monotonic`."""
         return asyncio.get_running_loop().call_later(monotonic - time.monotonic(), callback, *args)
 
     @staticmethod

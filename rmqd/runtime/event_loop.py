@@ -3,9 +3,9 @@
 Garbage is also collected when the process's memory grows. A handler's `except ValueError as error: kept = error`
 creates a reference cycle of a few objects. The cycle keeps the message alive, and with it the whole pull response: a
 megabyte and more. Python's collector counts objects, and the daemon makes it run only every 50,000 objects
-(`enable_gc_after_start`), because messages create no cycles. Until then such garbage could take gigabytes. So
-memory is collected when it has grown by half, and by at least 64 MiB, since the last collection. While it does not
-grow, this costs nothing.
+(`enable_gc_after_start`), because messages create no cycles. Until then such garbage could take gigabytes. So garbage
+is also collected when memory has grown by half, and by at least 64 MiB, since the last collection. While memory does
+not grow, this costs nothing.
 
 Freed memory must also be returned to the system. Otherwise malloc keeps it, the next check cannot distinguish garbage
 from free memory, and memory grows by half again and again.
@@ -44,7 +44,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def signals_handled(on_stop: Callable[[signal.Signals], None], on_reload: Callable[[], None]) -> Iterator[None]:
     """Call `on_stop` at every SIGTERM and SIGINT, and `on_reload` at SIGHUP, from the running loop.
 
-    The previous handlers are restored when the block ends. An earlier SIGHUP is handled first.
+    The previous handlers are restored when the block ends. A SIGHUP that RememberedReload received is handled first.
     """
     loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in (*STOP_SIGNALS, signal.SIGHUP)}
@@ -76,7 +76,7 @@ CAN_READ_MEMORY: Final = _STATM.exists()
 
 
 async def collect_as_memory_grows() -> None:
-    """Watch the memory until cancelled. If the system does not show it, only wait to be cancelled."""
+    """Collect garbage when memory grows, until cancelled. If the system does not show the memory, do nothing."""
     if not CAN_READ_MEMORY:
         await asyncio.get_running_loop().create_future()
     statm = os.open(_STATM, os.O_RDONLY | os.O_CLOEXEC)
@@ -114,8 +114,8 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 Result = TypeVar("Result")
 
-# Messages create no reference cycles, so Python's default of one collection per 700 objects is wasteful; see also
-# `garbage`.
+# Messages create no reference cycles, so Python's default of one collection per 700 objects is wasteful; see also the
+# module's docstring.
 GC_THRESHOLD = 50_000 if CAN_READ_MEMORY else 2_000
 THREAD_PATIENCE_SECONDS = 0.5
 LEFTOVER_SECONDS = 1.0
@@ -141,9 +141,9 @@ SLICE_SIZE: Final = 200
 
 
 async def in_slices(items: Iterable[T], size: int = SLICE_SIZE) -> AsyncIterator[list[T]]:
-    """Yield the items in lists of `size`, with a turn of the event loop after each, so that long work blocks nothing.
+    """Yield the items in lists of `size`. The event loop runs after each list, so that long work blocks nothing.
 
-    A generator as `items` computes each item in the turn that yields it.
+    If `items` is a generator, the items of a list are computed just before the list is yielded.
     """
     rest = iter(items)
     while part := list(islice(rest, size)):
@@ -181,7 +181,7 @@ def close_loop(loop: asyncio.AbstractEventLoop, patience_seconds: float) -> None
 
 
 def run_loop_until(loop: asyncio.AbstractEventLoop, is_over: Callable[[], bool]) -> None:
-    """Run the loop until `is_over`. The code that makes it true also stops the loop.
+    """Run the loop until `is_over()` is true. The code that makes it true also stops the loop.
 
     Handlers run in this loop and may stop it, with `loop.stop()` or with a task that raises SystemExit or
     KeyboardInterrupt, which asyncio passes out of the loop. The loop then runs again and continues where it was. A
@@ -224,7 +224,7 @@ async def _ended(tasks: set[asyncio.Task[Any]], patience_seconds: float) -> None
 
 
 def _take_note(task: asyncio.Task[Any]) -> BaseException | None:
-    """Return the exception that ended a task, or None. Reading it keeps asyncio from reporting it again."""
+    """Return the exception that ended a task, or None. asyncio does not report an exception that was read."""
     return task.exception() if task.done() and not task.cancelled() else None
 
 

@@ -1,8 +1,8 @@
 """Figures: the fields of a snapshot. Each field declares once how it is merged and exported.
 
-A snapshot is a dataclass. `counter`, `gauge`, `histogram` and `figure` declare its fields, next to their types. By
-these declarations `merged` combines the snapshots of several processes, and the daemon renders /metrics, so a new
-figure is one new field.
+A snapshot is a dataclass. `counter`, `gauge`, `histogram` and `figure` declare its fields, next to their types. These
+declarations determine how `merge_two` combines snapshots of several processes, and how the daemon renders /metrics. So
+a new figure is one new field.
 
 A counter only increases. The counters of ended consumers and processes are added to the current ones, because an
 exported counter must never decrease. All other figures describe the present, and an ended process has none.
@@ -36,16 +36,16 @@ class Metric:
     from the cluster's own names, never from messages.
     """
     keys: Sequence[str] = ()
-    """The values of the label that always have a series."""
+    """The values of the label `by` that always have a series, even if their value is 0."""
     read: Callable[[Any], Any] | None = None
-    """Returns the exported value of a snapshot, if it is not the field's."""
+    """Returns the exported value of a snapshot. None exports the value of the field."""
     over_queues: Rule | None = None
     """Combines the known values of a topic's queues. Without it, the metric exists only for single queues."""
     worst: str = ""
     """The name of the metric for the queues with the greatest lag, if single queues have no series."""
 
     def value(self, snapshot: object, name: str) -> Any:
-        """Return a number or a HistogramSnapshot; with `by` a mapping from label values to them. None has no series."""
+        """Return a number or a HistogramSnapshot; with `by`, one for each label value. None is not exported."""
         value = getattr(snapshot, name) if self.read is None else self.read(snapshot)
         if self.keys and value is not None:
             return {key: value == key if isinstance(value, str) else value.get(key, 0) for key in self.keys}
@@ -92,7 +92,7 @@ def gauge(
     worst: str = "",
     **default: Any,
 ) -> Any:
-    """Declare a value of the present. The series of a text's key is 1, and the series of the other `keys` are 0."""
+    """Declare a current value. If it is a text, the series of this text is 1, and series of the other `keys` are 0."""
     return figure(rule, Metric(name, "gauge", help, tuple(by.split()), keys, read, over_queues, worst), **default)
 
 
@@ -129,13 +129,13 @@ def add_counters(one: T, past: T | None) -> T:
 
 
 def sum_of_known(values: Iterable[int | None]) -> int | None:
-    """Return the sum of the known values; None if none is known."""
+    """Return the sum of the known values; None if all values are unknown (None)."""
     found = [value for value in values if value is not None]
     return sum(found) if found else None
 
 
 def largest_known(values: Iterable[float | None]) -> float | None:
-    """Return the largest known value; None if none is known."""
+    """Return the largest known value; None if all values are unknown (None)."""
     return max((value for value in values if value is not None), default=None)
 
 
@@ -149,7 +149,7 @@ def if_known(rule: Rule) -> Rule:
 
 
 def add_each(one: dict[Any, Any], other: dict[Any, Any]) -> dict[Any, Any]:
-    """Add numbers or histograms by key."""
+    """Return the sums of the numbers or histograms in two mappings, by key."""
     total = dict(one)
     for key, value in other.items():
         if key not in total:
@@ -160,5 +160,5 @@ def add_each(one: dict[Any, Any], other: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def unique_values(one: Sequence[Any], other: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the values of both, without repetitions."""
+    """Return the values of both sequences in order, each value once."""
     return tuple(dict.fromkeys((*one, *other)))

@@ -1,8 +1,8 @@
-"""Files of local state: writing, locking and watching them. Only their owner and its group have access, whatever the
-umask.
+"""Functions that write, lock and watch files of local state. Whatever the umask, only the files' owner and group have
+access.
 
-Changes are detected by polling: it takes a millisecond for a hundred files, and also works where the system sends no
-notifications, in mounted folders of containers and on network file systems.
+Changes are detected by polling: it takes a millisecond for a hundred files, and also works if the system sends no
+notifications, for example in mounted folders of containers and on network file systems.
 
 The operating system releases a lock when its process ends, even after kill -9. So no cleanup is necessary, and the lock
 file may remain.
@@ -29,8 +29,8 @@ _LEFT_OUT: Final = {"__pycache__", "node_modules", "site-packages"}
 
 
 class FileWatch:
-    """The files with given extensions in some folders. Files that exist at the beginning are known, so only later
-    changes are reported.
+    """Watches the files with given extensions in some folders. Only changes after the creation of the watch are
+    reported.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class FileWatch:
         endings: Sequence[str] = (".py",),
         before: FileWatch | None = None,
     ) -> None:
-        """`below` are folders with all their subfolders; `inside` are folders without them.
+        """`below` are folders that are watched with all subfolders; `inside` are folders without their subfolders.
 
         The new watch adopts the state of `before`, so it also returns changes that `before` has not returned.
         """
@@ -109,11 +109,11 @@ def make_folder(path: Path) -> None:
 
 
 def open_file(path: Path | str, flags: int) -> int:
-    """Return a descriptor of a file, which is created if the flags say so. Removes other users' permissions."""
+    """Return the descriptor of a file opened with `flags` of os.open. Removes permissions that FILE_MODE lacks."""
     descriptor = os.open(path, flags, FILE_MODE)
     mode = os.fstat(descriptor).st_mode & 0o777
     if mode & ~FILE_MODE:
-        with suppress(OSError):  # the file has another owner, or the disk has no modes
+        with suppress(OSError):  # the file has another owner, or the file system has no permissions
             os.fchmod(descriptor, mode & FILE_MODE)
     return descriptor
 
@@ -152,9 +152,9 @@ _turn = threading.Lock()
 
 
 def lock_file(path: Path) -> None:
-    """Lock a file and create it if it is missing. A lock that this process already holds stays.
+    """Lock a file until this process ends, and create the file if it is missing. Locking it again has no effect.
 
-    Raises InUseError if another process holds it, and OSError if it cannot be locked at all.
+    Raises InUseError if another process holds the lock, and OSError if the file cannot be locked at all.
     """
     path = path.resolve()
     with _turn:
@@ -171,9 +171,9 @@ def check_unlocked(path: Path) -> None:
 
 
 def _locked(path: Path) -> int:
-    """Return a descriptor that holds the lock. Executed child processes do not inherit it.
+    """Return a descriptor that holds the lock. Executed child processes do not inherit the descriptor.
 
-    It is opened for reading if that is sufficient: a file open for writing prevents its disk from becoming read-only.
+    The file is opened only for reading if possible: a file open for writing keeps its disk from becoming read-only.
     """
     descriptor = open_file(path, os.O_RDONLY | os.O_CREAT)
     try:
@@ -205,7 +205,7 @@ def _write_owner(path: Path) -> None:
 
 
 def _let_go() -> None:
-    """Close the inherited descriptors in a forked child, which would keep the lock after the parent's end."""
+    """Called in a forked child: close the inherited descriptors, which would keep the locks after the parent's end."""
     for descriptor in _held.values():
         os.close(descriptor)
     _held.clear()
@@ -218,7 +218,7 @@ MAX_FILE_BYTES: Final = 1 << 20
 
 
 def read_small_file(path: Path) -> bytes:
-    """Read a file, up to one byte more than allowed. Raises OSError, also if it is not a regular file.
+    """Read a file, up to one byte more than MAX_FILE_BYTES. Raises OSError, also if it is not a regular file.
 
     Only regular files are read, because opening a pipe waits for a writer, and reading a device may never end.
     """

@@ -73,7 +73,7 @@ class Histogram:
             raise ValueError(f"histogram bounds are not in ascending order: {self.bounds}")
         self._counts = [0] * (len(self.bounds) + 1)
         self._sum = 0.0
-        self._snapshot: HistogramSnapshot | None = None  # contains all values so far
+        self._snapshot: HistogramSnapshot | None = None  # None if a value was observed since the last snapshot
 
     def observe(self, value: float, count: int = 1) -> None:
         """Count `value`, `count` times."""
@@ -82,7 +82,7 @@ class Histogram:
         self._sum += value * count
 
     def snapshot(self) -> HistogramSnapshot:
-        """Return the counts so far, as an immutable value; the same one until the next value."""
+        """Return the counts so far. The immutable snapshot is reused until the next value is observed."""
         if self._snapshot is None:
             self._snapshot = HistogramSnapshot(self.bounds, tuple(self._counts), self._sum)
         return self._snapshot

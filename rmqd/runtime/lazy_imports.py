@@ -77,7 +77,7 @@ _FINDER: Final = LazyFinder()
 
 @contextmanager
 def import_lazily() -> Iterator[None]:
-    """Import modules of rmqd when they are first used. For the main thread, at the start of a process."""
+    """Delay imports of rmqd's modules in the block until their first use. Only for the main thread, at the start."""
     sys.meta_path.insert(0, _FINDER)
     try:
         yield

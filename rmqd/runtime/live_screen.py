@@ -15,7 +15,7 @@ from rich.text import Text
 
 
 class AlternateScreen:
-    """The terminal while a command draws one picture over the other. `stop` restores the previous content."""
+    """The terminal while a command draws pictures on it, one after another. `stop` restores the previous content."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._console = Console(file=stream, force_terminal=True, highlight=False, markup=False, emoji=False)
@@ -23,7 +23,7 @@ class AlternateScreen:
 
     @property
     def size(self) -> tuple[int, int]:
-        """The width and the height of the terminal."""
+        """The width and the height of the terminal, in characters."""
         return self._console.size
 
     @property
@@ -32,7 +32,7 @@ class AlternateScreen:
         return self._console.options.ascii_only
 
     def start(self, text: str = "") -> None:
-        """Take the terminal. Raises OSError if it is closed."""
+        """Switch the terminal to its alternate screen and show `text`. Raises OSError if the terminal is closed."""
         self._live = Live(
             Text(text),
             console=self._console,
@@ -50,13 +50,13 @@ class AlternateScreen:
                 self._live.stop()
 
     def show(self, picture: RenderableType) -> None:
-        """Draw over the last picture. Raises OSError if the terminal is closed."""
+        """Draw `picture` over the last picture. Raises OSError if the terminal is closed."""
         assert self._live is not None
         self._live.update(picture, refresh=True)
 
 
 def fill_screen(lines: Sequence[Text], end: Sequence[Text], height: int) -> Group:
-    """Return a picture that fills the terminal's height: lines at the top, and others at its end."""
+    """Return a picture that fills the terminal's height: `lines` at the top, and `end` at the bottom."""
     room = max(0, height - len(end))
     shown = [*lines[:room], *([Text()] * (room - len(lines))), *end]
     for line in shown:

@@ -24,8 +24,8 @@ IDLE_SECONDS: Final = 30.0
 nobody_waits: Final[contextvars.ContextVar[Callable[[], bool]]] = contextvars.ContextVar(
     "nobody_waits", default=lambda: False
 )
-"""Returns, in a thread that calls a handler, whether the call was abandoned, for example because it expired. The
-messages that it has not begun are then handled by another call.
+"""A function that returns, in a thread that calls a handler, whether the call was abandoned, for example because it
+expired. Another call then handles the messages that the abandoned call has not begun.
 """
 
 
@@ -69,7 +69,7 @@ async def _called_in(thread: _OwnThread, function: Callable[[], T]) -> T:
         value: T = result
         return value
     finally:
-        del error  # its traceback refers to this frame: only the garbage collector would free them
+        del error  # its traceback refers to this frame, so only the garbage collector could free both
 
 
 async def call_sync_or_async(function: Callable[[], Any]) -> Any:
@@ -102,7 +102,7 @@ class _OwnThread(threading.Thread):
             except queue.Empty:
                 try:
                     _idle.remove(self)
-                except ValueError:  # another caller has just taken this thread, or it belongs to one caller
+                except ValueError:  # a caller has just taken this thread, or the thread belongs to a SingleThread
                     continue
                 return
             if work is None:
@@ -113,7 +113,7 @@ class _OwnThread(threading.Thread):
                 _idle.append(self)
 
 
-# each operation on it is atomic, because loops in several threads take threads from it
+# Each operation on this list is atomic, because event loops in several threads take threads from the list.
 _idle: Final[list[_OwnThread]] = []
 os.register_at_fork(after_in_child=_idle.clear)  # threads do not survive a fork
 
@@ -131,6 +131,6 @@ def _call(
 
 
 def set_result_or_exception(future: asyncio.Future[Any], result: object) -> None:
-    """Set a result, which may be an exception: `set_exception` refuses some, and asyncio may report them."""
+    """Set a result, which may be an exception. `set_exception` refuses some exceptions, and asyncio may report them."""
     if not future.done():
         future.set_result(result)

@@ -4,7 +4,7 @@ These functions never raise, regardless of the object's own methods, and their r
 terminal obeys escape sequences, and text after a line break looks like another log line: foreign text must not do
 either.
 
-Errors may also quote secrets of the configuration: `hidden` removes the secrets that this process knows.
+Errors may also quote secrets of the configuration: `hide_secrets` removes the secrets that this process knows.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _name_of: Final[Callable[[type], str]] = type.__dict__["__name__"].__get__
 
 
 class RemoteFailure:
-    """Mixed into exceptions that stand for an exception of another process. Has the traceback that Python printed
-    there.
+    """A mixin for exceptions that represent an exception of another process. `told_traceback` is the traceback that
+    Python printed in that process.
     """
 
     told_traceback = ""
@@ -39,7 +39,7 @@ def class_name(value: object) -> str:
 
 
 def text_of(value: object, make: Callable[[Any], str] = str) -> str:
-    """Return the object's `str` or `repr` (`make`); the name of its class if that raises."""
+    """Return the object's `str` or `repr` (`make`); a text with the name of its class if `make` raises."""
     try:
         text = str.__str__(make(value))  # a plain string, also if the result's class inherits from str
     except BaseException:  # noqa: BLE001  foreign code, whose failure must not matter
@@ -125,8 +125,8 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Like `printable`, but keep line breaks, and indent all lines after the first, so that none looks like a log
-    line.
+    """Return the text like `printable`, but keep line breaks, and indent all lines after the first, so that no line
+    looks like a log line.
     """
     return re.sub(_UNSAFE_BUT_LINES, _escaped, text).replace("\n", "\n    ")
 
@@ -172,20 +172,20 @@ _URL: Final = (
 _SIGNS: Final = (
     "pass", "pwd", "secret", "token", "credential", "access", "api", "private", "account", "shared", "auth", "bearer",
     "basic",
-)  # fmt: skip  # one is in every match of both patterns
+)  # fmt: skip  # every match of _IN_TEXT or _CREDENTIALS contains one of these words
 _USER_OF_URL: Final = r"(?<=://)[^/?#\s]*@"
 _LIKE_A_KEY: Final = r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[^\s/:.]{8,}"  # matches keys, but no words, hosts or paths
 _MIN_CHARACTERS: Final = 4  # shorter texts are not hidden, because they occur in too many other texts
 _UNIQUE_CHARACTERS: Final = 8  # shorter secrets, and numbers, are only hidden as whole words
 _SETTING: Final = r"[+-]?[\d.]{1,7}[a-zA-Z]{0,3}|true|false|none|null"  # values of `max_tokens` or `token_ttl`
 known_secrets: Final[dict[str, str]] = {}
-"""The replacements of this process's secrets in texts, by the secret."""
+"""The replacement of each secret that this process hides in texts, by the secret."""
 
 
 def hide_secret(secret: object, shown: str = HIDDEN) -> str:
-    """Return the replacement of a secret, which `hidden` from now on applies to every text in this process.
+    """Return the replacement of a secret. From now on, `hide_secrets` replaces the secret in every text of the process.
 
-    It is also hidden as a URL, Python or JSON would write it.
+    It also replaces the secret in the form that a URL, Python or JSON has.
     """
     text = str(secret)
     written = quote(text, safe="", errors="replace"), unquote(text), repr(text)[1:-1], json.dumps(text)[1:-1]
@@ -198,7 +198,7 @@ def hide_secret(secret: object, shown: str = HIDDEN) -> str:
 def hide_possible_secret(value: str) -> str:
     """Return HIDDEN for a value that may be a secret, such as one from an environment variable.
 
-    It is only hidden in other texts if it looks like a key: an operator needs the names of tables and hosts.
+    Other texts hide the value only if it looks like a key, because an operator needs the names of tables and hosts.
     """
     hide_secrets_of_setting(value)
     return hide_secret(value) if re.fullmatch(_LIKE_A_KEY, value) else HIDDEN

@@ -1,7 +1,7 @@
 """Imports structlog without rich and greenlet. Import this module before structlog in every main program.
 
-structlog uses both if they are installed. Importing rich takes as long as the rest of the start, and greenlet needs
-1 MB of memory, for thread-local values that rmqd does not use.
+structlog imports both packages if they are installed. Importing rich takes as long as the rest of the start, and
+greenlet needs 1 MB of memory, for thread-local values that rmqd does not use.
 """
 
 from __future__ import annotations

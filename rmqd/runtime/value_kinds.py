@@ -99,7 +99,7 @@ class SubstitutedText(str):
 
 
 def value_error(what: str, accepted: str) -> PydanticCustomError:
-    """Return an error with the problem of a value, and the expected form."""
+    """Return an error with the problem of a value (`what`), and the expected form (`accepted`)."""
     from pydantic_core import PydanticCustomError
 
     return PydanticCustomError("rmqd", "{text}", {"text": f"{what}; expected {accepted}"})
@@ -122,13 +122,13 @@ def show_value(value: object) -> str:
 
 
 def list_example(value: object) -> str:
-    """Return an example of a list for an error about a single value: with the value itself, if it may be shown."""
+    """Return an example of a list, for an error about a value that is not a list; with the value if it may be shown."""
     given = None if isinstance(value, SubstitutedText | bool) or not isinstance(value, str | int) else str(value)
     return f"[{given}]" if given is not None and _BARE_WORD.fullmatch(given) else "[a, b]"
 
 
 class ValueKind:
-    """A check with a JSON Schema. The subclasses are the kinds of value."""
+    """A kind of value in the configuration: how it is checked, and its JSON Schema."""
 
     secret: bool = False
 
@@ -173,7 +173,7 @@ def key(default: object, meaning: str, kind: ValueKind | None = None, *, live: b
 
 
 def with_kinds(options: type[T]) -> type[T]:
-    """Annotate the fields of a dataclass with the values that each accepts. Pydantic models can then inherit them."""
+    """Annotate each field of a dataclass with its kind of value, so that pydantic models can inherit the fields."""
     hints = get_type_hints(options)
     for name, declared in options.__dataclass_fields__.items():  # type: ignore[attr-defined]
         kind, about = declared.metadata["key"]
@@ -189,7 +189,7 @@ def key_of_field(field_name: str) -> str:
 
 @dataclass(eq=False, repr=False)
 class Integer(ValueKind):
-    """A whole number in a range. `also` are values outside the range with a special meaning, such as -1 for none.
+    """A whole number in a range. `also` has values outside the range with a special meaning, such as -1 for no limit.
 
     `word` is a text that is allowed instead of a number.
     """
@@ -258,7 +258,7 @@ class Flag(ValueKind):
 
 @dataclass(eq=False, repr=False)
 class Text(ValueKind):
-    """Text. `rule` may restrict it."""
+    """A text. `rule` returns whether a text is valid."""
 
     accepted: str = "text"
     rule: Callable[[str], bool] | None = None
@@ -272,7 +272,7 @@ class Text(ValueKind):
             quote = ", in quotes" if isinstance(value, int | float) else ""
             raise value_error(f"{shown} is not text", f"{self.accepted}{quote}")
         if "\0" in value:
-            # names of files, hosts and topics never contain it
+            # names of files, hosts and topics never contain NUL
             raise value_error(f"{shown} has a NUL character", self.accepted)
         if self.rule is not None and not self.rule(value):
             raise value_error(f"{shown} is not valid", self.accepted)
@@ -304,7 +304,7 @@ class Choice(ValueKind):
 
 @dataclass(eq=False, repr=False)
 class Duration(ValueKind):
-    """A duration in seconds. The value and the limits have a unit."""
+    """A duration. The written value and the limits have a unit; the checked value is in seconds."""
 
     minimum: str
     maximum: str = ""
@@ -333,7 +333,7 @@ class Duration(ValueKind):
 
 @dataclass(eq=False, repr=False)
 class Size(ValueKind):
-    """A size in bytes. The value and the limits have a unit; `unlimited` also allows -1."""
+    """A size. The written value and the limits have a unit; the checked value is in bytes. `unlimited` allows -1."""
 
     minimum: str
     maximum: str
@@ -364,7 +364,7 @@ class Size(ValueKind):
 
 @dataclass(eq=False, repr=False)
 class HookNames(ValueKind):
-    """`all`, `none`, or a list of names. They are compared with the installed hooks only when the group should run."""
+    """`all`, `none`, or a list of hooks' names. Whether the hooks are installed is checked only when the group runs."""
 
     def check(self, value: object) -> str | tuple[str, ...]:
         if isinstance(value, str) and value in ("all", "none"):
@@ -385,7 +385,7 @@ def or_substituted(*choices: dict[str, Any]) -> dict[str, Any]:
 
 
 def _substituted(value: object, make: Callable[[str], T]) -> object:
-    """Return the number in a text from `${...}`, if it is one. Other values are unchanged."""
+    """Return the number in a text from `${...}`, if the text is a number. Return other values unchanged."""
     with contextlib.suppress(ValueError):
         return make(value) if isinstance(value, SubstitutedText) else value
     return value

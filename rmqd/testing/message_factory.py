@@ -50,12 +50,12 @@ def make_message(
     min_offset: int | None = None,
     max_offset: int | None = None,
 ) -> Message:
-    """Create a message as a handler gets it. Fields have RocketMQ's names. By default it is like a message sent now.
+    """Create a message as a handler receives it. Parameters have RocketMQ's names. By default it was sent just now.
 
-    `queue_offset` increases from message to message. `min_offset` and `max_offset` are the queue's ends; None as for a
-    message that was not pulled. Timestamps are milliseconds since 1970. Raises InvalidMessageError if a broker could
-    not store the message, or if a consumer could not read its body. An example is a plain body with the `sys_flag` of a
-    compressed one.
+    By default `queue_offset` increases with each message. `min_offset` and `max_offset` are the queue's ends; None, as
+    in a message that was not pulled. Timestamps are milliseconds since 1970. Raises InvalidMessageError if a broker
+    could not store the message, or if a consumer could not read its body, for example because `sys_flag` says that a
+    plain body is compressed.
     """
     now = time.time()
     properties = as_properties(properties or {})
@@ -93,10 +93,10 @@ def make_batch(
     auto_commit: bool = True,
     revoked: bool = False,
 ) -> Batch:
-    """Create a batch as a handler gets it. Afterwards `batch.decisions()` returns the decisions by the message's index.
+    """Create a batch for a handler. After the call, `batch.decisions()` has the decisions by index of the message.
 
-    The messages must be of one queue; without any, one is created. In an orderly group `revoked` means that the queue's
-    lock is lost, and with `auto_commit=False` the batch has `commit()` and `rollback()`. Raises ValueError.
+    All messages must be from one queue, else it raises ValueError. Without messages, one is created. In an orderly
+    group, `revoked` means that the queue's lock is lost, and `auto_commit=False` enables `commit()` and `rollback()`.
     """
     messages = messages or (make_message(),)
     queues = dict.fromkeys(message.message_queue for message in messages)
@@ -115,7 +115,7 @@ def make_batch(
 
 
 def as_bytes(body: Body) -> bytes:
-    """Return the body as it is sent. Raises TypeError if the value cannot be a body."""
+    """Return the bytes to send for a body. Raises TypeError if the value cannot be a body."""
     if isinstance(body, str):
         return body.encode()
     if isinstance(body, bytes | bytearray | memoryview):
@@ -128,7 +128,7 @@ def as_bytes(body: Body) -> bytes:
 
 
 def as_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties as they are sent. Raises TypeError if a value is not text."""
+    """Return a copy of the properties. Raises TypeError if a value is not text."""
     for name, value in properties.items():
         if not isinstance(value, str):
             raise TypeError(f"property {name!r} cannot be {type(value).__name__}; expected text")

@@ -1,4 +1,4 @@
-"""Tests for the guarantees of every offset store. The test class of a custom store inherits them."""
+"""Tests of the guarantees of every offset store. The test class of a custom store inherits `OffsetStoreSuite`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from rmqd.errors import OffsetStoreError
 from rmqd.offset_stores import OffsetStore, StoredProgress, StoredQueue
 
-SHORT_SECONDS = 0.2  # long enough to show that a task which acquires a queue waits for the commit
+SHORT_SECONDS = 0.2  # long enough to show that `take` waits for the previous owner's running commit
 
 
 def _with_two_stores(check: Callable[..., Any]) -> Callable[[OffsetStoreSuite], None]:
@@ -30,18 +30,18 @@ def _with_two_stores(check: Callable[..., Any]) -> Callable[[OffsetStoreSuite], 
 
 
 class OffsetStoreSuite:
-    """The base of a test class for a store. The test class creates the store and defines an effect."""
+    """The base of a test class for an offset store. The subclass creates stores, and defines an effect to commit."""
 
     def make_store(self) -> OffsetStore:
-        """Return a store that is not open yet. All stores of a test share their data."""
+        """Return a new store that is not open yet. All stores that one test creates must share their data."""
         raise NotImplementedError
 
     async def add(self, connection: Any, name: str) -> None:
-        """Make an effect with a transaction's connection."""
+        """Write an effect with this name, with the connection of an open transaction."""
         raise NotImplementedError
 
     async def has(self, connection: Any, name: str) -> bool:
-        """Return whether the effect was committed, as seen by another transaction's connection."""
+        """Return whether the effect with this name was committed. `connection` belongs to another transaction."""
         raise NotImplementedError
 
     @_with_two_stores
@@ -89,7 +89,7 @@ class OffsetStoreSuite:
     async def test_who_takes_a_queue_learns_of_a_commit_that_is_under_way(
         self, former: OffsetStore, store: OffsetStore, queue: StoredQueue
     ) -> None:
-        """The commit may also fail."""
+        """Whether the commit succeeds or fails, `take` must return the matching progress."""
         await former.take(queue, "a")
         with contextlib.suppress(OffsetStoreError):
             async with former.transaction() as connection:

@@ -1,4 +1,4 @@
-"""The pytest plugin, with the entry point `rmqd`. Only this module is loaded before a test uses a fixture."""
+"""The pytest plugin of rmqd, with the entry point `rmqd`. It imports other modules only when a test uses a fixture."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def make_batch() -> Callable[..., Batch]:
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> CasesFile | None:
-    """Collect each case of a file `NAME.cases.yaml` as a test, as `rmqd test` runs it."""
+    """Collect each case of a file `NAME.cases.yaml` as a test, which runs as with `rmqd test`."""
     return CasesFile.from_parent(parent, path=file_path) if file_path.name.endswith(".cases.yaml") else None
 
 

@@ -1,4 +1,4 @@
-"""A RocketMQ for one test: an embedded broker in the event loop of a separate thread, and functions for tests."""
+"""A RocketMQ for one test: an embedded broker in the event loop of a separate thread, and methods that tests call."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-GRACE_SECONDS: Final = 10.0  # how much longer than its timeout a call may take, if a handler ignores it
+GRACE_SECONDS: Final = 10.0  # extra time after a run's timeout, for a handler that ignores its cancellation
 END_SECONDS: Final = 5.0
 
 
 class LoopBlockedError(RuntimeError):
-    """Code that runs in the event loop blocks it. The text shows the code's location."""
+    """Code in the event loop blocks the loop. The text shows the location of this code."""
 
 
 class BackgroundLoop:
-    """Runs coroutines for other threads, between `start` and `close`."""
+    """An event loop in its own thread. Other threads run coroutines in it during the `with` block."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -67,10 +67,10 @@ class BackgroundLoop:
         self._thread.join(END_SECONDS)
 
     def run(self, work: Callable[[], Coroutine[Any, Any, T]], timeout_seconds: float) -> T:
-        """Run a coroutine to its end. Returns its result, or raises its exception.
+        """Run the coroutine that `work` creates. Returns its result, or raises its exception.
 
-        The coroutine must end within `timeout_seconds` by its own timeout. Raises LoopBlockedError if it runs for much
-        longer, and RuntimeError if called in the loop's own thread, where it would wait forever.
+        The coroutine must limit itself to `timeout_seconds`. Raises LoopBlockedError if it exceeds this limit by
+        `GRACE_SECONDS`, and RuntimeError if called in the loop's own thread, which would wait forever.
         """
         if threading.current_thread() is self._thread:
             raise RuntimeError(
@@ -125,7 +125,7 @@ RUN_SECONDS: Final = 30.0
 class RocketMQ:
     """A name server and a broker in memory, for the duration of a `with` block. Methods may be called in any thread.
 
-    An async handler runs in the broker's event loop, so it must call `await asyncio.to_thread(rocketmq.send, ...)`.
+    Methods block the event loop, so an async handler must call `await asyncio.to_thread(rocketmq.send, ...)`.
     """
 
     def __init__(self, options: EmbeddedOptions | None = None) -> None:
@@ -180,8 +180,8 @@ class RocketMQ:
     ) -> SendResult:
         """Send a message. Returns its position: `msg_id`, `queue`, `queue_offset`.
 
-        Queues take turns, unless `queue_id` or `sharding_key` selects one. A missing topic is created with 4 queues, as
-        by RocketMQ. Raises the RmqdError of a refusal.
+        Messages are distributed to the queues in turn, unless `queue_id` or `sharding_key` selects a queue. A missing
+        topic is created with 4 queues, as in RocketMQ. Raises RmqdError if the message is refused.
         """
         message = OutgoingMessage(
             topic,
@@ -232,21 +232,21 @@ class RocketMQ:
     ) -> RunResult:
         """Run a group until nothing is left to do, including retries and delayed messages, and stop it.
 
-        With `until` the run ends when that returns a true value, which must happen before nothing is left to do.
+        With `until`, run until it returns a true value. Raises RmqdError if nothing is left to do before that.
 
-        With `chaos` the handler is called again with its messages: repeated, cancelled, expired, and in other orders of
-        queues, to check that the resulting state is the same. `state` returns this state, by default the handler's
-        memory in this process; `reset` restores it. Raises NotRepeatableError, an AssertionError, with the shortest
-        history that has another result. `chaos="kills"` also runs the handler in processes that are killed: they import
-        it again, so the test's mocks and monkeypatches do not exist there.
+        `chaos` checks that the handler's effect is repeatable: it calls the handler again with repeated, cancelled and
+        expired deliveries and other orders of queues, and compares the resulting state. `state` returns this state, by
+        default the handler's memory in this process; `reset` restores it. Raises NotRepeatableError, an AssertionError,
+        with the shortest history that has another result. `chaos="kills"` also kills processes of the handler: they
+        import the handler again, so the test's mocks and monkeypatches do not exist there.
 
-        `handler` is a function, a class or an object, as for plugins, or its name. `group_keys` are the keys of the
-        group in YAML, including `options` and `concurrency`. `expression` filters the topic; `subscriptions` may be
-        given instead of `topic`. A second run continues at the first one's commit.
+        `handler` is a function, a class or an object, or a plugin's name. `group_keys` are the keys of the group in
+        YAML, including `options` and `concurrency`. `expression` filters the topic; `subscriptions` may be given
+        instead of `topic`. A second run of the group starts at the committed offsets of the first run.
 
-        Delays take no real time: the clocks of broker and consumer jump when there is nothing to do but wait. Handlers
-        take real time, and `timeout` is in real seconds. Raises StillBusyError after it, ConfigError for invalid keys,
-        and the errors of the handler's constructor, `start` or `stop`.
+        Delays take no real time: when all work is done, the clocks of broker and consumer jump to the next delay.
+        `timeout` is in real seconds, like the time of handlers. Raises StillBusyError after `timeout`, ConfigError for
+        invalid keys, and the errors of the handler's constructor, `start` or `stop`.
         """
         __tracebackhide__ = True  # for pytest: its report begins in the test
         if not group:
@@ -297,7 +297,7 @@ class RocketMQ:
         return self._run(run, timeout)
 
     def _retries(self, group: str) -> list[Message]:
-        """Return the messages of all retry topics of a group. A group that pops also has one for each topic."""
+        """Return the messages of all retry topics of a group. A pop group also has a retry topic for each topic."""
         broker = self._embedded.broker
         topics = {retry_topic(group), *filter(is_retry_topic, broker.offsets.topics_of(group))}
         found = [message for topic in topics for message in messages_of(broker, topic)]

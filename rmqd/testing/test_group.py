@@ -1,4 +1,4 @@
-"""A group from the arguments of `run_handler`, with the daemon's checks, and the clock that skips its delays."""
+"""Converts the arguments of `run_handler` to a checked group, and provides the clock that skips the group's delays."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from rmqd.runtime.clock import SystemClock
 class JumpingClock(SystemClock):
     """The machine's clock plus the skipped time.
 
-    Only `wall` and the callbacks of `call_later` jump. `monotonic`, and everything that waits with it, is the machine's
-    own: heartbeats, locks, deadlines and durations of handler calls need real time.
+    Only `wall` and `call_later` use the skipped time. `monotonic` is the machine's clock, because heartbeats, locks,
+    deadlines and durations of handler calls need real time.
     """
 
     def __init__(self) -> None:
@@ -38,13 +38,13 @@ class JumpingClock(SystemClock):
         self._order = itertools.count()
 
     def wall(self) -> float:
-        """Return seconds since 1970 by this clock. May be called in any thread."""
+        """Return seconds since 1970, including the skipped time. May be called in any thread."""
         return time.time() + self.jumped_seconds
 
-    def call_later(  # type: ignore[override]  # by this clock, not by the loop's
+    def call_later(  # type: ignore[override]  # waits by this clock, not by the event loop's clock
         self, delay_seconds: float, callback: Callable[..., object], *args: Any
     ) -> None:
-        """Call back when this clock has advanced by the delay. The clock jumps there, so no real time passes."""
+        """Schedule a callback. It is called in `jump_to`, when this clock has jumped to the end of the delay."""
         due = self.wall() + delay_seconds
         heapq.heappush(self._timers, (due, next(self._order), lambda: callback(*args)))
 
@@ -53,7 +53,7 @@ class JumpingClock(SystemClock):
         return self._timers[0][0] if self._timers else None
 
     def jump_to(self, wall: float) -> None:
-        """Jump to a time, unless it has passed already, and make the calls that are due then."""
+        """Jump to `wall`, in seconds since 1970, unless that time has passed; then run the callbacks that are due."""
         self.jumped_seconds += max(0.0, wall - self.wall())
         while self._timers and self._timers[0][0] <= self.wall():
             heapq.heappop(self._timers)[2]()
@@ -65,7 +65,7 @@ _HANDLER_KEYS = HandlerConfig.model_fields.keys() - {"plugin"}
 
 @dataclass(frozen=True, slots=True)
 class GroupToRun:
-    """A checked group: its name, its settings, and the handler's object if it was not given by its name."""
+    """A checked group. `given` is the handler if the caller passed it as an object, not by its name."""
 
     name: str
     settings: GroupConfig
@@ -73,21 +73,21 @@ class GroupToRun:
 
     @property
     def package(self) -> str:
-        """The top package of the module that the handler's name has; empty for an installed handler."""
+        """The top-level package of the handler's module; empty if the handler is named by its entry point."""
         plugin = "" if self.settings.handler is None else self.settings.handler.plugin
         return plugin.partition(":")[0].partition(".")[0] if ":" in plugin else ""
 
     def options(self, state_dir: Path) -> ConsumerOptions:
         """Return the consumer's options. Raises ConfigError.
 
-        The circuit breaker is disabled, because its waits would take real time, and it is not the subject of a
-        handler's test. `deduplicate` is disabled as well: a lease in a production store would make the group skip a
+        The circuit breaker is disabled, because its waits would take real time, and tests of a handler do not need it.
+        `deduplicate` is disabled too: if its store belongs to production, a lease there would make the group skip a
         message.
         """
         return replace(options_of_group(self.settings, self.name, str(state_dir)), circuit=None, deduplication=None)
 
     def make_handler(self) -> LoadedHandler:
-        """Create the handler without starting it. Raises ConfigError, and errors of its constructor."""
+        """Create the handler without starting it. Raises ConfigError, and any error of the handler's constructor."""
         try:
             return load_handler(self.name, self.settings, self.given)
         except ConfigError as error:
@@ -101,7 +101,7 @@ class GroupToRun:
 def group_of(handler: object, topic: str, name: str, keys: Mapping[str, Any]) -> GroupToRun:
     """Return a group of one topic, from a handler and the group's keys as in YAML.
 
-    `concurrency` and `options` are below `handler` in YAML, and at the top level here. Raises ConfigError.
+    `concurrency` and `options`, which are below `handler` in YAML, are top-level keys in `keys`. Raises ConfigError.
     """
     section = {"subscriptions": {topic: keys.get("expression", "*")}} if topic else {}
     section |= {key: value for key, value in keys.items() if key != "expression" and key not in _HANDLER_KEYS}
@@ -117,9 +117,9 @@ def group_of(handler: object, topic: str, name: str, keys: Mapping[str, Any]) ->
 
 
 def checked(name: str, section: yaml_tree.Node, *, by_name: bool = True) -> GroupConfig:
-    """Check a group's section of a configuration. `by_name`: also import its handler and validate the options.
+    """Check a group's section of a configuration. With `by_name`, also import its handler and validate its options.
 
-    By default the group starts at the first message. Raises ConfigError with all problems.
+    By default, `consume_from_where` is `first_offset`. Raises ConfigError with all problems.
     """
     place = section.place
     if isinstance(section, yaml_tree.YamlMapping):

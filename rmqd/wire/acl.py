@@ -1,6 +1,6 @@
-"""The signature that access control checks on each request. ACL 1.0 (RocketMQ 4) and 2.0 (5) use the same one.
+"""The signature of a request for access control: the same for ACL 1.0 (RocketMQ 4) and ACL 2.0 (RocketMQ 5).
 
-It covers the values of all ext fields in the order of their names, then the body.
+The signature is an HMAC-SHA1 of the values of all ext fields, sorted by field name, followed by the body.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ SECRET_FIELDS: Final = frozenset({ACCESS_KEY, SECURITY_TOKEN, SIGNATURE})
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The keys that a client signs with. Never log them. `security_token` belongs to temporary keys."""
+    """The keys that sign a client's requests. Never log them. `security_token` is set only for temporary keys."""
 
     access_key: str = field(repr=False)
     secret_key: str = field(repr=False)
     security_token: str = field(default="", repr=False)
 
     def fields(self) -> dict[str, str]:
-        """The ext fields that signing adds to a request, except the signature."""
+        """Return the ext fields that a signed request has in addition, except the signature."""
         if not self.security_token:
             return {ACCESS_KEY: self.access_key}
         return {ACCESS_KEY: self.access_key, SECURITY_TOKEN: self.security_token}
 
     def sign(self, content: bytes) -> bytes:
-        """Return the signature of this content as a header holds it."""
+        """Return the signature of `content` in base64, the value of the ext field Signature."""
         inner, outer = _keyed(self.secret_key)
         inner, outer = inner.copy(), outer.copy()
         inner.update(content)
@@ -43,7 +43,7 @@ class Credentials:
         return b2a_base64(outer.digest(), newline=False)
 
     def signed(self, ext_fields: Mapping[str, str], body: bytes) -> dict[str, str]:
-        """Return a request's ext fields with access key and signature. Do not add fields afterwards."""
+        """Return a request's ext fields with access key and signature. Adding fields later breaks the signature."""
         fields = {**ext_fields, **self.fields()}
         fields.pop(SIGNATURE, None)
         fields[SIGNATURE] = self.sign(signed_content(fields, body)).decode()
@@ -52,7 +52,7 @@ class Credentials:
 
 @lru_cache(maxsize=8)
 def _keyed(secret_key: str) -> tuple[hashlib._Hash, hashlib._Hash]:
-    """Return the inner and outer hash of HMAC-SHA1, already keyed. Copying them is twice as fast as `hmac.digest`."""
+    """Return HMAC-SHA1's inner and outer hash, fed with the key. Copying both is twice as fast as `hmac.digest`."""
     key = secret_key.encode()
     key = (hashlib.sha1(key).digest() if len(key) > _BLOCK_BYTES else key).ljust(_BLOCK_BYTES, b"\0")
     return hashlib.sha1(bytes(byte ^ 0x36 for byte in key)), hashlib.sha1(bytes(byte ^ 0x5C for byte in key))

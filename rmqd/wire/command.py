@@ -1,9 +1,9 @@
-"""RemotingCommand: one request or response, as bytes of the TCP stream and back.
+"""RemotingCommand, which is one request or response, and its encoding as a frame of the TCP stream.
 
-A frame is a length of 4 bytes (big-endian) and that many bytes: a header in JSON or in the ROCKETMQ serialisation, and
-the body. The codes of the ROCKETMQ serialisation have 16 bits, which is too few for the codes 200xxx, so rmqd writes
-JSON. A header also has the sender's version of RocketMQ. Java: `NettyDecoder`, `RemotingCommand`,
-`RocketMQSerializable`, `MQVersion`.
+A frame begins with its length (4 bytes, big-endian). After that come the header, in JSON or in the ROCKETMQ
+serialisation, and the body. rmqd writes JSON, because the ROCKETMQ serialisation has 16 bits for the request code, too
+few for the codes 200xxx. A header also contains the sender's version of RocketMQ. Java: `NettyDecoder`,
+`RemotingCommand`, `RocketMQSerializable`, `MQVersion`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rmqd.wire.acl import SECRET_FIELDS
 from rmqd.wire.loose_json import STRICT_DECODER
 
 LANGUAGE: Final = LanguageCode.PYTHON
-# 5.5.0: route responses are strict JSON, and a server sends GO_AWAY before a normal shutdown instead of hanging up
+# 5.5.0. For this version, servers send routes in strict JSON, and GO_AWAY before a shutdown instead of only closing
 VERSION: Final = 513
 RESPONSE_FLAG: Final = 1
 ONEWAY_FLAG: Final = 2
@@ -31,7 +31,7 @@ _MAX_HEADER_BYTES: Final = 0xFFFFFF
 MAX_HEADER_FIELDS: Final = 4096  # RocketMQ's own headers have a few dozen fields
 _LARGE_HEADER_BYTES: Final = 64 * 1024
 _INT_MIN, _INT_MAX = -(2**31), 2**31 - 1
-# looking up a member of an enum in its class takes as long as decoding a field
+# plain integers, because access to an enum's member takes as long as decoding a header field
 _JSON: Final = int(SerializeType.JSON)
 _BINARY: Final = int(SerializeType.ROCKETMQ)
 _OTHER: Final = LanguageCode.OTHER
@@ -40,7 +40,7 @@ _LANGUAGES_BY_BYTE: Final = {int(language): language for language in LanguageCod
 
 
 class RemotingCommand:
-    """A decoded request or response. The success of a response depends on `code` alone."""
+    """A decoded request or response. A response reports success only by its `code`."""
 
     __slots__ = ("body_start", "code", "ext_fields", "flag", "language", "opaque", "payload", "remark", "version")
 
@@ -61,7 +61,7 @@ class RemotingCommand:
         self.flag = flag
         self.ext_fields: dict[str, str] = {} if ext_fields is None else ext_fields
         self.payload = body
-        """The received bytes. The body begins at `body_start`, so that large bodies are not copied."""
+        """The bytes of a received frame. The body begins at `body_start`, so that large bodies are not copied."""
         self.body_start = body_start
         self.remark = remark
         self.language = language
@@ -69,7 +69,7 @@ class RemotingCommand:
 
     @property
     def body(self) -> bytes:
-        """The body, copied out of the frame."""
+        """A copy of the body."""
         return self.payload[self.body_start :]
 
     @property
@@ -78,7 +78,7 @@ class RemotingCommand:
 
     @property
     def is_oneway(self) -> bool:
-        """Whether it is a request that must not be answered."""
+        """Whether the command is a request whose sender expects no response."""
         return self.flag & ONEWAY_FLAG != 0
 
     def __repr__(self) -> str:
@@ -89,7 +89,7 @@ class RemotingCommand:
 
 
 def decode_command(payload: bytes) -> RemotingCommand:
-    """Decode a frame without its length field. Raises ProtocolError if it is not a command."""
+    """Decode a frame, given without its length field. Raises ProtocolError if the bytes are not a command."""
     size = len(payload)
     if size < 4:
         raise ProtocolError(f"a frame of {size} bytes has no room for its header's length")
@@ -104,7 +104,7 @@ def decode_command(payload: bytes) -> RemotingCommand:
 
 
 def encode_command(command: RemotingCommand) -> bytes:
-    """Return the whole frame of a command, with its length field. Raises ProtocolError if it cannot be written."""
+    """Return the frame of a command, including the length field. Raises ProtocolError if the frame is too large."""
     header = (
         f'{{"code":{command.code:d},"flag":{command.flag},"language":"{command.language.name}",'
         f'"opaque":{command.opaque},"version":{command.version}'
@@ -117,7 +117,7 @@ def encode_command(command: RemotingCommand) -> bytes:
 def encode_request(
     code: int, opaque: int, ext_fields: Mapping[str, str], body: bytes = b"", oneway: bool = False
 ) -> bytes:
-    """Return the whole frame of a request."""
+    """Return the frame of a request, including the length field. Raises ProtocolError if the frame is too large."""
     header = (
         f'{{"code":{int(code)},"flag":{ONEWAY_FLAG if oneway else 0},"language":"{LANGUAGE.name}",'
         f'"opaque":{opaque},"version":{VERSION}'
@@ -132,14 +132,14 @@ def encode_response(
     ext_fields: Mapping[str, str] | None = None,
     body: bytes = b"",
 ) -> bytes:
-    """Return the whole frame of the response to `request`."""
+    """Return the frame of the response to `request`, including the length field."""
     return encode_command(
         RemotingCommand(code, request.opaque, RESPONSE_FLAG, dict(ext_fields or {}), body, 0, remark or None)
     )
 
 
 def _ext_fields_member(ext_fields: Mapping[str, str]) -> str:
-    """Return the last member of a header and its end: four times as fast as json.dumps, which creates an encoder."""
+    """Return the JSON of a header's last member and closing brace. This is four times as fast as `json.dumps`."""
     if not ext_fields:
         return "}"
     return f',"extFields":{{{",".join([f"{_quoted(key)}:{_quoted(text)}" for key, text in ext_fields.items()])}}}}}'
@@ -157,7 +157,7 @@ _scan: Final[Callable[[str, int], tuple[Any, int]]] = STRICT_DECODER.scan_once  
 
 
 def _decode_json(payload: bytes, body_start: int) -> RemotingCommand:
-    # a long remark is one string and costs nothing; each of very many fields costs more memory than its bytes
+    # count fields instead of bytes: a long remark is harmless, but each field takes more memory than its bytes
     if body_start > _LARGE_HEADER_BYTES and payload.count(b'":', 4, body_start) > MAX_HEADER_FIELDS:
         raise ProtocolError(f"the header has more than {MAX_HEADER_FIELDS} fields")
     if core.native is not None and (plain := core.native.decode_header(payload, body_start)) is not None:
@@ -171,21 +171,21 @@ def _decode_json(payload: bytes, body_start: int) -> RemotingCommand:
             header, end = _scan(text, 0)
             if end != len(text):
                 header = STRICT_DECODER.decode(text)
-        except StopIteration:  # the scanner's signal for "nothing here", also raised for leading blanks
+        except StopIteration:  # the scanner raises it if the text is empty, or begins with blanks
             header = STRICT_DECODER.decode(text)
         get = header.get
         code, opaque, flag, version = header["code"], header["opaque"], get("flag", 0), get("version", 0)
-        # fast path: one check shows that none of the four has its sign bit set
+        # fast path: one comparison checks that all four integers are between 0 and 2**31 - 1
         are_integers = type(code) is type(opaque) is type(flag) is type(version) is int
         if not (are_integers and 0 <= code | opaque | flag | version <= _INT_MAX):
             _check_integers(code, opaque, flag, version)
         remark, ext_fields = get("remark"), get("extFields")
         if ext_fields:
             try:
-                "".join(ext_fields.values())  # the cheapest check that all values are strings
+                "".join(ext_fields.values())  # raises TypeError unless all values are strings; the cheapest check
             except TypeError:
                 ext_fields = {key: _as_text(value) for key, value in ext_fields.items() if value is not None}
-        if "\\ud" in text or "\\uD" in text:  # other escapes are in every send, as separators of its properties
+        if "\\ud" in text or "\\uD" in text:  # checks for surrogates only, because every send has other \u escapes
             remark, ext_fields = _without_surrogates(remark, ext_fields)
         if remark is not None and type(remark) is not str:
             remark = _as_text(remark)
@@ -202,7 +202,7 @@ def _check_integers(*values: object) -> None:
 
 
 def _as_text(value: object) -> str:
-    """Return the text that Java keeps for a value that should have been a string."""
+    """Return the text that Java reads from an ext field's value that is not a string."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str | int | float):
@@ -211,7 +211,7 @@ def _as_text(value: object) -> str:
 
 
 def _without_surrogates(remark: object, ext_fields: Mapping[str, str] | None) -> tuple[object, dict[str, str]]:
-    """Replace lone surrogates, which JSON can escape and no file, socket or log accepts, by "?", as Java does."""
+    """Replace lone surrogates by "?", as Java does. JSON can contain them, but files, sockets and logs reject them."""
     if isinstance(remark, str):
         remark = remark.encode("utf-8", "replace").decode()
     clean = {
@@ -263,7 +263,7 @@ _OF_4_9: Final = {399: "4.9.3", 401: "4.9.4", 403: "4.9.5", 405: "4.9.6", 407: "
 
 
 def version_name(number: int) -> str:
-    """Return the release: `5.5.0` for 513. Snapshots, unknown numbers and releases before 4.9.3 stay numbers."""
+    """Return the release of a version number: `5.5.0` for 513. Snapshots and releases before 4.9.3 stay numbers."""
     if _FIRST_OF_5 <= number <= _LAST_OF_5 and number % 2:
         minor, patch = divmod(number - _FIRST_OF_5, _MINORS)
         return f"5.{minor}.{patch // _PATCHES}"
@@ -275,7 +275,7 @@ LENGTH = Struct(">I")
 
 
 class FrameDecoder:
-    """Turns received bytes into whole payloads. Holds at most one unfinished frame."""
+    """A splitter of received bytes into frames. It keeps at most one incomplete frame."""
 
     __slots__ = ("_chunks", "_max_frame_size", "_wanted", "held_bytes")
 
@@ -283,13 +283,13 @@ class FrameDecoder:
         self._max_frame_size = max_frame_size_bytes
         self._chunks: list[bytes] = []
         self.held_bytes = 0
-        """The number of received bytes of the unfinished frame."""
+        """How many bytes of the incomplete frame have been received."""
         self._wanted = LENGTH.size
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the payloads that `data` completes, without their length field.
+        """Return the frames that `data` completes, without their length fields.
 
-        Raises ProtocolError if a length exceeds the limit, before that frame is read.
+        Raises ProtocolError as soon as a length field exceeds the limit, before the rest of the frame is received.
         """
         if self._chunks:
             self._chunks.append(data)

@@ -1,8 +1,8 @@
-"""The core that decodes headers and records: C if its extension was built (`native.c`), else Python.
+"""The core that decodes frame headers and message records: C if the extension `native.c` was built, else Python.
 
-The Python code in `command` and `messages.decode` is the reference. The Python code always decides whether bytes are
-valid, because the native core handles only plain bytes. `RMQD_CORE=python` in the environment turns the native core
-off, to search for a fault or to compare.
+The Python code in `command` and `messages.decode` is the reference. Only the Python code rejects bytes: the native core
+decodes plain headers and records, and leaves all others to it. `RMQD_CORE=python` in the environment turns the native
+core off, to search for a fault or to compare.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class NativeCore(Protocol):
         unusual_flags: int,
         /,
     ) -> tuple[int, int, int]:
-        """Append the messages of the plain records from `start`. Return where they end, their runs of offsets, and the
-        offset that would continue the last run.
+        """Append the messages of plain records from `start` to `messages`, up to the first record that is not plain.
 
-        A plain record has the magic V1, IPv4 hosts, a right CRC, and none of `unusual_flags`.
+        Returns the end of the last plain record, the number of runs of consecutive offsets, and the offset that would
+        continue the last run. A plain record has magic V1, IPv4 hosts, a correct CRC, and none of `unusual_flags`.
         """
 
     def decode_header(self, payload: bytes, body_start: int, /) -> PlainHeader | None:
@@ -57,7 +57,7 @@ def load_native_core() -> NativeCore | None:
 
 
 native = load_native_core()
-"""Read where it is used, so that tests can replace it."""
+"""The native core, or None. Callers read `core.native` at each use, so that tests can replace it."""
 
 
 def core_name() -> Literal["native", "python"]:

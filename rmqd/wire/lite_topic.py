@@ -1,9 +1,9 @@
-"""Lite topics (RIP-83, RocketMQ 5.5): the names of their queues, and the delivery counts in pop responses.
+"""Lite topics (RIP-83, RocketMQ 5.5): names of queues, delivery counts in pop responses, and recall handles.
 
 A message for a lite topic is sent to its parent topic with the property `__LITE_TOPIC`. The broker stores it in the
 parent topic, and also adds it to the lite topic's own queue. That queue has its own offsets and the name that
-`lite_topic_queue` returns. Java: LiteUtil, ExtraInfoUtil.parseLiteOrderCountInfo; RecallMessageHandle for timer
-messages.
+`lite_topic_queue` returns. Java: LiteUtil, ExtraInfoUtil.parseLiteOrderCountInfo, and RecallMessageHandle, which
+recalls timer messages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rmqd.wire.topics import LIGHT_QUEUE_ID, LMQ_PREFIX
 BIND_TOPIC_ATTRIBUTE: Final = "lite.bind.topic"
 WILDCARD_ATTRIBUTE: Final = "lite.sub.wildcard"
 MODEL_ATTRIBUTE: Final = "lite.sub.model"
-"""Attributes of a group: its parent topic, whether it wants all lite topics there, and how its members share them."""
+"""Attributes of a group: its parent topic, whether it gets all lite topics below it, and how members share them."""
 SHARED_MODEL: Final = "Shared"
 EXCLUSIVE_MODEL: Final = "Exclusive"
 
@@ -29,7 +29,7 @@ LITE_TOPIC_SEPARATOR: Final = "$"
 
 
 def check_lite_topic(name: str) -> None:
-    """Raise InvalidNameError if a name is empty, too long, or has other characters than brokers can tell apart."""
+    """Raise InvalidNameError unless the name has 1 to 64 characters: ASCII letters, digits, and % | _ - only."""
     if not name or len(name) > MAX_LITE_TOPIC_LENGTH:
         raise InvalidNameError(f"a lite topic's name must have 1 to {MAX_LITE_TOPIC_LENGTH} characters: {name!r:.100}")
     if not all(character.isascii() and (character.isalnum() or character in "%|_-") for character in name):
@@ -37,7 +37,7 @@ def check_lite_topic(name: str) -> None:
 
 
 def lite_topic_queue(parent_topic: str, lite_topic: str, broker_name: str) -> MessageQueue:
-    """Return the queue of a lite topic on a broker. Brokers store its offsets under this name."""
+    """Return the queue of a lite topic on a broker. The broker stores offsets under this queue's topic name."""
     return MessageQueue(
         f"{LMQ_PREFIX}{LITE_TOPIC_SEPARATOR}{parent_topic}{LITE_TOPIC_SEPARATOR}{lite_topic}",
         broker_name,
@@ -53,9 +53,9 @@ def parent_topic_of(topic: str) -> str | None:
 
 
 def parse_pop_counts(text: str | None, messages: int) -> list[int]:
-    """Return how often each message was popped before, from the ext field orderCountInfo of a lite pop's response.
+    """Return how often each message was popped before. `text` is orderCountInfo in the response to a lite pop.
 
-    An entry is the number alone, or the last of three words. Raises ProtocolError.
+    The text has one entry per message: the number, or three words that end with the number. Raises ProtocolError.
     """
     entries = text.split(";") if text else []
     if len(entries) != messages:
@@ -68,9 +68,9 @@ _PARTS: Final = 5
 
 
 class RecallHandle(NamedTuple):
-    """Identifies the message, its topic and broker, and its delivery time (milliseconds since 1970).
+    """The handle to recall a timer message: its topic, broker, delivery time (milliseconds since 1970) and id.
 
-    On the wire it is URL-safe base64 of a version and these fields, separated by spaces.
+    On the wire the handle is URL-safe base64 of a version and these fields, separated by spaces.
     """
 
     topic: str
@@ -80,7 +80,7 @@ class RecallHandle(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a handle. Raises ProtocolError."""
+        """Parse the wire text of a handle. Raises ProtocolError."""
         try:
             parts = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True).decode().split(" ")
         except (binascii.Error, ValueError) as error:
@@ -90,6 +90,6 @@ class RecallHandle(NamedTuple):
         return cls(parts[1], parts[2], parse_integer(parts[3], "the time of a recall handle"), parts[4])
 
     def __str__(self) -> str:
-        """Return the handle as brokers write it."""
+        """Return the wire text of the handle, as brokers write it."""
         parts = (_VERSION, self.topic, self.broker_name, str(self.deliver_at_ms), self.msg_id)
         return base64.urlsafe_b64encode(" ".join(parts).encode()).decode()

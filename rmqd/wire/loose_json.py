@@ -1,7 +1,7 @@
 """The two loose text formats of brokers: JSON as fastjson writes it, and settings as lines of `name=value`.
 
-Map keys may also be bare numbers or whole objects: brokers really send `{0:"127.0.0.1:10911"}` and
-`{{"brokerName":"b","queueId":0,"topic":"T"}:5}`. Lines are the body of UPDATE_BROKER_CONFIG (25),
+In this JSON, map keys may also be bare numbers or whole objects: brokers really send `{0:"127.0.0.1:10911"}` and
+`{{"brokerName":"b","queueId":0,"topic":"T"}:5}`. Setting lines are the body of UPDATE_BROKER_CONFIG (25) and
 UPDATE_NAMESRV_CONFIG (318), and of the responses to GET_BROKER_CONFIG (26) and GET_NAMESRV_CONFIG (319).
 """
 
@@ -28,7 +28,7 @@ _BROKEN_BY: Final = (ValueError, RecursionError)
 
 
 class ObjectKey(tuple[tuple[str, Any], ...]):
-    """An object that is a map key: a tuple of its items, sorted by name, so that Python can hash it."""
+    """A JSON object that is a map key, as a tuple of its (name, value) items, so that Python can hash it."""
 
     __slots__ = ()
 
@@ -44,9 +44,9 @@ class ObjectKey(tuple[tuple[str, Any], ...]):
 
 
 def loads(data: bytes | str) -> Any:
-    """Parse a body. Object keys become ObjectKey, bare keys int, bool or None. The last of two equal keys wins.
+    """Parse a body. A map key that is an object becomes an ObjectKey; a bare key becomes an int, bool or None.
 
-    Raises ProtocolError for other text, for nesting deeper than MAX_DEPTH, and for lone surrogates in strings.
+    The last of two equal keys wins. Raises ProtocolError for other text, nesting above MAX_DEPTH, and lone surrogates.
     """
     try:
         text = data.decode() if isinstance(data, bytes) else data
@@ -62,13 +62,13 @@ def loads(data: bytes | str) -> Any:
 
 
 def dumps(value: object, *, bare_keys: bool = False) -> bytes:
-    """Write a body. ObjectKey keys become objects as keys, which Java can read.
+    """Return the JSON of `value` as bytes. ObjectKeys are written as objects in the place of keys, as fastjson does.
 
-    With `bare_keys`, numeric keys have no quotes, as brokers write them. Neither form is JSON. The standard library,
-    which is several times faster, writes only JSON.
+    With `bare_keys`, numeric keys have no quotes, as brokers write them. Neither form is valid JSON. The encoder of the
+    standard library, which is several times faster, is used for values without such keys.
     """
     if not bare_keys:
-        with contextlib.suppress(TypeError):  # raised for a key that is an object
+        with contextlib.suppress(TypeError):  # raised for an ObjectKey
             return _ENCODER.encode(value).encode()
     parts: list[str] = []
     _write(value, parts, bare_keys)
@@ -84,7 +84,7 @@ STRICT_DECODER: Final = JSONDecoder(parse_constant=_refuse_constant)
 
 
 def _check(value: object) -> None:
-    """Reject nesting that is too deep and lone surrogates, which the fast parser accepts."""
+    """Raise ValueError for too deep nesting or lone surrogates, which the standard library's parser accepts."""
     level, depth = [value], 0
     while level:
         depth += 1
@@ -105,7 +105,7 @@ def _check(value: object) -> None:
 
 
 class _Parser:
-    """A recursive descent parser for one text. The standard library parses strings, and maps by objects."""
+    """A recursive descent parser for one text. It calls the standard library for strings and `map_by_objects`."""
 
     __slots__ = ("at", "depth", "text")
 
@@ -147,10 +147,10 @@ class _Parser:
             self.expect(",")
 
     def map_by_objects(self) -> dict[Any, Any] | None:
-        """Return a map whose keys are flat objects and whose values are such objects or numbers; None for other maps.
+        """Return the map at the position if its keys are flat objects, and its values flat objects or integers.
 
-        A broker's report on the queues of a topic is such a map. Parsing it entry by entry would take five times as
-        long.
+        Returns None for any other map. Brokers report the queues of a topic as such a map, and parsing it entry by
+        entry would take five times as long.
         """
         at, parts = self.at + 1, list[str]()
         while match := _ENTRY.match(self.text, at):
@@ -201,7 +201,7 @@ class _Parser:
         raise self.unexpected("a value")
 
     def peek(self) -> str:
-        """Return the next character that is not blank; empty at the end."""
+        """Skip blanks and return the next character, without consuming it; an empty text at the end."""
         match = _BLANKS.match(self.text, self.at)
         self.at = match.end() if match else self.at
         return self.text[self.at : self.at + 1]
@@ -251,12 +251,12 @@ def _write(value: object, parts: list[str], bare_keys: bool) -> None:
 
 
 def dump_properties(values: Mapping[str, str]) -> bytes:
-    """Write the lines, sorted by name."""
+    """Return settings as lines of `name=value`, sorted by name."""
     return "".join(f"{name}={values[name]}\n" for name in sorted(values)).encode()
 
 
 def load_properties(body: bytes) -> dict[str, str]:
-    """Read the lines, without empty lines and comments (# or !). The last value of a name counts."""
+    """Parse lines of `name=value`. Empty lines and comments (# or !) are skipped. The last value of a name counts."""
     values = {}
     for line in body.decode(errors="replace").splitlines():
         text = line.strip()

@@ -1,6 +1,6 @@
-"""The names of queues and groups: `MessageQueue`, and `Identity`, which includes the cluster.
+"""The names of queues and groups: `MessageQueue`, and `Identity`, which also names the cluster.
 
-All stores of rmqd use the text of an Identity to name a record's group, topic or queue.
+All stores of rmqd use `str(identity)` as the name of the group, topic or queue that a record belongs to.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from rmqd.wire.topics import unwrap_namespace
 
 
 class MessageQueue(NamedTuple):
-    """One queue of a topic on one broker. The order is the one that RocketMQ uses for allocation.
+    """One queue of a topic on one broker. Queues sort in the order in which RocketMQ allocates them to members.
 
-    A tuple, because queues are keys of many dictionaries, and C code hashes and compares tuples.
+    The class is a tuple, because queues are keys of many dictionaries, and C code hashes and compares tuples quickly.
     """
 
     topic: str
@@ -28,23 +28,23 @@ class MessageQueue(NamedTuple):
         return f"{self.topic}@{self.broker_name}:{self.queue_id}"
 
     def without(self, namespace: str) -> MessageQueue:
-        """Return the queue, with the topic's name without the namespace, as handlers know it."""
+        """Return the queue as handlers see it: without the prefix `namespace` in the topic's name."""
         if not namespace:
             return self
         return MessageQueue(unwrap_namespace(self.topic, namespace), self.broker_name, self.queue_id)
 
 
-_NONE: Final = "~"  # an empty part
-_LONGEST: Final = 200  # MySQL indexes three columns of 255 characters, PostgreSQL 2.7 kB
+_NONE: Final = "~"  # stands for an empty part of an identity's text
+_LONGEST: Final = 200  # characters; an index holds three columns of 255 in MySQL, 2.7 kB in PostgreSQL
 _UNSAFE: Final = re.compile(rb"[^A-Za-z0-9_-]")
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A group on a cluster; `of_topic` and `of_queue` narrow it. Names are without the namespace."""
+    """The identity of a group on a cluster, or of one of its topics or queues. Names are without the namespace."""
 
     cluster: str
-    """The id of the cluster; its name, or empty, if the name servers keep no id."""
+    """The id of the cluster. If the name servers store no id, this is the cluster's name, or empty."""
     namespace: str
     group: str
     topic: str = ""
@@ -52,20 +52,20 @@ class Identity:
     broker: str = ""
     queue: str = ""
     replay: str = ""
-    """The replay of the group. Each replay has its own records."""
+    """The name of a replay or canary of the group, or empty. Each one has separate records."""
 
     def of_topic(self, topic: str, lite_topic: str | None = None) -> Identity:
-        """Narrow to a topic, and to a lite topic below it."""
+        """Return the identity of one of the group's topics, or of a lite topic below that topic."""
         return replace(self, topic=topic, lite_topic=lite_topic or "")
 
     def of_queue(self, queue: MessageQueue) -> Identity:
-        """Narrow to a queue. A lite topic stays."""
+        """Return the identity of one of the group's queues. `lite_topic` is kept."""
         return replace(self, topic=queue.topic, broker=queue.broker_name, queue=str(queue.queue_id))
 
     def __str__(self) -> str:
-        """`cluster/namespace/group/topic/lite topic/broker/queue` without empty parts at its end.
+        """Return `cluster/namespace/group/topic/lite topic/broker/queue` without the empty parts at the end.
 
-        It has at most 200 characters, and is also a path of folders.
+        The text is also a valid relative path. A text of more than 200 characters is replaced by its hash.
         """
         return _text(self)
 

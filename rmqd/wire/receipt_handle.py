@@ -1,4 +1,4 @@
-"""The strings of POP: the handles of popped messages, and the queue information in a response."""
+"""The texts that POP has in ext fields: handles of popped messages, and the offsets and counts in a pop's response."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rmqd.errors import ProtocolError
 from rmqd.wire.fields import parse_integer
 from rmqd.wire.topics import RETRY_PREFIX, pop_retry_topic, pop_retry_topic_v2
 
-ORDER_REVIVE_QUEUE: Final = 999  # marks the handles of orderly pops, which have no revive queue
+ORDER_REVIVE_QUEUE: Final = 999  # revive queue id in the handles of orderly pops, which have no revive queue
 ANY_QUEUE: Final = -1
 MAX_POP_MESSAGES: Final = 32  # brokers reject a pop for more messages
 _HANDLE_PARTS: Final = 8
@@ -18,7 +18,7 @@ _MESSAGE_KEY: Final = "qo"
 
 
 class RetryFlag(IntEnum):
-    """The topic of a group that holds a popped message: the topic itself or one of its retry topics."""
+    """The kind of topic that stores a popped message: the subscribed topic, or one form of the pop retry topic."""
 
     NORMAL = 0
     RETRY_V1 = 1
@@ -26,29 +26,29 @@ class RetryFlag(IntEnum):
 
     @classmethod
     def of(cls, topic: str) -> RetryFlag:
-        """Return the flag in handles and infos for the queues of `topic`."""
+        """Return the flag for a message that `topic` stores."""
         if not topic.startswith(RETRY_PREFIX):
             return cls.NORMAL
         return cls.RETRY_V2 if "+" in topic else cls.RETRY_V1
 
     @classmethod
     def parse(cls, text: str) -> RetryFlag:
-        """Read a flag. Raises ProtocolError."""
+        """Parse a flag. Raises ProtocolError unless `text` is 0, 1 or 2."""
         if text not in ("0", "1", "2"):
             raise ProtocolError(f"the retry flag must be 0, 1 or 2, not {text!r:.20}")
         return cls(int(text))
 
     def real_topic(self, group: str, topic: str) -> str:
-        """Return the topic that holds the message, if the group subscribed to `topic`."""
+        """Return the topic that stores a message with this flag, popped by a group that subscribes to `topic`."""
         if self is RetryFlag.RETRY_V1:
             return pop_retry_topic(group, topic)
         return pop_retry_topic_v2(group, topic) if self is RetryFlag.RETRY_V2 else topic
 
 
 class PopHandle(NamedTuple):
-    """Acknowledges one popped message (property POP_CK, ext field extraInfo). Valid until popped or hidden again.
+    """The handle that acknowledges a popped message (property POP_CK, field extraInfo), until its next pop or hiding.
 
-    `start_offset` is the first offset that the pop took from the queue. Times are milliseconds of the broker's clock.
+    `start_offset` is the queue's first offset in the pop. Times are milliseconds; `pop_time` is by the broker's clock.
     """
 
     start_offset: int
@@ -62,7 +62,7 @@ class PopHandle(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a handle. Raises ProtocolError."""
+        """Parse the wire text of a handle. Raises ProtocolError."""
         parts = text.split(" ")
         if len(parts) != _HANDLE_PARTS or not parts[5]:
             raise ProtocolError(
@@ -74,7 +74,7 @@ class PopHandle(NamedTuple):
         return cls(start, popped, invisible, revive, RetryFlag.parse(parts[4]), parts[5], queue, offset)
 
     def __str__(self) -> str:
-        """Return the handle as brokers write it."""
+        """Return the wire text of the handle, as brokers write it."""
         return " ".join(map(str, self))
 
     @property
@@ -84,30 +84,30 @@ class PopHandle(NamedTuple):
 
 
 class PoppedQueue(NamedTuple):
-    """A queue in the response to a pop."""
+    """A queue that a pop took messages from: its id, and the kind of its topic."""
 
     retry: RetryFlag
     queue_id: int
 
 
 class OrderCounts(NamedTuple):
-    """How often orderly messages were tried before: for each queue, and for single messages by queue offset."""
+    """How often orderly messages were delivered before: by queue, and by (queue, offset) for single messages."""
 
     queues: Mapping[PoppedQueue, int]
     messages: Mapping[tuple[PoppedQueue, int], int]
 
     def tries(self, queue: PoppedQueue, offset: int) -> int:
-        """Return how often one message was tried before."""
+        """Return how often the message at `offset` was delivered before. Its own count wins over the queue's count."""
         return self.messages.get((queue, offset), self.queues.get(queue, 0))
 
 
 def format_start_offsets(offsets: Mapping[PoppedQueue, int]) -> str:
-    """Write the ext field startOffsetInfo: the first offset taken from each queue."""
+    """Return the text of the ext field startOffsetInfo: the first popped offset of each queue."""
     return _join((queue, str(offset)) for queue, offset in offsets.items())
 
 
 def parse_start_offsets(text: str | None) -> dict[PoppedQueue, int]:
-    """Read startOffsetInfo. Raises ProtocolError."""
+    """Parse the ext field startOffsetInfo; None means no queues. Raises ProtocolError."""
     offsets: dict[PoppedQueue, int] = {}
     for part in text.split(";") if text else ():
         words = part.split(" ")
@@ -121,12 +121,12 @@ def parse_start_offsets(text: str | None) -> dict[PoppedQueue, int]:
 
 
 def format_message_offsets(offsets: Mapping[PoppedQueue, Sequence[int]]) -> str:
-    """Write the ext field msgOffsetInfo: the offsets of each queue's messages, ascending."""
+    """Return the text of the ext field msgOffsetInfo: the offsets of each queue's popped messages, ascending."""
     return _join((queue, ",".join(map(str, values))) for queue, values in offsets.items())
 
 
 def format_order_counts(counts: OrderCounts) -> str:
-    """Write the ext field orderCountInfo."""
+    """Return the text of the ext field orderCountInfo: earlier deliveries of single messages, then of queues."""
     parts = [
         f"{int(queue.retry)} {_MESSAGE_KEY}{queue.queue_id}%{offset} {count}"
         for (queue, offset), count in counts.messages.items()

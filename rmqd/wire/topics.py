@@ -1,4 +1,4 @@
-"""Topic and group names: RocketMQ's rules, derived topics, and the namespaces of shared clusters."""
+"""Topic and group names: RocketMQ's rules, names of retry and dead letter topics, and namespaces of shared clusters."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ DEFAULT_TOPIC: Final = "TBW102"
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
-REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"  # a cluster's topic for responses to requests
-SYSTEM_TOPIC_PREFIX: Final = "RMQ_SYS_"  # some system topics that users may send to
-# Every broker has this group, and mqadmin reads with it. So a read without a group does not create one on the broker.
+REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"  # follows the cluster's name: the topic of request-reply responses
+SYSTEM_TOPIC_PREFIX: Final = "RMQ_SYS_"  # begins the names of some system topics that users may send to
+# Reads on behalf of no group use this group, like mqadmin. Every broker has it, so these reads do not create a group.
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
@@ -41,7 +41,7 @@ _RESERVED_GROUPS: Final = frozenset({"DEFAULT_CONSUMER", "DEFAULT_PRODUCER"})
 
 
 def retry_topic(group: str) -> str:
-    """Return the topic that holds the group's messages until they are retried."""
+    """Return the topic that stores the group's messages after a send-back, until the group retries them."""
     return RETRY_PREFIX + group
 
 
@@ -51,17 +51,17 @@ def dlq_topic(group: str) -> str:
 
 
 def pop_retry_topic(group: str, topic: str) -> str:
-    """Return the pop retry topic in its first form. It holds messages of `topic` that were not acknowledged in time."""
+    """Return the first form of the pop retry topic, which holds messages of `topic` not acknowledged in time."""
     return f"{RETRY_PREFIX}{group}_{topic}"
 
 
 def pop_retry_topic_v2(group: str, topic: str) -> str:
-    """Return the pop retry topic in its second form, of brokers with enableRetryTopicV2."""
+    """Return the second form of the pop retry topic, which brokers with enableRetryTopicV2 use."""
     return f"{RETRY_PREFIX}{group}+{topic}"
 
 
 def topic_of_pop_retry(group: str, retry: str) -> str | None:
-    """Return the topic whose messages the group's pop retry topic `retry` holds; None for any other topic."""
+    """Return the original topic of the messages in the pop retry topic `retry`; None if `retry` is another topic."""
     for prefix in (pop_retry_topic(group, ""), pop_retry_topic_v2(group, "")):
         if retry.startswith(prefix) and retry != prefix:
             return retry.removeprefix(prefix)
@@ -71,8 +71,8 @@ def topic_of_pop_retry(group: str, retry: str) -> str | None:
 def topic_of_retry(retry: str, named: str | None, origin: str | None) -> str:
     """Return the topic that a message in the retry topic `retry` was first sent to.
 
-    `named` is its property RETRY_TOPIC. It names a pop retry topic if the message was sent back from there. If `retry`
-    is a pop retry topic, `origin` is the topic whose messages it holds.
+    `named` is the message's property RETRY_TOPIC, which names a pop retry topic if the message was sent back from
+    there. `origin` is the original topic if `retry` is a pop retry topic, else None.
     """
     if named is None:
         return origin or retry
@@ -93,22 +93,22 @@ def is_light_queue(topic: str) -> bool:
 
 
 def is_system_topic(topic: str) -> bool:
-    """Return whether the topic is one of RocketMQ's own."""
+    """Return whether the topic is a system topic of RocketMQ, by its name."""
     return topic in _SYSTEM_TOPICS or topic.startswith(_SYSTEM_TOPIC_PREFIX)
 
 
 def is_system_group(group: str) -> bool:
-    """Return whether the group is one of RocketMQ's own."""
+    """Return whether the group is a system group of RocketMQ, by its name."""
     return group in _SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def check_topic(topic: str) -> str:
-    """Return `topic`, or raise InvalidNameError with the rule that it breaks."""
+    """Return `topic` if it is a valid topic name, or raise InvalidNameError with the violated rule."""
     return _check("topic", topic, MAX_TOPIC_LENGTH)
 
 
 def check_group(group: str) -> str:
-    """Return `group`, or raise InvalidNameError with the rule that it breaks."""
+    """Return `group` if it is a valid group name, or raise InvalidNameError with the violated rule."""
     _check("group", group, MAX_GROUP_LENGTH)
     if group in _RESERVED_GROUPS:
         raise InvalidNameError(f"the group name {group} is reserved by RocketMQ; choose another")
@@ -116,7 +116,7 @@ def check_group(group: str) -> str:
 
 
 def wrap_namespace(resource: str, namespace: str) -> str:
-    """Return the name of a topic or group as brokers of a shared cluster know it. System names are unchanged."""
+    """Return the name of a topic or group with the namespace, as brokers know it. System names are unchanged."""
     if not namespace or not resource or is_system_topic(resource) or is_system_group(resource):
         return resource
     prefix, plain = _split_prefix(resource)
@@ -125,7 +125,7 @@ def wrap_namespace(resource: str, namespace: str) -> str:
 
 
 def unwrap_namespace(resource: str, namespace: str) -> str:
-    """Return the name of a topic or group as its users know it."""
+    """Return the name of a topic or group without the namespace, as users of the shared cluster know it."""
     if not namespace:
         return resource
     prefix, plain = _split_prefix(resource)
@@ -160,9 +160,9 @@ T = TypeVar("T")
 
 
 def without_namespace(value: T, namespace: str) -> T:
-    """Return a copy of `value` whose texts name topics and groups without the namespace, also inside a broker's remark.
+    """Return a copy of `value` in which all texts lack the namespace, even names in the middle of a broker's remark.
 
-    Texts, mappings, sequences and frozen dataclasses are converted recursively. Other values are unchanged.
+    Dicts, sequences, sets and frozen dataclasses are converted recursively. Other values are unchanged.
     """
     return _plain(value, namespace) if namespace else value
 

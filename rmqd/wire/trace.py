@@ -1,7 +1,7 @@
 """Message trace: records of sent and handled messages, for `mqadmin queryMsgTraceById` and dashboards.
 
-A trace message carries many records. Its KEYS hold the ids and keys of all recorded messages, so that readers find it.
-Layout (`TraceDataEncoder.java`): the fields of a record are separated by 0x01, and the record ends with 0x02.
+A trace message contains many records. Its KEYS are the ids and keys of all recorded messages, so that a search finds
+it. Layout (`TraceDataEncoder.java`): 0x01 separates the fields of a record, and 0x02 ends the record.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Final
 
 TRACE_PRODUCER_PREFIX: Final = "_INNER_TRACE_PRODUCER"
 MAX_TRACE_BODY_BYTES: Final = 128_000  # Java: AsyncTraceDispatcher.maxMsgSize
-# KEYS is one of the message's properties, which have 32,767 bytes together
+# KEYS is a property, and all properties of a message together may have 32,767 bytes
 MAX_TRACE_KEYS_BYTES: Final = 30_000
 
 _RECORD_END: Final = "\x02"
 _ABSENT: Final = "null"  # Java's text for a missing value
-_SEPARATOR: Final = " "  # separates the keys of a message
+_SEPARATOR: Final = " "  # separates the keys in KEYS
 
 
 class ContextCode(IntEnum):
@@ -43,12 +43,12 @@ class TraceMessageType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TracePart:
-    """The records about one message. One trace message holds all of them."""
+    """The trace records about one message. They are always sent in the same trace message."""
 
     records: str
     msg_id: str
     keys: str | None
-    """The message's own keys, separated by spaces."""
+    """The keys of the recorded message, separated by spaces; None if it has no keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def pub_record(
     offset_msg_id: str,
     success: bool,
 ) -> str:
-    """Write the record of a send by a producer of `group` to the broker at `store_host`, which took `cost_ms`."""
+    """Return the record of a send: a producer of `group` sent to the broker at `store_host`, within `cost_ms`."""
     return (
         f"Pub\x01{timestamp_ms}\x01{region or _ABSENT}\x01{group}\x01{topic}\x01{msg_id}\x01{tags or _ABSENT}\x01"
         f"{keys or _ABSENT}\x01{store_host}\x01{body_length}\x01{cost_ms}\x01{message_type:d}\x01{offset_msg_id}\x01"
@@ -94,7 +94,7 @@ def sub_before_record(
     retry_times: int,
     keys: str | None,
 ) -> str:
-    """Write the record before a handler call of `group`. `request_id` identifies the call, also in its SubAfter."""
+    """Return the record of a handler call that begins. `request_id` links it to the call's SubAfter record."""
     return (
         f"SubBefore\x01{timestamp_ms}\x01{region or _ABSENT}\x01{group}\x01{request_id}\x01{msg_id}\x01"
         f"{retry_times}\x01{keys or _ABSENT}\x02"
@@ -112,7 +112,7 @@ def sub_after_record(
     timestamp_ms: int,
     group: str,
 ) -> str:
-    """Write the record after a handler call. `cost_ms` is the call's time divided by its number of messages."""
+    """Return the record of a handler call that ended. `cost_ms` is its time divided by the number of messages."""
     return (
         f"SubAfter\x01{request_id}\x01{msg_id}\x01{cost_ms}\x01{'true' if success else 'false'}\x01"
         f"{keys or _ABSENT}\x01{code:d}\x01{timestamp_ms}\x01{group}\x02"
@@ -121,25 +121,25 @@ def sub_after_record(
 
 @dataclass(frozen=True, slots=True)
 class TraceEvent:
-    """A send, or a handler call with one message, as a trace message records it. Times are Unix milliseconds."""
+    """One parsed record: a send, or the start or end of a handler call. `at_ms` is in milliseconds since 1970."""
 
     kind: str
-    """`sent`, `begun` or `handled`."""
+    """`sent` (Pub), `begun` (SubBefore) or `handled` (SubAfter)."""
     msg_id: str
     at_ms: int
     group: str
-    """Empty in a record of an old client."""
+    """The group of the producer or consumer; empty if an old client wrote the record."""
     result: str = ""
     cost_ms: int | None = None
     request_id: str = ""
-    """Identifies the handler call."""
+    """The id of the handler call; empty for a send."""
     attempt: int | None = None
     client: str = ""
     """The host that sent the record."""
 
 
 def trace_events(body: bytes) -> Iterator[TraceEvent]:
-    """Yield the records of a trace message. Records that cannot be read are skipped."""
+    """Yield the records in the body of a trace message. Records that cannot be parsed are skipped."""
     for record in body.decode(errors="replace").split(_RECORD_END):
         fields = record.split("\x01")
         try:
@@ -161,7 +161,7 @@ def trace_events(body: bytes) -> Iterator[TraceEvent]:
 
 
 def trace_messages(parts: Sequence[TracePart]) -> Iterator[TraceData]:
-    """Yield trace messages for these parts: one, or several if one would be too long or have too many keys."""
+    """Yield trace messages that contain `parts`: one, or several if one would be too long or have too many keys."""
     if not parts:
         return
     records = "".join([part.records for part in parts])

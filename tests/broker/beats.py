@@ -1,4 +1,4 @@
-"""Heartbeats of members and producers, and what the others hear of them."""
+"""Heartbeats of members and producers, and notifications of other members."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HEART_BEAT, UNREGISTER, CONSUMER_LIST, IDS_CHANGED = 34, 35, 38, 40
 
 
 def consumer(group: str = "g", *topics: str, sub_version: int = 1, **changed: Any) -> ConsumerData:
-    """A group in a heartbeat, with the topic T where none is named."""
+    """Return a group for a heartbeat. The default topic is T."""
     subscriptions = (SubscriptionData(topic, sub_version=sub_version) for topic in topics or ("T",))
     return ConsumerData(group, tuple(subscriptions), **changed)
 
@@ -33,12 +33,12 @@ async def beat(
 
 
 async def members(peer: Peer, group: str = "g") -> RemotingCommand:
-    """Ask who is in a group."""
+    """Request the members of a group."""
     return await peer.call(CONSUMER_LIST, {"consumerGroup": group})
 
 
 async def heard(peer: Peer) -> list[str]:
-    """The groups of which the peer was told that they changed, up to now: a request of its own comes after them."""
+    """Return the groups whose changes the peer was notified of. A request ensures that all notifications arrived."""
     await peer.call(UNREGISTER, {"clientID": "nobody"})
     told = [request.ext_fields["consumerGroup"] for request in peer.requests if request.code == IDS_CHANGED]
     peer.requests.clear()

@@ -1,4 +1,4 @@
-"""What most tests of the embedded broker begin with: one of their own, by a clock of their own, and a raw client."""
+"""Fixtures of the embedded broker: a broker and a clock for each test, and a raw client."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tests.broker.peer import Peer, connected
 
 @pytest.fixture
 def clock() -> Clock:
-    """The machine's; tests of what comes later have one that they turn."""
+    """Return the machine's clock. Tests of delays override this fixture with a clock that they advance."""
     return SystemClock()
 
 
 @pytest.fixture
 async def embedded(clock: Clock) -> AsyncIterator[EmbeddedRocketMQ]:
-    """A name server and a broker in this loop, with a topic T of 4 queues."""
+    """Run a name server and a broker in this loop, with a topic T of 4 queues."""
     async with embedded_rocketmq(EmbeddedOptions(topics={"T": 4}), clock) as running:
         yield running
 
 
 @pytest.fixture
 async def peer(embedded: EmbeddedRocketMQ) -> AsyncIterator[Peer]:
-    """A connection to the broker."""
+    """Open a connection to the broker."""
     async with connected(embedded.broker.address) as connection:
         yield connection

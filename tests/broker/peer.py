@@ -1,4 +1,4 @@
-"""A client of the embedded broker that speaks frames and knows nothing else: what tests ask, no more and no less."""
+"""A client of the embedded broker that sends exactly the frames of a test."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATIENCE_SECONDS = 25.0
 
 
 class Peer:
-    """One connection. Replies may be awaited in any order; the broker's own requests gather in `requests`."""
+    """One connection. Responses may be awaited in any order. Requests of the broker are collected in `requests`."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.requests: list[RemotingCommand] = []
@@ -36,14 +36,14 @@ class Peer:
         language: LanguageCode = LanguageCode.PYTHON,
         version: int = VERSION,
     ) -> int:
-        """Send a request; returns its opaque."""
+        """Send a request, and return its opaque."""
         opaque = next(self._opaques)
         request = RemotingCommand(code, opaque, 0, ext_fields or {}, body, language=language, version=version)
         self._writer.write(encode_command(request))
         return opaque
 
     async def reply(self, opaque: int) -> RemotingCommand:
-        """The reply to a request that was sent."""
+        """Return the response to an earlier request."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while opaque not in self._replies:
                 assert await self._read(), "the broker closed the connection"
@@ -52,11 +52,11 @@ class Peer:
     async def call(
         self, code: int, ext_fields: dict[str, str] | None = None, body: bytes = b"", **header: Any
     ) -> RemotingCommand:
-        """Send a request and await its reply."""
+        """Send a request, and return its response."""
         return await self.reply(self.post(code, ext_fields, body, **header))
 
     async def request(self, code: int) -> RemotingCommand:
-        """The broker's next request of this code; the others before it are dropped."""
+        """Return the broker's next request with this code. Other requests before it are dropped."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
                 while self.requests:
@@ -66,11 +66,11 @@ class Peer:
                 assert await self._read(), "the broker closed the connection"
 
     def answer(self, request: RemotingCommand, code: int = 0, remark: str | None = None, body: bytes = b"") -> None:
-        """Answer a request of the broker's."""
+        """Respond to a request of the broker."""
         self._writer.write(encode_response(request, code, remark, body=body))
 
     async def closed(self) -> None:
-        """Return once the broker has closed the connection."""
+        """Wait until the broker has closed the connection."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while await self._read():
                 pass
@@ -86,7 +86,7 @@ class Peer:
         return bool(data)
 
     async def send(self, topic: str, body: bytes = b"x", queue_id: int = 0, **properties: str) -> RemotingCommand:
-        """Have a message stored."""
+        """Send a message."""
         header = SendMessageRequestHeaderV2(
             producer_group="p",
             topic=topic,
@@ -107,12 +107,12 @@ class Peer:
         message_model: str = MessageModel.CLUSTERING,
         client_id: str = "peer",
     ) -> RemotingCommand:
-        """Be a member of a group."""
+        """Join a group with a heartbeat."""
         data = ConsumerData(group, tuple(subscriptions), message_model=message_model)
         return await self.call(34, {}, HeartbeatData(client_id, (data,)).to_json())
 
     async def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._writer.close()
         with contextlib.suppress(ConnectionError):
             await self._writer.wait_closed()
@@ -120,7 +120,7 @@ class Peer:
 
 @contextlib.asynccontextmanager
 async def connected(address: str) -> AsyncIterator[Peer]:
-    """A connection to "host:port" for the time of the block."""
+    """Connect to "host:port" for the duration of the block."""
     host, port = address.rsplit(":", 1)
     peer = Peer(*await asyncio.open_connection(host, int(port)))
     try:

@@ -1,4 +1,4 @@
-"""A member that pops, by frames: what it asks, and what it is told."""
+"""The requests and responses of a member in POP mode."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BROKER = "broker-a"
 
 @dataclass(frozen=True, slots=True)
 class Got:
-    """A message, and the handle that acknowledges it."""
+    """A popped message, and the handle that acknowledges it."""
 
     message: StoredMessage
     handle: PopHandle
@@ -46,7 +46,7 @@ class Got:
 
 
 def pop_fields(topic: str = "T", group: str = "g", **changed: Any) -> dict[str, str]:
-    """The ext fields of a pop that does not wait."""
+    """Return the ext fields of a pop that does not wait."""
     values: dict[str, Any] = {
         "consumer_group": group,
         "topic": topic,
@@ -64,12 +64,12 @@ def pop_fields(topic: str = "T", group: str = "g", **changed: Any) -> dict[str, 
 
 
 async def pop(peer: Peer, topic: str = "T", group: str = "g", **changed: Any) -> RemotingCommand:
-    """200050, as it is answered."""
+    """Send 200050, and return the response."""
     return await peer.call(RequestCode.POP_MESSAGE, pop_fields(topic, group, **changed))
 
 
 async def popped(peer: Peer, topic: str = "T", group: str = "g", **changed: Any) -> list[Got]:
-    """The messages of a pop; none where nothing is there."""
+    """Return the messages of a pop; an empty list if there are none."""
     reply = await pop(peer, topic, group, **changed)
     if reply.code in (209, 210):
         return []
@@ -78,7 +78,7 @@ async def popped(peer: Peer, topic: str = "T", group: str = "g", **changed: Any)
 
 
 def messages_of(reply: RemotingCommand) -> list[Got]:
-    """Each message with its handle, put together as the Java client does it."""
+    """Return each message with its handle, which is built as in the Java client."""
     header = PopMessageResponseHeader.from_ext_fields(reply.ext_fields)
     starts = parse_start_offsets(header.start_offset_info)
     infos = [part.split(" ") for part in (header.msg_offset_info or "").split(";") if part]
@@ -108,13 +108,13 @@ def messages_of(reply: RemotingCommand) -> list[Got]:
 
 
 async def ack(peer: Peer, got: Got, group: str = "g") -> RemotingCommand:
-    """200051."""
+    """Send 200051."""
     header = AckMessageRequestHeader(**_named(got, group))
     return await peer.call(header.code, header.ext_fields())
 
 
 async def ack_all(peer: Peer, messages: list[Got], group: str = "g") -> RemotingCommand:
-    """200151: one part for each message, as nobody forbids."""
+    """Send 200151 with one part for each message, which the protocol permits."""
     acks = (
         BatchAck(
             group,
@@ -133,7 +133,7 @@ async def ack_all(peer: Peer, messages: list[Got], group: str = "g") -> Remoting
 
 
 async def hide(peer: Peer, got: Got, seconds: float, group: str = "g") -> Got:
-    """200053: the message under its new handle."""
+    """Send 200053, and return the message with its new handle."""
     header = ChangeInvisibleTimeRequestHeader(**_named(got, group), invisible_time=int(seconds * 1000))
     reply = await peer.call(header.code, header.ext_fields())
     assert reply.code == 0, reply.remark
@@ -148,7 +148,7 @@ async def hide(peer: Peer, got: Got, seconds: float, group: str = "g") -> Got:
 
 
 def _named(got: Got, group: str) -> dict[str, Any]:
-    """By what requests name a popped message."""
+    """Return the header fields that identify a popped message."""
     return {
         "consumer_group": group,
         "topic": got.real_topic(group),
@@ -159,5 +159,5 @@ def _named(got: Got, group: str) -> dict[str, Any]:
 
 
 def texts(messages: list[Got]) -> list[str]:
-    """Bodies, sorted: which queue comes first is left to chance."""
+    """Return the bodies, sorted, because the order of the queues is random."""
     return sorted(got.text for got in messages)

@@ -1,4 +1,4 @@
-"""What a store has of a queue, field by field; and the ext fields of a send."""
+"""The stored messages of a queue, and the ext fields of a send."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BORN_TIMESTAMP = 1_700_000_000_123
 
 
 def records(store: MessageStore, topic: str, queue_id: int = 0) -> list[StoredMessage]:
-    """All messages of a queue."""
+    """Return all messages of a queue."""
     queue = store.queue(topic, queue_id)
     if queue is None:
         return []
@@ -20,7 +20,7 @@ def records(store: MessageStore, topic: str, queue_id: int = 0) -> list[StoredMe
 
 
 def letters(topic: str = "T", properties: dict[str, str] | str = "", **changed: object) -> dict[str, str]:
-    """The ext fields of 310 and 320; a field that is None is left out."""
+    """Return the ext fields of 310 and 320, without fields that are None."""
     if not isinstance(properties, str):
         properties = format_properties(properties)
     values: dict[str, object] = {

@@ -1,4 +1,4 @@
-"""MessageStores for tests of what stores do, with a clock that stands still."""
+"""MessageStores for tests, with a clock that does not advance."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ADDRESS = "127.0.0.1:10911"
 
 
 def in_memory(settings: BrokerSettings | None = None, clock: ManualClock | None = None) -> MessageStore:
-    """A store that keeps nothing."""
+    """Return a store without a folder."""
     return MessageStore(clock or ManualClock(), ADDRESS, settings or BrokerSettings(), MemoryRecordLog(), NoJournal())
 
 
 def in_folder(
     directory: Path, settings: BrokerSettings | None = None, clock: ManualClock | None = None
 ) -> tuple[MessageStore, DataDir]:
-    """A store that keeps all, and what is to be closed."""
+    """Return a store in a folder, and its DataDir, which the caller must close."""
     data_dir = DataDir(directory)
     store = MessageStore(clock or ManualClock(), ADDRESS, settings or BrokerSettings(), data_dir, data_dir)
     return store, data_dir
@@ -47,12 +47,12 @@ def put(
 
 
 def messages(*records: bytes) -> list[Message]:
-    """What records say."""
+    """Decode records."""
     return decode_messages(b"".join(records), MessageQueue("T", "broker-a", 0)).messages
 
 
 def bodies(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[str]:
-    """All that a queue has, read as consumers read it."""
+    """Return the bodies of a queue, read as a consumer reads them."""
     at, found = store.min_offset(topic, queue_id), []
     while at < store.max_offset(topic, queue_id):
         result = store.get(topic, queue_id, at, 32)

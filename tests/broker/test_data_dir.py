@@ -1,4 +1,4 @@
-"""A broker's folder: what it keeps, and what a crash leaves of it."""
+"""A broker's folder: its contents after a stop and after a crash."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.broker.stores import bodies, in_folder, put
 
 
 def crashed(directory: Path) -> Path:
-    """What a process that dies now leaves behind."""
+    """Copy the folder, as if the process crashed now."""
     return Path(shutil.copytree(directory, directory.parent / "crashed"))
 
 
@@ -28,8 +28,8 @@ async def send(remoting: RemotingClient, rocketmq: EmbeddedRocketMQ, body: bytes
     return (await send_message(remoting, rocketmq.broker.address, send_header(), body)).queue_offset
 
 
-async def test_a_broker_goes_on_where_it_ended(tmp_path: Path) -> None:
-    """Messages, topics, groups, committed offsets and resets are there again."""
+async def test_a_restarted_broker_has_its_state_again(tmp_path: Path) -> None:
+    """Messages, topics, groups, committed offsets and resets."""
     options = EmbeddedOptions(data_dir=tmp_path, topics={"T": 3})
     async with embedded_rocketmq(options) as rocketmq:
         broker = rocketmq.broker
@@ -55,8 +55,8 @@ async def test_a_broker_goes_on_where_it_ended(tmp_path: Path) -> None:
         assert put(broker.store, "5", queue_id=1).queue_offset == 2
 
 
-async def test_a_crash_keeps_what_was_acknowledged(tmp_path: Path) -> None:
-    """A producer that has its reply need not send again."""
+async def test_acknowledged_messages_are_kept_after_a_crash(tmp_path: Path) -> None:
+    """A producer that received the response must not need to send again."""
     options = EmbeddedOptions(data_dir=tmp_path / "data", topics={"T": 1})
     remoting = RemotingClient()
     try:

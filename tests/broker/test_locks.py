@@ -1,4 +1,4 @@
-"""Locks of queues, in the state of the broker and on the wire."""
+"""Locks of queues, in the broker and by request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Q0, Q1, ELSEWHERE = (MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker
 
 
 class Time:
-    """Monotonic seconds that pass when they are told to."""
+    """Monotonic seconds that tests advance."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -43,7 +43,7 @@ def test_queue_has_one_owner(locks: RebalanceLockManager) -> None:
     assert locks.lock("another group", "other", [Q0]) == {Q0}
 
 
-def test_owner_alone_gives_up(locks: RebalanceLockManager) -> None:
+def test_only_the_owner_can_unlock(locks: RebalanceLockManager) -> None:
     locks.lock("g", "one", [Q0, Q1])
     locks.unlock("g", "other", [Q0])
     assert locks.lock("g", "other", [Q0]) == set()
@@ -52,7 +52,7 @@ def test_owner_alone_gives_up(locks: RebalanceLockManager) -> None:
     locks.unlock("never", "one", [Q0])
 
 
-def test_lock_ends_unless_it_is_renewed(locks: RebalanceLockManager, time: Time) -> None:
+def test_a_lock_expires_unless_it_is_renewed(locks: RebalanceLockManager, time: Time) -> None:
     locks.lock("g", "one", [Q0, Q1])
     time.now += LOCK_SECONDS
     locks.lock("g", "one", [Q0])
@@ -63,8 +63,8 @@ def test_lock_ends_unless_it_is_renewed(locks: RebalanceLockManager, time: Time)
     assert locks.lock("g", "one", [Q0]) == set()
 
 
-def test_group_that_locks_is_known(locks: RebalanceLockManager, time: Time) -> None:
-    """Its retries go another way while it is orderly."""
+def test_a_group_has_locks_until_they_expire_or_are_unlocked(locks: RebalanceLockManager, time: Time) -> None:
+    """The broker turns retries of a group with locks into dead letters."""
     assert not locks.has_any("g")
     locks.lock("g", "one", [Q0])
     assert locks.has_any("g")
@@ -96,7 +96,7 @@ async def ask(peer: Peer, code: int, client_id: str, *queues: MessageQueue, only
 
 
 async def test_locks_by_request(peer: Peer) -> None:
-    """Also queues that are none here; the flag for clusters of several brokers changes nothing."""
+    """Also of queues that do not exist on this broker. The flag for clusters of several brokers changes nothing."""
 
     async def locked(client_id: str, *queues: MessageQueue, only_this_broker: bool = False) -> frozenset[MessageQueue]:
         body = await ask(peer, LOCK, client_id, *queues, only_this_broker=only_this_broker)

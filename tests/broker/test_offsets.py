@@ -1,4 +1,4 @@
-"""Where groups are in their queues: commits, questions, copies and an operator's resets, as recorded from 5.5.0."""
+"""Offsets of groups: queries, commits and resets, as recorded from 5.5.0."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUEUES = 4
 
 @pytest.fixture
 async def rocketmq() -> AsyncIterator[EmbeddedRocketMQ]:
-    """Four messages in queue 0 of T; the group g exists."""
+    """Run a broker with the topics T and T2 and the group g."""
     async with embedded_rocketmq(EmbeddedOptions(topics={"T": QUEUES, "T2": 1})) as running:
         running.broker.groups.find("g")
         yield running
@@ -64,7 +64,7 @@ def targets(reply: RemotingCommand) -> dict[int, int]:
 
 
 async def push_resets(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
-    """As RocketMQ 4 does; the group has offset 2 in each queue."""
+    """Push resets to members as RocketMQ 4 does. The group has offset 2 in each queue."""
     broker = rocketmq.broker
     broker.change_settings(broker.settings.changed({"useServerSideResetOffset": "false"}))
     for queue in range(QUEUES):
@@ -83,15 +83,17 @@ async def push_resets(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
     ],
     ids=str,
 )
-async def test_new_group_begins_where_the_queue_is_young(peer: Peer, asked: Any, code: int, said: str) -> None:
-    """At 0 where the first message is still there, unless the asker wants to know."""
+async def test_the_offset_of_a_new_group_is_0_if_the_first_message_exists(
+    peer: Peer, asked: Any, code: int, said: str
+) -> None:
+    """With setZeroIfNotFound=false, the broker reports that the group has no offset."""
     reply = await query(peer, "new", **asked)
 
     assert (reply.code, reply.ext_fields.get("offset", reply.remark)) == (code, said)
 
 
 async def test_any_offset_is_committed(peer: Peer) -> None:
-    """Also a lower one, one past the queue, and one of a queue that is none; less than 0 is as none."""
+    """Also a lower offset, one past the end, and for a queue that does not exist. An offset below 0 means none."""
     for offset in (5, 2, 1000):
         assert (await commit(peer, offset)).code == 0
         assert await stored(peer) == offset
@@ -101,8 +103,8 @@ async def test_any_offset_is_committed(peer: Peer) -> None:
     assert await stored(peer, queue=1) is None
 
 
-async def test_reset_on_the_broker_holds_until_a_pull_is_told(peer: Peer) -> None:
-    """Commits before that are ignored: they are of what was handled before the reset."""
+async def test_commits_are_ignored_until_a_pull_response_reports_the_reset(peer: Peer) -> None:
+    """Such commits are for messages that were handled before the reset."""
     await commit(peer, 4)
     reply = await reset(peer)
     assert (reply.code, reply.remark, targets(reply)) == (0, None, {0: 0, 1: 0, 2: 0, 3: 0})
@@ -138,7 +140,7 @@ async def test_reset_to_a_time_or_an_offset(peer: Peer, asked: dict[str, int], e
 
 
 async def test_reset_is_pushed_to_members(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
-    """To all of them, whatever queue was asked for; the broker's own offsets stay, the members commit."""
+    """For all queues, even if one is requested. The broker does not change its offsets, because the members commit."""
     await push_resets(rocketmq, peer)
     async with connected(rocketmq.broker.address) as member:
         await beat(member, "one", consumer())
@@ -171,8 +173,8 @@ async def pull(peer: Peer, offset: int) -> RemotingCommand:
     return await peer.call(PULL, fields)
 
 
-async def test_offsets_and_resets_outlive_the_process(tmp_path: Path) -> None:
-    """Also what was forgotten stays so."""
+async def test_offsets_and_resets_are_kept_after_a_restart(tmp_path: Path) -> None:
+    """Deleted offsets stay deleted."""
     options = EmbeddedOptions(topics={"T": QUEUES}, data_dir=tmp_path)
     async with embedded_rocketmq(options) as rocketmq, connected(rocketmq.broker.address) as peer:
         for group in ("g", "other", "left"):

@@ -1,4 +1,4 @@
-"""What the embedded broker does with popped messages, as 5.5.0: acknowledged, hidden for longer, shown again."""
+"""Popped messages in the embedded broker, as in 5.5.0: acknowledged, invisible for longer, redelivered."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ def clock() -> ManualClock:
 
 
 def later(embedded: EmbeddedRocketMQ, clock: ManualClock, seconds: float = INVISIBLE_SECONDS) -> None:
-    """So much later, what is due is done."""
+    """Advance the clock, and run the broker's due tasks."""
     clock.turn(seconds)
     embedded.broker.schedule.wake()
 
 
 async def one(peer: Peer, body: bytes = b"a", **properties: str) -> Got:
-    """A message that was sent and popped."""
+    """Send a message, and pop it."""
     await peer.send("T", body, 0, **properties)
     [got] = await popped(peer)
     return got
 
 
-async def test_an_acknowledged_message_is_not_seen_again(
+async def test_an_acknowledged_message_is_not_redelivered(
     embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock
 ) -> None:
     reply = await ack(peer, await one(peer))
@@ -43,7 +43,9 @@ async def test_an_acknowledged_message_is_not_seen_again(
     assert embedded.broker.schedule.next_due() is None
 
 
-async def test_many_are_acknowledged_at_once(embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock) -> None:
+async def test_a_batch_ack_acknowledges_many_messages(
+    embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock
+) -> None:
     for number in range(6):
         await peer.send("T", b"%d" % number, queue_id=number % 2)
     got = await popped(peer)
@@ -55,7 +57,7 @@ async def test_many_are_acknowledged_at_once(embedded: EmbeddedRocketMQ, peer: P
     assert texts(await popped(peer)) == ["3"]
 
 
-async def test_a_message_that_nobody_acknowledged_comes_again(
+async def test_an_unacknowledged_message_is_redelivered_after_its_invisible_time(
     embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock
 ) -> None:
     first = await one(peer, TAGS="tag", colour="red")
@@ -79,10 +81,8 @@ async def test_a_message_that_nobody_acknowledged_comes_again(
     assert embedded.broker.offsets.queues("g", RETRY_V1) == {0: 1}
 
 
-async def test_a_message_may_be_hidden_for_longer_or_shorter(
-    embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock
-) -> None:
-    """From now on. What the first handle says means nothing any more."""
+async def test_the_invisible_time_can_be_changed(embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock) -> None:
+    """The new time starts with the request. The first handle is no longer valid."""
     first = await one(peer)
     clock.turn(1)
     second = await hide(peer, first, 3)

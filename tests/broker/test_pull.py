@@ -1,4 +1,4 @@
-"""Pulls from the embedded broker: who may, what is found, what is noted. Codes and remarks are the real broker's."""
+"""Pulls from the embedded broker: checks, messages and commits. Codes and remarks are the real broker's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further det
 
 
 def fields(**changed: object) -> dict[str, str]:
-    """The ext fields of a pull of queue 0 from its start, with the subscription in the request."""
+    """Return the ext fields of a pull of queue 0 from its start, with the subscription in the request."""
     values: dict[str, Any] = {
         "consumerGroup": "g",
         "topic": "T",
@@ -63,7 +63,7 @@ def ends(next_begin: int, low: int, high: int) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("code", [PULL, LITE_PULL])
-async def test_messages_come_with_the_ends_of_the_queue(peer: Peer, code: int) -> None:
+async def test_a_pull_returns_messages_and_the_lowest_and_highest_offset(peer: Peer, code: int) -> None:
     for number in range(3):
         await peer.send("T", b"%d" % number)
     reply = await pull(peer, code)
@@ -89,7 +89,7 @@ async def test_messages_come_with_the_ends_of_the_queue(peer: Peer, code: int) -
         ({"sysFlag": 0}, (24, "the consumer's group info not exist" + FAQ, {})),
     ],
 )
-async def test_what_a_pull_without_messages_is_told(
+async def test_the_response_to_a_pull_without_messages_gives_the_reason(
     peer: Peer, changed: dict[str, Any], expected: tuple[int, str, dict[str, str]]
 ) -> None:
     for _ in range(2):
@@ -97,7 +97,7 @@ async def test_what_a_pull_without_messages_is_told(
     assert summary(await pull(peer, **changed)) == expected
 
 
-async def test_the_heartbeats_subscription_filters_and_must_be_as_new_as_the_request(peer: Peer) -> None:
+async def test_the_subscription_of_the_heartbeat_filters_if_it_is_as_new_as_the_pull(peer: Peer) -> None:
     for tag in ("A", "B", "C"):
         await peer.send("T", tag.encode(), TAGS=tag)
     await peer.heartbeat("g", [tag_subscription("T", "A || C", 7)])
@@ -119,9 +119,7 @@ async def test_a_condition_filters_by_properties(peer: Peer) -> None:
     assert bodies(await pull(peer, sysFlag=0, subVersion=1)) == [b"5"]
 
 
-async def test_a_pull_commits_where_it_passes_the_checks_whatever_it_finds(
-    embedded: EmbeddedRocketMQ, peer: Peer
-) -> None:
+async def test_a_valid_pull_commits_even_if_it_finds_no_message(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     for _ in range(3):
         await peer.send("T")
     offsets = embedded.broker.offsets
@@ -132,7 +130,7 @@ async def test_a_pull_commits_where_it_passes_the_checks_whatever_it_finds(
     assert offsets.get("g", "T", 0) == 2
 
 
-async def test_a_reset_is_told_once(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_a_reset_is_reported_once(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     for _ in range(3):
         await peer.send("T")
     embedded.broker.offsets.reset("g", "T", 0, 1)

@@ -1,4 +1,4 @@
-"""Sends to the embedded broker: what is stored, what is answered, what is refused; codes and remarks are 5.5.0's."""
+"""Sends to the embedded broker: stored messages, responses and errors. Codes and remarks are 5.5.0's."""
 
 from __future__ import annotations
 
@@ -25,18 +25,20 @@ ILLEGAL = (
 
 
 def address(embedded: EmbeddedRocketMQ) -> str:
-    """The only client's, as the broker sees it."""
+    """Return the address of the only client, as the broker sees it."""
     (channel,) = embedded.servers[0].channels
     return channel.address
 
 
 def refused(reply: RemotingCommand) -> tuple[int, str | None]:
-    """Code and remark of a refusal, which carries what every reply to a send does."""
+    """Return code and remark of a refusal, whose ext fields must be the same as in every response to a send."""
     assert reply.ext_fields == ALWAYS
     return reply.code, reply.remark
 
 
-async def test_a_message_is_stored_as_sent_and_the_reply_says_where(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_a_message_is_stored_as_sent_and_the_response_has_its_offset(
+    embedded: EmbeddedRocketMQ, peer: Peer
+) -> None:
     sent = {"UNIQ_KEY": "U1", "TAGS": "a", "KEYS": "k1 k2", "WAIT": "true", "own": "é"}
 
     reply = await peer.call(SEND_V2, letters(properties=sent, e=3), b"body")
@@ -55,8 +57,8 @@ async def test_a_message_is_stored_as_sent_and_the_reply_says_where(embedded: Em
     }
 
 
-async def test_a_message_without_a_key_gets_one(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
-    """Also one without any properties."""
+async def test_a_message_without_a_unique_key_gets_one(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    """Also a message without any properties."""
     replies = [await peer.call(SEND_V2, letters(i=text), b"1") for text in (None, "", "UNIQ_KEY\x01\x02")]
 
     keys = [message.properties["UNIQ_KEY"] for message in records(embedded.broker.store, "T")]
@@ -72,7 +74,7 @@ async def test_a_message_without_a_key_gets_one(embedded: EmbeddedRocketMQ, peer
         pytest.param(100, 8, id="no more than the pattern has"),
     ],
 )
-async def test_an_unknown_topic_is_made(embedded: EmbeddedRocketMQ, peer: Peer, asked: int, made: int) -> None:
+async def test_a_send_creates_a_missing_topic(embedded: EmbeddedRocketMQ, peer: Peer, asked: int, made: int) -> None:
     await peer.call(SEND_V2, letters("New", d=asked, k="true"), b"1")
 
     assert embedded.broker.topics.get("New") == TopicConfig(
@@ -87,7 +89,7 @@ MEMBERS = [BatchMember(b"1", {"A": "1", "UNIQ_KEY": "U9"}, 3), BatchMember(b"22"
 
 @pytest.mark.parametrize("code", [BATCH, SEND_V2])
 async def test_a_batch_is_stored_message_by_message(embedded: EmbeddedRocketMQ, peer: Peer, code: int) -> None:
-    """As they are, with none of the properties that single messages get. A field says what is a batch, not the code."""
+    """Without the properties that the broker adds to single messages. A field marks a batch, not the code."""
     await peer.call(SEND_V2, letters(), b"0")
 
     reply = await peer.call(code, letters(properties={"UNIQ_KEY": "B"}, m="true"), encode_batch(MEMBERS))
@@ -113,10 +115,10 @@ async def test_a_batch_is_stored_whole_or_not_at_all(embedded: EmbeddedRocketMQ,
     assert embedded.broker.store.end == 0
 
 
-# --- retries that consumers send as messages of their own
+# --- retries that consumers send as new messages
 
 
-async def test_a_retry_within_its_limit(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_a_retry_within_its_limit_is_stored(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     await peer.call(SEND_V2, letters("%RETRY%g", j=3, l=3), b"1")
 
     (stored,) = records(embedded.broker.store, "%RETRY%g")
@@ -130,7 +132,7 @@ async def test_a_retry_within_its_limit(embedded: EmbeddedRocketMQ, peer: Peer) 
         pytest.param({"j": 17}, id="by the group"),
     ],
 )
-async def test_a_retry_past_its_limit_is_a_dead_letter(
+async def test_a_retry_beyond_its_limit_is_a_dead_letter(
     embedded: EmbeddedRocketMQ, peer: Peer, changed: dict[str, Any]
 ) -> None:
     broker = embedded.broker

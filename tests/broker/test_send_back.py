@@ -1,4 +1,4 @@
-"""Messages sent back to the embedded broker: what comes again, and when; what is a dead letter. As 5.5.0 does it."""
+"""Messages sent back to the embedded broker, as in 5.5.0: retries, delay levels and dead letters."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def offset(embedded: EmbeddedRocketMQ) -> int:
-    """Where MESSAGE is stored."""
+    """Store MESSAGE, and return its commit log offset."""
     embedded.broker.store.put(replace(MESSAGE, body=b"another"))
     return embedded.broker.store.put(MESSAGE).commit_log_offset
 
@@ -47,7 +47,7 @@ async def send_back(peer: Peer, **changed: Any) -> RemotingCommand:
     return await peer.call(SEND_BACK, fields)
 
 
-async def test_it_waits_and_comes_on_the_retry_topic(
+async def test_a_message_is_stored_in_the_retry_topic_after_its_delay(
     embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock, offset: int
 ) -> None:
     broker = embedded.broker
@@ -88,7 +88,9 @@ async def test_it_waits_and_comes_on_the_retry_topic(
         pytest.param(0, 99, 18, id="nor by many attempts"),
     ],
 )
-async def test_delay_levels(embedded: EmbeddedRocketMQ, peer: Peer, asked: int, times: int, level: int) -> None:
+async def test_the_delay_level_depends_on_the_request_and_the_reconsume_times(
+    embedded: EmbeddedRocketMQ, peer: Peer, asked: int, times: int, level: int
+) -> None:
     store = embedded.broker.store
     at = store.put(replace(MESSAGE, reconsume_times=times)).commit_log_offset
 
@@ -107,7 +109,9 @@ async def test_delay_levels(embedded: EmbeddedRocketMQ, peer: Peer, asked: int, 
         pytest.param({"group": "strict"}, id="by the group's limit"),
     ],
 )
-async def test_dead_letters(embedded: EmbeddedRocketMQ, peer: Peer, offset: int, changed: dict[str, Any]) -> None:
+async def test_level_minus_1_or_a_reached_limit_makes_a_dead_letter(
+    embedded: EmbeddedRocketMQ, peer: Peer, offset: int, changed: dict[str, Any]
+) -> None:
     broker = embedded.broker
     broker.groups.put(SubscriptionGroupConfig(group_name="strict", retry_max_times=0, retry_queue_nums=1000))
     topic = f"%DLQ%{changed.get('group', 'g')}"

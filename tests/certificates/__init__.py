@@ -1,6 +1,6 @@
-"""Certificates for tests: two authorities, a server on this machine, servers and clients that something is wrong with.
+"""Certificates for tests: two authorities, a valid server and client, and invalid servers and clients.
 
-`make.sh` makes them; their keys protect nothing.
+`make.sh` creates them. Their keys protect nothing.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from pathlib import Path
 HERE = Path(__file__).parent
 CA, OTHER_CA = HERE / "ca.pem", HERE / "other-ca.pem"
 SERVER, SERVER_ELSEWHERE, SERVER_EXPIRED = "server", "server-elsewhere", "server-expired"
-ENCRYPTED_KEY = HERE / "client-encrypted.key"  # by "in-a-test"
+ENCRYPTED_KEY = HERE / "client-encrypted.key"  # password "in-a-test"
 CLIENT, CLIENT_EXPIRED, CLIENT_OF_OTHER_CA = "client", "client-expired", "client-of-other-ca"
 
 
 def certificate(name: str) -> Path:
-    """The certificate of this name."""
+    """Return the path of a certificate."""
     return HERE / f"{name}.pem"
 
 
 def key(name: str) -> Path:
-    """The key that belongs to the certificate of this name."""
+    """Return the path of the key of a certificate."""
     return HERE / f"{name}.key"
 
 
 def server_context(name: str = SERVER, *, wants_client: bool = False) -> ssl.SSLContext:
-    """For a server that shows the certificate of this name, and may want one of the client's."""
+    """Return the context of a server with this certificate, which may require a certificate of the client."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate(name), key(name))
     if wants_client:
@@ -36,7 +36,7 @@ def server_context(name: str = SERVER, *, wants_client: bool = False) -> ssl.SSL
 
 
 def client_context() -> ssl.SSLContext:
-    """For a client that checks the server and shows a certificate."""
+    """Return the context of a client that verifies the server and has a certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(CA)
     context.load_cert_chain(certificate(CLIENT), key(CLIENT))

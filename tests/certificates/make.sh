@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes the certificates beside it anew; they are kept in the repository, so that tests need no openssl.
-# Of authorities and hosts that exist nowhere else: the keys protect nothing.
+# Creates the certificates in this folder again. They are kept in the repository, so that tests need no openssl.
+# Their authorities and hosts exist nowhere else, so the keys protect nothing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
@@ -33,7 +33,7 @@ commonName = supplied
 CNF
 authority ca
 authority other-ca
-keys="subjectKeyIdentifier=hash\nauthorityKeyIdentifier=keyid\n" # Python 3.13 and later ask for them
+keys="subjectKeyIdentifier=hash\nauthorityKeyIdentifier=keyid\n" # required by Python 3.13 and later
 here="subjectAltName=DNS:localhost,IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n"
 issue server ca localhost "$here"
 issue server-elsewhere ca broker.example "subjectAltName=DNS:broker.example\nextendedKeyUsage=serverAuth\n"

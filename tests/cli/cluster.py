@@ -1,4 +1,4 @@
-"""An embedded broker for commands: what they look at is made by functions, not by members of groups."""
+"""An embedded broker for commands. Functions create its topics, groups and offsets, without members of groups."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ class Cluster(RocketMQ):
     """A name server and a broker in a thread of this process, and the commands about them."""
 
     def ask(self, *arguments: str | Path, stdin: bytes = b"") -> Ended:
-        """A command about this cluster."""
+        """Run a command on this cluster."""
         return rmqd(*arguments, "-n", self.nameserver, stdin=stdin)
 
     def json(self, *arguments: str | Path) -> Any:
-        """The document of a command that succeeds."""
+        """Run a command that must succeed, and return its JSON."""
         ended = self.ask(*arguments, "-o", "json")
         assert ended.code == 0, ended.err
         return ended.json()
 
     def fill(self, topic: str, each: int, **more: Any) -> None:
-        """Make a topic of four queues with so many messages in each queue, whose keys are m0, m1, ..."""
+        """Create a topic of four queues with `each` messages in each queue. The keys are m0, m1, ..."""
         self.create_topic(topic, QUEUES)
         for number in range(QUEUES * each):
             self.send(topic, f"body {number}", keys=f"m{number}", queue_id=number % QUEUES, **more)
 
     def change_topic(self, topic: str, permission: int) -> None:
-        """Change what may be done with a topic: 2 is to write only, 4 to read only."""
+        """Change a topic's permission: 2 is write-only, 4 is read-only."""
         config = TopicConfig(topic_name=topic, read_queue_nums=QUEUES, write_queue_nums=QUEUES, perm=permission)
         self._do(lambda: self._embedded.broker.topics.put(config))
 
     def make_group(self, group: str, **settings: Any) -> None:
-        """Have the broker know a group, with some of its settings changed."""
+        """Create a group with some settings changed."""
         config = SubscriptionGroupConfig(group_name=group, **settings)
         self._do(lambda: self._embedded.broker.groups.put(config))
 
@@ -50,7 +50,7 @@ class Cluster(RocketMQ):
         self._do(lambda: broker.change_settings(replace(broker.settings, **settings)))
 
     def knows_group(self, group: str) -> bool:
-        """Whether the broker knows a group. Asking makes none."""
+        """Whether the broker knows a group. The query does not create it."""
         return self._do(lambda: self._embedded.broker.groups.get(group) is not None)
 
     def has_topic(self, topic: str) -> bool:
@@ -68,7 +68,7 @@ class Cluster(RocketMQ):
         self._do(commit)
 
     def give_up(self, group: str, topic: str, *keys: str) -> None:
-        """Have messages with these keys among a group's dead letters."""
+        """Add messages with these keys to a group's dead letters."""
         self.make_group(group)
         if not self.has_topic(dlq_topic(group)):
             self.create_topic(dlq_topic(group), 1)

@@ -16,7 +16,7 @@ TOP = Path(__file__).parent.parent.parent
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How the command ended, and what it printed."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -36,7 +36,7 @@ def rmqd(
 ) -> Ended:
     """Run `rmqd` with these arguments, in a folder without a configuration unless `cwd` has one.
 
-    `python_path` is one more folder to import from, `variables` are more of the environment.
+    `python_path` is one more folder to import from, `variables` are more environment variables.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RMQD_")}
     done = subprocess.run(

@@ -22,6 +22,6 @@ def _as_on_a_machine_without_rmqd(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """One embedded broker for the module, in a thread of this process. Tests use names of their own."""
+    """One embedded broker for the module, in a thread of this process. Each test uses different names."""
     with Cluster() as running:
         yield running

@@ -1,4 +1,4 @@
-"""The daemon in this process, in the test's event loop, for commands that ask it."""
+"""The daemon in this process, in the test's event loop, for commands that query it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rmqd.testing.rocketmq import logs_by_logging
 async def daemon(path: Path) -> AsyncIterator[str]:
     """Run the groups of a configuration for the length of the block, as `rmqd run` does. Yields the HTTP address.
 
-    SIGTERM ends it, which must be in order.
+    SIGTERM stops it, and it must exit with 0.
     """
     options, clock = RunOptions(path), SystemClock()
     config, access = read_config(options)

@@ -1,4 +1,4 @@
-"""The `rmqd` command in this process, for tests that start none."""
+"""The `rmqd` command in this process, for tests that start no process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.cli.command import Ended
 def rmqd(*arguments: str | Path, stdin: bytes = b"") -> Ended:
     """Run `rmqd` with these arguments, in the test's folder.
 
-    A command that would leave the process without its threads only raises SystemExit: the threads are another test's.
+    `os._exit` only raises SystemExit here, because the threads of this process belong to other tests.
     """
     code: Any = 0
     exit_at_once, os._exit = os._exit, lambda status: sys.exit(status)  # unittest.mock would import asyncio
@@ -36,6 +36,6 @@ def rmqd(*arguments: str | Path, stdin: bytes = b"") -> Ended:
 
 @functools.cache
 def _command() -> Callable[..., Any]:
-    """Made once, and not at each call as CliRunner's own `invoke` does: that takes longer than most commands."""
+    """Built once. CliRunner's `invoke` builds it at each call, which takes longer than most commands."""
     command: Callable[..., Any] = command_line()
     return command

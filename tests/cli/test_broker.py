@@ -1,4 +1,4 @@
-"""`rmqd broker`: the embedded RocketMQ as a program. Nightly tests run it in their process, with its options."""
+"""`rmqd broker`: the embedded RocketMQ as a process. Nightly tests run it in the test's process, with its options."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.cli.in_process import rmqd
 
 
 def send(nameserver: str, topic: str, count: int = 1) -> list[SendResult]:
-    """Send some messages; where each is stored."""
+    """Send some messages, and return the queue and offset of each."""
 
     async def all_of_them() -> list[SendResult]:
         client = ClientInstance(ClientOptions(nameservers=(nameserver,)))
@@ -36,7 +36,7 @@ def send(nameserver: str, topic: str, count: int = 1) -> list[SendResult]:
 
 @contextlib.contextmanager
 def program(*arguments: str | Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A process, and the name server's address, which it printed first; killed at the end if it still runs."""
+    """A broker process, and the name server's address from its first line. Killed at the end if it still runs."""
     command = [sys.executable, "-m", "rmqd", "broker", "--listen", "127.0.0.1:0", *map(str, arguments)]
     with subprocess.Popen(command, cwd=TOP, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -49,8 +49,8 @@ def program(*arguments: str | Path) -> Iterator[tuple[subprocess.Popen[str], str
 
 
 @pytest.mark.process
-def test_the_program_helps_keeps_messages_over_kill_9_and_ends_in_order(tmp_path: Path) -> None:
-    """The folder is made, and the topics that it has stay as they are."""
+def test_the_broker_prints_a_hint_survives_kill_9_and_stops_on_sigterm(tmp_path: Path) -> None:
+    """The folder is created, and an existing topic keeps its number of queues."""
     folder = tmp_path / "to" / "be" / "made"
     with program("--data-dir", folder, "--topic", "shop:1") as (process, nameserver):
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""Commands that send messages and change groups; on the embedded broker, in this process."""
+"""Commands that send messages and change groups, on the embedded broker in this process."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.cli.in_process import rmqd
 
 @pytest.fixture(autouse=True)
 def _commands_look_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a command waits for is there within milliseconds, as the broker is in this process."""
+    """Poll often, because the broker in this process responds within milliseconds."""
     monkeypatch.setattr("rmqd.operate.resets.reset_requests.POLL_SECONDS", 0.01)
     monkeypatch.setattr("rmqd.operate.replay.replay_run.POLL_SECONDS", 0.01)
     monkeypatch.setattr("rmqd.operate.replay.replay_run.PERSIST_SECONDS", 0.05)
 
 
-def test_a_message_is_stored_as_asked(cluster: Cluster) -> None:
+def test_a_sent_message_is_stored_with_its_keys_tags_and_properties(cluster: Cluster) -> None:
     cluster.create_topic("orders", QUEUES)
     arguments = ("--keys", "order-17 c-4", "--tags", "R&D", "-p", "region=eu", "-p", "sum=a=b")
     (document,) = cluster.json("send", "orders", "für dich", *arguments)
@@ -40,7 +40,7 @@ def test_a_message_is_stored_as_asked(cluster: Cluster) -> None:
 
 
 def test_a_group_is_reset_and_restored(cluster: Cluster, tmp_path: Path) -> None:
-    """By first, an offset and a skip. Another topic of the group, and another group, stay."""
+    """Covers the first and last offset, a given offset and a skip. Other topics and groups do not change."""
     for topic in ("moved", "unmoved"):
         cluster.fill(topic, 10)
         for group in ("mover", "stayer"):
@@ -106,7 +106,7 @@ def test_a_group_is_reset_and_restored(cluster: Cluster, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("end", [OSError(28, "no space left"), KeyboardInterrupt()])
-def test_topics_that_were_reset_are_named_if_a_later_one_is_not(
+def test_an_interrupted_reset_names_the_topics_that_were_already_reset(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: BaseException
 ) -> None:
     group = f"halved-by-{type(end).__name__}"
@@ -133,12 +133,12 @@ def test_topics_that_were_reset_are_named_if_a_later_one_is_not(
 
 @pytest.fixture
 def own_cluster() -> Iterator[Cluster]:
-    """For a test that runs a handler, after which the broker's clock may be ahead."""
+    """A separate cluster for a test that runs a handler: the broker's clock may be ahead afterwards."""
     with Cluster() as running:
         yield running
 
 
-def test_dead_letters_are_shown_chosen_replayed_and_purged(own_cluster: Cluster, tmp_path: Path) -> None:
+def test_dead_letters_are_shown_selected_replayed_and_purged(own_cluster: Cluster, tmp_path: Path) -> None:
     cluster = own_cluster
     cluster.create_topic("failing", 1)
     cluster.give_up("failer", "failing", "k0", "k1", "k2", "k3")
@@ -160,7 +160,7 @@ def test_dead_letters_are_shown_chosen_replayed_and_purged(own_cluster: Cluster,
     assert [one["keys"] for one in newest.json()] == ["k2", "k3"]
     assert newest.err == "rmqd: only the newest 2 are shown; use --most for more\n"
     assert dlq("show", "failer").out.count("bad k") == 4
-    cluster.change_topic("%DLQ%failer", 2)  # as brokers of RocketMQ 4 make it
+    cluster.change_topic("%DLQ%failer", 2)  # write-only, as brokers of RocketMQ 4 create it
     for command in (("show",), ("replay", "--yes"), ("purge", "--yes", "--reason", "BAD K3")):
         unread = dlq(command[0], "failer", *command[1:])
         assert (unread.code, "`mqadmin updateTopicPerm -t %DLQ%failer -p 6` to make it" in unread.err) == (1, True)
@@ -225,7 +225,7 @@ def handle(batch, options):
 
 
 def configured(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, folder: Path, module: str, topic: str) -> Path:
-    """A configuration of the group `shop` with the handler above. Returns the file of the keys that were handled."""
+    """Configure the group `shop` with the handler above. Returns the file with the handled keys."""
     (folder / f"{module}.py").write_text(HANDLER)
     monkeypatch.syspath_prepend(folder)
     handled = folder / "handled"
@@ -237,7 +237,7 @@ def configured(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, folder: Path, 
     return handled
 
 
-def test_a_window_is_handled_again_by_a_shadow_group(
+def test_replay_of_a_time_range_handles_messages_in_a_shadow_group(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handled = configured(cluster, monkeypatch, tmp_path, "replayed_shop", "window")
@@ -256,7 +256,7 @@ def test_a_window_is_handled_again_by_a_shadow_group(
 
     ended = rmqd(*command, "--from", "1h", "--retries", "1", "--yes", "-o", "json")
     told = ended.json()
-    assert ended.code == 1, ended.err  # two were given up
+    assert ended.code == 1, ended.err  # two messages failed
     assert handled.read_text().split() == ["a", "bad", "bad", "dead", "b"]
     assert (told["shadow"], told["messages"], told["passed"], told["is_done"]) == ("shop-rmqd-replay", 4, 4, True)
     assert {one["keys"]: (one["reason"], one["exception"], one["attempts"]) for one in told["failures"]} == {
@@ -269,7 +269,7 @@ def test_a_window_is_handled_again_by_a_shadow_group(
 
 
 @pytest.mark.process
-def test_a_handler_is_tried_over_messages_and_the_group_is_left_alone(
+def test_try_runs_a_handler_on_messages_without_changing_the_group(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configured(cluster, monkeypatch, tmp_path, "tried_shop", "tried")

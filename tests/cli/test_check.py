@@ -1,4 +1,4 @@
-"""`rmqd check` and `handlers`, as a person runs them."""
+"""The commands `rmqd check` and `rmqd handlers`."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ groups:
 """
 
 
-def test_more_calls_than_a_handler_makes_use_of_are_warned_of() -> None:
+def test_check_warns_of_more_concurrency_than_the_handler_can_use() -> None:
     cases: list[tuple[list[str], str, str]] = [
         (["concurrency: auto"], "", "auto, which may become 256, and max_connections of the handler webhook is 20"),
         (["concurrency: 50"], "max_connections: 49", "50, and max_connections of the handler webhook is 49"),
         (["concurrency: 20"], "", ""),
         (["concurrency: auto"], "max_connections: 256", ""),
-        ([], "max_connections: 3", ""),  # nobody has asked for the 20 that are the default
+        ([], "max_connections: 3", ""),  # the default of 20 was not set explicitly
     ]
     for keys, options, told in cases:
         Path("rmqd.yaml").write_text(WEBHOOK.replace("OPTIONS", options) + "".join(f"      {key}\n" for key in keys))
@@ -69,7 +69,7 @@ def test_more_calls_than_a_handler_makes_use_of_are_warned_of() -> None:
         assert result.err.startswith(line) if told else result.err == "", (keys, options, result.err)
 
 
-def test_keys_that_do_nothing_as_they_are_written_are_warned_of() -> None:
+def test_check_warns_of_keys_without_effect() -> None:
     group = "subscriptions: {orders: '*'}"
     wrong = []
     for keys, told in (
@@ -121,7 +121,7 @@ def test_keys_that_do_nothing_as_they_are_written_are_warned_of() -> None:
     assert wrong == []
 
 
-def test_a_good_configuration_is_told_group_by_group() -> None:
+def test_check_reports_a_good_configuration_group_by_group() -> None:
     Path("rmqd.yaml").write_text(GOOD)
     result = rmqd("check", "--config", "rmqd.yaml")
     assert (result.code, result.err) == (0, "")
@@ -132,7 +132,7 @@ def test_a_good_configuration_is_told_group_by_group() -> None:
 
 
 def test_the_password_of_an_address_server_is_not_printed() -> None:
-    """What a person runs by hand stands in terminals, and in the logs of a deployment."""
+    """The output stays in terminals, and in the logs of a deployment."""
     url = "nameserver_url: http://user:s3cret@10.0.0.1/ns?key=s3cret"
     Path("rmqd.yaml").write_text(GOOD.replace("nameserver: 127.0.0.1:9876", url))
     result = rmqd("check", "--config", "rmqd.yaml")
@@ -149,7 +149,7 @@ def test_a_bad_configuration_prints_every_problem_on_stderr_and_exits_with_78() 
 
 
 @pytest.mark.process
-def test_the_real_command_does_the_same() -> None:
+def test_check_as_a_process_prints_the_same_problems() -> None:
     Path("config").mkdir()
     Path("config/rmqd.yaml").write_text(BAD)
     command = [sys.executable, "-m", "rmqd", "check"]
@@ -174,7 +174,7 @@ def test_json_has_the_problems_as_data() -> None:
     assert json.loads(result.out) == {"ok": True, "groups": ["mailer"], "problems": []}
 
 
-def test_set_mends_and_breaks_what_is_checked() -> None:
+def test_check_applies_set_options() -> None:
     Path("rmqd.yaml").write_text(BAD)
     mended = ["--set", "groups.mailer.handler.concurrency=1", "--set", "groups.mailer.consume_timeout=15m"]
     assert rmqd("check", "-c", "rmqd.yaml", *mended).code == 0
@@ -183,7 +183,7 @@ def test_set_mends_and_breaks_what_is_checked() -> None:
     assert (broken.code, broken.err) == (78, expected)
 
 
-def test_connect_exits_with_69_where_nothing_answers() -> None:
+def test_connect_exits_with_69_if_the_name_server_is_unreachable() -> None:
     Path("rmqd.yaml").write_text(GOOD.replace(":9876", ":1"))
     result = rmqd("check", "-c", "rmqd.yaml", "--connect", "-o", "json")
     assert result.code == 69
@@ -209,8 +209,8 @@ def test_installed_handlers_are_listed_with_their_options() -> None:
     assert "  path (string, required): " in blocks["jsonl"]
 
 
-def test_without_pyspark_its_commands_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one line. Also where only a part of it can be imported, and for a group that does not run on Spark itself."""
+def test_spark_commands_without_pyarrow_print_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line, also if the check passes but the import fails, and for a group that does not run on Spark."""
     pytest.importorskip("pyspark", reason="the texts name what is missing, and here more is: make spark")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     on_spark = GOOD.replace("    handler:", "    engine: spark\n    handler:")
@@ -221,4 +221,4 @@ def test_without_pyspark_its_commands_say_what_to_install(monkeypatch: pytest.Mo
         Path("rmqd.yaml").write_text(text)
         result = rmqd("spark", command, "mailer", "--config", "rmqd.yaml")
         assert (result.code, result.err) == (code, f"{said} run {install_command('spark')}\n")
-        monkeypatch.setattr("rmqd.config.rules.spark_rules.PACKAGES", ())  # as if it were there and did not work
+        monkeypatch.setattr("rmqd.config.rules.spark_rules.PACKAGES", ())  # the check passes, but the import fails

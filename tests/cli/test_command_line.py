@@ -1,4 +1,4 @@
-"""What all commands have in common: help, completion, the manual page, how they refuse."""
+"""Behaviour of all commands: help, completion, the manual page, errors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def words(text: str) -> str:
 
 @pytest.mark.usefixtures("narrow")
 def test_no_description_is_cut() -> None:
-    """In the list of all commands, and in those of `groups`, `dlq` and others."""
+    """Checks the list of all commands, and the lists of `groups`, `dlq` and others."""
     cut = []
     for path in [(), *sorted({path[:-1] for path in COMMANDS if len(path) > 1})]:
         listed = words(rmqd(*path, "--help").out.split("\nCommands:\n")[1])
@@ -57,7 +57,7 @@ def test_no_description_is_cut() -> None:
 
 @pytest.mark.usefixtures("narrow")
 def test_help_fits_a_terminal_and_has_an_example() -> None:
-    """So it does of each command; the manual page has the same options."""
+    """Checks every command. The manual page has the same options."""
     page = rmqd("--man").out.replace("\\-", "-")
     sections = dict(part.split(" [OPTIONS]", 1) for part in page.split("\n.SS rmqd ")[1:])
     assert sections.keys() == {" ".join(command) for command in COMMANDS}
@@ -120,7 +120,7 @@ for command in COMMANDS:
 @pytest.mark.process
 @pytest.mark.parametrize("program", [PROGRAM, HELP], ids=["one", "all"])
 def test_a_command_imports_no_more_than_it_needs(program: str) -> None:
-    """The list of commands loads none; help needs no heavy library, and a query by a name server alone no pydantic."""
+    """The list imports no command, help no heavy library, and a query with only a name server no pydantic."""
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=TOP)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -131,7 +131,7 @@ def test_the_version_has_a_short_form() -> None:
 
 
 def completed(monkeypatch: pytest.MonkeyPatch, words: str) -> list[str]:
-    """What bash would offer for the last of these words."""
+    """The completions that bash offers for the last of these words."""
     monkeypatch.setenv("_RMQD_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", words)
     monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
@@ -139,7 +139,7 @@ def completed(monkeypatch: pytest.MonkeyPatch, words: str) -> list[str]:
 
 
 def test_names_and_values_are_completed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """From the configuration as it is: a value in it may be wrong, and the cluster away."""
+    """Names come from the configuration, even if a value is wrong or the cluster is unreachable."""
     (tmp_path / "groups").mkdir()
     (tmp_path / "rmqd.yaml").write_text(
         "nameserver: 10.255.255.1:9876\npull: wrong\n"
@@ -169,7 +169,7 @@ def test_without_a_configuration_no_name_is_offered(monkeypatch: pytest.MonkeyPa
     assert completed(monkeypatch, "rmqd pause ") == []
 
 
-def test_a_bad_configuration_is_json_where_json_is_asked_for(tmp_path: Path) -> None:
+def test_configuration_errors_are_json_with_output_json(tmp_path: Path) -> None:
     bad = tmp_path / "rmqd.yaml"
     bad.write_text("nameserver: a:1\nhtp: {}\nlgo: {}\n")
     for line in (
@@ -186,7 +186,7 @@ def test_a_bad_configuration_is_json_where_json_is_asked_for(tmp_path: Path) -> 
 
 
 @pytest.mark.process
-def test_output_that_cannot_be_written_is_told_in_a_line() -> None:
+def test_an_output_error_is_reported_in_one_line() -> None:
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(
             [sys.executable, "-m", "rmqd", "--help"], stdout=full, stderr=subprocess.PIPE, text=True, check=False,
@@ -205,8 +205,8 @@ UNAVAILABLE = (
 
 
 @pytest.mark.parametrize("has_name_server", [True, False])
-async def test_a_cluster_that_cannot_be_seen_is_exit_69(has_name_server: bool, tmp_path: Path) -> None:
-    """A cron line tells it from a group that is behind: all brokers are down, or no name server answers."""
+async def test_commands_exit_with_69_if_the_cluster_is_unavailable(has_name_server: bool, tmp_path: Path) -> None:
+    """All brokers are down, or no name server responds. A cron job must not mistake this for a lagging group."""
     async with Peer() as peer:
         peer.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, Reply(code=ResponseCode.TOPIC_NOT_EXIST, remark="No topic route"))
         peer.on(RequestCode.GET_BROKER_CLUSTER_INFO, Reply(body=ClusterInfo({}, {}).to_json()))
@@ -217,7 +217,7 @@ async def test_a_cluster_that_cannot_be_seen_is_exit_69(has_name_server: bool, t
             assert ended.code == ExitCode.UNAVAILABLE, (line, ended.err)
             assert address in ended.err, line
             if line.startswith("send"):
-                assert ended.json() == []  # what was sent
+                assert ended.json() == []  # the sent messages
             else:
                 assert address in ended.json()["error"], line
             assert "Traceback" not in ended.err, line

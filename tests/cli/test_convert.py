@@ -1,4 +1,4 @@
-"""`rmqd convert`: settings of Java and Spring become a configuration, and nothing is left out in silence."""
+"""`rmqd convert`: settings of Java and Spring become a configuration, and each omission is reported."""
 
 from __future__ import annotations
 

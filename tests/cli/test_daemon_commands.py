@@ -1,4 +1,4 @@
-"""`rmqd status`, `pause`, `resume` and `reload` against a daemon in this process, and where there is none."""
+"""`rmqd status`, `pause`, `resume` and `reload` against a daemon in this process, and without a daemon."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tests.waiting import eventually
 
 
 async def ask(*arguments: str | Path) -> Ended:
-    """A command, beside the daemon in this process."""
+    """Run a command in a thread, while the daemon runs in this event loop."""
     return await asyncio.to_thread(rmqd, *arguments)
 
 
 def free_address() -> str:
-    """Where nobody listens just now."""
+    """A local address that is free at the moment."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
         return f"127.0.0.1:{sock.getsockname()[1]}"
 
 
-async def test_an_operator_looks_pauses_resumes_and_reloads(tmp_path: Path) -> None:
+async def test_status_pause_resume_reload_concurrency_and_canary(tmp_path: Path) -> None:
     """The address and the token come from the daemon's own configuration."""
     config = write_config(tmp_path, "mailer", listen=free_address())
     config.write_text(config.read_text().replace("{plugin: log}", "{plugin: log, canary: {plugin: log, share: 5%}}"))
@@ -40,7 +40,7 @@ async def test_an_operator_looks_pauses_resumes_and_reloads(tmp_path: Path) -> N
         async def is_running() -> bool:
             return "mailer  running" in (await ask("status", "--config", config)).out
 
-        await eventually(is_running, "it runs")
+        await eventually(is_running, "the group runs")
         assert (await ask("status", "--config", config)).code == ExitCode.OK
         paused = await ask("pause", "mailer", "--config", config)
         assert (paused.code, paused.out) == (ExitCode.OK, "mailer is paused\n")
@@ -86,8 +86,8 @@ async def test_an_operator_looks_pauses_resumes_and_reloads(tmp_path: Path) -> N
         assert nothing.code == ExitCode.FAILURE
 
 
-async def test_what_a_daemon_refuses_is_told_with_its_words(tmp_path: Path) -> None:
-    """A refused reload has the exit code of a bad configuration and every reason; a wrong token is a failure."""
+async def test_commands_print_why_the_daemon_refuses(tmp_path: Path) -> None:
+    """A refused reload has the exit code of a bad configuration. A wrong token is a failure."""
     config = write_config(tmp_path, "mailer")
     config.write_text(config.read_text().replace('"}', '", token: secret}', 1))
     async with daemon(config) as address:
@@ -104,8 +104,8 @@ async def test_what_a_daemon_refuses_is_told_with_its_words(tmp_path: Path) -> N
         assert "the old one stays in force" in refused.err
 
 
-def test_where_no_daemon_runs() -> None:
-    """Exit code 69, with the address that was tried."""
+def test_commands_exit_with_69_if_no_daemon_runs() -> None:
+    """The error names the address."""
     address = free_address()
     for command in (("status",), ("pause", "mailer"), ("resume", "mailer"), ("reload",)):
         ended = rmqd(*command, "--http", address)
@@ -116,7 +116,7 @@ def test_where_no_daemon_runs() -> None:
 
 
 class Stranger:
-    """Something that is not rmqd, and notes what it is sent."""
+    """A server that is not rmqd. It records its requests."""
 
     def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
         self.requests: list[str] = []
@@ -135,7 +135,7 @@ class Stranger:
 
 @contextlib.contextmanager
 def stranger(status: int = 200, body: bytes = b"{}", **headers: str) -> Iterator[Stranger]:
-    """One that answers, until the end of the block."""
+    """A Stranger that responds until the end of the block."""
     one = Stranger(status, headers, body)
     try:
         yield one
@@ -151,8 +151,8 @@ def secret_config(folder: Path, listen: str = "127.0.0.1:9464") -> Path:
     return path
 
 
-def test_the_token_goes_to_no_other_host(tmp_path: Path) -> None:
-    """It is for the daemon whose configuration holds it."""
+def test_the_token_is_not_sent_to_another_host(tmp_path: Path) -> None:
+    """The token belongs to the daemon of that configuration."""
     config = secret_config(tmp_path, "10.0.0.7:9464")
     with stranger() as other:
         ended = rmqd("pause", "mailer", "--http", f"http://127.0.0.1:{other.port}", "--config", config)
@@ -160,16 +160,16 @@ def test_the_token_goes_to_no_other_host(tmp_path: Path) -> None:
     assert ended.code == ExitCode.UNAVAILABLE
 
 
-def test_a_token_may_be_given(tmp_path: Path) -> None:
-    """From a file, as a command line is seen by everybody."""
+def test_the_token_is_read_from_token_file(tmp_path: Path) -> None:
+    """A command line is visible to all users, so the option names a file."""
     (tmp_path / "token").write_text("given\n")
     with stranger() as other:
         rmqd("reload", "--http", f"127.0.0.1:{other.port}", "--token-file", tmp_path / "token")
     assert "Bearer given" in other.requests[0]
 
 
-def test_an_address_that_is_listened_on_becomes_one_to_connect_to(tmp_path: Path) -> None:
-    """0.0.0.0 is no address to connect to."""
+def test_commands_use_loopback_if_the_daemon_listens_on_all_addresses(tmp_path: Path) -> None:
+    """0.0.0.0 is a wildcard, not the address of a host."""
     config = tmp_path / "rmqd.yaml"
     for listen, url in (
         ("0.0.0.0:9464", "http://127.0.0.1:9464"),
@@ -180,7 +180,7 @@ def test_an_address_that_is_listened_on_becomes_one_to_connect_to(tmp_path: Path
         assert find_daemon(None, config).url == url
 
 
-def test_secrets_of_groups_are_not_needed_to_ask_the_daemon(tmp_path: Path) -> None:
+def test_only_the_http_settings_are_needed_to_query_the_daemon(tmp_path: Path) -> None:
     config = tmp_path / "rmqd.yaml"
     text = f"nameserver: ${{ABSENT}}\nhttp: {{listen: '{free_address()}', token: 'TOKEN'}}\ngroups: {{}}\n"
     config.write_text(text.replace("TOKEN", "secret"))

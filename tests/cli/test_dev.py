@@ -1,4 +1,4 @@
-"""`rmqd dev` as a program: a RocketMQ, the groups, messages from its input, and reloads of saved files."""
+"""`rmqd dev` as a process: RocketMQ, the groups, messages from standard input, and reloads of saved files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rmqd lag`: from the brokers' answers to messages, ages and exit codes; and it leaves no trace at the brokers."""
+"""`rmqd lag`: messages and ages from the brokers' responses, without a trace at the brokers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOW_MS = 1_800_000_000_000
 
 
 class StoppedClock(SystemClock):
-    """It is always NOW_MS."""
+    """A clock that always shows NOW_MS."""
 
     def monotonic(self) -> float:
         return 0.0
@@ -35,7 +35,7 @@ class StoppedClock(SystemClock):
 
 
 async def measure(*, committed: int | None, ends: TopicOffset, delay_ms: int) -> tuple[TopicLag, Peer]:
-    """What a queue with these offsets is reported as, and the name server and broker that was asked."""
+    """The lag of a queue with these offsets, and the peer that was both name server and broker."""
     span = QueueTimeSpan(QUEUE, NOW_MS - 60_000, NOW_MS - 1_000, 0, delay_ms)
     async with Peer() as peer:
         route = TopicRouteData(
@@ -68,10 +68,10 @@ def _offset_answer(committed: int | None) -> Callable[[RemotingCommand], Reply]:
         (70, TopicOffset(0, 100), 12_345, 30, 12.345),
         (100, TopicOffset(0, 100), 0, 0, 0.0),
         (0, TopicOffset(0, 0), 0, 0, 0.0),
-        # never committed: all that the queue holds, as old as its oldest; the broker's delay is of offset -1
+        # never committed: all messages wait, as old as the oldest; the broker's delay is for offset -1
         (None, TopicOffset(40, 100), NOW_MS + 1, 60, 60.0),
         (None, TopicOffset(0, 0), NOW_MS + 1, 0, 0.0),
-        # what retention deleted does not wait any more
+        # messages that retention deleted do not wait
         (10, TopicOffset(40, 100), NOW_MS + 1, 60, 60.0),
         # reset beyond the end
         (150, TopicOffset(0, 100), 0, 0, 0.0),
@@ -79,7 +79,7 @@ def _offset_answer(committed: int | None) -> Callable[[RemotingCommand], Reply]:
         (70, TopicOffset(0, 100), -50, 30, 0.0),
     ],
 )
-async def test_messages_and_ages(
+async def test_lag_in_messages_and_in_seconds(
     committed: int | None, ends: TopicOffset, delay_ms: int, lag: int, lag_seconds: float
 ) -> None:
     found, _ = await measure(committed=committed, ends=ends, delay_ms=delay_ms)
@@ -88,7 +88,7 @@ async def test_messages_and_ages(
     assert [queue.committed for queue in found.queues] == [committed]
 
 
-async def test_nothing_is_pulled_and_no_group_is_joined() -> None:
+async def test_lag_neither_pulls_messages_nor_joins_the_group() -> None:
     _, peer = await measure(committed=5, ends=TopicOffset(0, 10), delay_ms=7)
 
     assert {RequestCode(request.code) for request in peer.requests} == {
@@ -99,7 +99,7 @@ async def test_nothing_is_pulled_and_no_group_is_joined() -> None:
     }
 
 
-def test_a_duration_for_people() -> None:
+def test_durations_are_formatted_for_people() -> None:
     texts = {0: "0 s", 0.00002: "1 ms", 0.00747828: "7 ms", 0.5: "500 ms", 1: "1 s", 2.54: "2.5 s", 15.3: "15 s"}
     texts |= {119: "119 s", 150: "150 s", 900: "15 min", 3600: "60 min", 7200: "2 h", 273_600: "3.2 d"}
     assert {seconds: duration(seconds) for seconds in texts} == texts

@@ -1,4 +1,4 @@
-"""Commands that look at a cluster: topics, groups, offsets, lag, messages; on the embedded broker, in this process."""
+"""Commands that query a cluster: topics, groups, offsets, lag, diagnose; on the embedded broker, in this process."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def test_topics_are_listed_and_shown(cluster: Cluster) -> None:
     assert table.out.endswith("read by shown_topic_group\n")
 
 
-async def test_a_group_is_listed_and_shown_with_its_member_and_places(cluster: Cluster) -> None:
+async def test_a_group_is_listed_and_shown_with_its_member_and_offsets(cluster: Cluster) -> None:
     cluster.fill("shown", 4, tags="a")
     seen = Seen()
     options: dict[str, Any] = {"group": "mailer", "subscriptions": {"shown": "a || b"}}
     options |= {"consume_from_where": "first_offset", "persist_consumer_offset_interval_seconds": 0.05}
     async with member(cluster.nameserver, seen, **options) as one:
-        await eventually(lambda: sum(cluster.offsets("mailer", "shown").values()) == 16, "all is committed")
+        await eventually(lambda: sum(cluster.offsets("mailer", "shown").values()) == 16, "all offsets are committed")
         client_id = one.client.client_id
 
         def ask() -> tuple[list[dict[str, Any]], dict[str, Any], str]:
@@ -55,7 +55,7 @@ async def test_a_group_is_listed_and_shown_with_its_member_and_places(cluster: C
     assert (entry["lag"], entry["brokers"]) == (0, ["broker-a"])
     (shown_member,) = shown["members"]
     assert (shown_member["client_id"], shown_member["language"]) == (client_id, "PYTHON")
-    assert (shown_member["version"], shown_member["queues"]) == ("5.5.0", 5)  # with that of the retry topic
+    assert (shown_member["version"], shown_member["queues"]) == ("5.5.0", 5)  # including the queue of the retry topic
     assert shown["subscriptions"]["shown"] == "a || b"
     of_topic = [queue for queue in shown["queues"] if queue["topic"] == "shown"]
     assert [(queue["broker"], queue["queue"], queue["owner"], queue["max"]) for queue in of_topic] == [
@@ -66,7 +66,7 @@ async def test_a_group_is_listed_and_shown_with_its_member_and_places(cluster: C
     assert re.search(rf"^shown +broker-a +0 +{re.escape(client_id)} +4 +4 +0 +0s$", table, re.MULTILINE), table
 
 
-async def test_members_with_different_subscriptions_are_told_apart(cluster: Cluster) -> None:
+async def test_groups_show_lists_the_members_of_each_subscription(cluster: Cluster) -> None:
     cluster.fill("apart", 1)
     options: dict[str, Any] = {"group": "unlike", "persist_consumer_offset_interval_seconds": 0.05}
     async with (
@@ -79,7 +79,7 @@ async def test_members_with_different_subscriptions_are_told_apart(cluster: Clus
             table = (await asyncio.to_thread(cluster.ask, "groups", "show", "unlike")).out
             return dict(re.findall(r"^apart +(\S+) +(\S+)$", table.partition("SUBSCRIPTION  MEMBERS")[2], re.MULTILINE))
 
-        await eventually(lambda: _equals(told(), ids), "each subscription with its member")
+        await eventually(lambda: _equals(told(), ids), "each subscription is shown with its member")
 
 
 async def _equals(found: Awaitable[object], wanted: object) -> bool:
@@ -102,7 +102,7 @@ async def test_a_group_is_diagnosed(cluster: Cluster) -> None:
         "consume_from_where": "first_offset",
     }
     async with member(cluster.nameserver, Seen(), **options, persist_consumer_offset_interval_seconds=0.05):
-        await eventually(lambda: sum(cluster.offsets("ill", "diagnosed").values()) == 16, "all is committed")
+        await eventually(lambda: sum(cluster.offsets("ill", "diagnosed").values()) == 16, "all offsets are committed")
         well = await asyncio.to_thread(cluster.json, "diagnose", "ill")
     assert (well["healthy"], well["findings"]) == (True, [])
     cluster.fill("diagnosed", 1)
@@ -111,8 +111,7 @@ async def test_a_group_is_diagnosed(cluster: Cluster) -> None:
     assert [finding["cause"] for finding in json.loads(ended.out)["findings"]] == ["no_members"]
 
 
-def test_a_group_without_members_has_its_lag_too(cluster: Cluster) -> None:
-    """A group that is behind lacks them."""
+def test_the_lag_of_a_group_without_members_is_shown(cluster: Cluster) -> None:
     cluster.fill("behind", 2)
     cluster.commit("nobodys", "behind", 1, 2)
     (entry,) = [one for one in cluster.json("groups", "list") if one["group"] == "nobodys"]
@@ -129,7 +128,7 @@ def test_a_group_without_members_has_its_lag_too(cluster: Cluster) -> None:
     assert re.search(r"^behind +broker-a +1 +2 +0 +2 +0 +0s$", table.out, re.MULTILINE), table.out
 
 
-def test_lag_of_the_configuration_and_the_exit_code_above_a_limit(cluster: Cluster) -> None:
+def test_lag_reads_the_configuration_and_exits_with_1_above_the_limit(cluster: Cluster) -> None:
     cluster.fill("late", 4)
     cluster.commit("later", "late", 4, 4, 4, 3)
     Path("rmqd.yaml").write_text(
@@ -147,7 +146,7 @@ def test_lag_of_the_configuration_and_the_exit_code_above_a_limit(cluster: Clust
     assert late.err.startswith("rmqd: later, late: the oldest waiting message is ")
 
     cluster.commit("later", "late", 4, 4, 4, 4)
-    table = cluster.ask("lag", "later")  # by what the brokers alone know
+    table = cluster.ask("lag", "later")  # without the configuration
     assert (table.code, table.out.splitlines()[1].split()) == (0, ["later", "late", "4", "0", "0s", "-"])
     config = Path("rmqd.yaml")
     config.write_text(config.read_text().replace('late: "*"', 'late: "*", absent: "*"'))
@@ -156,6 +155,6 @@ def test_lag_of_the_configuration_and_the_exit_code_above_a_limit(cluster: Clust
     assert "later, absent: no route" in some.err
 
 
-def test_a_version_is_named_where_it_is_a_release() -> None:
+def test_only_released_versions_are_shown_by_name() -> None:
     named = {513: "5.5.0", 475: "5.3.1", 413: "5.0.0", 407: "4.9.7", 0: "0", 412: "412", 613: "613", -1: "-1"}
     assert {number: version_name(number) for number in named} == named

@@ -1,4 +1,4 @@
-"""`rmqd new handler`: what it refuses, and names in what it writes. What exists is left alone."""
+"""`rmqd new handler`: refused names, and the names in the new files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import yaml
 from tests.cli.in_process import rmqd
 
 
-def test_what_exists_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+def test_an_existing_folder_is_refused_and_not_changed(tmp_path: Path) -> None:
     (tmp_path / "order-book").mkdir()
     (tmp_path / "order-book" / "mine.py").write_text("mine")
     made = rmqd("new", "handler", "order-book")
@@ -19,7 +19,7 @@ def test_what_exists_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "order-book").iterdir()] == ["mine.py"]
 
 
-def test_a_name_that_makes_no_module_or_is_taken_is_refused(tmp_path: Path) -> None:
+def test_a_name_that_is_not_a_module_name_or_is_taken_is_refused(tmp_path: Path) -> None:
     names = "Order 9lives a--b ../up json class rmqd tests pydantic structlog log".split()
     for name in (*names, ""):
         made = rmqd("new", "handler", name)
@@ -32,7 +32,7 @@ def test_a_topic_that_rocketmq_refuses_is_refused(tmp_path: Path) -> None:
     assert (made.code, list(tmp_path.iterdir())) == (2, [])
 
 
-def test_a_name_that_yaml_reads_as_something_else_is_a_groups(tmp_path: Path) -> None:
+def test_a_handler_name_that_is_a_yaml_boolean_stays_text(tmp_path: Path) -> None:
     assert rmqd("new", "handler", "on").code == 0
     config, cases = (
         yaml.safe_load((tmp_path / "on" / file).read_text()) for file in ("config/rmqd.yaml", "tests/on.cases.yaml")
@@ -40,13 +40,13 @@ def test_a_name_that_yaml_reads_as_something_else_is_a_groups(tmp_path: Path) ->
     assert (list(config["groups"]), cases["group"]) == (["on"], "on")
 
 
-def test_its_entry_point_names_the_handler(tmp_path: Path) -> None:
+def test_the_entry_point_names_the_handler(tmp_path: Path) -> None:
     assert rmqd("new", "handler", "order-book").code == 0
     project = tomllib.loads((tmp_path / "order-book" / "pyproject.toml").read_text())["project"]
     assert project["entry-points"]["rmqd.handlers"] == {"order-book": "order_book.handler:handle"}
 
 
-def test_it_requires_this_rmqd_from_where_it_was_installed_or_a_copy_of_a_wheel(tmp_path: Path) -> None:
+def test_the_project_requires_the_installed_rmqd_or_a_copied_wheel(tmp_path: Path) -> None:
     def requirement(name: str) -> str:
         project = tomllib.loads((tmp_path / name / "pyproject.toml").read_text())
         assert project["tool"]["hatch"]["metadata"] == {"allow-direct-references": True}

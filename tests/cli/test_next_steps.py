@@ -16,7 +16,7 @@ from tests.cli.cluster import Cluster
 from tests.cli.in_process import rmqd
 
 COMMAND = re.compile(r"`((?:rmqd|mqadmin) [^`]+)`")
-# of mqadmin, each with its required options
+# required options of mqadmin's commands
 MQADMIN = {
     "updateSubGroup": {"-c", "-g"},
     "updateTopicPerm": {"-c", "-t", "-p"},
@@ -51,7 +51,7 @@ def test_commands_get_the_options_of_the_command_that_prints_them() -> None:
 def test_commands_work_as_they_are_printed(
     subtests: pytest.Subtests, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the configuration of the command that prints them. A daemon may be missing, or a question may be asked."""
+    """Commands get the configuration of the command that prints them. They may lack a daemon or a confirmation."""
     monkeypatch.chdir(tmp_path)
     cluster.fill("orders", 1)
     group = {"subscriptions": {"orders": "*"}, "handler": {"plugin": "log", "canary": {"plugin": "log"}}}

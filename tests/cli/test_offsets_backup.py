@@ -1,4 +1,4 @@
-"""The file with a group's offsets: what is written is read, and nothing else is."""
+"""The backup file with a group's offsets: writing, reading and validation."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ BACKUP = Backup(
 )
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
-    """Into a folder that was not there, for its owner and the owner's group."""
+def test_a_backup_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """The folder is created. Only the owner and the owner's group can read the file."""
     path = BACKUP.write(tmp_path / "state" / "backups")
     assert path.name == "mailer-%RETRY%mailer-2026-11-25T081403.120311Z.json"
     assert Backup.read(path) == BACKUP
@@ -32,12 +32,12 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 def test_the_longest_names_fit_into_a_file_s_name(tmp_path: Path) -> None:
-    """RocketMQ takes groups of 120 characters, topics of 127, and of a group's retry topic 8 more."""
+    """RocketMQ allows 120 characters for a group, and 127 for a topic such as the group's retry topic."""
     backup = replace(BACKUP, group="g" * 120, topic=f"%RETRY%{'g' * 120}")
     assert Backup.read(backup.write(tmp_path)) == backup
 
 
-def test_what_is_no_backup_is_refused(tmp_path: Path) -> None:
+def test_invalid_backups_are_refused(tmp_path: Path) -> None:
     path = BACKUP.write(tmp_path)
     document = json.loads(path.read_text())
     changes: list[dict[str, object]] = [

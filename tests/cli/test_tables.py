@@ -1,4 +1,4 @@
-"""Tables fit the terminal, and lose nothing."""
+"""Tables in the width of a terminal."""
 
 from __future__ import annotations
 

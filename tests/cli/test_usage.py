@@ -1,4 +1,4 @@
-"""Wrong words on a command line: exit code 2, nothing on standard output, and the expected value."""
+"""Invalid arguments: exit code 2, nothing on standard output, and the expected value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from rmqd.errors import ExitCode
 from tests.cli.in_process import rmqd
 
-# a command line, and what standard error says of it, in any case
+# a command line, and a part of its standard error, compared without case
 WRONG = [
     ("check -o xml", "unknown format xml; expected table or json"),
     ("check --nonsense", "--nonsense"),
@@ -61,7 +61,7 @@ WRONG = [
 ]
 
 
-def test_wrong_words_are_refused_with_what_is_accepted() -> None:
+def test_invalid_arguments_are_refused_with_the_expected_value() -> None:
     wrong = []
     for line, said in WRONG:
         ended = rmqd(*shlex.split(line))
@@ -71,7 +71,7 @@ def test_wrong_words_are_refused_with_what_is_accepted() -> None:
     assert wrong == []
 
 
-# the command itself finds the first one
+# the first error is found by the command itself
 JSON_WRONG = [
     ("offsets reset mailer orders --to 2026-11-25T08:00:00", "no time zone"),
     ("offsets reset mailer orders --skip 0", "--skip"),
@@ -83,7 +83,7 @@ JSON_WRONG = [
 
 
 @pytest.mark.parametrize("asks", [("-o", "json"), ("--output=json",)], ids=" ".join)
-def test_wrong_usage_is_json_where_json_is_asked_for(asks: tuple[str, ...]) -> None:
+def test_usage_errors_are_json_with_output_json(asks: tuple[str, ...]) -> None:
     for line, said in JSON_WRONG:
         ended = rmqd(*line.split(), "-n", "127.0.0.1:1", *asks)
         assert (ended.code, ended.json()["problems"]) == (ExitCode.USAGE, []), line
@@ -100,7 +100,7 @@ def test_a_missing_configuration_exits_with_78() -> None:
         assert ended.err.startswith(told), words
 
 
-def test_what_cannot_be_sent_without_a_cluster_is_said() -> None:
+def test_send_reports_unsent_messages_if_the_cluster_is_unreachable() -> None:
     ended = rmqd("send", "orders", "x", "--nameserver", "127.0.0.1:1")
     assert (ended.code, ended.out) == (ExitCode.UNAVAILABLE, "")
     for said in ("RocketMQ cannot be reached", "127.0.0.1:1", "0 of 1 messages were sent"):
@@ -108,7 +108,7 @@ def test_what_cannot_be_sent_without_a_cluster_is_said() -> None:
     assert "Traceback" not in ended.err
 
 
-def test_a_command_asks_the_name_server_of_the_environment_if_nothing_else_names_one(
+def test_the_name_server_of_the_environment_is_used_if_no_other_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "set.yaml").write_text("nameserver: 127.0.0.1:2\n")

@@ -36,7 +36,7 @@ async def peer() -> AsyncIterator[Peer]:
 
 @pytest.fixture
 async def remoting() -> AsyncIterator[RemotingClient]:
-    """By the machine's clock."""
+    """A client with the system clock."""
     client = RemotingClient()
     yield client
     await client.close()
@@ -44,22 +44,22 @@ async def remoting() -> AsyncIterator[RemotingClient]:
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """Stands still."""
+    """A clock that only the test moves."""
     return ManualClock()
 
 
 @pytest.fixture
 async def flowing(clock: ManualClock) -> AsyncIterator[ManualClock]:
-    """The same clock, and time goes on by itself: whoever sleeps by it, the test too, is awake soon."""
+    """The same clock, but its time advances automatically, so that sleeps end soon."""
     async with clock.flowing():
         yield clock
 
 
 @pytest.fixture(autouse=True)
 async def no_task_left() -> AsyncIterator[None]:
-    """A task that outlives what started it is a leak."""
+    """Fail if a task outlives the test."""
     yield
     left = asyncio.all_tasks() - {asyncio.current_task()}
-    if left:  # a cancelled one may need a turn of the loop to end
+    if left:  # a cancelled task may need an iteration of the loop to end
         _, left = await asyncio.wait(left, timeout=1)
     assert not left, f"left running: {left}"

@@ -1,4 +1,4 @@
-"""A consumer group as the client sees it, for tests: counts what it is told and answers what it is asked."""
+"""A consumer group for tests of the client: it records notifications and answers requests."""
 
 from __future__ import annotations
 

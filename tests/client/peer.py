@@ -1,4 +1,4 @@
-"""A scripted name server or broker on 127.0.0.1, and the answers that it mostly gives."""
+"""A scripted name server or broker on 127.0.0.1, and its usual answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.waiting import WAIT_SECONDS
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the peer answers to a request."""
+    """The peer's answer to a request."""
 
     code: int = ResponseCode.SUCCESS
     remark: str = ""
@@ -39,10 +39,10 @@ Script = Callable[[RemotingCommand], Reply | Awaitable[Reply | None] | None]
 
 
 class Peer:
-    """Listens on a free port and answers by script; a request without a script gets an empty success.
+    """A server on a free port that answers by script; a request without a script gets an empty success.
 
-    A script that returns None leaves the request unanswered; one that waits delays no other answer. `requests` has all
-    that came, in order.
+    A script that returns None leaves the request unanswered. A script that waits does not delay other answers.
+    `requests` has all received requests, in order.
     """
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
@@ -85,7 +85,7 @@ class Peer:
         self._port = self._server.sockets[0].getsockname()[1]
 
     async def down(self) -> None:
-        """Refuse connections and cut the open ones, as a process that died."""
+        """Refuse connections and close the open ones, as if the process had died."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -100,7 +100,7 @@ class Peer:
             writer.transport.abort()
 
     def on(self, code: RequestCode, answer: Reply | Script | None) -> None:
-        """Answer a request code so from now on; None leaves it unanswered."""
+        """Set the answer to a request code; None leaves requests unanswered."""
         if isinstance(answer, Reply) or answer is None:
             self._scripts[code] = lambda _: answer
         else:
@@ -111,7 +111,7 @@ class Peer:
         return [request for request in self.requests if request.code == code]
 
     async def received(self, code: RequestCode, count: int = 1) -> list[RemotingCommand]:
-        """Wait until that many requests with this code came; fails after `WAIT_SECONDS`."""
+        """Wait until `count` requests with this code were received; fail after `WAIT_SECONDS`."""
         try:
             async with asyncio.timeout(WAIT_SECONDS), self._came:
                 await self._came.wait_for(lambda: len(self.got(code)) >= count)
@@ -123,7 +123,7 @@ class Peer:
     async def push(
         self, code: RequestCode, ext_fields: Mapping[str, str], body: bytes = b"", *, oneway: bool = False
     ) -> int:
-        """Send a request to every connected client. Returns its opaque, under which `answers` gets the answer."""
+        """Send a request to every connected client. Return its opaque, the key of the answer in `answers`."""
         opaque = next(self._opaque)
         frame = encode_request(code, opaque, dict(ext_fields), body, oneway=oneway)
         for writer in self._writers:
@@ -175,7 +175,7 @@ class Peer:
             task = asyncio.create_task(self._answer_later(command, reply, writer))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-            if isinstance(reply, Coroutine):  # which nobody awaits if the task is cancelled before it begins
+            if isinstance(reply, Coroutine):  # not awaited if the task is cancelled before it starts
                 task.add_done_callback(lambda _: reply.close())
         elif reply is not None:
             writer.write(self._encode(command, reply))

@@ -1,4 +1,4 @@
-"""A server below the level of frames, for what no well-behaved peer sends."""
+"""A server below the level of frames, for bytes that no correct peer sends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rmqd.wire.command import RemotingCommand, decode_command
 
 
 class RawServer:
-    """Accepts connections and does with each what the test says, below the level of frames."""
+    """A server that calls `serve` with each accepted connection."""
 
     def __init__(self, serve: object, tls: ssl.SSLContext | None = None) -> None:
         self.serve = serve

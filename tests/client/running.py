@@ -1,4 +1,4 @@
-"""Runs something that goes on until it is cancelled, for the length of a test's block."""
+"""A coroutine that runs during a block of a test."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Coroutine
 
 @contextlib.asynccontextmanager
 async def running(work: Coroutine[object, object, None]) -> AsyncIterator[asyncio.Task[None]]:
-    """Run `work` beside the block and cancel it at the end; what it raised fails the test."""
+    """Run `work` during the block and cancel it at the end; an exception of `work` fails the test."""
     task = asyncio.create_task(work)
     try:
         yield task

@@ -1,4 +1,4 @@
-"""The requests one by one: what is on the wire, what is made of the answer, and which error a refusal becomes."""
+"""The requests one by one: their fields, the decoded responses, and the errors of refusals."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def fields_of(peer: Peer, code: RequestCode) -> dict[str, str]:
     return request.ext_fields
 
 
-async def test_route_in_strict_json(remoting: RemotingClient, peer: Peer) -> None:
-    """Old name servers only write strict JSON when they are asked to."""
+async def test_a_route_is_requested_in_strict_json(remoting: RemotingClient, peer: Peer) -> None:
+    """Old name servers return strict JSON only on request."""
     with pytest.raises(ProtocolError):
-        await get_route(remoting, peer.address, "T")  # an empty body is no route
+        await get_route(remoting, peer.address, "T")  # an empty body is not a route
     fields = fields_of(peer, RequestCode.GET_ROUTEINFO_BY_TOPIC)
     assert fields == {"topic": "T", "acceptStandardJsonOnly": "true"}
 
 
-async def test_a_committed_offset(remoting: RemotingClient, peer: Peer) -> None:
-    """The broker must say when there is none, instead of 0; that is None, and other errors stay errors."""
+async def test_a_missing_committed_offset_is_none(remoting: RemotingClient, peer: Peer) -> None:
+    """The broker must report a missing offset instead of returning 0. Other errors are raised."""
     code = RequestCode.QUERY_CONSUMER_OFFSET
     peer.on(code, Reply(ext_fields={"offset": "42"}))
     assert await offset.query_consumer_offset(remoting, peer.address, "g", QUEUE) == 42
@@ -60,8 +60,8 @@ async def test_a_committed_offset(remoting: RemotingClient, peer: Peer) -> None:
         await offset.query_consumer_offset(remoting, peer.address, "g", QUEUE)
 
 
-async def test_a_commit_is_answered(remoting: RemotingClient, peer: Peer) -> None:
-    """A refusal reaches the caller, unlike with Java's one-way request; so does silence."""
+async def test_a_refused_or_unanswered_commit_raises_an_error(remoting: RemotingClient, peer: Peer) -> None:
+    """Java's one-way request does not report them."""
     code = RequestCode.UPDATE_CONSUMER_OFFSET
     await offset.update_consumer_offset(remoting, peer.address, "g", QUEUE, 9)
     assert fields_of(peer, code)["commitOffset"] == "9"
@@ -77,7 +77,7 @@ async def test_a_commit_is_answered(remoting: RemotingClient, peer: Peer) -> Non
 
 
 async def test_the_offsets_of_a_queue(remoting: RemotingClient, peer: Peer) -> None:
-    """Ends, a point in time, and the oldest message's time; an empty queue has none."""
+    """Maximum, minimum, the offset of a time, and the oldest store time, which is None for an empty queue."""
     for code, value in (
         (RequestCode.GET_MAX_OFFSET, "10"),
         (RequestCode.GET_MIN_OFFSET, "2"),
@@ -101,10 +101,10 @@ STORED_AT = (10, 20, 20, 20, 40)
 @pytest.mark.parametrize(
     ("time", "nearest", "first"), [(5, 0, 0), (20, 2, 1), (25, 3, 4), (35, 4, 4), (50, 4, 5), (60, 5, 5)]
 )
-async def test_the_first_message_of_a_time_at_older_brokers(
+async def test_search_offset_finds_the_first_message_at_older_brokers(
     remoting: RemotingClient, peer: Peer, time: int, nearest: int, first: int
 ) -> None:
-    """They return the nearest message; only its store time shows on which side it is."""
+    """Older brokers return the nearest message; its store time shows whether it precedes the given time."""
 
     def pull(command: RemotingCommand) -> Reply:
         at = int(command.ext_fields["queueOffset"])
@@ -129,8 +129,8 @@ async def test_the_first_message_of_a_time_at_older_brokers(
 
 
 @pytest.mark.parametrize("fields", [{}, {"offset": "many"}])
-async def test_an_answer_without_its_fields(remoting: RemotingClient, peer: Peer, fields: dict[str, str]) -> None:
-    """Success without the number is a broken answer, not a zero."""
+async def test_a_response_without_fields_fails(remoting: RemotingClient, peer: Peer, fields: dict[str, str]) -> None:
+    """A missing number is not a zero."""
     peer.on(RequestCode.GET_MAX_OFFSET, Reply(ext_fields=fields))
     with pytest.raises(ProtocolError, match="offset"):
         await offset.get_max_offset(remoting, peer.address, QUEUE)
@@ -143,14 +143,13 @@ async def test_a_group_is_deleted_with_its_offsets(remoting: RemotingClient, pee
     assert fields == {"groupName": "g", "cleanOffset": "true", "removeOffset": "true"}
 
 
-async def test_leaving(remoting: RemotingClient, peer: Peer) -> None:
-    """Only the group that is left is named."""
+async def test_unregister_names_only_the_group_that_leaves(remoting: RemotingClient, peer: Peer) -> None:
     await group.unregister_client(remoting, peer.address, "me@1", consumer_group="g")
     assert fields_of(peer, RequestCode.UNREGISTER_CLIENT) == {"clientID": "me@1", "consumerGroup": "g"}
 
 
-async def test_locks(remoting: RemotingClient, peer: Peer) -> None:
-    """What is not in the answer belongs to another client."""
+async def test_lock_returns_only_the_granted_queues(remoting: RemotingClient, peer: Peer) -> None:
+    """Queues that the response lacks are locked by another client."""
     other = MessageQueue("T", "broker-a", 4)
     peer.on(RequestCode.LOCK_BATCH_MQ, Reply(body=LockBatchResponseBody(frozenset({QUEUE})).to_json()))
     assert await lock.lock_batch(remoting, peer.address, "g", "me@1", [QUEUE, other]) == {QUEUE}
@@ -161,8 +160,8 @@ async def test_locks(remoting: RemotingClient, peer: Peer) -> None:
     assert LockBatchRequestBody.from_json(request.body).queues == (QUEUE,)
 
 
-async def test_sending_back(remoting: RemotingClient, peer: Peer) -> None:
-    """What is not given is left out, so that the broker's own setting holds."""
+async def test_a_send_back_omits_fields_without_a_value(remoting: RemotingClient, peer: Peer) -> None:
+    """The broker then uses its own setting."""
     await send_message_back(remoting, peer.address, "g", 4096, 0, broker_name="b")
     fields = fields_of(peer, RequestCode.CONSUMER_SEND_MSG_BACK)
     assert fields == {"offset": "4096", "group": "g", "delayLevel": "0", "unitMode": "false", "bname": "b"}
@@ -173,8 +172,8 @@ async def test_sending_back(remoting: RemotingClient, peer: Peer) -> None:
     assert (fields["delayLevel"], fields["originMsgId"], fields["maxReconsumeTimes"]) == ("-1", "ID", "5")
 
 
-async def test_resetting_offsets(remoting: RemotingClient, peer: Peer) -> None:
-    """All queues unless one is named; the new offsets come back in either of the broker's forms."""
+async def test_a_reset_returns_the_new_offsets(remoting: RemotingClient, peer: Peer) -> None:
+    """It covers all queues. Brokers return the offsets as a map or as a list."""
     in_map = b'{"offsetTable":{{"brokerName":"broker-a","queueId":3,"topic":"T"}:5}}'
     in_list = b'{"offsetTable":[{"brokerName":"broker-a","offset":5,"queueId":3,"topic":"T"}]}'
     for body in (in_map, in_list):
@@ -185,7 +184,7 @@ async def test_resetting_offsets(remoting: RemotingClient, peer: Peer) -> None:
 
 
 async def test_an_unknown_code_keeps_its_number(remoting: RemotingClient, peer: Peer) -> None:
-    """A newer broker's refusal is told as it came."""
+    """The refusal of a newer broker is reported unchanged."""
     peer.on(RequestCode.GET_MAX_OFFSET, Reply(4711, "a reason of the future"))
     with pytest.raises(BrokerError, match=r"4711.*a reason of the future.*rmqd does not know") as raised:
         await offset.get_max_offset(remoting, peer.address, QUEUE)

@@ -1,4 +1,4 @@
-"""Heartbeats: to every address, in parallel, again and again, and at once when it matters."""
+"""Heartbeats: to every address, in parallel, at intervals, and at once after changes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ INTERVAL_SECONDS = 30.0
 
 
 class World:
-    """A client's heartbeat, the routes that it goes by, and the groups that it names."""
+    """A client's heartbeat with its routes and groups."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
@@ -70,7 +70,7 @@ async def other() -> AsyncIterator[Peer]:
         yield peer
 
 
-async def test_every_address_is_told_every_group(world: World, peer: Peer, other: Peer) -> None:
+async def test_every_broker_address_gets_every_group(world: World, peer: Peer, other: Peer) -> None:
     """Master and slave both get the client's id and all groups with their subscriptions."""
     world.members.append(Member("h", "U"))
     world.route = route_of({"a": {0: peer.address, 1: other.address}})
@@ -86,7 +86,7 @@ async def test_every_address_is_told_every_group(world: World, peer: Peer, other
 
 
 async def test_nothing_is_sent_without_a_group(world: World, peer: Peer) -> None:
-    """A client that consumes nothing is no member of anything."""
+    """A client without groups has nothing to register."""
     world.members.clear()
     await world.know(peer)
     async with running(world.heartbeat.run()):
@@ -97,7 +97,7 @@ async def test_nothing_is_sent_without_a_group(world: World, peer: Peer) -> None
     assert len(peer.got(HEART_BEAT)) == 1
 
 
-async def test_it_is_repeated(world: World, peer: Peer) -> None:
+async def test_heartbeats_are_repeated(world: World, peer: Peer) -> None:
     """Brokers forget a client that is silent for two minutes."""
     await world.know(peer)
     async with running(world.heartbeat.run()):
@@ -105,8 +105,8 @@ async def test_it_is_repeated(world: World, peer: Peer) -> None:
     assert len(peer.got(HEART_BEAT)) == 4
 
 
-async def test_a_new_broker_is_told_at_once(world: World, peer: Peer, other: Peer) -> None:
-    """A route change brings its heartbeat with it; a broker that left gets no more."""
+async def test_a_new_broker_gets_a_heartbeat_at_once(world: World, peer: Peer, other: Peer) -> None:
+    """A route change triggers it. A broker that left the route gets no more heartbeats."""
     await world.know(peer)
     async with running(world.heartbeat.run()):
         await peer.received(HEART_BEAT)
@@ -117,8 +117,8 @@ async def test_a_new_broker_is_told_at_once(world: World, peer: Peer, other: Pee
     assert len(peer.got(HEART_BEAT)) == 1
 
 
-async def test_a_silent_broker_delays_no_other(world: World, peer: Peer, other: Peer) -> None:
-    """Each has its own deadline: the one that answers is told again and again meanwhile."""
+async def test_a_silent_broker_does_not_delay_other_heartbeats(world: World, peer: Peer, other: Peer) -> None:
+    """Each broker has its own deadline."""
     peer.on(HEART_BEAT, None)
     await world.know(peer, other)
     async with running(world.heartbeat.run()):
@@ -128,19 +128,19 @@ async def test_a_silent_broker_delays_no_other(world: World, peer: Peer, other: 
 
 
 async def test_a_silent_broker_is_down_after_its_deadline(world: World, peer: Peer, other: Peer) -> None:
-    """And the others are up."""
+    """The other broker is up."""
     peer.on(HEART_BEAT, None)
     await world.know(peer, other)
     beating = asyncio.create_task(world.heartbeat.send_heartbeats())
-    await world.clock.until(beating.done, "all have answered, or their time is over")
+    await world.clock.until(beating.done, "all requests have ended")
     result = await beating
     assert isinstance(result[peer.address], RemotingTimeoutError)
     assert result[other.address] is None
     assert world.heartbeat.brokers_up == {peer.address: False, other.address: True}
 
 
-async def test_a_broker_that_refuses_is_down_with_its_reason(world: World, peer: Peer) -> None:
-    """An error code is a failure like no answer, and the caller of `send_heartbeat_to` gets it."""
+async def test_a_broker_that_refuses_a_heartbeat_is_down(world: World, peer: Peer) -> None:
+    """An error code is a failure like a timeout. `send_heartbeat_to` raises it."""
     peer.on(HEART_BEAT, Reply(ResponseCode.SYSTEM_BUSY, "start flow control"))
     await world.know(peer)
     with pytest.raises(SystemBusyError, match="flow control"):
@@ -148,7 +148,7 @@ async def test_a_broker_that_refuses_is_down_with_its_reason(world: World, peer:
     assert world.heartbeat.brokers_up == {peer.address: False}
 
 
-async def test_a_broker_that_restarts_knows_us_again_soon(world: World, peer: Peer) -> None:
+async def test_a_restarted_broker_gets_a_heartbeat_soon(world: World, peer: Peer) -> None:
     """The heartbeat is repeated until the broker is back, long before the interval is over."""
     await world.know(peer)
     async with running(world.heartbeat.run()):
@@ -163,7 +163,7 @@ async def test_a_broker_that_restarts_knows_us_again_soon(world: World, peer: Pe
 
 
 async def test_a_cut_connection_is_followed_by_a_heartbeat(world: World, peer: Peer) -> None:
-    """The broker forgot us with the connection: a group without pulls would stay forgotten for 30 s."""
+    """The broker removed the client with its connection. A group without pulls would be missing for 30 s."""
     await world.know(peer)
     async with running(world.heartbeat.run()):
         await peer.received(HEART_BEAT)
@@ -172,8 +172,8 @@ async def test_a_cut_connection_is_followed_by_a_heartbeat(world: World, peer: P
         assert peer.connections == 2
 
 
-async def test_a_connection_that_another_request_opens_is_followed_by_a_heartbeat(world: World, peer: Peer) -> None:
-    """Whoever reconnects first, the broker must hear of the groups before it refuses their pulls."""
+async def test_a_connection_opened_by_another_request_is_followed_by_a_heartbeat(world: World, peer: Peer) -> None:
+    """The broker refuses pulls of groups that it does not know."""
     world.members.clear()
     await world.know(peer)
     async with running(world.heartbeat.run()):
@@ -183,7 +183,7 @@ async def test_a_connection_that_another_request_opens_is_followed_by_a_heartbea
         await peer.received(HEART_BEAT)
 
 
-async def test_a_failure_asks_for_fresh_routes(world: World, peer: Peer) -> None:
+async def test_a_failed_heartbeat_refreshes_the_routes(world: World, peer: Peer) -> None:
     """The broker may have moved: its new address must not wait for the next interval."""
     world.routes.watch("T")
     await world.know(peer)
@@ -194,8 +194,8 @@ async def test_a_failure_asks_for_fresh_routes(world: World, peer: Peer) -> None
         await world.clock.until(lambda: world.asked_for_routes > asked, "the routes are asked for again", most=5)
 
 
-async def test_a_broker_that_is_back_asks_for_fresh_routes(world: World, peer: Peer) -> None:
-    """Routes that were asked for while it was away do not have it: until they do, members divide queues otherwise."""
+async def test_a_recovered_broker_refreshes_the_routes(world: World, peer: Peer) -> None:
+    """Routes from its downtime lack the broker, and members with such routes allocate the queues differently."""
     world.routes.watch("T")
     await world.know(peer)
     async with running(world.heartbeat.run()), running(world.routes.run()):
@@ -209,8 +209,8 @@ async def test_a_broker_that_is_back_asks_for_fresh_routes(world: World, peer: P
         await world.clock.until(lambda: world.asked_for_routes > asked, "the routes are asked for again", most=2)
 
 
-async def test_a_broker_that_was_found_silent_is_asked_at_once(world: World, peer: Peer) -> None:
-    """By whatever request: it is down from then on, and an answer to the heartbeat brings it up again."""
+async def test_a_broker_that_did_not_answer_a_request_gets_a_heartbeat_soon(world: World, peer: Peer) -> None:
+    """The broker is down after the timeout of any request, and up again after its answer to a heartbeat."""
     await world.know(peer)
     peer.on(RequestCode.GET_MAX_OFFSET, None)
     async with running(world.heartbeat.run()):
@@ -230,20 +230,20 @@ async def test_a_broker_that_was_found_silent_is_asked_at_once(world: World, pee
         )
 
 
-async def test_a_connection_is_known_to_have_carried_a_heartbeat(world: World, peer: Peer) -> None:
-    """A broker knows a client by its connection: what goes by another one finds no group there."""
+async def test_is_known_on_is_true_for_connections_that_carried_a_heartbeat(world: World, peer: Peer) -> None:
+    """A broker knows a client by its connection, so requests on another connection find no group."""
     await world.know(peer)
     first = await world.remoting.connection(peer.address)
     assert not world.heartbeat.is_known_on(first)
     await world.heartbeat.send_heartbeat_to(peer.address)
     assert world.heartbeat.is_known_on(first)
     peer.cut()
-    await eventually(lambda: world.remoting.connected(peer.address) is None, "it is lost")
+    await eventually(lambda: world.remoting.connected(peer.address) is None, "the connection is lost")
     assert not world.heartbeat.is_known_on(await world.remoting.connection(peer.address))
 
 
-async def test_pulls_that_get_no_answer_are_followed_by_a_heartbeat(world: World, peer: Peer) -> None:
-    """Brokers hold pulls for long, and nothing else may be sent for half a minute: a line that is silent is found."""
+async def test_unanswered_pulls_are_followed_by_a_heartbeat(world: World, peer: Peer) -> None:
+    """Brokers hold pulls, and nothing else may be sent for 30 s, so only a heartbeat finds a silent connection."""
     pull = RequestCode.PULL_MESSAGE
     async with SilentLine(peer.port) as line:
         world.route = route_of({"a": line.address})

@@ -1,4 +1,4 @@
-"""ClientInstance: groups that come and go, what brokers ask them, and the end."""
+"""ClientInstance: registration of groups, requests of brokers, and the end."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def groups_of(broker: Peer) -> list[str]:
     return [group.group_name for group in heartbeat.consumer_data_set]
 
 
-async def test_a_registered_group_is_heartbeated_by_itself(client: ClientInstance, peer: Peer) -> None:
-    """Registering is enough: the topics' routes are found and their brokers told."""
+async def test_registering_a_group_sends_a_heartbeat(client: ClientInstance, peer: Peer) -> None:
+    """The routes of its topics are looked up too."""
     async with running(client.run()):
         client.register(Member("g", "T"))
         await peer.received(HEART_BEAT)
@@ -58,37 +58,37 @@ async def test_a_registered_group_is_heartbeated_by_itself(client: ClientInstanc
         await eventually(lambda: client.routes.queues(retry_topic("g")), "the retry topic's route")
 
 
-async def test_groups_share_the_client_and_come_and_go_alone(client: ClientInstance, peer: Peer) -> None:
-    """Both groups are in one heartbeat over one connection; one that leaves takes nothing from the other."""
+async def test_groups_share_a_client_and_leave_independently(client: ClientInstance, peer: Peer) -> None:
+    """One heartbeat on one connection names both groups. The remaining group keeps its routes."""
     async with running(client.run()):
         client.register(Member("g", "T"))
         await peer.received(HEART_BEAT)
         client.register(Member("h", "T"))
-        await eventually(lambda: groups_of(peer) == ["g", "h"], "both are told")
+        await eventually(lambda: groups_of(peer) == ["g", "h"], "a heartbeat names both")
         await client.unregister("g")
         (left,) = peer.got(UNREGISTER)
         assert left.ext_fields == {"clientID": client.client_id, "consumerGroup": "g"}
         assert client.routes.queues("T")
         client.heartbeat.send_heartbeats_soon()
-        await eventually(lambda: groups_of(peer) == ["h"], "the other one stays")
+        await eventually(lambda: groups_of(peer) == ["h"], "the other group stays")
         await client.unregister("h")
         assert client.routes.broker_addresses() == frozenset()
     assert peer.connections == 1
 
 
 async def test_a_group_runs_once_in_a_process(client: ClientInstance) -> None:
-    """Two of the same name would fight for their queues under one client id."""
+    """Two groups of one name would compete for their queues under one client id."""
     client.register(Member("g", "T"))
     with pytest.raises(RmqdError, match="g is running in this process already"):
         client.register(Member("g", "T"))
 
 
-async def test_the_end_says_good_bye_for_every_group(client: ClientInstance, peer: Peer) -> None:
-    """`stop` unregisters what is left, waits for the answers, and closes the connections."""
+async def test_stop_unregisters_every_group(client: ClientInstance, peer: Peer) -> None:
+    """It waits for the answers, then closes the connections."""
     run = asyncio.create_task(client.run())
     for group in ("g", "h"):
         client.register(Member(group, "T"))
-    await eventually(lambda: peer.got(HEART_BEAT) and groups_of(peer) == ["g", "h"], "both are told")
+    await eventually(lambda: peer.got(HEART_BEAT) and groups_of(peer) == ["g", "h"], "a heartbeat names both groups")
     await eventually(lambda: client.heartbeat.brokers_up.get(peer.address), "the broker is up")
     client.stop()
     async with asyncio.timeout(WAIT_SECONDS):
@@ -98,10 +98,10 @@ async def test_the_end_says_good_bye_for_every_group(client: ClientInstance, pee
         await client.remoting.invoke(peer.address, HEART_BEAT, {})
 
 
-async def test_a_broker_that_never_answers_delays_the_end_by_its_deadline(
+async def test_a_silent_broker_delays_stop_until_the_unregister_deadline(
     client: ClientInstance, clock: ManualClock, peer: Peer
 ) -> None:
-    """The good-bye is answered or given up; it raises nothing."""
+    """The missing answer raises no exception."""
     peer.on(UNREGISTER, None)
     run = asyncio.create_task(client.run())
     client.register(Member("g", "T"))
@@ -112,8 +112,8 @@ async def test_a_broker_that_never_answers_delays_the_end_by_its_deadline(
     await clock.until(run.done, "it has ended", most=1)
 
 
-async def test_no_heartbeat_brings_a_leaving_group_back(client: ClientInstance, clock: ManualClock, peer: Peer) -> None:
-    """The good-bye waits for the answer to a heartbeat that still names the group."""
+async def test_a_leaving_group_is_not_registered_again(client: ClientInstance, clock: ManualClock, peer: Peer) -> None:
+    """The unregister request waits for the answer to a heartbeat that still names the group."""
     async with running(client.run()):
         client.register(Member("g", "T"))
         await eventually(lambda: client.heartbeat.brokers_up.get(peer.address), "the broker is up")
@@ -134,8 +134,7 @@ async def test_no_heartbeat_brings_a_leaving_group_back(client: ClientInstance, 
         assert len(peer.got(UNREGISTER)) == 1
 
 
-async def test_brokers_tell_a_group_that_its_members_changed(client: ClientInstance, peer: Peer) -> None:
-    """NOTIFY_CONSUMER_IDS_CHANGED reaches the group that it names, and only that one."""
+async def test_a_notification_of_member_changes_reaches_only_its_group(client: ClientInstance, peer: Peer) -> None:
     g, h = Member("g", "T"), Member("h", "T")
     async with running(client.run()):
         client.register(g)
@@ -160,7 +159,7 @@ async def test_brokers_tell_a_group_that_its_members_changed(client: ClientInsta
 async def test_requests_of_brokers_are_answered_by_their_group(
     client: ClientInstance, peer: Peer, code: RequestCode, field: str
 ) -> None:
-    """The group gets the request whole, and its answer goes back; its error becomes code 1 with the reason."""
+    """The group gets the complete request. An error of the group becomes code 1 with the reason."""
     member = Member("g", "T")
     async with running(client.run()):
         client.register(member)
@@ -180,16 +179,16 @@ async def test_requests_of_brokers_are_answered_by_their_group(
         assert (await peer.ask(code, {})).code == ResponseCode.SYSTEM_ERROR
 
 
-async def test_what_the_client_does_not_know_is_refused(client: ClientInstance, peer: Peer) -> None:
-    """A request of a later protocol gets the code that says so."""
+async def test_an_unknown_request_code_is_refused(client: ClientInstance, peer: Peer) -> None:
+    """It may belong to a later version of the protocol."""
     async with running(client.run()):
         client.register(Member("g", "T"))
         await peer.received(HEART_BEAT)
         assert (await peer.ask(RequestCode(4711), {})).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
-async def test_a_failing_part_ends_the_whole(client: ClientInstance, peer: Peer) -> None:
-    """A group that cannot say what it subscribes to is a defect, and the supervisor hears of it."""
+async def test_an_exception_in_a_group_ends_the_client(client: ClientInstance, peer: Peer) -> None:
+    """A group that cannot return its subscriptions is a defect, so `run` raises."""
 
     class Broken(Member):
         broken = False
@@ -209,7 +208,7 @@ async def test_a_failing_part_ends_the_whole(client: ClientInstance, peer: Peer)
 
 
 async def test_the_snapshot_counts_requests_and_brokers(client: ClientInstance, peer: Peer) -> None:
-    """It has what metrics and the status page show."""
+    """Metrics and the status page show these values."""
     async with running(client.run()):
         client.register(Member("g", "T"))
         await eventually(lambda: client.heartbeat.brokers_up.get(peer.address), "the broker is up")

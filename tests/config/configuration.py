@@ -1,4 +1,4 @@
-"""Writes configurations and loads them, for the tests of this room."""
+"""Functions that write and load configurations, for the tests of this room."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ groups:
 def load(
     text: str, overrides: Sequence[str] = (), *, to_run: bool = False, environ: Mapping[str, str] = NO_VARIABLES
 ) -> RootConfig:
-    """Load a configuration that stands in `test.yaml` of the working directory."""
+    """Write a configuration to `test.yaml` in the working directory, and load it."""
     Path("test.yaml").write_text(text)
     read = load_runnable if to_run else load_config
     return read(Path("test.yaml"), overrides, environ=environ)

@@ -1,4 +1,4 @@
-"""Several clusters in one configuration: which one a group is on, and what each of them is told."""
+"""Several clusters in one configuration: the cluster of a group, and the client settings of each cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def in_empty_folder(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def server_of(config: RootConfig) -> str:
-    """Where the group is found, and the name of that cluster."""
+    """The name of the group's cluster, and its name servers."""
     options = config.cluster_of("mailer").client_options()
     return f"{config.cluster_name('mailer')} {';'.join(options.nameservers) or options.nameserver_url}"
 
@@ -40,14 +40,14 @@ CLUSTERS = {
 }
 
 
-def test_a_group_is_on_the_cluster_that_it_names_or_else_on_the_default_one(subtests: pytest.Subtests) -> None:
+def test_a_group_uses_the_cluster_that_it_names_or_the_default_cluster(subtests: pytest.Subtests) -> None:
     for name, (text, expected) in CLUSTERS.items():
         with subtests.test(name):
             assert server_of(load(text)) == expected
 
 
-def test_each_cluster_has_client_settings_of_its_own() -> None:
-    """A key at the top level would otherwise be shown to the brokers of another cluster."""
+def test_a_named_cluster_does_not_get_the_client_settings_of_the_top_level() -> None:
+    """The access key of one cluster must not be sent to the brokers of another cluster."""
     config = load("nameserver: a:1\nclient: {access_key: x, secret_key: y, namespace: shop}\n" + TOKYO + IN_TOKYO)
     tokyo = config.cluster_of("mailer").client_options()
     assert (tokyo.instance_name, tokyo.access_key, tokyo.secret_key, tokyo.namespace) == ("there", "a", "hidden", "")
@@ -98,13 +98,13 @@ WRONG = {
 }
 
 
-def test_what_is_wrong_with_a_cluster_is_told_at_its_place(subtests: pytest.Subtests) -> None:
+def test_problems_of_a_cluster_are_reported_with_their_place(subtests: pytest.Subtests) -> None:
     for name, (text, expected) in WRONG.items():
         with subtests.test(name):
             assert problems(text) == [f"test.yaml:{expected}"]
 
 
-def test_the_engine_gets_the_names_that_brokers_of_the_namespace_know() -> None:
+def test_the_engine_gets_names_with_the_namespace() -> None:
     text = """\
 nameserver: a:1
 client: {namespace: shop}

@@ -1,4 +1,4 @@
-"""Defaults, ranges, and what the engine and the client are told."""
+"""Defaults and ranges of the settings, and the options of engine and client."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.config.configuration import GROUP, load
 SAMPLE = Path(__file__).parents[2] / "config" / "rmqd.yaml"
 MIB = 1 << 20
 
-# Java's checkConfig: the least and the greatest value that is accepted, and what is just out of range.
+# Java's checkConfig: the least and the greatest valid value, and the nearest values out of range.
 JAVA_RANGES = {
     "handler.concurrency": ("1", "1000", "0", "1001"),
     "consume_message_batch_max_size": ("1", "1024", "0", "1025"),
@@ -48,7 +48,7 @@ def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_the_sample_is_accepted_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sample_configuration_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     config = load_runnable(SAMPLE, environ={})
     assert list(config.groups) == ["order-mailer"]
@@ -57,7 +57,7 @@ def test_the_sample_is_accepted_as_it_is(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures("in_empty_folder")
-def test_ranges_are_those_of_the_java_client(subtests: pytest.Subtests) -> None:
+def test_ranges_equal_the_ranges_of_the_java_client(subtests: pytest.Subtests) -> None:
     for key, limits in JAVA_RANGES.items():
         with subtests.test(key=key):
             least, greatest, below, above = limits
@@ -69,7 +69,7 @@ def test_ranges_are_those_of_the_java_client(subtests: pytest.Subtests) -> None:
 
 
 @pytest.mark.usefixtures("in_empty_folder")
-def test_a_group_that_says_nothing_gets_the_java_clients_defaults() -> None:
+def test_a_minimal_group_gets_the_java_clients_defaults() -> None:
     options = options_of_group(load(GROUP).groups["mailer"], "mailer", "/state")
     assert options == ConsumerOptions(
         group="mailer",
@@ -112,7 +112,7 @@ def test_a_group_that_says_nothing_gets_the_java_clients_defaults() -> None:
 
 
 @pytest.mark.usefixtures("in_empty_folder")
-def test_a_configuration_that_says_nothing_of_the_client_gets_the_clients_own_defaults() -> None:
+def test_a_configuration_without_client_settings_gets_the_clients_defaults() -> None:
     assert load(GROUP).client_options() == ClientOptions(nameservers=("127.0.0.1:9876",))
 
 
@@ -201,7 +201,7 @@ def test_every_option_of_the_engine_can_be_set() -> None:
         on_offset_illegal="stop",
         failures=FailureOptions(3, 0.1, 2.0, frozenset({"TimeoutError"}), frozenset({"shop.Wrong"})),
         circuit=CircuitOptions(7, 0.25, 45.0, 20.0),
-        deduplication=None,  # it excludes others of these; tests/config/test_deduplicate.py
+        deduplication=None,  # it excludes other options; see tests/config/test_deduplicate.py
         trace=TraceOptions("traces", 18),
     )
     unchanged = [
@@ -266,7 +266,7 @@ client:
 
 
 @pytest.mark.usefixtures("in_empty_folder")
-def test_secrets_are_neither_shown_nor_part_of_a_group_that_moved() -> None:
+def test_secrets_are_not_in_the_repr_of_a_configuration() -> None:
     text = """\
 nameserver: a:1
 client: {access_key: AKAK, secret_key: SKSK, security_token: STST, tls: {key_password: PWPW}}
@@ -289,12 +289,12 @@ http: {token: TKTK}
         ("groups.mailer.pipeline.options.token", False),
     ],
 )
-def test_secrets_are_known_by_their_declaration_or_the_name_of_an_option(key: str, expected: bool) -> None:
+def test_secrets_are_recognized_by_declaration_or_option_name(key: str, expected: bool) -> None:
     assert is_secret(tuple(key.split("."))) is expected
 
 
 @pytest.mark.usefixtures("in_empty_folder")
-def test_a_group_that_only_moved_in_its_file_is_the_same_group() -> None:
+def test_a_group_that_only_moved_in_its_file_is_unchanged() -> None:
     first, second = load(GROUP), load(f"# a comment\n\n{GROUP}")
     assert first == second
     assert load(f"{GROUP}    pull_batch_size: 31\n") != first

@@ -1,4 +1,4 @@
-"""`deduplicate`: what it means to the engine, and which groups and stores are refused, with the line."""
+"""`deduplicate`: the options that the engine gets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def options(text: str) -> DeduplicationOptions | None:
     return options_of_group(load(f"{GROUP}    {text}\n").groups["mailer"], "mailer", "/state").deduplication
 
 
-def test_a_file_in_the_state_directory_is_what_nobody_has_to_set_up() -> None:
+def test_the_default_store_is_a_sqlite_file_in_the_state_directory() -> None:
     by_default = DeduplicationOptions("msg_id", "sqlite", "/state/deduplicate/mailer.sqlite3", 259200.0)
     assert options("deduplicate: {}") == by_default
     assert options("auto_commit: true") is None

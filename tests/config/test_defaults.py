@@ -49,7 +49,7 @@ def pipeline(frame: Any, spark: Any) -> Any:
     return frame
 
 
-def test_a_group_inherits_what_it_does_not_set_and_nothing_of_another_plugin() -> None:
+def test_a_group_inherits_unset_keys_but_no_options_of_another_plugin() -> None:
     assert groups(CONFIGURATION) == {
         "mailer": {
             "pull_batch_size": 64,
@@ -63,7 +63,7 @@ def test_a_group_inherits_what_it_does_not_set_and_nothing_of_another_plugin() -
             "handler": {"plugin": "log", "concurrency": 2},
         },
     }
-    assert list(load(CONFIGURATION).groups["mailer"].subscriptions) == ["orders", "x-orders"]  # topics are no notes
+    assert list(load(CONFIGURATION).groups["mailer"].subscriptions) == ["orders", "x-orders"]  # a topic too
 
 
 def test_pipelines_and_handlers_inherit_only_their_own_keys() -> None:
@@ -126,7 +126,7 @@ groups:
     assert order.endswith("; leave it out (inherited by groups.c)")
 
 
-def test_notes_are_ignored_in_files_of_groups_and_nothing_else_is() -> None:
+def test_only_keys_that_start_with_x_are_ignored_in_any_file() -> None:
     Path("groups").mkdir()
     Path("rmqd.yaml").write_text("nameserver: a:1\ndefaults: {handler: {plugin: log}}\nlog: {x-level: loud}\n")
     Path("groups/a.yaml").write_text("x-b: &b {orders: '*'}\ngroups: {a: {subscriptions: *b}}\n")
@@ -136,7 +136,7 @@ def test_notes_are_ignored_in_files_of_groups_and_nothing_else_is() -> None:
     assert told.startswith("test.yaml:2:1: X-Log: unknown key")
 
 
-def test_the_hash_of_a_configuration_follows_the_groups_that_a_default_changes() -> None:
+def test_a_changed_default_changes_the_hash_but_no_group_that_overrides_it() -> None:
     def read(pull_batch_size: int) -> RootConfig:
         return load(CONFIGURATION, [f"defaults.pull_batch_size={pull_batch_size}"])
 

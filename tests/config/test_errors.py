@@ -1,4 +1,4 @@
-"""Bad configurations, each with the whole line that a person is shown. Nightly tests have more of each kind."""
+"""Bad configurations, each with its complete error message. Nightly tests check more of each kind."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_a_bad_key_of_a_group_is_told_with_its_place_and_what_is_accepted(subtests: pytest.Subtests) -> None:
+def test_a_bad_group_key_is_reported_with_place_and_expected_value(subtests: pytest.Subtests) -> None:
     for name, (line, expected) in IN_GROUP.items():
         with subtests.test(name):
             assert problems(f"{GROUP}    {line}\n") == [f"test.yaml:{expected}"]
@@ -130,7 +130,7 @@ IN_JAVA = {
 }
 
 
-def test_names_of_java_are_told_with_the_key_or_the_value_to_write(subtests: pytest.Subtests) -> None:
+def test_java_names_are_reported_with_the_key_or_value_to_write(subtests: pytest.Subtests) -> None:
     for line, expected in IN_JAVA.items():
         with subtests.test(line):
             place, value = problems(f"{GROUP}    {line}\n"), line.partition(": ")[0]
@@ -174,14 +174,14 @@ SUBSCRIPTIONS = {
 }
 
 
-def test_a_bad_subscription_is_told_with_its_place_and_what_is_accepted(subtests: pytest.Subtests) -> None:
+def test_a_bad_subscription_is_reported_with_place_and_expected_value(subtests: pytest.Subtests) -> None:
     for name, (line, expected) in SUBSCRIPTIONS.items():
         with subtests.test(name):
             check_subscription(line, expected)
 
 
 def check_subscription(line: str, expected: str) -> None:
-    """This is the one problem of a group with that subscription."""
+    """Check that a group with that subscription has exactly this problem."""
     place, topic, message = expected.split(": ", 2)
     text = f"nameserver: a:1\ngroups:\n  mailer:\n    subscriptions:\n      {line}\n    handler: {{plugin: log}}\n"
     assert problems(text) == [f"test.yaml:{place}: groups.mailer.subscriptions.{topic}: {message}"]
@@ -241,7 +241,7 @@ ROOTS = {
 }
 
 
-def test_a_bad_configuration_is_told_with_its_place_and_what_is_accepted(subtests: pytest.Subtests) -> None:
+def test_a_bad_configuration_is_reported_with_place_and_expected_value(subtests: pytest.Subtests) -> None:
     for name, (text, expected) in ROOTS.items():
         with subtests.test(name):
             assert problems(text) == [f"test.yaml:{expected}"]
@@ -265,7 +265,7 @@ NO_YAML = {
 }
 
 
-def test_what_is_no_configuration_at_all_is_told_with_its_place(subtests: pytest.Subtests) -> None:
+def test_a_file_that_is_not_a_configuration_is_reported_with_place(subtests: pytest.Subtests) -> None:
     for name, (text, expected) in NO_YAML.items():
         with subtests.test(name):
             assert f"test.yaml:{expected}" in problems(text)
@@ -278,7 +278,7 @@ def test_aliases_of_aliases_do_not_fill_the_memory() -> None:
     assert problems(bomb) == ["test.yaml:5:36: the document has more than 100000 values, with resolved aliases"]
 
 
-def test_every_problem_is_told_at_once_in_the_order_of_the_lines() -> None:
+def test_all_problems_are_reported_at_once_in_line_order() -> None:
     text = """\
 nameserver: 127.0.0.1
 log: {level: loud}
@@ -314,8 +314,8 @@ groups:
 
 @settings(max_examples=20)
 @given(CONFIGURATIONS)
-def test_whatever_stands_in_a_configuration_it_loads_or_has_located_problems(data: dict[str, object]) -> None:
-    """`make nightly` tries more of them."""
+def test_any_configuration_loads_or_has_problems_with_places(data: dict[str, object]) -> None:
+    """`make nightly` tries more examples."""
     check_problems_have_places(data)
 
 

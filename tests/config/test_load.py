@@ -1,4 +1,4 @@
-"""Where a configuration comes from: files, folders, `--set`, `${...}`."""
+"""The sources of a configuration: files, folders, `--set`, `${...}`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def errors(path: str) -> list[str]:
     return [str(problem) for problem in caught.value.problems]
 
 
-# --- finding it
+# --- search
 
 
 def test_the_option_wins_over_the_variable_and_both_over_the_default_places() -> None:
@@ -51,13 +51,13 @@ def test_the_option_wins_over_the_variable_and_both_over_the_default_places() ->
 
 
 @pytest.mark.skipif(Path("/etc/rmqd/rmqd.yaml").exists(), reason="this machine has a configuration of rmqd")
-def test_without_any_configuration_the_places_are_named_that_were_looked_at() -> None:
+def test_the_error_for_a_missing_configuration_names_the_default_places() -> None:
     with pytest.raises(ConfigError, match=r"neither config/rmqd\.yaml nor /etc/rmqd/rmqd\.yaml exists"):
         load_runnable(None, environ={})
 
 
 def test_the_environment_names_the_name_servers_if_the_configuration_does_not() -> None:
-    """As for Java's client, which separates several by `;`."""
+    """Java's client reads the same variable, with `;` between addresses."""
     given, bare = {"NAMESRV_ADDR": "a:1;b:2"}, WHOLE.removeprefix(ROOT)
     assert load(bare, environ=given).nameserver == ("a:1", "b:2")
     assert load("nameserver: c:3\n" + bare, environ=given).nameserver == ("c:3",)
@@ -108,7 +108,7 @@ def test_problems_of_a_folder_name_the_file_that_has_them() -> None:
 # --- YAML
 
 
-def test_anchors_and_merge_keys_save_writing() -> None:
+def test_anchors_and_merge_keys_are_supported() -> None:
     config = load(
         f"""{ROOT}
 groups:
@@ -156,11 +156,11 @@ def test_set_overrides_values_and_adds_missing_ones() -> None:
     assert options_of(config) == {"level": "info", "n": 1, "text": "", "url": "http://a?b=c"}
 
 
-def test_set_mends_what_the_file_has_wrong() -> None:
+def test_set_replaces_an_invalid_value_of_the_file() -> None:
     assert load("nameserver: ${UNSET}\n", ["nameserver=a:1"]).nameserver == ("a:1",)
 
 
-def test_set_takes_a_secret_by_the_name_of_where_it_is() -> None:
+def test_set_reads_secrets_from_variables_and_files() -> None:
     write("secret", "s3cret\n")
     given = ["client.access_key=${KEY}", "client.secret_key=${file:secret}", "client.security_token="]
     options = load(WHOLE, given, environ={"KEY": "somebody"}).client_options()
@@ -170,7 +170,7 @@ def test_set_takes_a_secret_by_the_name_of_where_it_is() -> None:
 # --- ${...}
 
 
-def test_variables_and_files_are_replaced_in_values() -> None:
+def test_variables_and_files_are_substituted_in_values() -> None:
     write("secret", "s3cret\n")
     text = (
         ROOT
@@ -187,7 +187,7 @@ client:
     assert load(text, environ={"KEY": "1", "UNIT": "u"}).client.unit_name == "a-u-b"
 
 
-def test_what_is_replaced_may_be_a_number_a_truth_value_a_duration_or_a_size() -> None:
+def test_substituted_values_may_be_numbers_booleans_durations_or_sizes() -> None:
     text = f"""{WHOLE}http: {{listen: "${{LISTEN}}"}}
 client: {{vip_channel_enabled: "${{FLAG}}", max_frame_size: "${{SIZE}}", poll_name_server_interval: "${{TIME}}"}}
 """
@@ -207,7 +207,7 @@ client: {{vip_channel_enabled: "${{FLAG}}", max_frame_size: "${{SIZE}}", poll_na
     assert config.log.level == "debug"
 
 
-def test_what_is_replaced_cannot_become_yaml_and_is_not_replaced_again() -> None:
+def test_substituted_text_is_neither_parsed_as_yaml_nor_substituted_again() -> None:
     write("evil", "x, level: loud}\nlog: ${file:evil}")
     text = f"{ROOT}client: {{unit_name: '${{file:evil}}', tls: {{server_name: '${{N}}'}}}}"
     config = load(text, environ={"N": "${M}", "M": "no"})
@@ -216,7 +216,7 @@ def test_what_is_replaced_cannot_become_yaml_and_is_not_replaced_again() -> None
     assert config.log.level == "info"
 
 
-def test_a_replaced_value_is_not_shown_in_an_error() -> None:
+def test_a_substituted_value_is_not_shown_in_an_error() -> None:
     text = f"{WHOLE}log: {{level: '${{SECRET}}'}}\nhttp: {{listen: '${{SECRET}}'}}\nnameserver_url: '${{SECRET}}'\n"
     overrides = [
         *(f"groups.mailer.{key}=${{SECRET}}" for key in ("pull_batch_size", "consume_timeout", "auto_commit")),
@@ -232,8 +232,7 @@ def test_a_replaced_value_is_not_shown_in_an_error() -> None:
     assert "hunter2" not in "".join(found)
 
 
-def test_a_handlers_password_does_not_stand_on_the_command_line(tmp_path: Path) -> None:
-    """As any other secret."""
+def test_a_handlers_password_is_refused_on_the_command_line(tmp_path: Path) -> None:
     path = tmp_path / "rmqd.yaml"
     path.write_text("nameserver: a:1\n")
     for handler in ("handler", "handler.canary"):

@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them."""
+"""Durations and sizes with units."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ NO_DURATIONS = [
 ]
 
 
-def test_what_is_no_duration_is_told(subtests: pytest.Subtests) -> None:
+def test_an_invalid_duration_is_refused_with_the_reason(subtests: pytest.Subtests) -> None:
     for value, reason in NO_DURATIONS:
         with subtests.test(value=value):
             with pytest.raises(ValueError, match=r".") as caught:
@@ -58,7 +58,7 @@ def test_what_is_no_duration_is_told(subtests: pytest.Subtests) -> None:
             assert reason in str(caught.value)
 
 
-def test_part_of_a_byte_and_more_than_can_be_counted_are_refused() -> None:
+def test_fractions_of_a_byte_and_too_large_sizes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"'0\.3B' is not a whole number of bytes"):
         parse_size_bytes("0.3B")
     with pytest.raises(ValueError, match=r"is more than 8388608GiB"):
@@ -66,7 +66,7 @@ def test_part_of_a_byte_and_more_than_can_be_counted_are_refused() -> None:
 
 
 @given(st.integers(min_value=0, max_value=10**12))
-def test_what_is_formatted_reads_back(amount: int) -> None:
+def test_formatted_quantities_can_be_parsed_again(amount: int) -> None:
     assert parse_size_bytes(format_size(amount)) == amount
     assert parse_duration_ms(format_duration(amount)) == amount
 

@@ -1,4 +1,4 @@
-"""The configuration as people may see it."""
+"""The configuration as it is shown, without secrets."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SECRETS = (
 
 @pytest.fixture
 def shown(tmp_path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The configuration above, whole and as it is given."""
+    """The configuration above with defaults, and with only the given keys."""
     (tmp_path / "secret").write_text("FILEPASS")
     path = tmp_path / "rmqd.yaml"
     path.write_text(CONFIG.replace("file:FILE", f"file:{tmp_path / 'secret'}"))
@@ -53,14 +53,14 @@ def shown(tmp_path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def test_no_secret_is_shown(subtests: pytest.Subtests, shown: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    """Wherever it stands, and however it came there."""
+    """Covers every place and every source of a secret."""
     for secret in SECRETS:
         with subtests.test(secret=secret):
             assert secret not in repr(shown)
 
 
-def test_what_is_no_secret_is_shown_as_it_is_written(shown: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    """With its unit; a group's or a topic's name is none of a secret."""
+def test_values_that_are_not_secret_are_shown_as_written(shown: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    """Values keep their units. The name of a group or topic is never treated as a secret."""
     whole, given = shown
     group = whole["groups"]["token-mailer"]
     assert whole["nameserver"] == ["10.0.0.1:9876"]

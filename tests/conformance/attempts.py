@@ -1,4 +1,4 @@
-"""What a consumer was handed: an attempt at a message as a Java listener and as a handler of rmqd see it."""
+"""Attempts at messages, as a Java listener and a handler of rmqd see them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rmqd import Message
 from rmqd.wire.messages.properties import COMPRESSED
 
 Key = TypeVar("Key")
-# what Java's client adds to a message's properties; rmqd has it beside them
+# the properties that Java's client adds to a message; in rmqd they are attributes
 CLIENTS_PROPERTIES = {
     "CONSUME_START_TIME": "consume_start_timestamp",
     "MIN_OFFSET": "min_offset",
@@ -25,7 +25,7 @@ CLIENTS_PROPERTIES = {
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One message handed over once; fields by RocketMQ's names. `batch` counts the batches of one consumer from 0."""
+    """One attempt at a message, with RocketMQ's field names. `batch` counts the batches of a consumer from 0."""
 
     batch: int
     at_millis: int
@@ -52,7 +52,7 @@ class Attempt:
 
     @classmethod
     def of(cls, batch: int, message: Message) -> Attempt:
-        """As rmqd shows it."""
+        """Return the attempt at a message in a handler of rmqd."""
         named = {name: getattr(message, name) for name in _MESSAGE_FIELDS}
         added = {name: getattr(message, field) for name, field in CLIENTS_PROPERTIES.items()}
         properties = message.properties | {name: str(value) for name, value in added.items() if value is not None}
@@ -60,16 +60,16 @@ class Attempt:
 
     @classmethod
     def parse(cls, line: str) -> Attempt:
-        """As Java's client showed it, and `AttemptFile.java` wrote it down."""
+        """Return the attempt of a Java listener that `AttemptFile.java` wrote."""
         values: dict[str, Any] = json.loads(line)
         return cls(**{**values, "body": base64.b64decode(values["body"])})
 
     def without(self, *names: str) -> dict[str, object]:
-        """Every field but the moment, the number of the batch and these; properties without the client's own."""
+        """Return the fields except `at_millis`, `batch` and `names`, and the properties that no client added."""
         one = replace(
             self, properties={n: v for n, v in self.properties.items() if n not in {*CLIENTS_PROPERTIES, *names}}
         )
-        values = asdict(one) | {"sys_flag": self.sys_flag & ~COMPRESSED}  # which Java takes out with decompressing
+        values = asdict(one) | {"sys_flag": self.sys_flag & ~COMPRESSED}  # Java removes the flag when it decompresses
         return {name: value for name, value in values.items() if name not in {"at_millis", "batch", *names}}
 
 
@@ -77,32 +77,32 @@ _MESSAGE_FIELDS = [field.name for field in fields(Attempt) if field.name not in 
 
 
 class Attempts(list[Attempt]):
-    """The attempts of one consumer, in the order in which they began."""
+    """The attempts of one consumer, in the order of their starts."""
 
     @classmethod
     def read(cls, path: Path) -> Attempts:
-        """What a Java consumer wrote so far."""
+        """Read the attempts that a Java consumer has written so far."""
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
         return cls(Attempt.parse(line) for line in lines if line.endswith("\n"))
 
     @property
     def keys(self) -> list[str | None]:
-        """The keys of every attempt."""
+        """The keys of all attempts."""
         return [attempt.keys for attempt in self]
 
     def of(self, keys: str) -> Attempts:
-        """The attempts at one message."""
+        """Return the attempts at one message."""
         return Attempts(attempt for attempt in self if attempt.keys == keys)
 
     def batches(self) -> list[list[str | None]]:
-        """The keys of each batch."""
+        """Return the keys of each batch."""
         found: dict[int, list[str | None]] = {}
         for attempt in self:
             found.setdefault(attempt.batch, []).append(attempt.keys)
         return list(found.values())
 
     def by_keys(self) -> dict[str | None, Attempt]:
-        """The attempts by their keys, each of which must be there once."""
+        """Return the attempts by their keys. Fails if a key has several attempts."""
         assert max(Counter(self.keys).values(), default=0) <= 1, Counter(self.keys)
         return {attempt.keys: attempt for attempt in self}
 
@@ -110,7 +110,7 @@ class Attempts(list[Attempt]):
 def differing(
     java: Mapping[Key, Mapping[str, object]], rmqd: Mapping[Key, Mapping[str, object]]
 ) -> dict[Key, dict[str, tuple[object, object]]]:
-    """By message, the fields that differ, Java's value first; a message that only one of them has is all None."""
+    """Return the differing fields of each message, Java's value first. The fields of a missing message are None."""
     return {key: found for key in {*java, *rmqd} if (found := _fields(java.get(key, {}), rmqd.get(key, {})))}
 
 
@@ -119,5 +119,5 @@ def _fields(one: Mapping[str, object], other: Mapping[str, object]) -> dict[str,
 
 
 def steps(attempts: Iterable[Attempt]) -> list[tuple[int, str | None]]:
-    """Reconsume times and delay level of each attempt: the way that a message went."""
+    """Return reconsume times and delay level of each attempt."""
     return [(attempt.reconsume_times, attempt.properties.get("DELAY")) for attempt in attempts]

@@ -1,7 +1,7 @@
-"""One script for two consumers: a Java listener and a handler of rmqd that do to each message what it says.
+"""One script for two consumers: a Java listener and a handler of rmqd run the script in each message.
 
-The actions are those of `tests/rocketmq/java/ScriptedConsumer.java`. A daily run has no Java, but for tests/smoke: rmqd
-is then compared with what the test itself expects.
+The actions are the same as in `tests/rocketmq/java/ScriptedConsumer.java`. Daily runs have no Java, except tests/smoke:
+they compare rmqd only with the expectations of the test itself.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ScriptedHandler:
         self._batches = 0
 
     async def __call__(self, batch: Batch) -> None:
-        """Write the batch down, and do what its first message says."""
+        """Record the batch, and run the script of its first message."""
         self.attempts += [Attempt.of(self._batches, message) for message in batch]
         self._batches += 1
         self._tries.update((message.topic, message.keys) for message in batch)
@@ -60,7 +60,7 @@ class ScriptedHandler:
                 batch.rollback()
             case "sleep":
                 await asyncio.sleep(int(argument) / 1000)
-            case "throw" | "null":  # a listener that returns null is the same to Java; a handler here returns nothing
+            case "throw" | "null":  # Java treats null like an exception; a handler here has no return value
                 raise RuntimeError("as the script says")
             case _:
                 raise ValueError(f"no action {name!r}")
@@ -68,7 +68,7 @@ class ScriptedHandler:
 
 @dataclass(frozen=True, slots=True)
 class JavaSide:
-    """The official consumer, in a group of its own."""
+    """The official consumer, in its own group."""
 
     group: str
     path: Path
@@ -76,13 +76,13 @@ class JavaSide:
 
     @property
     def attempts(self) -> Attempts:
-        """What its listener was handed so far."""
+        """The attempts of its listener so far."""
         return Attempts.read(self.path)
 
 
 @dataclass(frozen=True, slots=True)
 class RmqdSide:
-    """rmqd's engine in this process, in a group of its own."""
+    """rmqd's engine in this process, in its own group."""
 
     group: str
     handler: ScriptedHandler
@@ -90,13 +90,13 @@ class RmqdSide:
 
     @property
     def attempts(self) -> Attempts:
-        """What its handler was handed so far."""
+        """The attempts of its handler so far."""
         return self.handler.attempts
 
 
 @dataclass(frozen=True, slots=True)
 class Both:
-    """A Java consumer and rmqd over the same topics, in two groups; without Java, rmqd stands in its place too."""
+    """A Java consumer and rmqd over the same topics, in two groups. Without Java, `java` is the same as `rmqd`."""
 
     cluster: RealCluster
     java: JavaSide | RmqdSide
@@ -104,25 +104,25 @@ class Both:
 
     @property
     def is_beside_java(self) -> bool:
-        """Whether there is a Java consumer."""
+        """Whether a Java consumer runs."""
         return isinstance(self.java, JavaSide)
 
     async def handled(self, attempts: int, timeout_seconds: float = 30.0) -> None:
-        """Wait until each was handed so many messages."""
+        """Wait until each side has at least so many attempts."""
         for side in (self.java, self.rmqd):
             await eventually(lambda: len(side.attempts) >= attempts, f"{attempts} attempts", timeout_seconds)  # noqa: B023 awaited in the loop
 
     async def finish(
         self, *topics: str, attempts: int = 0, retries: bool = False, timeout_seconds: float = 30.0
     ) -> tuple[Attempts, Attempts]:
-        """End both when rmqd has committed the topics and Java was handed as much; neither may leave anything over.
+        """Stop both when rmqd has committed the topics and Java has as many attempts. Neither may have a lag then.
 
-        With `retries`, the groups' retry topics count too. Java commits for the first time 10 s after its start, or at
-        its end.
+        With `retries`, the groups' retry topics count too. Java's first commit is 10 s after its start, or when it
+        stops.
         """
         await self.handled(attempts, timeout_seconds)
         await self._committed(self.rmqd.group, topics, retries)
-        await eventually(lambda: len(self.java.attempts) >= len(self.rmqd.attempts), "Java was handed as many")
+        await eventually(lambda: len(self.java.attempts) >= len(self.rmqd.attempts), "Java has as many attempts")
         java, rmqd = await self.stop()
         await self._committed(self.java.group, topics, retries)
         return java, rmqd
@@ -135,7 +135,7 @@ class Both:
             )
 
     async def stop(self) -> tuple[Attempts, Attempts]:
-        """End both in order; what each was handed, Java's first."""
+        """Stop both gracefully, and return their attempts, Java's first."""
         await self.rmqd.member.stop()
         if isinstance(self.java, JavaSide):
             await asyncio.to_thread(self.java.peer.stop)
@@ -153,10 +153,10 @@ async def both(
     nameserver: str = "",
     **rmqd: Any,
 ) -> AsyncIterator[Both]:
-    """Run both for the length of the block; `java` has options of ScriptedConsumer, `rmqd` of ConsumerOptions.
+    """Run both during the block. `java` has options of ScriptedConsumer, `rmqd` has ConsumerOptions.
 
-    `names` are the two groups', Java's first; otherwise they are made from `group`. Where `nameserver` is given, both
-    take it in place of the cluster's, as they do a proxy.
+    `names` are the names of the two groups, Java's first; by default they are made from `group`. If `nameserver` is
+    given, for example a proxy, both use it instead of the cluster's.
     """
     directory.mkdir(exist_ok=True)
     handler = ScriptedHandler()

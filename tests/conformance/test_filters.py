@@ -1,4 +1,4 @@
-"""Subscriptions of many kinds, each over the same messages: what a Java consumer gets, rmqd gets."""
+"""Filters of many kinds over the same messages, for a Java consumer and rmqd."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ FILTERS = {
     checked="compared with a Java consumer: six tag expressions and ten conditions over the same messages",
 )
 async def test_filters_choose_what_they_choose_for_java(rocketmq: RealCluster, group: str, tmp_path: Path) -> None:
-    """Each filter has a topic of its own, with the same messages in it."""
+    """Each filter has its own topic, with the same messages in it."""
     subscriptions = {rocketmq.create_topic(fresh_name(f"filter{n}", "topic"), 1): one for n, one in enumerate(FILTERS)}
     for topic in subscriptions:
         with Producer(rocketmq.broker.address, topic, 1) as producer:
@@ -62,10 +62,10 @@ async def test_filters_choose_what_they_choose_for_java(rocketmq: RealCluster, g
         for topic in subscriptions:
             await eventually(
                 lambda: offsets.lag(rocketmq, sides.rmqd.group, topic) == 0,  # noqa: B023 awaited in the loop
-                f"rmqd is through with {subscriptions[topic]}",
+                f"rmqd has consumed {subscriptions[topic]}",
             )
-        # Java counts what it did not want at the end of a queue as consumed only when its held pull comes back
-        await eventually(lambda: len(sides.java.attempts) >= len(sides.rmqd.attempts), "Java was handed as many")
+        # Java commits unwanted messages at the end of a queue only when its held pull returns: do not wait for its lag
+        await eventually(lambda: len(sides.java.attempts) >= len(sides.rmqd.attempts), "Java has as many attempts")
         seen_by_java, seen_by_rmqd = await sides.stop()
 
     def chosen(attempts: Attempts) -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-"""Lite topics of RocketMQ 5.5 (RIP-83): where they start, who gets what, and what is refused."""
+"""Lite topics of RocketMQ 5.5 (RIP-83): start offsets, distribution to members, and errors."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.rocketmq.producer import Producer
 from tests.seen import Seen
 from tests.waiting import eventually
 
-TURNS = 20  # the first member that pops may have all that is there
+TURNS = 20  # the first member that pops may receive all messages of a turn
 
 
 def store(cluster: RealCluster, parent: str, *keys: str, queue: int | None = None) -> None:
-    """Store a message for each key `LITE_TOPIC.REST`; what has no dot belongs to no lite topic."""
+    """Store a message for each key `LITE_TOPIC.REST`. A key without a dot belongs to no lite topic."""
     with Producer(cluster.broker.address, parent, 4) as producer:
         for key in keys:
             lite_topic = key.rpartition(".")[0]
@@ -31,7 +31,7 @@ def store(cluster: RealCluster, parent: str, *keys: str, queue: int | None = Non
 
 
 async def acknowledged(cluster: RealCluster, group: str, parent: str, lite_topic: str, offset: int) -> None:
-    """Wait until the broker has this offset of the group in a lite topic."""
+    """Wait until this is the group's offset in a lite topic."""
     topic = lite_topic_queue(parent, lite_topic, "broker-a").topic
     fields = {"consumerGroup": group, "topic": topic, "queueId": 0, "setZeroIfNotFound": "false"}
 
@@ -44,7 +44,7 @@ async def acknowledged(cluster: RealCluster, group: str, parent: str, lite_topic
 
 
 def lite(parent: str, *names: str) -> dict[str, Subscription]:
-    """A subscription to these lite topics."""
+    """Return a subscription to these lite topics."""
     return {parent: Subscription("*", "TAG", names)}
 
 
@@ -59,8 +59,8 @@ def lite(parent: str, *names: str) -> dict[str, Subscription]:
     checked="messages before and after the first start, and while no member runs",
     since="5.5",
 )
-async def test_where_lite_topics_start(rocketmq_of_kinds: RealCluster, group: str) -> None:
-    """With `last_offset`: what lies there is left out, and nothing that comes later is."""
+async def test_a_new_group_starts_at_the_end_of_each_lite_topic(rocketmq_of_kinds: RealCluster, group: str) -> None:
+    """With `last_offset`, older messages are skipped, and all later messages are handled."""
     cluster, seen = rocketmq_of_kinds, Seen()
     parent = fresh_name(group, "lite")
     cluster.create_lite(parent, group)
@@ -72,7 +72,7 @@ async def test_where_lite_topics_start(rocketmq_of_kinds: RealCluster, group: st
         await acknowledged(cluster, group, parent, "new", 0)
     store(cluster, parent, "old.2", "new.0")
     async with member(cluster.nameserver, seen, group=group, subscriptions=wanted, consume_mode="pop"):
-        await eventually(lambda: len(seen.attempts) == 2, "what came meanwhile is handled")
+        await eventually(lambda: len(seen.attempts) == 2, "the messages sent meanwhile are handled")
     assert sorted(attempt.key for attempt in seen.attempts) == ["new.0", "old.2"]
 
 
@@ -88,7 +88,7 @@ async def test_where_lite_topics_start(rocketmq_of_kinds: RealCluster, group: st
     since="5.5",
 )
 async def test_members_share_lite_topics(rocketmq_of_kinds: RealCluster, group: str) -> None:
-    """No message comes twice, and none is left over."""
+    """Each message is handled once."""
     cluster, first, second = rocketmq_of_kinds, Seen(), Seen()
     parent, names = fresh_name(group, "lite"), [f"n{number}" for number in range(10)]
     cluster.create_lite(parent, group)
@@ -102,7 +102,7 @@ async def test_members_share_lite_topics(rocketmq_of_kinds: RealCluster, group: 
         member(cluster.nameserver, second, consume_from_where="first_offset", **options) as other,
     ):
         for joined in (one, other):
-            await eventually(lambda joined=joined: joined.consumer.assignments(), "it has joined")  # type: ignore[misc]
+            await eventually(lambda joined=joined: joined.consumer.assignments(), "member joins")  # type: ignore[misc]
         sent: list[str] = []
 
         def all_are_handled() -> bool:
@@ -111,7 +111,7 @@ async def test_members_share_lite_topics(rocketmq_of_kinds: RealCluster, group: 
         for turn in range(TURNS):
             sent += [f"{name}.{number}" for number in range(5 * turn, 5 * turn + 5) for name in names]
             store(cluster, parent, *sent[-50:])
-            await eventually(all_are_handled, "all are handled")
+            await eventually(all_are_handled, "all messages are handled")
             if first.attempts and second.attempts:
                 break
         assert first.attempts
@@ -119,7 +119,7 @@ async def test_members_share_lite_topics(rocketmq_of_kinds: RealCluster, group: 
         await other.stop()
         sent += [f"{name}.{number}" for number in range(5 * TURNS, 5 * TURNS + 5) for name in names]
         store(cluster, parent, *sent[-50:])
-        await eventually(all_are_handled, "all are handled by the one that is left")
+        await eventually(all_are_handled, "the remaining member handles all messages")
     assert keys() == sorted(sent)
 
 
@@ -140,10 +140,9 @@ async def test_members_share_lite_topics(rocketmq_of_kinds: RealCluster, group: 
         ("LITE", {"+lite.bind.topic": "PARENT", "+lite.sub.model": "Exclusive"}, "lite.sub.model=Exclusive"),
     ],
 )
-async def test_what_is_not_set_up_for_lite_topics(
+async def test_a_topic_or_group_without_settings_for_lite_topics_is_an_error(
     rocketmq_of_kinds: RealCluster, group: str, message_type: str, attributes: dict[str, str], says: str
 ) -> None:
-    """Before anything is popped."""
     cluster, parent = rocketmq_of_kinds, fresh_name(group, "lite")
     cluster.create_topic(parent, 4, message_type=message_type)
     cluster.create_group(group, {name: value.replace("PARENT", parent) for name, value in attributes.items()})

@@ -1,4 +1,4 @@
-"""One script for an orderly Java consumer and an orderly group of rmqd: what comes when, and again."""
+"""Order, retries, dead letters and commits of an orderly Java consumer and an orderly group of rmqd."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ ORDERLY = {"orderly": "true"}
 
 @pytest.fixture
 def queue(rocketmq: RealCluster, group: str) -> str:
-    """A fresh topic of one queue."""
+    """Create a topic of one queue."""
     return rocketmq.create_topic(fresh_name(group, "topic"), 1)
 
 
 def scripts(cluster: RealCluster, topic: str, **messages: str) -> None:
-    """Store a message for each script in the one queue, its key the script's name."""
+    """Store a message for each script in the one queue. Its key is the script's name."""
     with Producer(cluster.broker.address, topic, 1) as producer:
         for key, script in messages.items():
             producer.send(b"x", key=key, properties={"script": script})
 
 
 def order(attempts: Attempts) -> list[tuple[str | None, int]]:
-    """What was handed over, one after the other: keys and reconsume times."""
+    """Return keys and reconsume times of the attempts, in order."""
     return [(attempt.keys, attempt.reconsume_times) for attempt in attempts]
 
 
@@ -44,8 +44,8 @@ def order(attempts: Attempts) -> list[tuple[str | None, int]]:
     rmqd="Suspend, Retry and an exception are the same",
     checked="compared with a Java consumer: every attempt of a queue, in order, with its reconsume times",
 )
-async def test_failures_hold_their_queue(rocketmq: RealCluster, queue: str, group: str, tmp_path: Path) -> None:
-    """With the group's suspension and with chosen ones."""
+async def test_a_failed_message_blocks_its_queue(rocketmq: RealCluster, queue: str, group: str, tmp_path: Path) -> None:
+    """With the suspension time of the group, and with times that the listener chooses."""
     scripts(
         rocketmq,
         queue,
@@ -80,8 +80,10 @@ async def test_failures_hold_their_queue(rocketmq: RealCluster, queue: str, grou
     rmqd="the handler receives the same batch again",
     checked="compared with a Java consumer: the messages of batch after batch",
 )
-async def test_batches_are_repeated(rocketmq: RealCluster, queue: str, group: str, tmp_path: Path) -> None:
-    """Of seven messages, in batches of three."""
+async def test_a_failed_batch_is_retried_as_a_whole(
+    rocketmq: RealCluster, queue: str, group: str, tmp_path: Path
+) -> None:
+    """Seven messages in batches of three."""
     scripts(rocketmq, queue, m0="ok", m1="ok", m2="ok", m3="suspend:20,ok", m4="ok", m5="ok", m6="ok")
     options: dict[str, Any] = {"java": {**ORDERLY, "batch": 3}, "consume_message_batch_max_size": 3}
     async with both(
@@ -129,7 +131,7 @@ async def test_the_limit_makes_a_dead_letter(rocketmq_short_delays: RealCluster,
     checked="compared with a Java consumer: every attempt in order, and both groups' offsets",
 )
 async def test_manual_commits(rocketmq: RealCluster, queue: str, group: str, tmp_path: Path) -> None:
-    """Two are committed together, two are rolled back once, and the last one stays open."""
+    """Two messages are committed together, two are rolled back once, and the last stays uncommitted."""
     scripts(rocketmq, queue, m0="ok", m1="commit", m2="ok", m3="rollback,commit", m4="ok")
     java = {**ORDERLY, "auto_commit": "false", "suspend_millis": 50}
     async with both(
@@ -144,7 +146,7 @@ async def test_manual_commits(rocketmq: RealCluster, queue: str, group: str, tmp
         suspend_current_queue_time_seconds=0.05,
     ) as sides:
         await sides.handled(7)
-        await eventually(lambda: committed(rocketmq, sides.rmqd.group, queue) == [4], "rmqd committed four")
+        await eventually(lambda: committed(rocketmq, sides.rmqd.group, queue) == [4], "rmqd commits offset 4")
         seen_by_java, seen_by_rmqd = await sides.stop()
 
     assert [keys for keys, _ in order(seen_by_rmqd)] == ["m0", "m1", "m2", "m3", "m2", "m3", "m4"]
@@ -154,5 +156,5 @@ async def test_manual_commits(rocketmq: RealCluster, queue: str, group: str, tmp
 
 
 def committed(cluster: RealCluster, group: str, topic: str) -> list[int]:
-    """The group's offsets."""
+    """Return the group's committed offsets."""
     return list(offsets.committed(cluster, group, topic).values())

@@ -1,4 +1,4 @@
-"""What becomes of messages that a listener declines, as one script does it to a Java consumer and to rmqd."""
+"""Retries and dead letters of failed messages: one script for a Java consumer and rmqd."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.rocketmq.producer import Producer
 from tests.seen import Handled
 
 QUEUES = 2
-# where a copy lies differs by group, and the broker tells its place in these
+# fields with the position of a copy, which differs by group
 PLACE = (
     "queue_id",
     "queue_offset",
@@ -28,30 +28,30 @@ PLACE = (
     "store_size",
 )
 
-# how a copy came to its topic, which says nothing about the message
+# properties of the transport of a copy, which do not describe the message
 ON_ITS_WAY = ("DELAY", "REAL_TOPIC", "WAIT", "RECONSUME_TIME", "MAX_RECONSUME_TIMES")
-# what RocketMQ adds to each message that is sent by itself
+# properties that RocketMQ adds to each message that is not in a batch
 ADDED = {"CLUSTER": "DefaultCluster"}
 ADDED_SINCE_5 = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
 
 @pytest.fixture
 def topic(rocketmq_short_delays: RealCluster, group: str) -> str:
-    """A fresh topic where a retry takes a second."""
+    """Create a topic on a cluster whose retry delays are one second."""
     return rocketmq_short_delays.create_topic(fresh_name(group, "topic"), QUEUES)
 
 
 def scripts(cluster: RealCluster, topic: str, queue: int | None = None, **messages: str) -> None:
-    """Store a message for each script, its key the script's name."""
+    """Store a message for each script. Its key is the script's name."""
     with Producer(cluster.broker.address, topic, QUEUES) as producer:
         for key, script in messages.items():
-            # a client gives each message an id of its own; brokers of 4.9 do not where it did not
+            # clients give each message a unique id; brokers of 4.9 do not add a missing one
             properties = {"script": script, "colour": "red", "UNIQ_KEY": f"{topic}.{key}"}
             producer.send(f"body of {key}".encode(), key=key, tags="T", properties=properties, queue=queue)
 
 
 def of_copy(attempt: Attempt, group: str) -> dict[str, object]:
-    """What two copies of one message must have in common; the group's name is taken out."""
+    """Return the fields that must be equal in two copies of a message, with GROUP for the group's name."""
     values = attempt.without(*PLACE)
     properties = values["properties"]
     assert isinstance(properties, dict)
@@ -59,7 +59,7 @@ def of_copy(attempt: Attempt, group: str) -> dict[str, object]:
 
 
 def letter(dead: Handled, group: str) -> tuple[bytes, int, dict[str, str]]:
-    """What two dead letters of one message must have in common: body, reconsume times, properties."""
+    """Return the body, reconsume times and properties that must be equal in two dead letters of a message."""
     left_out = {*PLACE, *ON_ITS_WAY, "RMQD_REASON", "RMQD_EXCEPTION", "RMQD_GROUP"}
     kept = {name: value.replace(group, "GROUP") for name, value in dead.properties.items() if name not in left_out}
     return dead.body, dead.reconsume_times, kept
@@ -82,7 +82,7 @@ def letter(dead: Handled, group: str) -> tuple[bytes, int, dict[str, str]]:
 async def test_failing_messages_go_java_s_way(
     rocketmq_short_delays: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """Some succeed later, some never; a level may be chosen, and -1 gives up."""
+    """Some messages succeed later, some never. A script may choose the level; -1 is a dead letter."""
     cluster = rocketmq_short_delays
     scripts(
         cluster,
@@ -109,7 +109,7 @@ async def test_failing_messages_go_java_s_way(
             for side, attempts in ((sides.java, java), (sides.rmqd, rmqd))
         ]
         assert differing(ways[0], ways[1]) == {}, key
-    counted = 1 if sides.is_beside_java else 0  # by the broker, which copies Java's dead letters
+    counted = 1 if sides.is_beside_java else 0  # the broker copies Java's dead letters, and counts one more
     by_java, by_rmqd = (
         {dead.key: letter(dead, name) for dead in found}
         for name, found in zip((sides.java.group, sides.rmqd.group), letters, strict=True)
@@ -133,7 +133,7 @@ async def test_failing_messages_go_java_s_way(
 async def test_ack_index_divides_a_batch(
     rocketmq_short_delays: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """Two of four are done, and none of three."""
+    """Two of four messages are acknowledged in one batch, and none of three in the other."""
     cluster = rocketmq_short_delays
     scripts(cluster, topic, queue=0, m1="ack:1,ok", m2="ok", m3="ok", m4="ok")
     scripts(cluster, topic, queue=1, n1="ack:-1,ok", n2="ok", n3="ok")

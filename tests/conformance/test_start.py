@@ -1,4 +1,4 @@
-"""Where a new group starts, and where one that was here before goes on: Java and rmqd over one topic."""
+"""Start offsets of new and known groups: Java and rmqd over one topic."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUEUES = 2
 
 
 def kinds(attempts: Attempts) -> set[str]:
-    """The keys without their numbers."""
+    """Return the keys without their numbers."""
     return {(attempt.keys or "").rstrip("0123456789") for attempt in attempts}
 
 
@@ -41,7 +41,7 @@ def kinds(attempts: Attempts) -> set[str]:
 async def test_a_new_group_starts_where_it_says(
     rocketmq: RealCluster, group: str, tmp_path: Path, where: str, wanted: set[str]
 ) -> None:
-    """What was sent before the group came, before or after the timestamp, and while it runs."""
+    """Messages are sent before the timestamp, after it, and after the group has started."""
     topic = rocketmq.create_topic(fresh_name(where, "topic"), QUEUES)
     with Producer(rocketmq.broker.address, topic, QUEUES) as producer:
         for number in range(4):
@@ -56,14 +56,14 @@ async def test_a_new_group_starts_where_it_says(
         }
         options: dict[str, Any] = {"consume_from_where": where, "consume_timestamp_ms": moment * 1000}
         async with both(rocketmq, group, tmp_path, [topic], java=java, **options) as sides:
-            await eventually(lambda: len(sides.rmqd.member.owned()) == QUEUES, "rmqd took the queues")
+            await eventually(lambda: len(sides.rmqd.member.owned()) == QUEUES, "rmqd acquires the queues")
             for number in range(4):
                 producer.send(key=f"new{number}")
             everything = {"early", "late", "new"}
             expected = everything if rocketmq.spec.version == "4.9.7" else wanted
             if sides.is_beside_java:
-                await eventually(lambda: len(sides.java.attempts) >= 12, "Java handled all that there is")
-            await eventually(lambda: len(sides.rmqd.attempts) >= 4 * len(expected), f"rmqd handled {expected}")
+                await eventually(lambda: len(sides.java.attempts) >= 12, "Java handles all messages")
+            await eventually(lambda: len(sides.rmqd.attempts) >= 4 * len(expected), f"rmqd handles {expected}")
             seen_by_java, seen_by_rmqd = await sides.stop()
 
     assert kinds(seen_by_java) == (everything if sides.is_beside_java else expected)
@@ -79,10 +79,10 @@ async def test_a_new_group_starts_where_it_says(
     rmqd="the same",
     checked="Java continues where rmqd ended, and rmqd where Java ended",
 )
-async def test_a_known_group_goes_on_where_the_other_client_ended(
+async def test_a_known_group_continues_at_the_offset_of_the_other_client(
     rocketmq: RealCluster, group: str, tmp_path: Path
 ) -> None:
-    """The first half is consumed by both groups; then the clients change places."""
+    """Both groups consume the first half of the messages, then the clients swap their groups."""
     topic = rocketmq.create_topic(fresh_name("changes", "topic"), QUEUES)
     java = {"from_where": "CONSUME_FROM_FIRST_OFFSET"}
     with Producer(rocketmq.broker.address, topic, QUEUES) as producer:

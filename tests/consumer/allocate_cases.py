@@ -1,4 +1,4 @@
-"""Recorded cases of allocation, with what Java's own classes make of them.
+"""Recorded cases of allocation with the results of Java's own classes.
 
 `tests/nightly/consumer/generated_cases.py` records them.
 """
@@ -28,7 +28,7 @@ STRATEGIES = (*ALLOCATE_STRATEGIES, "by_config", "by_machine_room")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One question to a strategy; queues and clients are sorted and each once, as a rebalance gives them."""
+    """One allocation request. Queues and clients are sorted and unique, as in a rebalance."""
 
     strategy: str
     client: str
@@ -38,7 +38,7 @@ class Case:
     rooms: tuple[str, ...] = ()
 
     def ask(self) -> Answer:
-        """What rmqd's strategy says; None where it cannot tell."""
+        """The share that rmqd's strategy allocates; None if it raises AllocateError."""
         try:
             return list(self._strategy()("group", self.client, self.queues, self.clients))
         except AllocateError:
@@ -53,7 +53,7 @@ class Case:
 
 
 def recorded() -> list[tuple[Case, Answer]]:
-    """The cases of the file, each with what Java answered."""
+    """The cases of the file, each with Java's result."""
     return [_read(line) for line in RECORDED.read_text().splitlines()]
 
 

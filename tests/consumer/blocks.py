@@ -34,7 +34,7 @@ def block_of(
 
 
 def keyed_block(start: int, keys: Iterable[str], queue: MessageQueue = QUEUE) -> MessageBlock:
-    """A reply with a message of each key, from an offset on; an empty text is no key."""
+    """A reply with one message for each key, starting at an offset; an empty text means no key."""
     messages = [
         StoredMessage(
             topic=queue.topic,
@@ -50,7 +50,7 @@ def keyed_block(start: int, keys: Iterable[str], queue: MessageQueue = QUEUE) ->
 
 
 def corrupted(record: bytes, body: bytes) -> bytes:
-    """A stored record whose body was changed after its CRC was made; its framing holds."""
+    """A stored record whose body was changed after the CRC was computed; its framing is valid."""
     at = record.rindex(body)
     changed = bytes([body[0] ^ 0xFF]) + body[1:]
     assert zlib.crc32(changed) != zlib.crc32(body)
@@ -58,7 +58,7 @@ def corrupted(record: bytes, body: bytes) -> bytes:
 
 
 def with_bit_flipped(data: bytes, at: int, bit: int = 0) -> bytes:
-    """The same bytes, but for one bit of the byte `at`."""
+    """The same bytes with one bit of the byte `at` flipped."""
     changed = bytearray(data)
     changed[at] ^= 1 << bit
     return bytes(changed)

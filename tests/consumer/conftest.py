@@ -49,7 +49,7 @@ def queue(broker: ScriptedBroker) -> MessageQueue:
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The waits after errors are Java's; here they would only take time."""
+    """Shorten the pauses after errors, which are as long as Java's."""
     monkeypatch.setattr("rmqd.consumer.pull.pulled_queue.FAILED_PULL_PAUSE_SECONDS", 0.05)
     monkeypatch.setattr("rmqd.consumer.pull.pull_request.FAILED_PULL_PAUSE_SECONDS", 0.05)
     monkeypatch.setattr("rmqd.consumer.pull.offset_moves.SUSPECT_SECONDS", 0.05)
@@ -59,9 +59,9 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def unpaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One pass of the rebalance follows another at once, and one look at a route another; the second between is Java's.
+    """Shorten the pauses between rebalance passes and between route refreshes; Java pauses for one second.
 
-    Not for a clock that flows: its members would do nothing else.
+    Do not use it with a flowing clock: its members would do nothing else.
     """
     monkeypatch.setattr("rmqd.consumer.rebalance.rebalance.MIN_PASS_INTERVAL_SECONDS", 0.02)
     monkeypatch.setattr("rmqd.consumer.rebalance.rebalance.UNBALANCED_PASS_INTERVAL_SECONDS", 0.02)
@@ -71,5 +71,5 @@ def unpaced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def seen() -> Seen:
-    """A handler that remembers what it got."""
+    """A handler that records its messages."""
     return Seen()

@@ -33,12 +33,12 @@ def group_options(**values: Any) -> ConsumerOptions:
 
 
 def handler_of(function: Callable[..., Any], *, is_async: bool = True) -> LoadedHandler:
-    """A handler without start and stop; with `end_calls` where the function has it."""
+    """A handler without start and stop; with `end_calls` if the function has it."""
     return LoadedHandler("testing", function, is_async, None, None, end_calls=getattr(function, "end_calls", None))
 
 
 class Gathering:
-    """A handler whose calls stay open until it is told to end them."""
+    """A handler whose calls wait until `end_calls` is called."""
 
     def __init__(self) -> None:
         self.handled = 0
@@ -56,7 +56,7 @@ class Gathering:
 
 
 class Blocked:
-    """A handler that waits until it is let go."""
+    """A handler that waits until `release` is set."""
 
     def __init__(self) -> None:
         self.release = asyncio.Event()

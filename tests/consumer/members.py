@@ -1,4 +1,4 @@
-"""Members of a consumer group, run beside a test."""
+"""Members of a consumer group that run during a test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.consumer.groups import group_options, handler_of
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A consumer that runs, with its client."""
+    """A running consumer with its client."""
 
     consumer: PushConsumer
     client: ClientInstance
@@ -36,23 +36,23 @@ class Member:
         )
 
     def queue(self, number: int = 0, topic: str = "") -> QueueSnapshot | None:
-        """A queue that it owns; None where it does not."""
+        """A queue of the member; None if the member does not own it."""
         for queue in self.consumer.snapshot().queues:
             if queue.queue == number and not queue.is_retry and topic in ("", queue.topic):
                 return queue
         return None
 
     def owned(self) -> set[tuple[str, int]]:
-        """The queues that it has taken over, without retry topics."""
+        """The acquired queues, without retry topics."""
         return {(queue.topic, queue.queue) for queue in self.consumer.snapshot().queues if not queue.is_retry}
 
     async def stop(self, shutdown_timeout_seconds: float = 5.0) -> None:
-        """Leave in order."""
+        """Stop the consumer in an orderly way."""
         self.consumer.stop(shutdown_timeout_seconds=shutdown_timeout_seconds)
         await self.task
 
     async def die(self) -> None:
-        """As by kill -9: nothing more is sent."""
+        """Stop without sending anything more, as after kill -9."""
         await self.client.remoting.close()
         self.task.cancel()
         await asyncio.wait((self.task,))
@@ -73,7 +73,7 @@ async def member(
     hooks: Sequence[Hook] = (),
     **options: Any,
 ) -> AsyncIterator[Member]:
-    """A member that consumes for the length of the block, then leaves in order if it has not ended before."""
+    """A member that consumes during the block and is then stopped, unless it has ended before."""
     client_options = ClientOptions(nameservers=(nameserver,), heartbeat_broker_interval_seconds=heartbeat_seconds)
     client_options = replace(client_options, poll_name_server_interval_seconds=poll_seconds, namespace_v2=namespace_v2)
     client_options = replace(client_options, instance_name=instance_name)

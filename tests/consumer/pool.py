@@ -1,4 +1,4 @@
-"""The workers of a group alone, with a broker that takes back what fails."""
+"""The workers of a group without the rest of it, and a broker that accepts messages sent back."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def pool(broker: ScriptedBroker) -> Callable[..., contextlib.AbstractAsyncContex
             canary = Canary(handler_of(second, is_async=is_async), options, clock or SystemClock())
             handler = canary.wrap_handler(handler)
         if options.consume_mode == "orderly" and not options.order_by:
-            leases = leases or Ownership()  # locks that nobody takes
+            leases = leases or Ownership()  # no other client locks the queues
         if options.retries_in_place:
             service: HandlerSlots = ConsumeMessageOrderlyService(
                 options, handler, send_back, leases, clock or SystemClock()
@@ -140,7 +140,7 @@ def done(queue: ProcessQueue) -> Callable[[], bool]:
 
 
 class Gate:
-    """A handler that waits until the test lets it go on, and counts how many do so at once."""
+    """A handler that waits until `open` is set, and counts its concurrent calls."""
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []

@@ -43,7 +43,7 @@ BROKER = "a"
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A message that came by a normal send."""
+    """A message that was received by a normal send."""
 
     header: SendMessageRequestHeaderV2
     body: bytes
@@ -54,10 +54,10 @@ class Sent:
 
 
 class ScriptedBroker:
-    """Topics are made by `create_topic`; a group's retry topic by its first heartbeat.
+    """A broker whose topics are created by `create_topic`, and a group's retry topic by its first heartbeat.
 
-    Groups are known, unless `knows_groups` is false: they have an offset on their retry topic, so that what a test
-    stores before its first member starts is consumed, as by a group that was away.
+    Groups are known unless `knows_groups` is false: they have an offset on their retry topic, so messages that a test
+    stores before the first member starts are consumed, as by an existing group.
     """
 
     def __init__(self, peer: Peer, name: str = BROKER) -> None:
@@ -73,12 +73,12 @@ class ScriptedBroker:
         self.sent_back: list[ConsumerSendMsgBackRequestHeader] = []
         self.sent: list[Sent] = []
         self.before_heartbeat: list[Callable[[], object]] = []  # each is called once
-        self.damaged: dict[tuple[MessageQueue, int], Callable[[bytes], bytes]] = {}  # what became of stored records
-        self.notifies = True  # whether members are told of others that come and go
+        self.damaged: dict[tuple[MessageQueue, int], Callable[[bytes], bytes]] = {}  # changes to returned records
+        self.notifies = True  # whether members are notified of membership changes
         self.knows_groups = True
-        self.redelivers = False  # whether what is sent back comes again at once
+        self.redelivers = False  # whether messages sent back are redelivered at once
         self._met: set[str] = set()  # groups that sent a heartbeat
-        self._log: list[StoredMessage] = []  # by commit log offset
+        self._log: list[StoredMessage] = []  # index: commit log offset
         self._by_topic: dict[str, TopicRouteData] = {}
         self._answers: dict[MessageQueue, deque[Reply | None]] = defaultdict(deque)
         self._grown = asyncio.Condition()
@@ -102,10 +102,10 @@ class ScriptedBroker:
         for code, script in self._scripts.items():
             peer.on(code, script)  # type: ignore[arg-type]
 
-    # --- what tests do to it
+    # --- changes by tests
 
     def create_topic(self, topic: str, queues: int = 1) -> list[MessageQueue]:
-        """Make a topic, or give it another number of queues."""
+        """Create a topic, or change its number of queues."""
         self._by_topic[topic] = route_of({self.name: self.peer.address}, queues)
         made = [MessageQueue(topic, self.name, number) for number in range(queues)]
         for queue in made:
@@ -113,12 +113,12 @@ class ScriptedBroker:
         return made
 
     def lead(self, topic: str, *infos: TopicQueueMappingInfo, others: Mapping[str, Peer] | None = None) -> None:
-        """Make a topic static, with these mappings; `others` are the addresses of the brokers beside this one."""
+        """Make a topic static, with these mappings; `others` are the further brokers of its route."""
         addresses = {self.name: self.peer.address, **{name: peer.address for name, peer in (others or {}).items()}}
         self._by_topic[topic] = replace(route_of(addresses, 1), mappings=infos)
 
     def serve(self, peer: Peer, broker_id: int, *, with_master: bool) -> None:
-        """Let another peer be a replica of the broker, which it answers as; all known topics name it from now on."""
+        """Make another peer a replica of this broker with the same answers, and put it in all known routes."""
         for code, script in self._scripts.items():
             peer.on(code, script)  # type: ignore[arg-type]
         replicas = ({0: self.peer.address} if with_master else {}) | {broker_id: peer.address}
@@ -134,11 +134,11 @@ class ScriptedBroker:
             self._grown.notify_all()
 
     def answer_pull(self, queue: MessageQueue, *replies: Reply | None) -> None:
-        """Answer the next pulls of a queue so; None leaves one unanswered."""
+        """Set the answers to the next pulls of a queue; None leaves a pull unanswered."""
         self._answers[queue].extend(replies)
 
     def forget_answers(self, queue: MessageQueue) -> None:
-        """Answer pulls of the queue as a broker does again."""
+        """Discard the scripted answers to pulls of a queue."""
         self._answers[queue].clear()
 
     def found(self, queue: MessageQueue, records: bytes, next_offset: int) -> Reply:
@@ -158,12 +158,12 @@ class ScriptedBroker:
         return self.first[queue] + len(self.messages[queue])
 
     async def gain(self, group: str, client_id: str) -> None:
-        """Another client has said that it is in a group."""
+        """Add another client to a group, as its heartbeat would."""
         self.members[group].append(client_id)
         await self._notify(group)
 
     async def lose(self, client_id: str) -> None:
-        """A client's connection closed without a word."""
+        """Remove a client from its groups, as if its connection was closed."""
         for group, ids in self.members.items():
             if client_id in ids:
                 ids.remove(client_id)
@@ -177,18 +177,18 @@ class ScriptedBroker:
         )
 
     def pulled_offsets(self, queue: MessageQueue) -> list[int]:
-        """Where the pulls of a queue started so far."""
+        """The offsets of the pulls of a queue so far."""
         return [pull.queue_offset for pull in self.pulls if self._queue_of(pull) == queue]
 
     def commits_of(self, queue: MessageQueue) -> list[int]:
-        """The offsets that were committed for a queue, one after the other."""
+        """The committed offsets of a queue, in order."""
         return [offset for committed, offset in self.commits if committed == queue]
 
     def damage(self, queue: MessageQueue, offset: int, change: Callable[[bytes], bytes]) -> None:
-        """Have a message be stored otherwise than it was sent; an unchanged record mends it."""
+        """Return a changed record for a stored message; an identity function repairs it."""
         self.damaged[queue, offset] = change
 
-    # --- its answers
+    # --- answers
 
     def _record(self, queue: MessageQueue, message: StoredMessage) -> bytes:
         record, change = encode_message(message), self.damaged.get((queue, message.queue_offset))
@@ -268,7 +268,7 @@ class ScriptedBroker:
         return Reply(ext_fields={"timestamp": str(kept[0].store_timestamp if kept else -1)})
 
     def lock(self, command: RemotingCommand) -> Reply:
-        """Lock what is free."""
+        """Lock the queues that no other client has locked."""
         body = LockBatchRequestBody.from_json(command.body)
         granted = frozenset(
             queue
@@ -332,7 +332,7 @@ class ScriptedBroker:
         return Reply()
 
     def send(self, command: RemotingCommand) -> Reply:
-        """Store a message that came by a normal send."""
+        """Store a message of a normal send."""
         self.sent.append(Sent(SendMessageRequestHeaderV2.from_ext_fields(command.ext_fields), command.body))
         return stored()
 

@@ -1,4 +1,4 @@
-"""A group whose keys are refused: it says so, loses nothing, and goes on with others."""
+"""Groups with refused access keys or forbidden topics."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ OLD, NEW = Credentials("user", "old-secret"), Credentials("user", "new-secret")
 
 
 def only(who: Credentials) -> Callable[[RemotingCommand], Reply | None]:
-    """Access control that knows this user alone."""
+    """Access control that accepts only this user."""
 
     def gate(command: RemotingCommand) -> Reply | None:
-        if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:  # name servers ask nobody
+        if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:  # name servers check no keys
             return None
         fields = {name: value for name, value in command.ext_fields.items() if name not in SECRET_FIELDS}
         if who.signed(fields, command.body) == command.ext_fields:
@@ -36,13 +36,13 @@ def only(who: Credentials) -> Callable[[RemotingCommand], Reply | None]:
 
 
 def options(who: Credentials) -> ClientOptions:
-    """A client's, with these keys."""
+    """The options of a client with these keys."""
     return ClientOptions(access_key=who.access_key, secret_key=who.secret_key)
 
 
 @pytest.mark.usefixtures("unpaced")
-async def test_a_group_that_starts_with_wrong_keys_begins_once_they_are_right(broker: ScriptedBroker) -> None:
-    """Without being started again."""
+async def test_a_group_with_wrong_keys_consumes_once_they_are_corrected(broker: ScriptedBroker) -> None:
+    """The group needs no restart."""
     [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, b"waiting")
     bodies: list[bytes] = []
@@ -54,7 +54,7 @@ async def test_a_group_that_starts_with_wrong_keys_begins_once_they_are_right(br
     remoting = RemotingClient(options(OLD))
     async with member(broker.peer.address, handle, remoting=remoting) as m:
         await eventually(
-            lambda: "client.secret_key does not match" in (m.consumer.snapshot().not_ready_reason or ""), "it says why"
+            lambda: "client.secret_key does not match" in (m.consumer.snapshot().not_ready_reason or ""), "the reason"
         )
         m.client.secure(options(NEW))
         await eventually(lambda: bodies == [b"waiting"], "the message is handled")
@@ -62,8 +62,8 @@ async def test_a_group_that_starts_with_wrong_keys_begins_once_they_are_right(br
         await m.stop()
 
 
-async def test_a_topic_that_is_forbidden_keeps_its_group_from_being_ready(broker: ScriptedBroker) -> None:
-    """Others of the same group go on."""
+async def test_a_group_with_a_forbidden_topic_is_not_ready(broker: ScriptedBroker) -> None:
+    """The group's other topics are consumed."""
     broker.create_topic("forbidden")
     [allowed] = broker.create_topic("allowed")
     bodies: list[bytes] = []

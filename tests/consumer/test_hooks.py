@@ -1,4 +1,4 @@
-"""Hooks: told of every batch, choosing what handlers get, and never in the way."""
+"""Hooks: calls before and after each batch, skipped messages, and failures of hooks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.seen import Seen
 
 
 class Recording:
-    """A hook that remembers; `fails` is the call in which it raises."""
+    """A hook that records its calls; `fails` is the call in which it raises."""
 
     def __init__(self, fails: str = "") -> None:
         self.calls: list[tuple[str, HookContext]] = []
@@ -85,10 +85,10 @@ async def call(loaded: LoadedHandler, batch: Batch) -> object:
         (asyncio.CancelledError(), "cut_short"),
     ],
 )
-async def test_a_hook_is_told_before_and_after_each_batch(
+async def test_a_hook_is_called_before_and_after_each_batch(
     is_async: bool, raised: BaseException | None, outcome: str
 ) -> None:
-    """With group, queue and client; afterwards with how it ended. The handler's own end is not touched."""
+    """The context has group, queue and client, later the outcome. The handler's result or exception is unchanged."""
     recording = Recording()
     loaded = hooks(hook(recording)).wrap_handler(handler(raised, is_async=is_async))
     batch = make_batch(make_message(b"one"))
@@ -109,8 +109,8 @@ async def test_a_hook_is_told_before_and_after_each_batch(
 
 @pytest.mark.parametrize("is_async", [True, False])
 @pytest.mark.parametrize("fails", ["before", "after"])
-async def test_a_hook_that_raises_is_counted_and_in_nobodys_way(is_async: bool, fails: str) -> None:
-    """The handler is called, its result counts, and so do the other hooks."""
+async def test_a_hook_that_raises_is_counted_and_disturbs_nothing(is_async: bool, fails: str) -> None:
+    """The handler and the other hooks are called, and the handler's result counts."""
     broken, sound = Recording(fails), Recording()
     group = hooks(hook(broken, "broken"), hook(sound, "sound"))
     loaded = group.wrap_handler(handler(is_async=is_async))
@@ -119,15 +119,15 @@ async def test_a_hook_that_raises_is_counted_and_in_nobodys_way(is_async: bool, 
     assert group.failures == {"broken": 1, "sound": 0}
 
 
-def test_without_such_hooks_the_handler_is_called_as_it_is() -> None:
-    """Nothing is paid for what is not installed."""
+def test_without_batch_hooks_the_handler_is_not_wrapped() -> None:
+    """Batches cost nothing more without hooks."""
     plain = handler(is_async=True)
     assert hooks().wrap_handler(plain) is plain
     assert hooks(Hook("chooses", wants=lambda message, context: True)).wrap_handler(plain) is plain
 
 
-def test_what_a_hook_does_not_want_is_left_out() -> None:
-    """Only by a clear word: where the hook fails, or gives no answer, the message is handled."""
+def test_messages_that_a_hook_does_not_want_are_skipped() -> None:
+    """Only False skips a message. If the hook raises or returns None, the message is handled."""
     for wants, left_out, failures in [
         (lambda message, context: message.body != b"b", [b"b"], 0),
         (lambda message, context: True, [], 0),
@@ -164,8 +164,8 @@ class Consuming:
         await self._client.__aexit__(None, None, None)
 
 
-async def test_what_is_left_out_counts_as_consumed(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
-    """It is neither handled nor lag, and it is counted by the hook's name."""
+async def test_skipped_messages_count_as_consumed(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
+    """They are neither handled nor lag, and are counted under the hook's name."""
     told: list[HookContext] = []
 
     def wants(message: Message, context: HookContext) -> bool:

@@ -1,4 +1,4 @@
-"""Other options for a group that runs, against a scripted broker."""
+"""Changed options of a running group, against a scripted broker."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ SQL = Subscription("price > 1", "SQL92")
 
 
 def subscribed(command: RemotingCommand) -> SubscriptionData:
-    """What a heartbeat says of the topic."""
+    """The topic's subscription in a heartbeat."""
     (group,) = HeartbeatData.from_json(command.body).consumer_data_set
     return next(data for data in group.subscription_data_set if data.topic == TOPIC)
 
 
 async def at_work(m: Member, cached: int) -> None:
-    """Wait until so many messages are cached, one of which is being handled."""
-    await eventually(lambda: (q := m.queue()) and (q.cached, q.handling) == (cached, 1), "one of all is being handled")
+    """Wait until `cached` messages are cached and one of them is being handled."""
+    await eventually(lambda: (q := m.queue()) and (q.cached, q.handling) == (cached, 1), "one message is being handled")
 
 
 async def change(m: Member, filter_now: str | Subscription = "*", **values: object) -> None:
-    """Hand other options to a running member."""
+    """Apply other options to a running member."""
     await m.consumer.change(group_options(subscriptions={TOPIC: filter_now}, **values))
 
 
@@ -52,10 +52,10 @@ async def store(broker: ScriptedBroker, queue: MessageQueue, *tags: str) -> None
 # --- filters
 
 
-async def test_a_changed_filter_is_told_to_the_broker_before_the_first_pull_by_it(
+async def test_a_changed_filter_is_sent_in_a_heartbeat_before_the_first_pull(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
-    """With a higher version; the pull that the broker held is asked anew at the same place, and nothing is left."""
+    """Its version is higher. The held pull is repeated at the same offset, and the member stays in the group."""
     answered = asyncio.Event()
     beat = broker._heartbeat
 
@@ -66,10 +66,10 @@ async def test_a_changed_filter_is_told_to_the_broker_before_the_first_pull_by_i
 
     broker.peer.on(RequestCode.HEART_BEAT, slow_heartbeat)
     async with member(broker.peer.address, seen, subscriptions={TOPIC: "a || b"}) as m:
-        await eventually(lambda: broker.pulled_offsets(queue) == [0], "a held pull")
+        await eventually(lambda: broker.pulled_offsets(queue) == [0], "a pull is held")
         changing = asyncio.create_task(change(m, "a || c"))
         await eventually(
-            lambda: subscribed(broker.peer.got(RequestCode.HEART_BEAT)[-1]).sub_string == "a || c", "the news"
+            lambda: subscribed(broker.peer.got(RequestCode.HEART_BEAT)[-1]).sub_string == "a || c", "the heartbeat"
         )
         await store(broker, queue, "a", "b")  # brings the answer to the held pull
         await seen.has(b"a", b"b")
@@ -79,7 +79,7 @@ async def test_a_changed_filter_is_told_to_the_broker_before_the_first_pull_by_i
         assert {pull.sub_version for pull in before} == {old}
         answered.set()
         await changing
-        await eventually(lambda: broker.pulls[-1].sub_version != old, "a pull by the new filter")
+        await eventually(lambda: broker.pulls[-1].sub_version != old, "a pull with the new filter")
         new = broker.pulls[-1].sub_version
         assert new > old
         assert subscribed(broker.peer.got(RequestCode.HEART_BEAT)[-1]).sub_version == new
@@ -89,10 +89,10 @@ async def test_a_changed_filter_is_told_to_the_broker_before_the_first_pull_by_i
     assert RequestCode.UNREGISTER_CLIENT not in {request.code for request in broker.peer.requests[:-5]}
 
 
-async def test_cached_messages_that_the_new_tags_do_not_match_are_let_go(
+async def test_cached_messages_that_do_not_match_the_new_tags_are_discarded(
     broker: ScriptedBroker, queue: MessageQueue
 ) -> None:
-    """What handlers have is finished, the rest that is wanted is handled, and the offset passes what was let go."""
+    """Messages in flight are finished, cached matches are handled, and the offset passes the discarded messages."""
     await store(broker, queue, "b", "a", "b", "b", "a", "b")
     seen, blocked = Seen(), Blocked()
 
@@ -121,24 +121,21 @@ async def test_tags_and_sql_replace_each_other(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, old: str | Subscription, new: str | Subscription,
     tags_now: list[bytes],
 ) -> None:  # fmt: skip
-    """An SQL filter is the broker's to apply: what comes by it is handled whatever its tags are."""
+    """The broker applies an SQL filter, so rmqd handles its messages whatever their tags are."""
     async with member(broker.peer.address, seen, subscriptions={TOPIC: old}) as m:
         await store(broker, queue, "a")
         await seen.has(b"a")
         await change(m, new)
         kind = "SQL92" if isinstance(new, Subscription) else "TAG"
-        await eventually(lambda: broker.pulls[-1].expression_type == kind, "the new kind is pulled by")
+        await eventually(lambda: broker.pulls[-1].expression_type == kind, "a pull with the new filter")
         await store(broker, queue, "b", "b")
         await seen.has(*tags_now)
-
-
-# --- the brokers' consent to SQL
 
 
 # --- limits
 
 
-async def test_a_changed_interval_of_commits_needs_no_restart(
+async def test_a_changed_commit_interval_needs_no_restart(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
     async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
@@ -149,8 +146,8 @@ async def test_a_changed_interval_of_commits_needs_no_restart(
 # --- the circuit breaker
 
 
-async def test_a_reload_switches_an_open_circuit_off(broker: ScriptedBroker, queue: MessageQueue) -> None:
-    """Its group handles what waited, and tells of no circuit."""
+async def test_a_reload_removes_an_open_circuit(broker: ScriptedBroker, queue: MessageQueue) -> None:
+    """The group handles the waiting message, and its snapshot has no circuit."""
     is_away = True
 
     async def handle(_: Batch) -> None:

@@ -1,4 +1,4 @@
-"""Pauses of single queues: what they cover, and that they hold over everything that happens to a queue."""
+"""Pauses of single queues: their scopes, and queues that are paused while messages arrive or owners change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.waiting import eventually
 QUEUE = MessageQueue("t", "b", 3)
 
 
-def test_a_scope_names_what_agrees_in_all_that_it_says() -> None:
+def test_a_scope_includes_queues_that_match_all_its_fields() -> None:
     for scope, named in [
         (WHOLE_GROUP, True),
         (PauseScope(topic="t"), True),
@@ -32,7 +32,7 @@ def test_a_scope_names_what_agrees_in_all_that_it_says() -> None:
         assert Pauses([scope]).is_paused(QUEUE) == named
 
 
-def test_a_resume_ends_what_lies_within_it_and_nothing_wider() -> None:
+def test_a_resume_ends_pauses_within_its_scope_and_no_wider_ones() -> None:
     pauses = Pauses([WHOLE_GROUP, PauseScope("t"), PauseScope("t", "b", 3), PauseScope("u")])
     pauses.resume(PauseScope("t"))
     assert pauses.scopes == (WHOLE_GROUP, PauseScope("u"))
@@ -48,10 +48,10 @@ def state(m: Member, number: int) -> str:
 
 
 @pytest.mark.parametrize("mode", ["concurrently", "orderly"])
-async def test_a_paused_queue_stands_still_and_the_others_go_on(
+async def test_a_paused_queue_stops_and_other_queues_continue(
     broker: ScriptedBroker, seen: Seen, mode: str, flowing: ManualClock
 ) -> None:
-    """Also with messages that are cached, or that a pull under way brings."""
+    """Cached messages wait, and also messages of a pull that the broker holds."""
     held, free = broker.create_topic(TOPIC, 2)
     handle = Blocked()
 
@@ -85,20 +85,20 @@ async def test_a_paused_queue_stands_still_and_the_others_go_on(
         await broker.committed(GROUP, held, 4)
 
 
-async def test_a_pause_holds_when_the_queue_comes_back(
+async def test_a_pause_still_applies_when_the_queue_is_acquired_again(
     broker: ScriptedBroker, seen: Seen, flowing: ManualClock
 ) -> None:
-    """It is this process that does not consume it; another member that gets it does."""
+    """The pause applies to this process only; another member would consume the queue."""
     [queue] = broker.create_topic(TOPIC)
     async with member(broker.peer.address, seen, clock=flowing) as m:
-        await eventually(lambda: broker.pulled_offsets(queue) == [0], "it is pulled")
+        await eventually(lambda: broker.pulled_offsets(queue) == [0], "the queue is pulled")
         m.consumer.pause(PauseScope(TOPIC))
         broker.members[GROUP].insert(0, "0.0.0.0@first")
         m.consumer.on_consumer_ids_changed()
-        await eventually(lambda: not m.owned(), "the queue is given up")
+        await eventually(lambda: not m.owned(), "the queue is released")
         broker.members[GROUP].remove("0.0.0.0@first")
         m.consumer.on_consumer_ids_changed()
-        await eventually(lambda: state(m, 0) == "paused", "the queue is back, and paused")
+        await eventually(lambda: state(m, 0) == "paused", "the queue is acquired again, and paused")
         await broker.store(queue, b"0")
         await flowing.sleep(5)
         assert not seen.bodies

@@ -1,4 +1,4 @@
-"""Pull mode: what polls return, what commits store, and who gets a queue when members come and go."""
+"""PullConsumer: polls, commits, and queues that move between members."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def consumer(broker: ScriptedBroker, *, subscribed: bool = True, **setting
 
 
 async def polled(one: PullConsumer, count: int) -> list[Message]:
-    """So many messages, of as many polls as it takes."""
+    """Poll until `count` messages were returned."""
     messages: list[Message] = []
     while len(messages) < count:
         messages += await one.poll(max_messages=count - len(messages))
@@ -57,10 +57,10 @@ async def has(one: PullConsumer, queues: int) -> None:
     async def is_so() -> bool:
         return len(await one.assignment()) == queues
 
-    await eventually(is_so, f"it has {queues} queues")
+    await eventually(is_so, f"the consumer has {queues} queues")
 
 
-async def test_a_commit_covers_what_polls_returned_and_the_end_commits_nothing(
+async def test_commit_covers_returned_messages_and_close_commits_nothing(
     broker: ScriptedBroker, queue: MessageQueue
 ) -> None:
     await broker.store(queue, *[b"x"] * 5)
@@ -75,10 +75,10 @@ async def test_a_commit_covers_what_polls_returned_and_the_end_commits_nothing(
 
 
 @pytest.mark.parametrize("is_left_by_error", [False, True])
-async def test_auto_commit_covers_what_the_program_is_done_with(
+async def test_auto_commit_covers_the_messages_of_earlier_polls(
     broker: ScriptedBroker, queue: MessageQueue, is_left_by_error: bool
 ) -> None:
-    """With each poll it is done with the ones before, and at the end with all, unless an error ends it."""
+    """The end of the block commits the last poll too, unless an exception ends the block."""
     await broker.store(queue, *[b"x"] * 5)
     with contextlib.suppress(ZeroDivisionError):
         async with consumer(broker, auto_commit=True) as one:
@@ -89,7 +89,7 @@ async def test_auto_commit_covers_what_the_program_is_done_with(
     assert broker.offsets[GROUP, queue] == (2 if is_left_by_error else 4)
 
 
-async def test_a_seek_drops_what_is_cached_and_a_commit_may_go_back(
+async def test_seek_discards_cached_messages_and_commit_may_go_back(
     broker: ScriptedBroker, queue: MessageQueue
 ) -> None:
     await broker.store(queue, *[b"x"] * 9)
@@ -132,7 +132,7 @@ async def test_a_paused_queue_keeps_its_messages_until_it_is_resumed(broker: Scr
 async def test_assigned_queues_are_read_without_joining_the_group(
     broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Brokers hear of no member, each pull has its filter, and only the program commits."""
+    """Heartbeats name no group, each pull carries the filter, and only the program commits."""
     monkeypatch.setattr("rmqd.consumer.rebalance.membership.POLL_SECONDS", 0.01)
     first, second = broker.create_topic(TOPIC, 2)
     await broker.store(first, b"x", b"y", properties={"TAGS": "a"})
@@ -162,17 +162,17 @@ async def test_assigned_queues_are_read_without_joining_the_group(
 
 
 @pytest.mark.parametrize("auto_commit", [False, True])
-async def test_queues_go_to_a_new_member_once_the_program_is_done_with_its_messages(
+async def test_queues_move_to_a_new_member_after_the_program_finished_its_messages(
     broker: ScriptedBroker, auto_commit: bool
 ) -> None:
-    """And come back when it leaves. Nothing is returned twice, and nothing left out."""
+    """They return when the member leaves. Each message is handled exactly once."""
     queues, seen = broker.create_topic(TOPIC, 2), Seen()
     for queue in queues:
         await broker.store(queue, *[b"%d-%d" % (queue.queue_id, number) for number in range(5)])
     async with consumer(broker, auto_commit=auto_commit) as one:
         bodies = [message.body for message in await polled(one, 6)]
         async with member(broker.peer.address, seen) as other:
-            await eventually(lambda: len(broker.members[GROUP]) == 2, "the other one has joined")
+            await eventually(lambda: len(broker.members[GROUP]) == 2, "the other member has joined")
             await has(one, 1)
             assert seen.attempts == []
             if not auto_commit:
@@ -180,7 +180,7 @@ async def test_queues_go_to_a_new_member_once_the_program_is_done_with_its_messa
             while len(bodies) + len(seen.attempts) < 10:
                 bodies += [message.body for message in await one.poll(timeout=0.05)]
             await one.commit()
-            await eventually(other.owned, "the other one has the queue")
+            await eventually(other.owned, "the other member has the queue")
         await has(one, 2)
         await broker.store(queues[0], b"new")
         await broker.store(queues[1], b"new")
@@ -216,7 +216,7 @@ async def test_a_wrong_parameter_is_named(broker: ScriptedBroker, queue: Message
             await one.poll(float("nan"))
 
 
-async def test_errors_of_the_network_have_the_address_and_the_next_step(two: Two) -> None:
+async def test_network_errors_name_the_address_and_the_next_step(two: Two) -> None:
     at = two.name_server.address
     queue = MessageQueue(TOPIC, two.b.name, 0)
     async with PullConsumer(GROUP, nameserver=at) as one:
@@ -231,10 +231,8 @@ async def test_errors_of_the_network_have_the_address_and_the_next_step(two: Two
             await one.queues(TOPIC)
 
 
-async def test_two_broadcasting_consumers_do_not_share_a_file_of_offsets(
-    broker: ScriptedBroker, tmp_path: Path
-) -> None:
-    """Each would overwrite the offsets of the other. The first one ended, the second one may begin."""
+async def test_two_broadcasting_consumers_do_not_share_an_offset_file(broker: ScriptedBroker, tmp_path: Path) -> None:
+    """Each would overwrite the other's offsets. The second consumer may subscribe after the first has ended."""
     settings: dict[str, Any] = {"message_model": "broadcasting", "state_dir": str(tmp_path)}
     broker.create_topic(TOPIC)
     async with consumer(broker, subscribed=False, **settings) as second:
@@ -246,10 +244,10 @@ async def test_two_broadcasting_consumers_do_not_share_a_file_of_offsets(
         await second.subscribe(TOPIC)
 
 
-async def test_a_broadcasting_consumer_holds_its_file_no_longer_than_its_event_loop(
+async def test_a_broadcasting_consumer_releases_its_file_when_its_event_loop_ends(
     broker: ScriptedBroker, tmp_path: Path
 ) -> None:
-    """A cell of a notebook that failed has closed none of its consumers."""
+    """A failed notebook cell does not close its consumers."""
     settings: dict[str, Any] = {"message_model": "broadcasting", "state_dir": str(tmp_path)}
     broker.create_topic(TOPIC)
 
@@ -262,7 +260,7 @@ async def test_a_broadcasting_consumer_holds_its_file_no_longer_than_its_event_l
         pass
 
 
-async def test_errors_have_the_names_of_the_user(broker: ScriptedBroker) -> None:
+async def test_errors_name_topics_without_the_namespace(broker: ScriptedBroker) -> None:
     async with consumer(broker, subscribed=False, namespace="ns") as one:
         with pytest.raises(RouteNotFoundError) as missing:
             await one.subscribe("nothing")
@@ -288,10 +286,10 @@ def test_a_wrong_keyword_is_named(settings: dict[str, Any], said: str) -> None:
         PullConsumer(GROUP, **settings)
 
 
-async def test_a_cancelled_subscribe_leaves_the_earlier_subscription(
+async def test_a_cancelled_subscribe_keeps_the_earlier_subscription(
     broker: ScriptedBroker, queue: MessageQueue
 ) -> None:
-    """Also if it is cancelled while the consumer leaves the group, as by a timeout or Ctrl-C."""
+    """A timeout or Ctrl-C may cancel it while the consumer leaves the group."""
     await broker.store(queue, b"x")
     async with consumer(broker) as one:
         subscribing = asyncio.create_task(one.subscribe(TOPIC, "a"))
@@ -304,7 +302,7 @@ async def test_a_cancelled_subscribe_leaves_the_earlier_subscription(
         assert offsets(await polled(one, 1)) == [0]
 
 
-async def test_every_method_of_an_ended_consumer_says_that_it_has_ended(
+async def test_methods_of_an_ended_consumer_report_that_it_has_ended(
     broker: ScriptedBroker, queue: MessageQueue
 ) -> None:
     """A program that calls asyncio.run twice uses the consumer of an earlier event loop."""
@@ -320,9 +318,7 @@ async def test_every_method_of_an_ended_consumer_says_that_it_has_ended(
 
 
 @pytest.mark.parametrize("code", [RequestCode.GET_MAX_OFFSET, RequestCode.GET_ROUTEINFO_BY_TOPIC])
-async def test_a_close_ends_a_request_that_waits(
-    broker: ScriptedBroker, queue: MessageQueue, code: RequestCode
-) -> None:
+async def test_close_ends_a_waiting_request(broker: ScriptedBroker, queue: MessageQueue, code: RequestCode) -> None:
     """A CancelledError would end the task as if the program had cancelled it."""
     async with consumer(broker) as one:
         count = len(broker.peer.got(code))

@@ -1,4 +1,4 @@
-"""A whole consumer against a scripted broker: its life, and what it counts."""
+"""A complete push consumer against a scripted broker: start, stop and counters."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ pytestmark = pytest.mark.usefixtures("unpaced")
 RETRY = f"%RETRY%{GROUP}"
 
 
-# --- its life
+# --- start and stop
 
 
 async def test_the_handler_is_started_before_the_first_message_and_stopped_after_the_last(
     broker: ScriptedBroker,
 ) -> None:
-    """Once each, whether they are coroutines or plain functions."""
+    """`start` and `stop` are called once each, and may be coroutines or plain functions."""
     [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, b"x")
     order: list[str] = []
@@ -59,7 +59,7 @@ async def test_the_handler_is_started_before_the_first_message_and_stopped_after
         await eventually(lambda: order == ["start", "begin"], "the handler has the message")
         assert consumer.snapshot().ready
         consumer.stop(shutdown_timeout_seconds=5)
-        await eventually(lambda: consumer.snapshot().state == "draining", "it drains")
+        await eventually(lambda: consumer.snapshot().state == "draining", "the consumer drains")
         release.set()
         await task
     assert order == ["start", "begin", "end", "stop"]
@@ -67,8 +67,8 @@ async def test_the_handler_is_started_before_the_first_message_and_stopped_after
     assert broker.offsets[GROUP, queue] == 1
 
 
-async def test_a_queue_is_pulled_up_to_its_end_where_it_has_one(broker: ScriptedBroker) -> None:
-    """What lies behind it is not asked for; what a pull brings of it is for a hook to leave out."""
+async def test_a_queue_with_an_end_offset_is_pulled_up_to_it(broker: ScriptedBroker) -> None:
+    """Later messages are not pulled. If a pull response contains some, a hook must skip them."""
     [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, *(b"%d" % number for number in range(5)))
     handled: list[bytes] = []
@@ -81,8 +81,8 @@ async def test_a_queue_is_pulled_up_to_its_end_where_it_has_one(broker: Scripted
     consumer = PushConsumer(options, LoadedHandler("h", handle, True, None, None), client, ends={queue: 3})
     async with running(client.run()):
         task = asyncio.create_task(consumer.run())
-        await eventually(lambda: len(handled) == 3, "it is handled up to there")
-        other = broker.create_topic("other")  # a later request of this client shows that it has asked for no more
+        await eventually(lambda: len(handled) == 3, "the messages before the end are handled")
+        other = broker.create_topic("other")  # a later request shows that the client sent no other pull
         await client.routes.lookup(other[0].topic)
         consumer.stop()
         await task
@@ -90,8 +90,8 @@ async def test_a_queue_is_pulled_up_to_its_end_where_it_has_one(broker: Scripted
     assert broker.offsets[GROUP, queue] == 3
 
 
-async def test_a_handler_that_does_not_start_ends_the_group(broker: ScriptedBroker) -> None:
-    """Before it joins; the reason is shown."""
+async def test_a_handler_that_fails_to_start_ends_the_group(broker: ScriptedBroker) -> None:
+    """The member has not joined yet. The snapshot has the reason."""
     broker.create_topic(TOPIC)
 
     def start() -> None:
@@ -107,8 +107,8 @@ async def test_a_handler_that_does_not_start_ends_the_group(broker: ScriptedBrok
     assert not broker.peer.got(RequestCode.HEART_BEAT)
 
 
-async def test_a_topic_that_comes_later_is_consumed_from_then_on(broker: ScriptedBroker) -> None:
-    """Until it has a route the group is not ready, and says why."""
+async def test_a_topic_that_is_created_later_is_consumed(broker: ScriptedBroker) -> None:
+    """Until the topic has a route, the group is not ready and reports the reason."""
     bodies: list[bytes] = []
 
     async def handle(batch: Batch) -> None:
@@ -127,8 +127,8 @@ async def test_a_topic_that_comes_later_is_consumed_from_then_on(broker: Scripte
         assert m.consumer.snapshot().ready
 
 
-async def test_a_stop_waits_for_handlers_no_longer_than_it_is_told(broker: ScriptedBroker) -> None:
-    """What is finished is committed, and the rest is delivered again."""
+async def test_stop_waits_for_handlers_until_the_shutdown_timeout(broker: ScriptedBroker) -> None:
+    """Finished messages are committed; the others will be redelivered."""
     [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, *[b"x"] * 5)
 
@@ -145,8 +145,8 @@ async def test_a_stop_waits_for_handlers_no_longer_than_it_is_told(broker: Scrip
     assert broker.offsets[GROUP, queue] == 3
 
 
-async def test_slots_that_all_hang_fail_the_group(broker: ScriptedBroker, flowing: ManualClock) -> None:
-    """With a name for it; what hung was sent back, and the member leaves, so that others take over."""
+async def test_the_group_fails_when_all_handler_slots_hang(broker: ScriptedBroker, flowing: ManualClock) -> None:
+    """The failure is named handler_hung. The messages are sent back, and the member leaves the group."""
     [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, b"x", b"x")
     let_go = threading.Event()
@@ -170,10 +170,10 @@ async def test_slots_that_all_hang_fail_the_group(broker: ScriptedBroker, flowin
     assert not broker.members[GROUP]
 
 
-# --- what it counts
+# --- counters
 
 
-async def test_retried_messages_come_again_and_count_under_their_own_topics(broker: ScriptedBroker) -> None:
+async def test_retried_messages_are_redelivered_and_counted_under_their_own_topics(broker: ScriptedBroker) -> None:
     """One retry topic serves all topics of a group."""
     broker.redelivers = True
     orders, bills = broker.create_topic("orders")[0], broker.create_topic("bills")[0]
@@ -217,15 +217,15 @@ async def test_retried_messages_come_again_and_count_under_their_own_topics(brok
     assert status.topic == RETRY
 
 
-async def test_a_snapshot_tells_where_each_queue_is(broker: ScriptedBroker) -> None:
-    """Offsets, lag and age, of what waits and of what handlers have."""
+async def test_a_snapshot_has_the_progress_of_each_queue(broker: ScriptedBroker) -> None:
+    """Offsets, lag and age include waiting messages and messages in flight."""
     [queue] = broker.create_topic(TOPIC)
     stored_at = int(time.time() * 1000) - 60_000
     await broker.store(queue, *[b"x"] * 40, store_timestamp=stored_at)
     broker.offsets[GROUP, queue] = 4
     handle = Blocked()
     async with member(broker.peer.address, handle, pull_threshold_for_queue=20, pull_batch_size=30) as m:
-        await eventually(lambda: (q := m.queue()) and q.state == "flow_controlled", "it is at work")
+        await eventually(lambda: (q := m.queue()) and q.state == "flow_controlled", "the queue is flow-controlled")
         status = m.queue()
         assert status is not None
         assert (status.committed, status.position, status.max, status.lag) == (4, 34, 40, 36)
@@ -233,7 +233,7 @@ async def test_a_snapshot_tells_where_each_queue_is(broker: ScriptedBroker) -> N
         assert status.cached_bytes > 30 * 91
         assert status.lag_seconds == pytest.approx(60, abs=5)
         handle.release.set()
-        await eventually(lambda: (q := m.queue()) and q.lag == 0, "all is handled")
+        await eventually(lambda: (q := m.queue()) and q.lag == 0, "all messages are handled")
         status = m.queue()
         assert status is not None
         assert (status.cached, status.cached_bytes, status.lag_seconds, status.state) == (0, 0, 0.0, "waiting")

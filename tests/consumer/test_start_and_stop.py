@@ -1,4 +1,4 @@
-"""A handler's `start` and `stop`: whatever they do, it is the group's failure and nobody else's."""
+"""A handler's `start` and `stop`: their failures end the group, not the process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def raising_in_the_loop(error: BaseException) -> Callable[[], Any]:
 
 @pytest.mark.parametrize("start", [raising, raising_in_the_loop])
 @pytest.mark.parametrize("error", [ValueError("x"), NoText()])
-async def test_an_exception_is_raised_as_it_is(
+async def test_an_exception_of_start_is_raised_unchanged(
     start: Callable[[BaseException], Callable[[], Any]], error: Exception
 ) -> None:
     with pytest.raises(type(error)) as raised:
@@ -49,16 +49,16 @@ async def test_an_exception_is_raised_as_it_is(
 
 @pytest.mark.parametrize("start", [raising, raising_in_the_loop])
 @pytest.mark.parametrize("error", [SystemExit("no credentials"), KeyboardInterrupt(), GeneratorExit(), Panic("x")])
-async def test_what_would_end_the_process_ends_the_group(
+async def test_an_exception_that_would_end_the_process_ends_the_group(
     start: Callable[[BaseException], Callable[[], Any]], error: BaseException
 ) -> None:
-    """By an error that names it."""
+    """HandlerEndedError names the exception."""
     with pytest.raises(HandlerEndedError, match=type(error).__name__) as raised:
         await call_start_or_stop(start(error), SystemClock())
     assert raised.value.__cause__ is error
 
 
-async def test_what_it_sets_in_its_context_is_there_for_the_handler() -> None:
+async def test_context_variables_set_by_start_remain_set() -> None:
     async def start() -> None:
         VARIABLE.set("a connection")
 
@@ -66,8 +66,8 @@ async def test_what_it_sets_in_its_context_is_there_for_the_handler() -> None:
     assert VARIABLE.get() == "a connection"
 
 
-async def test_who_is_cancelled_ends_the_call() -> None:
-    """A group that is given up while its handler starts."""
+async def test_cancellation_ends_a_running_start() -> None:
+    """A group may be stopped while its handler starts."""
     begun, ended = asyncio.Event(), asyncio.Event()
 
     async def start() -> None:
@@ -86,7 +86,7 @@ async def test_who_is_cancelled_ends_the_call() -> None:
 
 
 class Starting:
-    """A handler whose start takes until it is let go, in the loop or in a thread."""
+    """A handler whose start waits: in the loop until it is cancelled, in a thread until `go_on` is set."""
 
     def __init__(self) -> None:
         self.begun, self.go_on = threading.Event(), threading.Event()
@@ -116,8 +116,8 @@ class Starting:
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-async def test_a_group_that_is_stopped_does_not_wait_for_its_handlers_start(is_async: bool) -> None:
-    """The start is cancelled, or its thread is left alone; there is nothing yet that would have to be stopped."""
+async def test_stopping_a_group_does_not_wait_for_the_handlers_start(is_async: bool) -> None:
+    """A coroutine is cancelled, a thread is abandoned. `stop` is not called, because `start` has not ended."""
     handler = Starting()
     consumer = handler.consumer(handler.start if is_async else handler.start_in_a_thread)
     with capture_logs() as logs:

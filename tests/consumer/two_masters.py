@@ -17,7 +17,7 @@ from tests.consumer.scripted_broker import ScriptedBroker
 
 
 class Two:
-    """A name server of its own, and masters a and b with a queue each, unless a test gives the topic more."""
+    """A name server, and masters a and b with one queue each, unless a test gives the topic more."""
 
     def __init__(self, name_server: Peer, a: ScriptedBroker, b: ScriptedBroker) -> None:
         self.name_server, self.a, self.b = name_server, a, b
@@ -34,7 +34,7 @@ class Two:
         topics: tuple[str, ...] = (TOPIC, retry_topic(GROUP)),
         slaves: Container[str] = (),
     ) -> None:
-        """What the name server says from now on; brokers named in `slaves` answer as one, without a master."""
+        """Change the name server's routes; brokers named in `slaves` have only a slave."""
         for topic in topics:
             number = 1 if is_retry_topic(topic) else queues
             for broker in brokers:
@@ -43,13 +43,13 @@ class Two:
             self._routes[topic] = route_of(addresses, number)
 
     def forget_groups(self) -> None:
-        """Groups are new to both."""
+        """Make groups new to both brokers."""
         for broker in (self.a, self.b):
             broker.knows_groups = False
             broker.offsets.clear()
 
     def member(self, seen: Any, **options: Any) -> contextlib.AbstractAsyncContextManager[Member]:
-        """A member that commits and asks often; less often by a clock of the test, on which a second is short."""
+        """A member with short intervals; they are longer with a clock of the test, on which a second is short."""
         often = 1.0 if "clock" in options else 0.1
         times = {
             "persist_consumer_offset_interval_seconds": often / 2,

@@ -1,4 +1,4 @@
-"""The daemon in the event loop of the test: started by `run_daemon`, its log read, signalled as a process would be."""
+"""The daemon in the event loop of the test, started by `run_daemon`. Tests read its log and send it signals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.waiting import eventually
 
 
 class DaemonHere:
-    """A daemon that runs in a task; it has what `DaemonProcess` has."""
+    """A daemon that runs in a task, with the methods of `DaemonProcess`."""
 
     def __init__(self, output: io.StringIO, exit_code: int, main: Coroutine[Any, Any, int] | None) -> None:
         self._output = output
@@ -49,7 +49,7 @@ class DaemonHere:
         return [line for line in self.log if line["event"] == name]
 
     async def event(self, name: str, count: int = 1) -> dict[str, Any]:
-        """The `count`-th line of that event, awaited."""
+        """Wait for the `count`-th line of that event."""
 
         def is_there() -> bool:
             found = len(self.events(name)) >= count
@@ -64,7 +64,7 @@ class DaemonHere:
         return self.events(name)[count - 1]
 
     async def started(self) -> httpx.AsyncClient:
-        """A client of its HTTP endpoint, once it has started."""
+        """Wait until the daemon has started, and return a client of its HTTP endpoint."""
         line = await self.event("daemon.started")
         # no TLS, so do not load certificates
         client = httpx.AsyncClient(base_url=f"http://{line['http']}", timeout=30, trust_env=False, verify=False)
@@ -72,12 +72,12 @@ class DaemonHere:
         return client
 
     def send(self, number: signal.Signals) -> None:
-        """A signal."""
+        """Send a signal to this process."""
         assert signal.getsignal(number) not in (signal.SIG_DFL, signal.default_int_handler), "it would end the tests"
         os.kill(os.getpid(), number)
 
     async def exit_code(self) -> int:
-        """How it ended, awaited."""
+        """Wait for the end, and return the exit code."""
         for client in self._clients:  # the HTTP server waits for the connections
             await client.aclose()
         if self._task is not None:
@@ -87,7 +87,7 @@ class DaemonHere:
         return self._exit_code
 
     async def end(self) -> None:
-        """Stop it, if it still runs."""
+        """Stop the daemon if it still runs."""
         for client in self._clients:
             await client.aclose()
         if self._task is not None and not self._task.done():
@@ -104,10 +104,10 @@ async def daemon_here(
     groups: tuple[str, ...] = (),
     environment: dict[str, str] | None = None,
 ) -> AsyncIterator[DaemonHere]:
-    """`rmqd run` with a configuration, in this event loop; stopped at the end of the block if it did not end.
+    """`rmqd run` with a configuration, in this event loop. Stopped at the end of the block if it still runs.
 
-    Only one at a time: signals reach the last one that was started, and the folder's lock is the process's.
-    The modules of handlers are found on PYTHONPATH of `environment`, and forgotten at the end.
+    Run only one at a time: signals reach the daemon that started last, and the process holds the folder's lock.
+    Handler modules are imported from PYTHONPATH of `environment`, and removed at the end.
     """
     mains: list[Coroutine[Any, Any, int]] = []
     output = io.StringIO()
@@ -120,7 +120,7 @@ async def daemon_here(
         patch.dict(os.environ, environment or {}),
         patch.object(sys, "path", [(environment or {}).get("PYTHONPATH", ""), *sys.path]),
         contextlib.redirect_stderr(output),
-        # the test's loop runs what `run_daemon` gives to a loop of its own, and no name server is waited for
+        # run the daemon's coroutine in the test's loop, and do not wait for a name server
         patch("rmqd.daemon.daemon.run_in_loop", keep),
         patch("rmqd.runtime.logs.log_setup.repeats", RepeatLimiter()),
         patch("rmqd.daemon.daemon.START_PATIENCE_SECONDS", 0.02),

@@ -1,4 +1,4 @@
-"""The real program as a child process: started on a free port, its log read, signalled by its process id."""
+"""The daemon as a child process on a free port. Tests read its log and send it signals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import httpx
 
 from tests.waiting import eventually
 
-# Port 1 is nobody's: the daemon must live without a cluster.
+# No server listens on port 1: the daemon must run without a cluster.
 CONFIG = """
 nameserver: 127.0.0.1:1
 state_dir: {state_dir}
@@ -40,7 +40,7 @@ class Handler:
 
 
 def write_config(folder: Path, *groups: str, listen: str = "127.0.0.1:0", more: str = "", extra: str = "") -> Path:
-    """A configuration with these groups; `more` is one more key of each, `extra` goes to the top level."""
+    """A configuration with these groups; `more` is one more key of each group, `extra` is added to the top level."""
     path = folder / "rmqd.yaml"
     text = CONFIG.format(state_dir=folder / "state", listen=listen)
     path.write_text(text + "".join(GROUP.format(name=name, more=more) for name in groups) + extra)
@@ -48,7 +48,7 @@ def write_config(folder: Path, *groups: str, listen: str = "127.0.0.1:0", more: 
 
 
 def plug_in(config: Path, source: str, options: str = "") -> dict[str, str]:
-    """Have the first group handled by the class `Handler` of a module; returns the environment in which it is found."""
+    """Make `Handler` of a new module the first group's handler. Returns the environment that finds the module."""
     (config.parent / "plugged_in.py").write_text(source)
     plugin = "plugin: 'plugged_in:Handler'" + (f", options: {options}" if options else "")
     config.write_text(config.read_text().replace("plugin: log", plugin, 1))
@@ -78,7 +78,7 @@ class DaemonProcess:
         return [line for line in self.log if line["event"] == name]
 
     async def event(self, name: str, count: int = 1) -> dict[str, Any]:
-        """The `count`-th line of that event, awaited."""
+        """Wait for the `count`-th line of that event."""
 
         def is_there() -> bool:
             found = len(self.events(name)) >= count
@@ -93,18 +93,18 @@ class DaemonProcess:
         return self.events(name)[count - 1]
 
     async def started(self) -> httpx.AsyncClient:
-        """A client of its HTTP endpoint, once it has started."""
+        """Wait until the daemon has started, and return a client of its HTTP endpoint."""
         line = await self.event("daemon.started")
         client = httpx.AsyncClient(base_url=f"http://{line['http']}", timeout=30, trust_env=False)
         self._clients.append(client)
         return client
 
     def send(self, number: signal.Signals) -> None:
-        """A signal."""
+        """Send a signal to the daemon."""
         os.kill(self.pid, number)
 
     async def exit_code(self) -> int:
-        """How it ended, awaited."""
+        """Wait for the end, and return the exit code."""
         async with asyncio.timeout(60):
             await self._process.wait()
             await self._reading
@@ -112,7 +112,7 @@ class DaemonProcess:
         return self._process.returncode
 
     async def end(self) -> None:
-        """Kill it, if it still runs."""
+        """Kill the process if it still runs."""
         for client in self._clients:
             await client.aclose()
         if self._process.returncode is None:
@@ -125,7 +125,7 @@ class DaemonProcess:
 async def daemon(
     config: Path, *arguments: str, environment: dict[str, str] | None = None, folder: Path | None = None
 ) -> AsyncIterator[DaemonProcess]:
-    """`rmqd run` with a configuration, in a folder, killed at the end of the block if it did not end by itself."""
+    """`rmqd run` with a configuration, in a folder, killed at the end of the block if it still runs."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "rmqd", "run", "--config", str(config), *arguments,
         stderr=asyncio.subprocess.PIPE, env={**os.environ, **(environment or {})}, limit=2**20, cwd=folder,

@@ -1,4 +1,4 @@
-"""An engine whose consumers do as the test says: they fulfil the consumer's contract and talk to no broker."""
+"""An engine with fake consumers: the test controls them, and they have no connection to a broker."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def client_snapshot(client_id: str = "10.0.0.1@1") -> ClientSnapshot:
 
 
 class FakeConsumer:
-    """Runs until stopped; `fail` ends it, `drained` is what a drain waits for."""
+    """A consumer that runs until `stop` or `fail`. A drain waits for `drained`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -129,7 +129,7 @@ class FakeConsumer:
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
-        """Until stopped and drained, or failed."""
+        """Run until stopped and drained, or failed."""
         self.running.set()
         stop = asyncio.create_task(self._stop.wait())
         try:
@@ -144,23 +144,23 @@ class FakeConsumer:
             self.ended = True
 
     async def change(self, options: ConsumerOptions) -> None:
-        """Remember it."""
+        """Record the options."""
         self.changes.append(options)
 
     def fail(self, error: Exception) -> None:
-        """Have `run` raise."""
+        """Make `run` raise."""
         self._failure.set_exception(error)
 
     def end(self) -> None:
-        """Have `run` return though nobody asked for it."""
+        """Make `run` return without a stop."""
         self._failure.set_result(None)
 
     def stop(self, *, shutdown_timeout_seconds: float | None = None) -> None:
-        """The graceful end."""
+        """Stop gracefully."""
         self._stop.set()
 
     def force_stop(self) -> None:
-        """The hurried one."""
+        """Stop without waiting for `drained`."""
         self.hurried = True
         self._stop.set()
         self.drained.set()
@@ -171,19 +171,19 @@ class FakeConsumer:
         return self.pauses.is_whole_group_paused
 
     def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Remember it."""
+        """Record the pause."""
         self.pauses.pause(scope)
 
     def resume(self, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Remember it."""
+        """Record the end of the pause."""
         self.pauses.resume(scope)
 
     def queue_snapshots(self) -> Iterator[QueueSnapshot]:
-        """Those of the snapshot."""
+        """The queues of the snapshot."""
         return iter(self.snapshot().queues)
 
     def snapshot(self, *, with_queues: bool = True) -> GroupSnapshot:
-        """Running, with what the test has it received."""
+        """The current state, with `received` messages."""
         state = "stopped" if self.ended else "running" if self.running.is_set() else "starting"
         group = group_snapshot(self.name, received=self.received)
         return replace(group, state=state, paused=self.paused, pauses=self.pauses.scopes, ready=self.running.is_set())
@@ -199,31 +199,31 @@ class FakeClient(ClientInstance):
         self._stop = asyncio.Event()
 
     async def close(self) -> None:
-        """Remember it."""
+        """Record the call."""
         self.closed = True
 
     async def run(self) -> None:
-        """Until stopped."""
+        """Run until stopped."""
         self.running = True
         await self._stop.wait()
         self.running = False
 
     def stop(self) -> None:
-        """End it."""
+        """End `run`."""
         self._stop.set()
 
     def secure(self, options: ClientOptions) -> None:
-        """Remember by which keys it goes."""
+        """Record the options with the new keys."""
         self.secured.append(options)
 
     def snapshot(self) -> ClientSnapshot:
-        """What it would have counted."""
+        """A snapshot of a client that has talked to one broker."""
         return client_snapshot(self.options.instance_name)
 
 
 @dataclass
 class FakeEngine(LocalEngine):
-    """Builds fakes and keeps them: `consumers` by group, oldest first."""
+    """An engine that builds and keeps fakes: `consumers` by group, oldest first."""
 
     consumers: dict[str, list[FakeConsumer]] = field(default_factory=dict)
     clients: list[FakeClient] = field(default_factory=list)
@@ -242,7 +242,7 @@ class FakeEngine(LocalEngine):
         return self.clients[-1]
 
     def load_handler(self, group: str, settings: GroupConfig, options: ConsumerOptions) -> LoadedHandler:
-        """A handler of that name, unless the test refuses it."""
+        """A handler with the plugin's name. Raises ConfigError for `refused_plugins`."""
         assert settings.handler is not None
         if settings.handler.plugin in self.refused_plugins:
             raise ConfigError([f"groups.{group}.handler.plugin: {settings.handler.plugin} is unknown"])
@@ -256,12 +256,12 @@ class FakeEngine(LocalEngine):
         return consumer
 
     def build_spark_consumer(self, name: str, options: ConsumerOptions, config: RootConfig) -> Consumer:
-        """A FakeConsumer, too."""
+        """A FakeConsumer."""
         self.on_spark.append(options.group)
         return self.build_consumer(options, LoadedHandler("", lambda batch: None, False, None, None), self.clients[-1])
 
     async def check_filters(self, options: ConsumerOptions, client: ClientInstance) -> None:
-        """Refuse what the test refuses."""
+        """Raise FilterRefusedError for `refused_filters`."""
         self.checked.append(options.group)
         for topic, wanted in options.subscriptions.items():
             if wanted.expression in self.refused_filters:

@@ -16,7 +16,7 @@ WAYS = ("raise", "chain", "log", "logging", "dead_letter", "retry", "start", "no
 
 
 class Leaking:
-    """Quotes its options in the way that its option `way` names."""
+    """A handler that quotes its options in the way that `way` names."""
 
     class Options(BaseModel, extra="allow"):
         """`marked` is a secret by its type."""
@@ -32,7 +32,7 @@ class Leaking:
         self._text = "; ".join(map(_quoted, values.values()))
 
     def start(self) -> None:
-        """Fail if this is the way."""
+        """Raise if `way` is `start`."""
         if self._way == "start":
             raise ConnectionError(f"no connection: {self._text}")
 

@@ -1,4 +1,4 @@
-"""A handler that writes down what it sees; its plugin name is `tests.daemon.seeing_handler:Seeing`."""
+"""A handler that records its messages in a file; its plugin name is `tests.daemon.seeing_handler:Seeing`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ PLUGIN = "tests.daemon.seeing_handler:Seeing"
 
 
 class Seeing:
-    """A message called `retry` is tried again once, one called `dead` is given up at once."""
+    """A message with the key `retry` is retried once, a message with the key `dead` is dead-lettered at once."""
 
     class Options(BaseModel):
-        """Where to write."""
+        """The file to append to."""
 
         path: Path
 
@@ -26,7 +26,7 @@ class Seeing:
         self._file = os.open(options.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def handle(self, batch: Batch) -> None:
-        """Each message is a line of its own."""
+        """Write one line for each message."""
         for message in batch:
             seen = [message.keys, message.topic, batch.message_queue.topic, message.message_queue.topic]
             os.write(self._file, (json.dumps([*seen, message.reconsume_times]) + "\n").encode())
@@ -37,5 +37,5 @@ class Seeing:
 
 
 def seen(path: Path) -> list[list[Any]]:
-    """Of each message its key, its topic, that of its batch's queue and of its own, and how often it came before."""
+    """For each message: keys, topic, topic of the batch's queue, topic of its queue, reconsume times."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

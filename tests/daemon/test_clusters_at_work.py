@@ -23,7 +23,7 @@ QUEUES = 2
 
 @asynccontextmanager
 async def broker(*topics: str) -> AsyncIterator[EmbeddedRocketMQ]:
-    """One with short delays, which makes no topic by itself."""
+    """A broker with short delays that does not create topics automatically."""
     settings = BrokerSettings(messageDelayLevel=" ".join(["0s"] * 18), autoCreateTopicEnable=False)
     options = EmbeddedOptions(settings=settings, topics=dict.fromkeys(topics, QUEUES))
     async with embedded_rocketmq(options) as running:
@@ -31,7 +31,7 @@ async def broker(*topics: str) -> AsyncIterator[EmbeddedRocketMQ]:
 
 
 def group(folder: Path, name: str, **keys: Any) -> dict[str, Any]:
-    """A group that writes down what it sees of orders."""
+    """A group whose handler records the messages of orders."""
     handler = {"plugin": PLUGIN, "options": {"path": str(folder / name)}}
     return {"subscriptions": {"orders": "*"}, "consume_from_where": "first_offset", "handler": handler, **keys}
 
@@ -45,14 +45,14 @@ def write(folder: Path, **keys: Any) -> Path:
 
 
 async def send(rocketmq: EmbeddedRocketMQ, topic: str, *keys: str) -> None:
-    """A message for each key."""
+    """Send a message for each key."""
     async with connected(rocketmq.broker.address) as peer:
         for key in keys:
             assert (await peer.send(topic, KEYS=key)).code == 0
 
 
 async def ready(process: DaemonHere) -> httpx.AsyncClient:
-    """A client of the daemon's endpoint, once every group has its queues."""
+    """Wait until every group has its queues, and return a client of the daemon's endpoint."""
     client = await process.started()
 
     async def is_ready() -> bool:
@@ -62,14 +62,14 @@ async def ready(process: DaemonHere) -> httpx.AsyncClient:
     return client
 
 
-async def test_a_group_in_a_namespace_is_known_by_it_to_brokers_alone(tmp_path: Path) -> None:
+async def test_only_brokers_see_the_namespace_of_a_group(tmp_path: Path) -> None:
     async with broker("shop%orders") as mq:
         await send(mq, "shop%orders", "plain", "retry", "dead")
         groups = {"mailer": group(tmp_path, "seen")}
         config = write(tmp_path, nameserver=mq.nameserver, client={"namespace": "shop"}, groups=groups)
         async with daemon_here(config) as process:
             client = await ready(process)
-            await eventually(lambda: len(seen(tmp_path / "seen")) == 4, "all are handled, and one of them again")
+            await eventually(lambda: len(seen(tmp_path / "seen")) == 4, "all are handled, and one is retried")
             shown = [(await client.get(path)).text for path in ("/metrics", "/api/v1/status", "/readyz", "/")]
             paused = (await client.post("/api/v1/groups/mailer/pause?topic=orders")).json()
             assert (paused["queues"], paused["pauses"]) == (
@@ -92,7 +92,7 @@ async def test_a_group_in_a_namespace_is_known_by_it_to_brokers_alone(tmp_path: 
 
 
 async def test_two_clusters_in_one_daemon(tmp_path: Path) -> None:
-    """Each group gets what its own cluster has, though topic, broker and queues have the same names on both."""
+    """Each group gets its cluster's messages, although topic, broker and queues have the same names on both."""
     async with broker("orders") as here, broker("orders") as there:
         await send(here, "orders", "n0", "n1", "n2")
         await send(there, "orders", "f", "f")
@@ -113,8 +113,8 @@ async def test_two_clusters_in_one_daemon(tmp_path: Path) -> None:
     assert ends == [3, 2]
 
 
-async def test_a_cluster_that_is_away_keeps_only_its_own_groups_unready(tmp_path: Path) -> None:
-    """A reload that moves its group to another cluster cures that. The group that was well is left alone."""
+async def test_an_unreachable_cluster_makes_only_its_groups_unready(tmp_path: Path) -> None:
+    """After a reload moves its group to another cluster, the group handles messages. The other group is unchanged."""
     async with broker("orders") as here:
         await send(here, "orders", "one")
         groups = {"near": group(tmp_path, "near"), "far": group(tmp_path, "far", cluster="tokyo")}
@@ -122,7 +122,7 @@ async def test_a_cluster_that_is_away_keeps_only_its_own_groups_unready(tmp_path
         config = write(tmp_path, nameserver=here.nameserver, clusters=clusters, groups=groups)
         async with daemon_here(config) as process:
             client = await process.started()
-            await eventually(lambda: seen(tmp_path / "near"), "the near group handles")
+            await eventually(lambda: seen(tmp_path / "near"), "the near group handles messages")
             readiness = (await client.get("/readyz")).text.splitlines()
             (reason,) = [line for line in readiness if line.startswith("[-]")]
             assert reason.startswith("[-] group far: group far waits for its first assignment of orders: no name")
@@ -131,5 +131,5 @@ async def test_a_cluster_that_is_away_keeps_only_its_own_groups_unready(tmp_path
             process.send(signal.SIGHUP)
             reloaded = await process.event("config.reloaded")
             assert (reloaded["unchanged"], reloaded["restarted"]) == (["near"], ["far"])
-            await eventually(lambda: seen(tmp_path / "far"), "the far group handles what is here")
+            await eventually(lambda: seen(tmp_path / "far"), "the far group handles messages of the default cluster")
         assert not any(secret in line for line in process.text for secret in ("AKAK", "SKSK"))

@@ -1,4 +1,4 @@
-"""The daemon as a process: signals, exit codes, reloads. No cluster can be reached, and it must live with that."""
+"""Signals, exit codes and reloads of a daemon that reaches no cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from tests.waiting import eventually
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_stop_signal_drains_and_exits_with_zero(tmp_path: Path, number: signal.Signals) -> None:
-    """The first one is a request."""
     async with daemon_here(write_config(tmp_path, "mailer")) as running:
         await running.started()
         running.send(number)
@@ -30,8 +29,8 @@ async def test_a_stop_signal_drains_and_exits_with_zero(tmp_path: Path, number: 
         assert running.events("group.left")
 
 
-async def test_without_a_reachable_name_server_it_is_alive_and_says_why_it_is_not_ready(tmp_path: Path) -> None:
-    """It stays up and tries again; probes and log say what is missing."""
+async def test_without_a_name_server_the_daemon_is_alive_but_not_ready(tmp_path: Path) -> None:
+    """The daemon keeps running. `/readyz` and the log report the reason."""
     async with daemon_here(write_config(tmp_path, "mailer", "audit")) as running:
         client = await running.started()
         assert (await client.get("/livez")).status_code == 200
@@ -40,7 +39,7 @@ async def test_without_a_reachable_name_server_it_is_alive_and_says_why_it_is_no
             ready = await client.get("/readyz")
             return ready if ready.text.count("no name server answered") == 2 else None  # else they are starting
 
-        ready = await eventually(told, "both groups say why they are not ready")
+        ready = await eventually(told, "both groups report why they are not ready")
         assert ready.status_code == 503
         assert "[-] group mailer: " in ready.text
         assert "[-] group audit: " in ready.text
@@ -49,7 +48,7 @@ async def test_without_a_reachable_name_server_it_is_alive_and_says_why_it_is_no
 
 
 async def test_a_taken_port_is_an_error_before_any_group_starts(tmp_path: Path) -> None:
-    """One clear line, exit code 1."""
+    """One log line, exit code 1."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         async with daemon_here(write_config(tmp_path, "mailer", listen=listen)) as running:
@@ -60,7 +59,7 @@ async def test_a_taken_port_is_an_error_before_any_group_starts(tmp_path: Path) 
             assert "already in use" in line["error"]
 
 
-async def test_a_bad_config_exits_before_connecting_with_all_that_is_wrong(tmp_path: Path) -> None:
+async def test_a_bad_config_exits_before_connecting_with_all_problems(tmp_path: Path) -> None:
     """Exit code 78, one line per problem, nothing else."""
     config = write_config(tmp_path, "mailer", "audit", more="pull_batch_size: many")
     async with daemon_here(config) as running:
@@ -72,15 +71,15 @@ async def test_a_bad_config_exits_before_connecting_with_all_that_is_wrong(tmp_p
 
 
 async def test_only_the_named_groups_run(tmp_path: Path) -> None:
-    """`--group` picks."""
+    """`--group` selects the groups."""
     async with daemon_here(write_config(tmp_path, "mailer", "audit"), groups=("audit",)) as running:
         client = await running.started()
         status = (await client.get("/api/v1/status")).json()
         assert [group["name"] for group in status["groups"]] == ["audit"]
 
 
-async def test_sighup_takes_over_a_good_config(tmp_path: Path) -> None:
-    """Only what changed is touched."""
+async def test_sighup_applies_a_good_config(tmp_path: Path) -> None:
+    """Unchanged groups are not restarted."""
     async with daemon_here(write_config(tmp_path, "mailer", "audit")) as running:
         client = await running.started()
         write_config(tmp_path, "mailer", "shipping")
@@ -93,7 +92,7 @@ async def test_sighup_takes_over_a_good_config(tmp_path: Path) -> None:
 
 
 async def test_sighup_with_a_bad_config_keeps_the_old_one(tmp_path: Path) -> None:
-    """Everything runs on; the log and a metric tell."""
+    """All groups keep running. The log and a metric report the failure."""
     async with daemon_here(write_config(tmp_path, "mailer")) as running:
         client = await running.started()
         write_config(tmp_path, "mailer", "audit", more="pull_batch_size: many")
@@ -111,8 +110,8 @@ async def test_sighup_with_a_bad_config_keeps_the_old_one(tmp_path: Path) -> Non
         assert "rmqd_config_last_reload_successful 1.0" in (await client.get("/metrics")).text
 
 
-async def test_a_failing_group_does_not_take_the_others_with_it(tmp_path: Path) -> None:
-    """It is shown as failed, and tried again; the daemon goes on."""
+async def test_a_failing_group_does_not_stop_the_others(tmp_path: Path) -> None:
+    """The group is shown as failed and is restarted. The daemon keeps running."""
     config = write_config(tmp_path, "mailer", "audit")
     environment = plug_in(
         config,
@@ -124,7 +123,7 @@ async def test_a_failing_group_does_not_take_the_others_with_it(tmp_path: Path) 
 
         async def shown() -> dict[str, dict[str, Any]] | None:
             groups = {group["name"]: group for group in (await client.get("/api/v1/status")).json()["groups"]}
-            return groups if groups["mailer"]["state"] == "failed" else None  # for an instant it starts again
+            return groups if groups["mailer"]["state"] == "failed" else None  # starting again
 
         groups = await eventually(shown, "it is shown as failed", 10)
         assert "no database" in groups["mailer"]["failure"]
@@ -137,10 +136,10 @@ async def test_a_failing_group_does_not_take_the_others_with_it(tmp_path: Path) 
 
 
 @pytest.mark.process
-async def test_a_reload_signal_during_the_imports_is_kept_and_a_hung_thread_does_not_delay_the_exit(
+async def test_sighup_during_imports_is_kept_and_a_hung_thread_does_not_delay_the_exit(
     tmp_path: Path,
 ) -> None:
-    """Even one that the handler started itself."""
+    """The handler itself started the thread."""
     config = write_config(tmp_path, "mailer")
     environment = plug_in(
         config,
@@ -158,10 +157,10 @@ async def test_a_reload_signal_during_the_imports_is_kept_and_a_hung_thread_does
             assert await running.exit_code() == ExitCode.OK
 
 
-async def test_a_second_signal_cuts_the_drain_short_and_shows_in_the_exit_code(
+async def test_a_second_signal_ends_the_drain_and_sets_the_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """128 plus the second signal's number."""
+    """The exit code is 128 plus the second signal's number."""
     config = write_config(tmp_path, "mailer")
     monkeypatch.setattr("rmqd.daemon.groups.supervisor.HURRY_GRACE_SECONDS", 0.1)
     async with daemon_here(config, environment=plug_in(config, NEVER_STOPS)) as running:
@@ -173,7 +172,7 @@ async def test_a_second_signal_cuts_the_drain_short_and_shows_in_the_exit_code(
         assert running.events("signal.received")[1]["action"] == "hurry"
 
 
-async def test_systemd_hears_the_whole_life(tmp_path: Path) -> None:
+async def test_systemd_is_notified_of_start_reload_and_stop(tmp_path: Path) -> None:
     """READY after the start, RELOADING and READY around a reload, STOPPING at the end."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
@@ -198,8 +197,8 @@ async def test_systemd_hears_the_whole_life(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_what_messages_do_not_need_is_imported_after_the_groups_were_started() -> None:
-    """The first message is handled before the HTTP server and Prometheus are even loaded."""
+def test_the_daemons_modules_import_neither_http_server_nor_prometheus() -> None:
+    """They are imported after the groups start, so that the first message is handled earlier."""
     modules = "rmqd.cli.app, rmqd.daemon.daemon, rmqd.daemon.workers.worker_main, rmqd.config.load"
     modules += ", rmqd.consumer.push_consumer"
     late = "{'rich', 'starlette', 'uvicorn', 'prometheus_client', 'urllib.request'} & set(sys.modules)"

@@ -35,7 +35,7 @@ def _logged() -> Iterator[tuple[str, str, str]]:
 
 
 def test_the_document_lists_every_event_with_its_level(logged: list[tuple[str, str, str]]) -> None:
-    """An alert may be written from the document alone."""
+    """The document must be enough to write an alert."""
     rows = re.findall(r"^\| `([\w.]+)` \| ([\w, ]+) \|", (TOP / "docs" / "log-events.md").read_text(), re.MULTILINE)
     documented = {event: set(levels.split(", ")) for event, levels in rows}
     found: dict[str, set[str]] = {}
@@ -45,6 +45,6 @@ def test_the_document_lists_every_event_with_its_level(logged: list[tuple[str, s
 
 
 def test_event_names_are_words_without_values(logged: list[tuple[str, str, str]]) -> None:
-    """Subject and what happened; the facts are fields. One name is older than that rule."""
+    """A name is a subject and a past participle; values are fields. One name is older than this rule."""
     for event, _, place in logged:
         assert event == "group_held_elsewhere" or re.fullmatch(r"[a-z_]+\.[a-z_]+", event), place

@@ -16,8 +16,8 @@ HANDLER = "class Handler:\n    def handle(self, batch): pass\n"
 
 
 @pytest.mark.process
-async def test_an_edit_is_taken_over_and_a_broken_one_pauses_the_group(tmp_path: Path) -> None:
-    """tests/nightly/daemon/test_reloading.py edits while messages come."""
+async def test_an_edit_is_loaded_and_a_broken_edit_pauses_the_group(tmp_path: Path) -> None:
+    """tests/nightly/daemon/test_reloading.py edits while messages arrive."""
     config = write_config(tmp_path, "edited")
     environment = plug_in(config, HANDLER)
     edited = tmp_path / "plugged_in.py"
@@ -43,10 +43,8 @@ async def test_an_edit_is_taken_over_and_a_broken_one_pauses_the_group(tmp_path:
         config.write_text(config.read_text().replace("'plugged_in:Handler'", "log"))
         running.send(signal.SIGHUP)
         assert (await running.event("config.reloaded"))["restarted"] == ["edited"]
-        assert not await is_paused(), "a handler that can be loaded"
+        assert not await is_paused(), "the group is not paused if its handler can be loaded"
         problems = (await client.get("/api/v1/status")).json()["problems"]
-        assert [
-            one for one in problems if "name server" not in one
-        ] == []  # the configuration names one that is not there
+        assert [one for one in problems if "name server" not in one] == []  # the configured name server does not exist
         running.send(signal.SIGTERM)
         assert await running.exit_code() == ExitCode.OK

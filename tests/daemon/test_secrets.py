@@ -1,4 +1,4 @@
-"""Secrets are shown nowhere: neither in log, status, page, metrics and API, nor where a handler's errors quote them."""
+"""No output shows a secret: log, status, page, metrics and API, even if a handler's errors quote the secret."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ class Placement:
 
 
 def placements(seed: int, count: int) -> list[Placement]:
-    """That many placements; all places are among the first ones."""
+    """`count` placements that cycle through all places."""
     rng = random.Random(seed)
     names = [*PLACES]
     found = []
     for number in range(count):
         text = "".join(rng.choices(ALPHABET, k=rng.randint(8, 40)))
-        secret = f"q{text}{rng.randint(10, 99)}"  # what looks like a key, also in a variable
+        secret = f"q{text}{rng.randint(10, 99)}"  # looks like a key, also in a variable
         found.append(Placement(secret.replace(".", "7"), names[(seed + number) % len(names)], rng.choice(WAYS)))
     return found
 
 
 async def leaks(folder: Path, placed: list[Placement]) -> list[str]:
-    """Each output of a daemon that shows a secret, with a group for each placement."""
+    """Run a daemon with a group for each placement, and return each output that shows a secret."""
     handlers = {f"g{number}": {"plugin": PLUGIN, "options": one.options()} for number, one in enumerate(placed)}
     keys = {"subscriptions": {"orders": "*"}, "consume_from_where": "first_offset"}
     async with embedded_rocketmq(EmbeddedOptions(topics={"orders": 1})) as mq:
@@ -104,5 +104,5 @@ async def leaks(folder: Path, placed: list[Placement]) -> list[str]:
 
 
 async def test_no_output_shows_a_secret(tmp_path: Path) -> None:
-    """Each place of a secret at least twice."""
+    """Uses each place of a secret twice."""
     assert await leaks(tmp_path, placements(0, 2 * len(PLACES))) == []

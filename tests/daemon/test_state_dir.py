@@ -1,4 +1,4 @@
-"""The folder of local state: what is refused before anything runs, and by whom it is held."""
+"""The folder of local state: errors before the start, and its lock."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def load(path: Path) -> RootConfig:
 
 @pytest.fixture
 def no_room_for_it(tmp_path: Path) -> str:
-    """A file stands where the state_dir should be; why it cannot be made."""
+    """Create a file with the name of state_dir. Returns the reason why the folder cannot be created."""
     (tmp_path / "state").touch()
     return "Not a directory"
 
 
-def test_without_broadcasting_groups_nothing_is_made(tmp_path: Path) -> None:
+def test_without_broadcasting_groups_no_state_dir_is_created(tmp_path: Path) -> None:
     prepare_state_dir(load(write_config(tmp_path, "mailer")))
 
     assert not (tmp_path / "state").exists()
 
 
-def test_one_that_cannot_be_made_is_told_with_its_place(tmp_path: Path, no_room_for_it: str) -> None:
+def test_a_state_dir_that_cannot_be_created_is_reported_with_its_place(tmp_path: Path, no_room_for_it: str) -> None:
     config = load(write_config(tmp_path, "mailer", more=BROADCASTING))
 
     with pytest.raises(ConfigError) as caught:
@@ -48,7 +48,7 @@ def test_one_that_cannot_be_made_is_told_with_its_place(tmp_path: Path, no_room_
     )
 
 
-async def test_the_daemon_exits_before_it_connects(tmp_path: Path, no_room_for_it: str) -> None:
+async def test_the_daemon_exits_if_its_state_dir_cannot_be_created(tmp_path: Path, no_room_for_it: str) -> None:
     async with daemon_here(write_config(tmp_path, "mailer", more=BROADCASTING)) as running:
         assert await running.exit_code() == ExitCode.CONFIG
         (line,) = running.text
@@ -57,7 +57,7 @@ async def test_the_daemon_exits_before_it_connects(tmp_path: Path, no_room_for_i
 
 @pytest.mark.process
 async def test_a_second_daemon_is_refused_also_after_a_reload(tmp_path: Path) -> None:
-    """With one line and exit code 1. The group drains and starts again, and keeps the lock."""
+    """It logs one line and exits with 1. The first daemon keeps the lock while its group restarts."""
     config = write_config(tmp_path, "mailer", more=BROADCASTING)
     async with daemon_here(config) as first:
         await first.event("daemon.started")

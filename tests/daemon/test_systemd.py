@@ -1,4 +1,4 @@
-"""What systemd hears on its socket."""
+"""Notifications to systemd's socket."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rmqd.daemon.systemd import ServiceManager
 
 @pytest.fixture
 def manager_socket(tmp_path: Path) -> Iterator[socket.socket]:
-    """The service manager's end."""
+    """The service manager's end of the socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind(str(tmp_path / "notify"))
         sock.settimeout(5)
@@ -24,12 +24,12 @@ def manager_socket(tmp_path: Path) -> Iterator[socket.socket]:
 
 
 def lines(sock: socket.socket) -> list[str]:
-    """The next message."""
+    """The lines of the next message."""
     return sock.recv(4096).decode().split("\n")
 
 
-def test_the_life_of_a_service(manager_socket: socket.socket) -> None:
-    """Ready, reloading with its clock, stopping with the time it may take."""
+def test_start_reload_and_stop_are_notified(manager_socket: socket.socket) -> None:
+    """A reload is notified with a timestamp, a stop with the time that it may take."""
     manager = ServiceManager({"NOTIFY_SOCKET": manager_socket.getsockname()})
     manager.ready("2 groups")
     assert lines(manager_socket) == ["READY=1", "STATUS=2 groups"]
@@ -39,15 +39,15 @@ def test_the_life_of_a_service(manager_socket: socket.socket) -> None:
     assert lines(manager_socket) == ["STOPPING=1", "EXTEND_TIMEOUT_USEC=45000000", "STATUS=draining"]
 
 
-def test_the_watchdog_is_for_the_named_process() -> None:
-    """A wrapper's watchdog is not ours to feed."""
+def test_the_watchdog_of_another_process_is_ignored() -> None:
+    """The other process may be a wrapper."""
     for pid, seconds in ((os.getpid(), 30.0), (1, None)):
         environment = {"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(pid)}
         assert ServiceManager(environment).watchdog_seconds == seconds
 
 
 async def test_the_watchdog_is_fed_from_the_event_loop(manager_socket: socket.socket) -> None:
-    """At half the interval, again and again."""
+    """Notified repeatedly, at half the interval."""
     manager = ServiceManager({"NOTIFY_SOCKET": manager_socket.getsockname(), "WATCHDOG_USEC": "400000"})
     feeding = asyncio.create_task(manager.keep_watchdog_quiet())
     loop = asyncio.get_running_loop()

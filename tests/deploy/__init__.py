@@ -1,4 +1,4 @@
-"""Where what is shipped for Prometheus is."""
+"""The paths of the shipped files for Prometheus."""
 
 from pathlib import Path
 from typing import Final

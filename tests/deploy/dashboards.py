@@ -1,4 +1,4 @@
-"""The shipped dashboards as a person in front of Grafana has them: panels, and queries with variables filled."""
+"""The shipped dashboards as Grafana shows them: panels, and queries with values for their variables."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ def queries(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def filled(query: str, seconds: float, values: Mapping[str, str]) -> str:
-    """A query as Grafana sends it; what `values` lacks stands at All. `seconds` is what Grafana takes rates over."""
+    """A query as Grafana sends it. A variable without a value is All. `seconds` is the interval of rates."""
     query = re.sub(r"\$__(rate_)?interval", f"{seconds * 1000:.0f}ms", query)
     return re.sub(r"\$(\w+)", lambda found: values.get(found[1], ALL), query)

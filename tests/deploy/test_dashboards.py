@@ -1,4 +1,4 @@
-"""deploy/grafana: what can be said of the dashboards without a run."""
+"""deploy/grafana: checks of the dashboards without a running Grafana."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ def variables(path: Path) -> dict[str, dict[str, Any]]:
     return {variable["name"]: variable for variable in document(path)["templating"]["list"]}
 
 
-def test_there_are_three_and_each_has_its_own_address() -> None:
+def test_there_are_three_dashboards_and_each_has_its_own_address() -> None:
     assert [path.stem for path in FILES] == ["rmqd-group", "rmqd-overview", "rmqd-spark"]
     assert [document(path)["uid"] for path in FILES] == [path.stem for path in FILES]
-    assert all(document(path)["id"] is None for path in FILES)  # Grafana gives the number
+    assert all(document(path)["id"] is None for path in FILES)  # Grafana assigns the number
 
 
 @each
-def test_panels_stand_beside_each_other(path: Path) -> None:
-    """Within the 24 columns, and none over another."""
+def test_panels_do_not_overlap(path: Path) -> None:
+    """Panels are also within Grafana's 24 columns."""
     found = panels(path)
     assert len({panel["id"] for panel in found}) == len(found)
     assert len({panel["title"] for panel in found}) == len(found)
@@ -72,7 +72,7 @@ def _overlap(one: Mapping[str, int], other: Mapping[str, int]) -> bool:
 
 
 @each
-def test_every_panel_says_what_it_shows_and_in_which_unit(path: Path) -> None:
+def test_every_panel_has_a_description_and_a_unit(path: Path) -> None:
     for panel in panels(path):
         if panel["type"] != "row":
             assert panel["description"].endswith("."), panel["title"]
@@ -80,7 +80,7 @@ def test_every_panel_says_what_it_shows_and_in_which_unit(path: Path) -> None:
 
 
 @each
-def test_queries_ask_for_metrics_and_labels_that_rmqd_has(path: Path) -> None:
+def test_queries_use_metrics_and_labels_of_rmqd(path: Path) -> None:
     asked = [query for _, query in queries(path)]
     asked += [variable["definition"] for variable in variables(path).values() if variable["type"] == "query"]
     asked += [note["expr"] for note in document(path)["annotations"]["list"] if "expr" in note]
@@ -92,7 +92,7 @@ def test_queries_ask_for_metrics_and_labels_that_rmqd_has(path: Path) -> None:
 
 
 @each
-def test_no_data_source_is_fixed_and_no_variable_unknown(path: Path) -> None:
+def test_the_data_source_is_a_variable_and_all_variables_are_known(path: Path) -> None:
     known = variables(path)
     assert known["datasource"]["type"] == "datasource"
     text = path.read_text()

@@ -1,4 +1,4 @@
-"""deploy/prometheus: the rules ask for what rmqd has, and lead to the runbook."""
+"""deploy/prometheus: the rules use metrics of rmqd and link to the runbook."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def family(name: str) -> str:
 
 
 def rules(text: str = "") -> list[dict[str, Any]]:
-    """Each rule of a file; of the shipped one unless a text is given."""
+    """Each rule of this text, or of the shipped file."""
     return [rule for group in yaml.safe_load(text or RULES.read_text())["groups"] for rule in group["rules"]]
 
 
-def test_every_rule_asks_for_metrics_and_labels_that_rmqd_has() -> None:
+def test_every_rule_uses_metrics_and_labels_of_rmqd() -> None:
     labels = {name: {*spec.labels, "instance", "job"} for name, spec in CATALOGUE.items()}
     for rule in rules():
         asked = {family(name) for name in re.findall(r"\brmqd_\w+", rule["expr"])}
@@ -41,7 +41,7 @@ def test_every_rule_has_a_test_in_which_it_fires() -> None:
     assert {case["alertname"] for case in cases if case["exp_alerts"]} == {rule["alert"] for rule in rules()}
 
 
-def test_every_page_tells_a_person_what_it_is_about() -> None:
+def test_every_rule_has_annotations_and_pages_only_after_a_delay() -> None:
     for rule in rules():
         assert rule["labels"]["severity"] in ("page", "ticket")
         assert rule["annotations"].keys() == {"summary", "description", "runbook_url"}
@@ -49,7 +49,7 @@ def test_every_page_tells_a_person_what_it_is_about() -> None:
 
 
 def test_every_rule_leads_to_its_section_of_the_runbook() -> None:
-    """Which has the four parts, and there is none for a rule that is gone."""
+    """The section has four parts. Removed rules have no section."""
     sections = re.split(r"^## (\w+)$", RUNBOOK.read_text(), flags=re.MULTILINE)[1:]
     by_name = dict(zip(sections[::2], sections[1::2], strict=True))
 
@@ -65,7 +65,7 @@ def test_every_rule_leads_to_its_section_of_the_runbook() -> None:
         ], name
 
 
-def test_inhibit_rules_name_alerts_and_labels_that_there_are() -> None:
+def test_inhibit_rules_name_existing_alerts_and_labels() -> None:
     by_name = {rule["alert"]: rule for rule in rules()}
     for one in yaml.safe_load((PROMETHEUS / "alertmanager.yml").read_text())["inhibit_rules"]:
         for matchers in (one["source_matchers"], one["target_matchers"]):

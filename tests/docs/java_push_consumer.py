@@ -1,4 +1,4 @@
-"""The names in java_push_consumer.txt: what RocketMQ's push consumer has, by sections."""
+"""The names of RocketMQ's push consumer in java_push_consumer.txt, by sections."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def tables() -> str:
     rows: dict[str, list[str]] = {prefix: [] for prefix in SECTIONS}
     schema = config_schema()
     for prefix, key, description in _keys(schema, schema, ""):
-        if prefix not in rows:  # the client of another cluster, which is as the first one's
+        if prefix not in rows:  # the client settings of other clusters are the same
             continue
         rows[prefix].append(f"| `{key}` | {_default(description)} | {_meaning(prefix, key, description)} |")
     return "\n".join(
@@ -75,7 +75,7 @@ def _required_of_groups(schema: dict[str, Any], prefix: str) -> list[str]:
 
 
 def _inside(description: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The sections that a key holds, with what stands between the key and theirs."""
+    """The sections inside a key, each with the suffix of its path: none, .NAME or []."""
     forms = [(description, ""), *((form, "") for form in description.get("anyOf", []))]
     forms.append((description.get("additionalProperties", {}), ".NAME"))
     forms.append((description.get("items", {}), "[]"))

@@ -1,4 +1,4 @@
-"""README and docs/ say what is true: examples run, tables list what there is, links lead somewhere."""
+"""Checks of README and docs/: examples run, tables are complete, links are valid."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.docs.key_tables import PAGE, with_tables
 from tests.handlers.messages import make_batch, make_message
 
 TOP = PAGE.parent.parent
-TABLES = set("rmqd_batches rmqd_claims rmqd_handled rmqd_offsets rmqd_order_kinds".split())  # that rmqd makes
+TABLES = set("rmqd_batches rmqd_claims rmqd_handled rmqd_offsets rmqd_order_kinds".split())  # created by rmqd
 SHIPPED: dict[str, str] = {
     name: target
     for folder in (TOP, TOP / "handlers")
@@ -71,7 +71,7 @@ def blocks(language: str) -> dict[str, str]:
 
 
 def failing(cases: Iterable[str], check: Callable[[str], None]) -> list[str]:
-    """Check each case, and return what is wrong with those that fail."""
+    """Check each case, and return the errors of the cases that fail."""
     found = []
     for case in cases:
         try:
@@ -82,7 +82,7 @@ def failing(cases: Iterable[str], check: Callable[[str], None]) -> list[str]:
 
 
 def table(page: Path, heading: str) -> list[list[str]]:
-    """The rows of the first table below a heading, cell by cell, the header left out."""
+    """The rows of the first table below a heading, cell by cell, without the header."""
     section = page.read_text().split(f"\n{heading}\n", 1)[1]
     lines = re.search(r"(?:^\|.*\n)+", section, re.MULTILINE)
     assert lines is not None, f"no table below {heading}"
@@ -97,7 +97,7 @@ def run_block(text: str, name: str) -> types.ModuleType:
     return module
 
 
-def test_the_tables_of_keys_are_the_schemas() -> None:
+def test_the_key_tables_equal_the_schema() -> None:
     page = PAGE.read_text()
 
     assert page == with_tables(page), "run: .venv/bin/python -m tests.docs.key_tables"
@@ -120,7 +120,7 @@ def test_every_configuration_in_the_docs_is_valid(tmp_path: Path) -> None:
     assert failing(texts, check) == []
 
 
-def test_every_handler_in_the_docs_is_one() -> None:
+def test_every_handler_example_in_the_docs_defines_one_handler() -> None:
     others = re.compile(
         r"client_ids|call_next|SyncPullConsumer|os.environ\[.* = |def (before_batch|test_|take|make_store)"
     )
@@ -134,7 +134,7 @@ def test_every_handler_in_the_docs_is_one() -> None:
     assert failing(texts, check) == []
 
 
-def test_every_hook_in_the_docs_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_hook_example_in_the_docs_works(capsys: pytest.CaptureFixture[str]) -> None:
     texts = {place: text for place, text in blocks("python").items() if "def before_batch" in text}
 
     def check(place: str) -> None:
@@ -170,7 +170,7 @@ def test_every_strategy_in_the_docs_gives_each_queue_to_one_member() -> None:
     assert failing(texts, check) == []
 
 
-def test_the_readmes_handler_does_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_readmes_handler_sends_mail_and_dead_letters_invalid_json(capsys: pytest.CaptureFixture[str]) -> None:
     (code, *_) = re.findall(r"^```python\n(.*?)^```", (TOP / "README.md").read_text(), re.DOTALL | re.MULTILINE)
     batch = make_batch(make_message(b'{"customer": "ada"}', keys="order-1"), make_message(b"oops", keys="order-2"))
 
@@ -184,7 +184,7 @@ def test_the_readmes_handler_does_what_it_says(capsys: pytest.CaptureFixture[str
     )
 
 
-def test_the_keys_that_a_reload_changes_while_a_group_runs_are_listed() -> None:
+def test_the_keys_that_a_reload_changes_without_a_rebalance_are_listed() -> None:
     section = PAGE.read_text().split("\n## What a reload changes\n")[1].split("\n## ")[0]
     listed = section.split("without a rebalance:\n")[1].split("\nA group with any other change")[0]
 
@@ -202,11 +202,11 @@ def test_the_readme_names_each_command_of_two_words() -> None:
     rows = {row[0].strip("`").removeprefix("rmqd "): row[1] for row in table(TOP / "README.md", "## Commands")}
     pairs = [words.split() for words in COMMANDS if " " in words]
     missing = [f"rmqd {first} {second}" for first, second in pairs if not re.search(rf"`{second}\b", rows[first])]
-    assert missing == [], "name them in the README's rows of their first words"
+    assert missing == [], "name each command in the README's row of its first word"
 
 
-def test_the_pages_name_commands_and_options_that_there_are() -> None:
-    """In code between words, and in blocks of a shell: these are not run, because they need a cluster or a person."""
+def test_commands_and_options_in_the_docs_exist() -> None:
+    """Covers inline code and shell blocks. Shell blocks are not run, because they need a cluster or a person."""
     everything = command_line()
     shell = re.compile(r"^```(?:sh|console)\n(.*?)^```", re.DOTALL | re.MULTILINE)
     lines = {}
@@ -299,8 +299,7 @@ def test_metrics_that_the_docs_name_exist() -> None:
     assert {(page, name) for page, name in named if name not in known} == set()
 
 
-def test_links_lead_somewhere() -> None:
-    """To a file that is there, and to a heading of a page."""
+def test_links_lead_to_existing_files_and_headings() -> None:
     broken = []
     for page in PAGES:
         for link in re.findall(r"\]\(([^)]+)\)", page.read_text()):
@@ -312,7 +311,7 @@ def test_links_lead_somewhere() -> None:
 
 
 def test_pages_that_messages_name_exist() -> None:
-    """`rmqd --help` names their folder, also where a wheel brought them."""
+    """`rmqd --help` names their folder, also if rmqd was installed from a wheel."""
     folders = (TOP / "rmqd", TOP / "handlers")
     sources = [path.read_text() for folder in folders for path in folder.rglob("*.py")]
     named = {page for source in sources for page in re.findall(r"docs/[\w/-]+\.md", source)}
@@ -322,7 +321,7 @@ def test_pages_that_messages_name_exist() -> None:
 
 
 def test_the_documentation_stays_short() -> None:
-    """`cat docs/*.md | wc -w`: a longer documentation is read by fewer. Say a fact once, and link to it."""
+    """The limit is for `cat docs/*.md | wc -w`. State each fact once, and link to it."""
     words = {page.name: len(page.read_text().split()) for page in (TOP / "docs").glob("*.md")}
 
     assert sum(words.values()) <= 70_000, sorted(words.items(), key=lambda item: -item[1])[:10]
@@ -334,7 +333,7 @@ def headings(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def test_what_the_pages_for_developers_name_is_in_the_code() -> None:
+def test_names_in_the_developer_pages_exist_in_the_code() -> None:
     modules = [*(TOP / "rmqd").rglob("*.py"), TOP / "tests" / "test_architecture.py"]
     source = "".join(path.read_text() for path in modules)
     unknown = []
@@ -343,12 +342,12 @@ def test_what_the_pages_for_developers_name_is_in_the_code() -> None:
         paths = set(re.findall(r"(?:[a-z_]+/)+[a-z_]+\.py|(?<=`)(?:[a-z_]+/){2,}(?=`)", text))
         names = set(re.findall(r"`(?:batch\.)?([A-Za-z]+)(?:\.([a-z_]+))?(?:\(\))?`", text))
         unknown += [(page, path) for path in paths if not ((TOP / "rmqd" / path).exists() or (TOP / path).exists())]
-        if page != "CONTRIBUTING.md":  # it names commands and what an author writes
+        if page != "CONTRIBUTING.md":  # it also names commands and an author's code
             unknown += [(page, name) for pair in names for name in pair if name not in source]
     assert unknown == []
 
 
-def test_the_sample_configuration_is_the_one_that_is_promised() -> None:
+def test_the_sample_configuration_is_short_and_has_groups() -> None:
     sample = TOP / "config" / "rmqd.yaml"
     lines = [line for line in sample.read_text().splitlines() if line.strip() and not line.startswith("#")]
 
@@ -356,7 +355,7 @@ def test_the_sample_configuration_is_the_one_that_is_promised() -> None:
     assert yaml.safe_load(sample.read_text())["groups"]
 
 
-def test_the_public_api_is_what_the_docs_say() -> None:
+def test_the_docs_list_the_public_api() -> None:
     import rmqd
 
     sentence = re.search(r"`from rmqd import (.*?)`", (TOP / "docs" / "handlers.md").read_text(), re.DOTALL)

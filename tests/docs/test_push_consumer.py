@@ -73,7 +73,7 @@ def test_every_setting_and_constant_of_java_is_known_in_a_configuration() -> Non
 
 
 def is_key(name: str) -> bool:
-    """A key of a group or of the file, and the value beside it."""
+    """Whether the name is a key of a group or of the root, optionally with one of its values."""
     key, _, value = name.partition(": ")
     for section in ((), ("groups", "NAME")):
         path = (*section, *key.split("."))
@@ -95,7 +95,7 @@ def is_command(name: str) -> bool:
 
 
 def is_in_class(classes: dict[str, str], name: str) -> bool:
-    """A class, a member of one, or a name of the public API."""
+    """Whether the name is a class, a member of a class, or a name of the public API."""
     first, _, member = name.partition(".")
     text = classes.get("Batch" if first == "batch" else first)
     return member in rmqd.__all__ if first == "rmqd" else bool(text and re.search(rf"\b{member}\b", text))

@@ -42,7 +42,7 @@ LAYOUT = '{"partition_by": ["topic"], "columns": {"id": "bigint", "topic": "stri
     [(ManifestEntry, ENTRY), (BatchManifest, MANIFEST), (CompactionPlan, PLAN), (Layout, LAYOUT)],
     ids=lambda one: getattr(one, "__name__", ""),
 )
-def test_what_0_1_0_wrote_is_read_and_written_alike(kind: type, text: str) -> None:
+def test_files_of_0_1_0_are_read_and_written_without_a_change(kind: type, text: str) -> None:
     assert json.loads(encode(decode(kind, text.encode(), "it"))) == json.loads(text)
 
 
@@ -53,7 +53,7 @@ def test_an_entry_without_the_oldest_time_is_read() -> None:
 
 
 def test_an_entry_of_a_compacted_file_keeps_the_store_times_of_each_run() -> None:
-    """Else a recreated topic's message between two files would count as listed."""
+    """Otherwise, a recreated topic's message between two files would count as listed."""
     first = decode(ManifestEntry, ENTRY.encode(), "it")
     second = replace(first, offsets=((4, 5), (7, 7)), rows=3, oldest_store_timestamp=1767225700000)
     once = merge_entries([first, second], "there", 9)

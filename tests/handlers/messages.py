@@ -1,4 +1,4 @@
-"""Messages and batches for the tests of our handlers: always the same, so that what is written of them is too."""
+"""Messages and batches with constant fields, so that tests of handlers can compare the written values."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def orders(*documents: object) -> Batch:
 
 
 def decided(batch: Batch) -> dict[int, tuple[str, str]]:
-    """What became of which message, with the reason."""
+    """The outcome of each message and its reason, by index in the batch."""
     return {place: (one.outcome.value, one.reason) for place, one in batch.decisions().items()}
 
 
 def meant(error: BaseException) -> str:
-    """What becomes of messages for which a handler raised this: "again" if they wait, and no attempt counts."""
+    """The outcome of a message if its handler raises this: "again" if it waits and no attempt is counted."""
     return decision_for_error(error).outcome.value

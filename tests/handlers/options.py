@@ -10,14 +10,16 @@ from pydantic import BaseModel, ValidationError
 
 
 def not_refused(model: type[BaseModel], wrong: Iterable[dict[str, Any]], **given: object) -> list[dict[str, Any]]:
-    """The options that the model accepts beside `given`."""
+    """Return the wrong options that the model accepts together with `given`."""
     return [options for options in wrong if _refusal(model, {**given, **options}) is None]
 
 
 def refused_otherwise(
     model: type[BaseModel], wrong: Iterable[tuple[dict[str, Any], str]], **given: object
 ) -> list[tuple[dict[str, Any], str, str | None]]:
-    """The options that the model refuses without the expected words, or not at all; with those words and its own."""
+    """Return the options that are accepted, or whose error lacks the expected words, with the expected and the real
+    text.
+    """
     refusals = ((options, words, _refusal(model, {**given, **options})) for options, words in wrong)
     return [(options, words, told) for options, words, told in refusals if told is None or not re.search(words, told)]
 

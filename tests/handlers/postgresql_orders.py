@@ -1,4 +1,4 @@
-"""What tests of the handler `postgresql` share: how it is started."""
+"""The running handler `postgresql` for tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.handlers.sql_orders import COLUMNS
 
 @asynccontextmanager
 async def started(url: str, **options: object) -> AsyncIterator[PostgreSql]:
-    """The handler, of the table orders if nothing else is said, from its start to its end."""
+    """Run the handler, by default for the table orders."""
     given = {"url": url, "table": "orders", "columns": COLUMNS, **options}
     handler = PostgreSql(PostgreSql.Options.model_validate(given))
     await handler.start()

@@ -1,4 +1,4 @@
-"""What tests of the handler `sql` share: its table, batches of orders, and the databases by name."""
+"""Tables, databases and the running handler for tests of `sql`."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ SQLITE: Final = pytest.mark.parametrize("shop", ["sqlite"], indirect=True)
 
 
 def made(shop: Shop, **options: object) -> Sql:
-    """The handler, of the table orders if nothing else is said."""
+    """The handler, by default for the table orders."""
     given = {"url": shop.url, "table": "orders", "columns": COLUMNS, **options}
     return Sql(Sql.Options.model_validate(given))
 
 
 @asynccontextmanager
 async def started(shop: Shop, **options: object) -> AsyncIterator[Sql]:
-    """As `made`, from its start to its end."""
+    """Run the handler that `made` returns."""
     handler = made(shop, **options)
     await handler.start()
     try:
@@ -50,7 +50,7 @@ async def started(shop: Shop, **options: object) -> AsyncIterator[Sql]:
 
 
 async def check_a_killed_server_is_waited_for(shop: Shop, *, once: bool) -> None:
-    """Write before, while and after the server is killed and started again: each message has one row."""
+    """Write before and while the server is killed and restarted: each message has one row."""
     shop.query(LOOSE if once else ORDERS)
     assert shop.server is not None
     async with started(shop, key=[] if once else ["id"], once=once, max_connections=3) as handler:

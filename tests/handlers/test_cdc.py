@@ -1,4 +1,4 @@
-"""`cdc`: what messages of Canal and Debezium say of rows, message by message."""
+"""`cdc`: row changes read from messages of Canal and Debezium."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def decoder(**options: Any) -> ChangeDecoder:
     given = {**GIVEN, **options}
     made: ChangeDecoder = pickle.loads(
         pickle.dumps(ChangeDecoder(Options.model_validate(given)))
-    )  # as executors have it
+    )  # pickled, as for executors
     return made
 
 
@@ -67,8 +67,8 @@ NO_COLUMN_HOLDS = {
 
 
 @pytest.mark.parametrize(("message", "reason"), NO_COLUMN_HOLDS.values(), ids=NO_COLUMN_HOLDS)
-def test_a_value_that_no_column_holds_is_a_bad_message(message: dict[str, Any], reason: str) -> None:
-    """Found before Arrow refuses the column, and with it the batch's other messages."""
+def test_a_value_that_fits_no_column_makes_the_message_invalid(message: dict[str, Any], reason: str) -> None:
+    """Later, Arrow would refuse the whole column, and with it the batch's other messages."""
     options = DEBEZIUM if "op" in message else {}
     assert re.search(reason, decoder(**options).reason(json.dumps(message).encode()))
 
@@ -76,7 +76,7 @@ def test_a_value_that_no_column_holds_is_a_bad_message(message: dict[str, Any], 
 # --- Canal
 
 
-def test_canals_texts_become_values_of_the_columns() -> None:
+def test_canal_texts_are_converted_to_the_types_of_the_columns() -> None:
     row = {
         "id": "7", "name": "käuflich", "amount": "12.50", "paid": "1", "day": "2026-03-01", "share": "0.25",
         "at": "2026-03-01 10:00:00", "raw": "\x00ÿ", "more": "of no column",
@@ -91,8 +91,8 @@ def test_canals_texts_become_values_of_the_columns() -> None:
     ]
 
 
-def test_each_row_of_an_event_has_its_place() -> None:
-    """A new key is a deletion of the former one just before; keys may be handed on from row to row."""
+def test_each_row_of_an_event_has_its_own_order() -> None:
+    """If a key changes, the old key is deleted just before. The old key of one row may be the new key of another."""
     message = canal("UPDATE", {"id": "3"}, {"id": "2"}, {"id": "9"}, old=[{"id": "2"}, {"id": "1"}, {"name": "x"}])
     assert [(row["id"], deleted, order) for row, deleted, order in changes(message)] == [
         (2, True, [TIME_MS, 7, 0]),
@@ -110,8 +110,8 @@ def test_each_row_of_an_event_has_its_place() -> None:
 # --- Debezium
 
 
-def test_debeziums_values_by_its_schema() -> None:
-    """Days, fractions of seconds, and decimals as the bytes of a whole number."""
+def test_debezium_values_are_decoded_by_their_schema() -> None:
+    """Days, microseconds, and decimals that are the bytes of a whole number."""
     columns = [
         {"field": "id", "type": "int64"},
         {"field": "amount", "type": "bytes", "name": "org.apache.kafka.connect.data.Decimal",
@@ -133,8 +133,8 @@ def test_debeziums_values_by_its_schema() -> None:
     assert changes(message, **DEBEZIUM) == [(made, False, [TIME_MS, 7, 1])]
 
 
-def test_each_op_of_debezium() -> None:
-    """What a snapshot reads is before all changes, and in its order; a tombstone says nothing more."""
+def test_each_debezium_operation() -> None:
+    """Snapshot rows come before all changes, in their own order. A tombstone changes nothing."""
     found = [
         changes(message, **DEBEZIUM)
         for message in (

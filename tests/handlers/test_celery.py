@@ -1,4 +1,4 @@
-"""`celery`: tasks that Celery's own worker runs, known by their ids, and nothing lost while the broker is away."""
+"""`celery`: tasks with the ids of messages, run by Celery's own worker."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ async def started(server: RedisServer, **options: object) -> AsyncIterator[Celer
 
 
 def queued(client: Any, queue: str = "orders") -> list[tuple[str, Any]]:
-    """The id and the arguments of each task that waits, the oldest first."""
+    """The id and the arguments of each waiting task, oldest first."""
     found = [json.loads(element) for element in reversed(client.lrange(queue, 0, -1))]
     return [(one["headers"]["id"], one["headers"]["argsrepr"]) for one in found]
 
 
-async def test_a_worker_runs_what_a_message_is(redis_server: RedisServer, redis_client: Any) -> None:
+async def test_a_worker_runs_the_task_of_a_message(redis_server: RedisServer, redis_client: Any) -> None:
     body = '{"id": 7, "cents": 1.10, "lines": [{"sku": "ü-1", "n": 0.5}], "none": null}'.encode()
     message = make_message(body, keys="order-7", properties={"colour": "grün"})
     kwargs = {"order": "$", "colour": "properties.colour", "missing": "$.no.such"}

@@ -1,4 +1,4 @@
-"""Decimals of columns are exact, or none: nothing is rounded, with as many digits as a column may have."""
+"""Decimals fit a column exactly or are None: they are never rounded, up to a column's maximum of 38 digits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rmqd_handlers.message_values import of_unscaled, with_scale
 NINES = "9" * 20 + "." + "9" * 18
 
 
-def test_what_fits_has_the_digits_of_its_column() -> None:
+def test_a_decimal_that_fits_has_the_scale_of_its_column() -> None:
     expected = {
         ("1.5", 4, 2): "1.50",
         ("1.5000000", 4, 2): "1.50",
@@ -24,7 +24,7 @@ def test_what_fits_has_the_digits_of_its_column() -> None:
     assert {case: str(with_scale(Decimal(case[0]), *case[1:])) for case in expected} == expected
 
 
-def test_what_has_other_digits_is_none() -> None:
+def test_a_decimal_that_does_not_fit_is_none() -> None:
     cases = [
         *(("1.005", 4, 2), ("100", 4, 2), ("1", 2, 2), ("NaN", 4, 2), ("sNaN", 4, 2), ("Infinity", 4, 2)),
         *((f"1{NINES}", 38, 18), (f"{NINES}1", 38, 18), ("1e-999999", 38, 18), ("1e999999", 38, 18)),
@@ -32,7 +32,7 @@ def test_what_has_other_digits_is_none() -> None:
     assert [case for case in cases if with_scale(Decimal(case[0]), *case[1:]) is not None] == []
 
 
-def test_a_whole_number_and_its_scale() -> None:
+def test_a_whole_number_and_a_scale_make_a_decimal() -> None:
     expected = {(-1250, 2): "-12.50", (7, 0): "7", (7, 3): "0.007", (7, -2): "700"}
     assert {case: of_unscaled(*case) for case in expected} == {case: Decimal(made) for case, made in expected.items()}
 

@@ -1,4 +1,4 @@
-"""`exec`: the command's exit status decides, and nothing of it outlives its batch."""
+"""`exec`: the input, the environment and the exit status of commands."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def shell(script: str, **options: object) -> Exec:
 
 
 async def time_out(handler: Exec, pids: Path) -> list[str]:
-    """Cancel the handler once its command has written its processes' ids, as the engine does at consume_timeout."""
+    """Cancel the handler once its command has written its process ids, as the engine does at consume_timeout."""
     task = asyncio.create_task(handle(handler))
     await asyncio.to_thread(wait_until, lambda: pids.exists() and pids.read_text().endswith("\n"), "the command began")
     task.cancel()
@@ -50,8 +50,8 @@ async def time_out(handler: Exec, pids: Path) -> list[str]:
 
 
 def assert_dies(*pids: str) -> None:
-    """The processes are gone, or go within a moment: the kernel takes some time over a SIGKILL."""
-    wait_until(lambda: not any(map(is_alive, pids)), f"{pids} are gone")
+    """Wait until the processes have ended: the kernel takes some time for a SIGKILL."""
+    wait_until(lambda: not any(map(is_alive, pids)), f"{pids} have ended")
 
 
 def is_alive(pid: str) -> bool:
@@ -73,7 +73,7 @@ def test_status_75_asks_for_a_retry(run: Callable[[Any], Any]) -> None:
         run(handle(shell("exit 75")))
 
 
-def test_status_65_dead_letters_with_what_the_command_said(run: Callable[[Any], Any]) -> None:
+def test_status_65_dead_letters_with_the_commands_output(run: Callable[[Any], Any]) -> None:
     with pytest.raises(DeadLetter, match="status 65: no such customer"):
         run(handle(shell("echo no such customer >&2; exit 65")))
 
@@ -84,7 +84,7 @@ def test_any_other_status_is_a_failure_with_the_end_of_the_output(run: Callable[
     assert len(str(failure.value)) < 3000
 
 
-def test_a_program_that_is_missing_fails_the_start() -> None:
+def test_a_missing_program_fails_the_start() -> None:
     with pytest.raises(FileNotFoundError, match="no-such-program"):
         make_exec("no-such-program")
 
@@ -98,7 +98,7 @@ def test_wrong_options_are_refused() -> None:
 def test_a_command_does_not_get_the_daemons_secrets(
     run: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """But for those that are named for it."""
+    """Except the secrets that `pass_env` names."""
     for name in ("RMQD_SECRET_KEY", "RMQD_ACCESS_KEY", "DB_PASSWORD", "GITHUB_TOKEN", "PLAIN"):
         monkeypatch.setenv(name, "value")
     command = ["sh", "-c", f"env > {tmp_path}/seen"]

@@ -1,4 +1,4 @@
-"""A library that is not installed: the handler is listed and checked all the same; its start says what to install."""
+"""A handler whose library is not installed is listed and checked anyway; its start names the extra to install."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`jsonl`: what is acknowledged is on the disk, whole lines only, whatever happens in between."""
+"""`jsonl`: acknowledged messages are on the disk, and the file has only complete lines."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def all_files(path: Path) -> list[Path]:
 
 @contextmanager
 def disk_full_after(size_bytes: int) -> Iterator[None]:
-    """The kernel writes a file up to this size and then fails, as it does on a full disk."""
+    """Let writes beyond this file size fail, as on a full disk."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, limits[1]))
     try:
@@ -52,7 +52,7 @@ def test_batches_are_appended_in_order(tmp_path: Path) -> None:
 
     handler.handle(batch_of("1", "2"))
     handler.handle(batch_of("3"))
-    assert bodies_in(path) == ["1", "2", "3"]  # before stop: acknowledged is written
+    assert bodies_in(path) == ["1", "2", "3"]  # before stop: acknowledged messages are written
 
     handler.stop()
     make_handler(path).handle(batch_of("4"))
@@ -75,7 +75,7 @@ def test_a_batch_is_on_the_disk_before_it_is_acknowledged(tmp_path: Path, monkey
     assert synced[-1] == path.stat().st_size > 0
 
 
-def test_a_batch_that_fails_in_the_middle_leaves_nothing_and_can_be_retried(tmp_path: Path) -> None:
+def test_a_batch_that_fails_halfway_leaves_no_lines_and_can_be_retried(tmp_path: Path) -> None:
     path = tmp_path / "orders.jsonl"
     handler = make_handler(path)
     handler.handle(batch_of("before"))
@@ -90,7 +90,7 @@ def test_a_batch_that_fails_in_the_middle_leaves_nothing_and_can_be_retried(tmp_
     assert bodies_in(path) == ["before", "x" * 50, "y" * 5000]
 
 
-def test_what_a_killed_writer_left_unfinished_is_cut_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_incomplete_line_of_a_killed_writer_is_cut_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "orders.jsonl"
     path.write_text('{"body": "whole"}\n{"body": "torn' + "n" * 100_000)
 

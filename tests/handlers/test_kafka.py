@@ -1,4 +1,4 @@
-"""`kafka`: records as the messages have them, on the mock broker of librdkafka. tests/nightly has a real Kafka."""
+"""`kafka`: records of messages, on the mock broker of librdkafka. tests/nightly has a real Kafka."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_records_of_one_key_are_in_one_partition_in_their_order(kafka: Bro
         assert len(found) == 100
 
 
-async def test_a_setting_that_the_client_does_not_know_fails_the_start(kafka: Broker) -> None:
+async def test_an_unknown_client_setting_fails_the_start(kafka: Broker) -> None:
     with pytest.raises(KafkaException, match=r"no\.such\.setting"):
         async with started(kafka, "orders", client={"no.such.setting": True}):
             pass

@@ -33,7 +33,7 @@ def test_the_body_is_written_on_request_up_to_the_limit(caplog: pytest.LogCaptur
     assert (vars(record)["body"], vars(record)["body_bytes"], record.levelname) == ("0123", 10, "WARNING")
 
 
-def test_a_body_that_is_no_text_is_written_escaped(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_body_that_is_not_text_is_written_escaped(caplog: pytest.LogCaptureFixture) -> None:
     (record,) = handled(caplog, b"\xffok", body="always")
 
     assert vars(record)["body"] == "\\xffok"

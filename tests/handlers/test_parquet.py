@@ -1,4 +1,4 @@
-"""`parquet`: files that are whole and listed before their messages are acknowledged, and no message listed twice."""
+"""`parquet`: files are complete and listed before their messages are acknowledged, and each message is listed once."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def entries(path: Path) -> list[dict[str, Any]]:
 
 
 def listed(path: Path, column: str = "queue_offset") -> list[Any]:
-    """The values of a column, in the files that the manifest has."""
+    """The values of a column in the files of the manifest."""
     return [value for one in entries(path) for value in pq.ParquetFile(path / one["file"]).read()[column].to_pylist()]
 
 
-async def test_rows_have_what_the_archive_has_in_folders_by_date_and_topic(tmp_path: Path) -> None:
+async def test_rows_have_the_archive_columns_in_folders_by_date_and_topic(tmp_path: Path) -> None:
     message = make_message(b"\xff\x00", keys="k", tags="paid", queue_offset=7, properties={"colour": "blue"})
     async with started(tmp_path) as handler:
         await handler.handle(make_batch(message))
@@ -76,7 +76,7 @@ async def test_rows_have_what_the_archive_has_in_folders_by_date_and_topic(tmp_p
     assert set(DEFAULT_COLUMNS) - {"store_size"} == {*schema.names, "topic"}
 
 
-async def test_the_example_of_the_page_reads_the_files_of_the_manifest(tmp_path: Path) -> None:
+async def test_the_example_of_the_docs_reads_the_files_of_the_manifest(tmp_path: Path) -> None:
     async with started(tmp_path) as handler:
         await handler.handle(batch_of(1, 2, 3))
     (tmp_path / "date=2026-01-01" / "topic=orders" / "not-listed.parquet").write_text("of a process that was killed")
@@ -88,7 +88,7 @@ async def test_the_example_of_the_page_reads_the_files_of_the_manifest(tmp_path:
     assert found["orders"].to_table()["topic"].to_pylist() == ["orders"] * 3
 
 
-async def test_columns_get_what_their_expressions_name_as_their_types_say(tmp_path: Path) -> None:
+async def test_columns_get_the_values_of_their_expressions_in_their_types(tmp_path: Path) -> None:
     document = (
         '{"id": "ü", "n": 12, "amount": 1.50, "paid": true, "at": "2026-03-01T12:00:00+02:00", "day": "2026-03-01"}'
     )
@@ -123,7 +123,7 @@ async def test_columns_get_what_their_expressions_name_as_their_types_say(tmp_pa
     }
 
 
-async def test_calls_of_a_queue_share_a_file_until_its_time_is_over(tmp_path: Path) -> None:
+async def test_calls_of_a_queue_share_a_file_until_roll_after(tmp_path: Path) -> None:
     async with started(tmp_path, roll_after="300ms") as handler:
         calls = [asyncio.create_task(handler.handle(batch_of(at, at + 1))) for at in (0, 2, 4)]
         await asyncio.gather(*calls)
@@ -131,21 +131,21 @@ async def test_calls_of_a_queue_share_a_file_until_its_time_is_over(tmp_path: Pa
     assert [one["offsets"] for one in entries(tmp_path)] == [[[0, 5]]]
 
 
-async def test_what_the_manifest_has_is_not_written_again(tmp_path: Path) -> None:
-    """After a crash before the commit: another process gets the same messages, in other batches."""
+async def test_messages_in_the_manifest_are_not_written_again(tmp_path: Path) -> None:
+    """After a crash before the commit, another process gets the same messages in other batches."""
     async with started(tmp_path) as handler:
         await handler.handle(batch_of(*range(10)))
     async with started(tmp_path) as handler:
         batch = batch_of(*range(5, 15))
         await handler.handle(batch)
-        await handler.handle(batch_of(*range(3)))  # further back, as an operator's reset has it
+        await handler.handle(batch_of(*range(3)))  # further back, as after an operator's reset
 
     assert sorted(listed(tmp_path)) == list(range(15))
-    assert batch.decisions() == {}  # all of it is acknowledged
+    assert batch.decisions() == {}  # all messages are acknowledged
 
 
 def stored(stored_ms: int, *offsets: int) -> Batch:
-    """Messages that a broker stored one after the other, from a time on."""
+    """Messages that a broker stored one millisecond after the other, from `stored_ms` on."""
     messages = (
         testing.make_message(b"x", queue_offset=at, store_timestamp=stored_ms + number)
         for number, at in enumerate(offsets)

@@ -1,4 +1,4 @@
-"""`postgresql`: rows as the messages have them, each key once, and nothing lost while the database is away."""
+"""`postgresql`: a row for each key, and no message lost while the database is unavailable."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def query(postgresql: PostgresqlServer, database: str) -> Query:
     return lambda statement, *parameters: postgresql.execute(database, statement, parameters)
 
 
-async def test_columns_get_what_their_expressions_name(database: str, query: Query) -> None:
+async def test_columns_get_the_values_of_their_expressions(database: str, query: Query) -> None:
     query(
         "CREATE TABLE everything (id uuid, amount numeric(12,4), tags text[], whole jsonb, name jsonb, sku text, n int,"
         " raw bytea, body text, msg_id text, colour text, born timestamptz, born_ms bigint, missing int, paid boolean)"
@@ -72,7 +72,7 @@ async def test_columns_get_what_their_expressions_name(database: str, query: Que
 
 
 @pytest.mark.parametrize("mode", ["insert", "copy", "upsert"])
-async def test_a_key_that_comes_again_adds_no_row(database: str, query: Query, mode: str) -> None:
+async def test_a_repeated_key_adds_no_row(database: str, query: Query, mode: str) -> None:
     query(ORDERS)
     async with started(database, mode=mode, key=["id"]) as handler:
         batch = orders({"id": "1", "cents": 1}, {"id": "2", "cents": 2}, {"id": "1", "cents": 3})
@@ -94,7 +94,7 @@ async def test_a_row_is_not_replaced_by_an_older_version(database: str, query: Q
 
 
 @pytest.mark.parametrize("mode", ["insert", "copy", "upsert"])
-async def test_what_can_never_be_a_row_is_a_dead_letter_and_the_rest_is_written(
+async def test_messages_that_cannot_be_rows_are_dead_lettered_and_others_are_written(
     database: str, query: Query, mode: str
 ) -> None:
     query(ORDERS)
@@ -137,9 +137,7 @@ async def check_a_killed_database_is_waited_for(server: PostgresqlServer, url: s
     assert server.execute(url, "SELECT count(*) FROM orders") == [(12,)]
 
 
-async def test_a_database_that_is_killed_and_comes_back_is_waited_for(
-    postgresql: PostgresqlServer, database: str
-) -> None:
+async def test_calls_wait_until_a_killed_database_is_restarted(postgresql: PostgresqlServer, database: str) -> None:
     await check_a_killed_database_is_waited_for(postgresql, database, "insert")
 
 

@@ -1,4 +1,4 @@
-"""The offset store `postgresql`, by the suite for stores of users."""
+"""The offset store `postgresql`, tested with the suite for users' own stores."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TestPostgresql(OffsetStoreSuite):
         return bool((await connection.execute("SELECT FROM effects WHERE name = %s", (name,))).rowcount)
 
 
-def test_it_is_found_by_its_name() -> None:
+def test_the_store_is_found_by_its_entry_point() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "handlers" / "pyproject.toml").read_text())
     [(name, value)] = project["project"]["entry-points"]["rmqd.offset_stores"].items()
     assert EntryPoint(name, value, "rmqd.offset_stores").load() is PostgresqlOffsets

@@ -1,4 +1,4 @@
-"""The line that `jsonl` writes and `exec` passes on."""
+"""The line of a message that `jsonl` writes and `exec` passes to commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_line_holds_the_messages_fields_by_rocketmqs_names() -> None:
     assert record["born_host"] == message.born_host
 
 
-def test_a_body_that_is_no_text_stands_under_a_key_of_its_own() -> None:
+def test_a_body_that_is_not_text_has_the_key_body_base64() -> None:
     record = json.loads(to_json_lines([make_message(b"\xff\x00")]))
 
     assert record["body_base64"] == "/wA="

@@ -1,4 +1,4 @@
-"""`redis`: entries as the messages have them, and nothing lost while Redis is away."""
+"""`redis`: entries of streams and lists, and no message lost while Redis is unavailable."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_a_message_is_an_entry_of_a_stream(redis_server: RedisServer, redi
     }
 
 
-async def test_an_entry_has_the_fields_that_are_named(redis_server: RedisServer, redis_client: Any) -> None:
+async def test_an_entry_has_the_configured_fields(redis_server: RedisServer, redis_client: Any) -> None:
     fields = {"id": "$.id", "cents": "$.cents", "lines": "$.lines", "colour": "properties.colour", "none": "$.none"}
     batch = batch_of(b'{"id": "7", "cents": 1.10, "lines": ["a", 1.50]}', b"no JSON", b'{"other": 1}')
     async with started(redis_server, fields=fields) as handler:
@@ -56,7 +56,7 @@ async def test_an_entry_has_the_fields_that_are_named(redis_server: RedisServer,
     assert "not JSON" in decided(batch)[1][1]
 
 
-async def test_a_message_is_an_element_of_a_list_that_keeps_the_newest(
+async def test_a_message_is_a_list_element_and_max_length_keeps_the_newest(
     redis_server: RedisServer, redis_client: Any
 ) -> None:
     for mode, both, newest in (("list", b"1 2 3", b"2 3"), ("list_left", b"3 2 1", b"3 2")):
@@ -68,7 +68,7 @@ async def test_a_message_is_an_element_of_a_list_that_keeps_the_newest(
 
 
 @pytest.mark.parametrize("mode", ["stream", "list"])
-async def test_a_message_that_comes_again_is_left_out_for_so_long(
+async def test_a_repeated_message_is_skipped_while_it_is_remembered(
     redis_server: RedisServer, redis_client: Any, mode: str
 ) -> None:
     for options, expected in (({"remember": "1h"}, 2), ({}, 6)):
@@ -79,9 +79,7 @@ async def test_a_message_that_comes_again_is_left_out_for_so_long(
         assert (redis_client.xlen("orders") if mode == "stream" else redis_client.llen("orders")) == expected
 
 
-async def test_a_redis_that_is_killed_and_comes_back_is_waited_for(
-    redis_server: RedisServer, redis_client: Any
-) -> None:
+async def test_calls_wait_until_a_killed_redis_is_restarted(redis_server: RedisServer, redis_client: Any) -> None:
     async with started(redis_server, mode="list", remember="1h", max_connections=3) as handler:
         await asyncio.gather(*(handler.handle(batch_of(b"%d" % n, first=n)) for n in range(6)))
         redis_server.kill()
@@ -92,7 +90,7 @@ async def test_a_redis_that_is_killed_and_comes_back_is_waited_for(
     assert sorted(map(int, redis_client.lrange("orders", 0, -1))) == list(range(12))
 
 
-async def test_a_redis_that_is_away_fails_the_start(redis_server: RedisServer) -> None:
+async def test_an_unreachable_redis_fails_the_start(redis_server: RedisServer) -> None:
     with pytest.raises(redis.ConnectionError):
         async with started(redis_server, url="redis://127.0.0.1:1/0"):
             pass

@@ -1,4 +1,4 @@
-"""Rows in the order of their key: the messages' order stays where a database may find two keys equal."""
+"""The order of rows by key. Keys that a database may consider equal keep the messages' order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.handlers.messages import batch_of
 
 
 def order_of(*keys: Any) -> list[Any]:
-    """The keys of messages that come in this order, as they are written."""
+    """The keys in the order of the written rows, for messages in the given order."""
     batch = batch_of(*(b"%d" % place for place in range(len(keys))))
 
     def key(opened: ParsedMessage) -> Any:
@@ -20,7 +20,7 @@ def order_of(*keys: Any) -> list[Any]:
     return [row for _, (row,) in rows_of(batch, {"id": key}, ["id"], "dead_letter")]
 
 
-def test_keys_that_a_database_may_find_equal_keep_the_order_of_the_messages() -> None:
+def test_keys_that_a_database_may_consider_equal_keep_the_order_of_messages() -> None:
     cases: list[tuple[Any, ...]] = [
         *(("abc", "ABC"), ("straße", "STRASSE"), ("é", "E"), ("\uff21", "a"), ("a ", "a"), ("7.0", "7")),
         *(("1e3", "1000"), (Decimal("7.0"), 7, 7.0), (b"a", b"a")),
@@ -29,7 +29,7 @@ def test_keys_that_a_database_may_find_equal_keep_the_order_of_the_messages() ->
     assert [list(map(repr, order_of(*one))) for one in orders] == [list(map(repr, one)) for one in orders]
 
 
-def test_other_keys_are_in_one_order_however_they_come() -> None:
+def test_other_keys_are_sorted_in_any_order_of_messages() -> None:
     cases: list[tuple[Any, ...]] = [
         *(("a", "b"), (2, 10), ("2", "10"), (None, "x"), (10**400, 10**401), ("1e999999", "nan")),
         *((b"a", b"b"), (0.5, 1)),

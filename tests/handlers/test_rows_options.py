@@ -32,7 +32,7 @@ def test_wrong_options_are_refused() -> None:
         assert refused_otherwise(handler.Options, wrong, url=url, table="orders", columns=COLUMNS) == []
 
 
-def test_a_statement_stands_in_place_of_a_table() -> None:
+def test_a_statement_and_a_table_exclude_each_other() -> None:
     wrong: list[tuple[dict[str, object], str]] = [
         ({"table": None}, "expected a table with columns, or a statement"),
         ({"statement": "DELETE FROM a"}, "expected a table with columns, or a statement"),

@@ -1,4 +1,4 @@
-"""`sql`: rows as the messages have them in three databases, each key once, and nothing lost while one is away."""
+"""`sql`: a row for each key in three databases, and no message lost while a database is unavailable."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture(autouse=True)
 def in_group() -> Iterator[None]:
-    """Tests stand where a handler of group `shop` would."""
+    """Run each test in the context of a handler of the group `shop`."""
     token = once_in_group.set(once_for_group("shop"))
     yield
     once_in_group.reset(token)
@@ -45,7 +45,7 @@ TYPES = {
 }
 
 
-async def test_columns_get_what_their_expressions_name(shop: Shop) -> None:
+async def test_columns_get_the_values_of_their_expressions(shop: Shop) -> None:
     query = shop.query
     common = (
         "id varchar(40), n int, msg_id varchar(64), colour varchar(9), born_ms bigint, born {}, missing int, line {}"
@@ -87,7 +87,7 @@ async def test_columns_get_what_their_expressions_name(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("mode", ["insert", "upsert"])
-async def test_a_key_that_comes_again_adds_no_row(shop: Shop, mode: str) -> None:
+async def test_a_repeated_key_adds_no_row(shop: Shop, mode: str) -> None:
     shop.query(ORDERS)
     async with started(shop, mode=mode, key=["id"]) as handler:
         batch = orders({"id": "1", "cents": 1}, {"id": "2", "cents": 2}, {"id": "1", "cents": 3})
@@ -111,7 +111,7 @@ async def test_a_row_is_not_replaced_by_an_older_version(shop: Shop) -> None:
 
 @SQLITE
 def test_a_group_writes_each_message_once(shop: Shop) -> None:
-    """Also those of the batch in which one was refused, and comes again."""
+    """Also the messages of a batch that is retried because one of them was refused."""
     shop.query(LOOSE.replace("bigint", "bigint CHECK (cents >= 0)"))
     options = {"url": shop.url, "table": "orders", "columns": COLUMNS, "once": True, "on_invalid": "retry"}
     with RocketMQ() as running:
@@ -127,5 +127,5 @@ def test_a_group_writes_each_message_once(shop: Shop) -> None:
 
 
 @POSTGRESQL
-async def test_a_database_that_is_killed_and_comes_back_is_waited_for(shop: Shop) -> None:
+async def test_calls_wait_until_a_killed_database_is_restarted(shop: Shop) -> None:
     await check_a_killed_server_is_waited_for(shop, once=True)

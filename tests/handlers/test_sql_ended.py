@@ -1,4 +1,4 @@
-"""`sql`: nothing is acknowledged but what is committed, also where the database ends a transaction by itself."""
+"""`sql`: only committed messages are acknowledged, even if the database itself rolls back a transaction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture(autouse=True)
 def in_group() -> Iterator[None]:
-    """Tests stand where a handler of group `shop` would."""
+    """Run each test in the context of a handler of the group `shop`."""
     token = once_in_group.set(once_for_group("shop"))
     yield
     once_in_group.reset(token)
@@ -25,7 +25,7 @@ def in_group() -> Iterator[None]:
 
 @SQLITE
 @pytest.mark.parametrize("once", [False, True])
-async def test_a_row_that_rolls_back_the_transaction_takes_no_other_along(shop: Shop, once: bool) -> None:
+async def test_a_row_that_rolls_back_the_transaction_loses_no_other_row(shop: Shop, once: bool) -> None:
     shop.query(LOOSE)
     shop.query(
         "CREATE TRIGGER refuse BEFORE INSERT ON orders WHEN NEW.cents > 100 "
@@ -35,7 +35,7 @@ async def test_a_row_that_rolls_back_the_transaction_takes_no_other_along(shop: 
     async with started(shop, once=once) as handler:
         await handler.handle(
             make_batch(make_message(b'{"id": "9", "cents": 1}', queue_offset=9))
-        )  # makes the marks' table
+        )  # creates the table of records
         await handler.handle(batch)
 
     assert {place: outcome for place, (outcome, _) in decided(batch).items()} == {2: "dead_letter", 4: "dead_letter"}

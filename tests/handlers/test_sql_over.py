@@ -1,4 +1,4 @@
-"""`sql`: a call that is over commits nothing, and its statement is cancelled."""
+"""`sql`: a cancelled call commits nothing, and its statement is cancelled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.process
 
 
 @SQLITE
-async def test_a_statement_of_sqlite_that_is_under_way_is_cancelled(shop: Shop) -> None:
+async def test_a_running_statement_of_sqlite_is_cancelled(shop: Shop) -> None:
     shop.query(ORDERS)
     endless = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT :id, count(*) FROM n"
     options: dict[str, object] = {"table": None, "columns": {}, "parameters": {"id": "$.id"}}
@@ -46,7 +46,7 @@ async def test_a_statement_of_sqlite_that_is_under_way_is_cancelled(shop: Shop) 
             assert is_locked()
             cancelled.cancel()
             await asyncio.wait([cancelled])
-            await eventually(lambda: not is_locked(), "it does not write any longer")
+            await eventually(lambda: not is_locked(), "the statement has released the write lock")
 
     assert cancelled.cancelled()
     assert shop.query("SELECT id FROM orders") == []

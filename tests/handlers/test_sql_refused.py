@@ -1,4 +1,4 @@
-"""`sql`: what a database refuses is told without values, and takes nothing along; what does not fit fails the start."""
+"""`sql`: rows that the database refuses are reported without values, and the batch's other rows are written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.process
 
 
 @pytest.mark.parametrize("mode", ["insert", "upsert"])
-async def test_what_can_never_be_a_row_is_a_dead_letter_and_the_rest_is_written(shop: Shop, mode: str) -> None:
+async def test_messages_that_cannot_be_rows_are_dead_lettered_and_others_are_written(shop: Shop, mode: str) -> None:
     shop.query(ORDERS)
     secret = "geheim"
     async with started(shop, mode=mode, key=["id"]) as handler:
@@ -57,7 +57,7 @@ TRIGGERS = {
 
 
 @SQLITE
-async def test_on_invalid_says_what_becomes_of_it(shop: Shop) -> None:
+async def test_on_invalid_decides_about_messages_that_cannot_be_rows(shop: Shop) -> None:
     shop.query(ORDERS)
     for on_invalid, outcome in (("retry", "retry"), ("skip", "ack")):
         shop.query("DELETE FROM orders")

@@ -20,7 +20,7 @@ def test_a_duration() -> None:
         assert {text: parse(text) for text in durations} == pytest.approx(durations)
 
 
-def test_a_size_without_its_unit_is_refused_with_the_units_that_there_are() -> None:
+def test_a_size_without_its_unit_is_refused_with_a_list_of_units() -> None:
     for text in (100, "100", "100MB", "-1KiB", "KiB", "", None, "1.5.5MiB", "1_0MiB"):
         with pytest.raises(ValueError, match="B, KiB, MiB, GiB"):
             parse_size_bytes(text)

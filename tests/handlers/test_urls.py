@@ -12,14 +12,14 @@ OTHERS = {"table": "orders", "columns": {"id": "msg_id"}}
 
 
 def told_of(options: type[BaseModel], url: str) -> str:
-    """What the refusal of a URL says."""
+    """The text of the error about a refused URL."""
     with pytest.raises(ValidationError) as refused:
         options.model_validate({**OTHERS, "url": url})
     (told,) = (error["msg"] for error in refused.value.errors() if error["loc"] == ("url",))
     return str(told)
 
 
-def test_a_password_that_would_be_part_of_the_host_is_told() -> None:
+def test_an_unescaped_at_sign_in_the_password_is_refused() -> None:
     for options in (PostgreSql.Options, Sql.Options):
         told = told_of(options, "postgresql://me:p@ss@db/shop")
         assert "expected %40 for an @ in the user or the password" in told
@@ -28,8 +28,8 @@ def test_a_password_that_would_be_part_of_the_host_is_told() -> None:
             options.model_validate({**OTHERS, "url": url})
 
 
-def test_what_libpq_cannot_read_is_refused_without_a_word_of_it() -> None:
-    """libpq's own error, at the start, has the password."""
+def test_a_url_that_libpq_cannot_read_is_refused_without_its_password() -> None:
+    """libpq's own error, at the start, would contain the password."""
     for url in (
         "postgresql+psycopg://me:secret@db/shop",
         "postgresql+psycopg://me:secret@db/shop?sslmode=require",

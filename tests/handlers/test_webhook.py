@@ -1,4 +1,4 @@
-"""`webhook`: what the server gets, and what becomes of messages whatever the server does."""
+"""`webhook`: requests to the server, and the outcome of messages for each kind of response."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def test_a_cloud_event_in_json(peer: HttpPeer) -> None:
     }
 
 
-async def test_a_call_is_signed_as_standard_webhooks_has_it(peer: HttpPeer) -> None:
+async def test_a_call_is_signed_as_standard_webhooks_specifies(peer: HttpPeer) -> None:
     secret = base64.b64encode(b"k" * 24).decode()
     async with started(peer.url, signing_secret=f"whsec_{secret}") as handler:
         await handler.handle(batch_of(b"body"))
@@ -118,7 +118,7 @@ async def test_a_call_is_signed_as_standard_webhooks_has_it(peer: HttpPeer) -> N
     assert headers["webhook-signature"] == f"v1,{expected}"
 
 
-async def test_a_message_that_the_server_refuses_is_a_dead_letter_and_those_behind_it_go_on(peer: HttpPeer) -> None:
+async def test_a_refused_message_is_dead_lettered_and_later_messages_are_sent(peer: HttpPeer) -> None:
     async with started(peer.url) as handler:
         for code in (400, 413, 415, 422):
             peer.requests.clear()
@@ -132,7 +132,9 @@ async def test_a_message_that_the_server_refuses_is_a_dead_letter_and_those_behi
 
 
 async def retried(answers: list[Answer], *bodies: bytes, **options: object) -> tuple[list[bytes], int]:
-    """The contents and the number of keys that a server got which answered so at first."""
+    """Send to a server whose first responses are `answers`. Returns the received contents and the number of
+    idempotency keys.
+    """
     async with http_peer() as peer:
         peer.answers.extend(answers)
         async with started(peer.url, **options) as handler:
@@ -140,7 +142,7 @@ async def retried(answers: list[Answer], *bodies: bytes, **options: object) -> t
         return peer.contents, len({request.headers["idempotency-key"] for request in peer.requests})
 
 
-async def test_what_may_pass_is_tried_again_in_place() -> None:
+async def test_statuses_that_may_be_temporary_are_retried_in_place() -> None:
     codes = (401, 403, 404, 406, 408, 410, 429, 500, 503)
     found = await asyncio.gather(*(retried([status(code)] * 2, b"1", b"2") for code in codes))
 
@@ -159,14 +161,14 @@ INCOMPLETE = {
 }
 
 
-async def test_a_call_without_a_complete_answer_is_made_again() -> None:
+async def test_a_call_without_a_complete_response_is_repeated() -> None:
     found = await asyncio.gather(*(retried([answer], b"1", timeout="500ms") for answer in INCOMPLETE.values()))
 
     wrong = {name: one for name, one in zip(INCOMPLETE, found, strict=True) if len(one[0]) < 2 or one[1] != 1}
     assert not wrong  # on a busy machine the second call may run out of time too
 
 
-async def test_the_policy_decides_by_status(peer: HttpPeer) -> None:
+async def test_on_status_decides_by_the_status(peer: HttpPeer) -> None:
     peer.answers.extend([status(409), status(404), status(202)])
     batch = batch_of(b"1", b"2", b"3")
     on_status = {409: "ack", "4xx": "dead_letter", "2xx": "dead_letter"}
@@ -176,7 +178,7 @@ async def test_the_policy_decides_by_status(peer: HttpPeer) -> None:
     assert decided(batch) == {0: "ack", 1: "dead_letter", 2: "dead_letter"}
 
 
-async def test_a_server_that_goes_and_comes_back_is_waited_for(peer: HttpPeer) -> None:
+async def test_calls_wait_until_a_killed_server_is_restarted(peer: HttpPeer) -> None:
     async with started(peer.url) as handler:
         await handler.handle(batch_of(b"1"))
         await peer.kill()

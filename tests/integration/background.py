@@ -9,7 +9,7 @@ from typing import Self
 
 
 class Background(ABC):
-    """Runs `work` in a thread; at the end of the block `stop` is set, and the thread waited for."""
+    """Runs `work` in a thread. The end of the block sets `stop` and waits for the thread."""
 
     def __init__(self, name: str) -> None:
         self.stop = threading.Event()
@@ -27,4 +27,4 @@ class Background(ABC):
 
     @abstractmethod
     def work(self) -> None:
-        """What the thread does, until it is through or `stop` is set."""
+        """The work of the thread. It returns at its end, or once `stop` is set."""

@@ -1,4 +1,4 @@
-"""What the tests of the engine at a broker share: looks at the dead letters, and moments for resets."""
+"""Dead letters and times for resets, for tests of the engine at a broker."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def dead_letter_count(cluster: RealCluster, group: str) -> int:
     """How many dead letters a group has."""
     with contextlib.suppress(ClusterError):
         return sum(offsets.stored(cluster, f"%DLQ%{group}").values())
-    return 0  # the topic is made with the first of them
+    return 0  # the topic is created with the first dead letter
 
 
 async def dead_letters(cluster: RealCluster, group: str, count: int) -> list[Handled]:
-    """A group's dead letters, once there are so many."""
+    """A group's dead letters, once there are `count` of them."""
     seen, topic = Seen(), f"%DLQ%{group}"
     await eventually(lambda: dead_letter_count(cluster, group) == count, f"{count} dead letters are stored")
     reader = fresh_name("dead_letters", "group")
@@ -30,14 +30,14 @@ async def dead_letters(cluster: RealCluster, group: str, count: int) -> list[Han
 
 
 def now_ms() -> int:
-    """The time, in a millisecond of its own: what was stored before is before it, what comes now is not."""
+    """The time of a millisecond in which no message is stored: earlier messages are before it, new ones after it."""
     begin = time.time_ns() // 1_000_000
     wait_until(lambda: time.time_ns() // 1_000_000 > begin + 1, "the millisecond is over")
     moment = time.time_ns() // 1_000_000
-    wait_until(lambda: time.time_ns() // 1_000_000 > moment + 1, "that one too")
+    wait_until(lambda: time.time_ns() // 1_000_000 > moment + 1, "the next millisecond is over too")
     return moment
 
 
 def one_in_each_queue(rocketmq: RealCluster) -> int:
-    """RocketMQ 4 may find the message before the one that is looked for, and the last one for a time after it."""
+    """RocketMQ 4 may find the message before the wanted message, and the last message for a time after it."""
     return 8 if rocketmq.spec.version.startswith("4") else 0

@@ -15,13 +15,13 @@ from tests.rocketmq.ledger import FAIL, FINISH, START, Entry
 
 
 class LedgerHandler:
-    """Writes down when it begins and finishes each message, and takes as long as told in between.
+    """Records when it begins and finishes each message, and takes the configured time in between.
 
     The first attempt of each `fail_every`-th key fails, and the rest of the batch with it.
     """
 
     class Options(BaseModel):
-        """`member` is the ledger's name for us; `slow_key` and each `slow_every`-th key (by CRC) take that long."""
+        """`member` is our name in the ledger. `slow_key` and each `slow_every`-th key (by CRC) take `slow_seconds`."""
 
         path: Path
         member: str
@@ -40,13 +40,13 @@ class LedgerHandler:
         self._file = os.open(self._options.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     async def handle(self, batch: Batch) -> None:
-        """Begin, take the time, finish. Raises RuntimeError at a key that is to fail."""
+        """Begin, wait, finish. Raises RuntimeError for a key that should fail."""
         for message in batch:
             self._write(START, message, batch.message_queue.broker_name)
             try:
                 await asyncio.sleep(self._seconds(message.keys or ""))
                 self._fail_if_told(message)
-            except BaseException:  # cut short counts as failed too
+            except BaseException:  # a cancelled call counts as failed too
                 self._write(FAIL, message, batch.message_queue.broker_name)
                 raise
             self._write(FINISH, message, batch.message_queue.broker_name)

@@ -1,4 +1,4 @@
-"""Load: numbered messages sent at a pace from a thread of the test, through whatever happens to the broker."""
+"""Load: numbered messages, sent at a fixed rate by a thread of the test, even while the broker fails."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ RETRY_SECONDS = 0.2
 class Load(Background):
     """Sends messages with the keys m`first` up to m`messages` - 1, in turn to the queues of a topic.
 
-    A key counts as sent once the broker said that it is stored; a send that failed is repeated, so that the topic may
-    hold a key twice where the broker stored it and could not say so. With `path`, each is written down there too.
+    A key counts as sent once the broker confirmed that it is stored. A failed send is repeated, so the topic may hold
+    a key twice if a response was lost. With `path`, each sent key is also written to this file.
     """
 
     def __init__(
@@ -34,9 +34,9 @@ class Load(Background):
         broker: Callable[[], str] | None = None,
         accepted: tuple[int, ...] = rpc.STORED,
     ) -> None:
-        """`broker` gives the address to send to, anew for each connection; else it is the cluster's first master.
+        """`broker` returns the broker's address for each connection; by default, that of the cluster's first master.
 
-        `accepted` are the answers' codes that count as stored.
+        `accepted` are the response codes that count as stored.
         """
         super().__init__(f"load {topic}")
         self.sent: dict[str, tuple[int, int]] = {}
@@ -64,7 +64,7 @@ class Load(Background):
         )
 
     def work(self) -> None:
-        """Send, each message when it is due."""
+        """Send each message when it is due."""
         begin = time.monotonic()
         for number in self._numbers:
             due = begin + (number - self._numbers.start) / self._per_second

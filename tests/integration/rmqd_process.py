@@ -23,7 +23,7 @@ from tests.rocketmq.spec import free_port
 from tests.waiting import wait_until
 
 TOP = Path(__file__).parent.parent.parent
-LINE_LENGTH = 400  # of the log in an error text; a traceback is one line there
+LINE_LENGTH = 400  # the limit for log lines in an error text; a traceback is one log line
 LEDGER_HANDLER = "tests.integration.ledger_handler:LedgerHandler"
 
 
@@ -38,7 +38,7 @@ def ledger_group(topic: str, ledger: Path, member: str, *, concurrency: int = 20
 
 
 class RmqdProcess:
-    """A daemon in a directory of its own; killed at the end of the `with` block if it still runs."""
+    """A daemon in its own directory, killed at the end of the `with` block if it still runs."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class RmqdProcess:
 
     @property
     def running(self) -> bool:
-        """Whether the process lives."""
+        """Whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
     def signal(self, number: signal.Signals) -> None:
@@ -113,26 +113,26 @@ class RmqdProcess:
         self._running().send_signal(number)
 
     def wait(self, timeout_seconds: float = 40) -> int:
-        """Wait for the end; its exit status."""
+        """Wait for the end. Returns the exit status."""
         return self._running().wait(timeout_seconds)
 
     def terminate(self, timeout_seconds: float = 40) -> tuple[int, float]:
-        """SIGTERM and the orderly end: exit status, and the seconds that it took."""
+        """Stop the daemon with SIGTERM. Returns its exit status, and how many seconds the stop took."""
         begin = time.monotonic()
         self.signal(signal.SIGTERM)
         return self.wait(timeout_seconds), time.monotonic() - begin
 
     def kill(self) -> None:
-        """kill -9, workers too."""
+        """Kill the daemon and its worker processes with SIGKILL."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
-    # --- what it says
+    # --- pages, metrics and output
 
     def get(self, path: str) -> tuple[int, bytes]:
-        """Status and body of a GET; (0, b"") where nothing listens yet."""
+        """Status and body of a GET; (0, b"") if the daemon does not listen yet."""
         try:
             with urllib.request.urlopen(f"http://{self.http}{path}", timeout=30) as response:
                 return response.status, response.read()
@@ -143,14 +143,14 @@ class RmqdProcess:
             return 0, b""
 
     def post(self, path: str, timeout_seconds: float = 30) -> dict[str, Any]:
-        """The answer to a POST that must succeed."""
+        """The response to a POST that must succeed."""
         request = urllib.request.Request(f"http://{self.http}{path}", method="POST")
         with urllib.request.urlopen(request, timeout=timeout_seconds) as response:
             document: dict[str, Any] = json.loads(response.read())
         return document
 
     def wait_ready(self, timeout_seconds: float = 60) -> None:
-        """Wait until /readyz says so: every group has a route and its first assignment."""
+        """Wait until /readyz reports that every group has a route and its first assignment."""
         wait_until(self._ready, f"rmqd is ready\n{self.tail()}", timeout_seconds)
 
     def status(self) -> dict[str, Any]:
@@ -165,7 +165,7 @@ class RmqdProcess:
         return next(entry["queues"] for entry in self.status()["groups"] if entry["name"] == group)
 
     def metric(self, name: str, **labels: str) -> float:
-        """The sum of a metric's samples that carry these labels; 0 where there is none."""
+        """The sum of a metric's samples with these labels; 0 if there are none."""
         _, body = self.get("/metrics")
         return sum(
             sample.value
@@ -175,7 +175,7 @@ class RmqdProcess:
         )
 
     def events(self, name: str | None = None) -> list[dict[str, Any]]:
-        """The log's lines so far, those of one event if named."""
+        """The log lines so far; with `name`, only the lines of this event."""
         found = []
         for line in self._output().splitlines():
             with contextlib.suppress(ValueError):
@@ -183,7 +183,7 @@ class RmqdProcess:
         return [event for event in found if name is None or event.get("event") == name]
 
     def command_lines(self) -> list[str]:
-        """What `ps` shows of the daemon and of all the processes that it has started."""
+        """The command lines of the daemon and of all processes that it has started, as `ps` shows them."""
         found, pids = [], [self.pid]
         while pids:
             folder = Path(f"/proc/{pids.pop()}")
@@ -193,12 +193,12 @@ class RmqdProcess:
         return found
 
     def everything_shown(self) -> list[str]:
-        """All that it tells whoever looks: its pages, `ps`, and what it wrote so far."""
+        """Everything that the daemon shows: its pages, its command lines, and the files that it wrote so far."""
         pages = [self.get(path)[1].decode() for path in ("/", "/metrics", "/readyz", "/livez", "/api/v1/status")]
         return [*pages, *self.command_lines(), *self.written()]
 
     def written(self) -> list[str]:
-        """Its output, and what it keeps in its state_dir."""
+        """The daemon's output, and its files in state_dir."""
         files = [path for path in self.directory.rglob("*") if path.is_file() and path != self.config_path]
         return [path.read_text(errors="replace") for path in files]
 

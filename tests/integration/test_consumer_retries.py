@@ -1,4 +1,4 @@
-"""Handlers that fail, decline and decide, on a broker whose delay levels are all of one second."""
+"""Decisions of handlers about messages, on a broker whose delay levels are all one second."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.waiting import eventually
 
 @pytest.fixture
 def cluster(rocketmq_short_delays: RealCluster) -> RealCluster:
-    """Where a retry takes a second."""
+    """A cluster with delays of one second."""
     return rocketmq_short_delays
 
 
@@ -27,15 +27,15 @@ def topic(cluster: RealCluster, request: pytest.FixtureRequest) -> str:
 
 
 def counts(one: Member) -> dict[tuple[str, bool], dict[str, int]]:
-    """What was handled, by topic and whether it was a retry, without zeros."""
+    """Counts of handled messages, by topic and whether they were retries, without zeros."""
     return {
         (topic.topic, topic.is_retry): {result: count for result, count in topic.handled.items() if count}
         for topic in one.consumer.snapshot().topics
     }
 
 
-async def test_each_message_of_a_batch_goes_its_own_way(cluster: RealCluster, topic: str, group: str) -> None:
-    """Acknowledged, retried soon, dead-lettered at once, and the rest by the exception."""
+async def test_each_message_of_a_batch_has_its_own_decision(cluster: RealCluster, topic: str, group: str) -> None:
+    """Acknowledged, retried, or dead-lettered at once. The exception decides about the other messages."""
     seen = Seen()
 
     async def handle(batch: Batch) -> None:
@@ -61,7 +61,7 @@ async def test_each_message_of_a_batch_goes_its_own_way(cluster: RealCluster, to
         consume_message_batch_max_size=4,
         consume_from_where="first_offset",
     ) as one:
-        await eventually(lambda: len(seen.keys) == 6, "two messages came again")
+        await eventually(lambda: len(seen.keys) == 6, "two messages are redelivered")
         [letter] = await dead_letters(cluster, group, 1)
         handled = counts(one)
     assert len({attempt.at for attempt in seen.attempts[:4]}) == 1, "they were one batch"

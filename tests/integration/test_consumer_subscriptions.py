@@ -1,4 +1,4 @@
-"""Which messages a group gets, and how far its offsets follow, as a real broker sees it."""
+"""The messages that a group receives, and the offsets that it commits, at a real broker."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ HELD = behaviour(
     rmqd="the same; messages that the broker passed and the client filtered out do not count as lag",
     checked="tags with the same hashCode in Java, at a real broker",
 )
-async def test_only_messages_with_the_wanted_tags_come(rocketmq: RealCluster, topic: str, group: str) -> None:
-    """`Aa` and `BB` have one hash in Java: the broker gives both, the handler gets one. All offsets are committed."""
+async def test_only_messages_with_the_wanted_tags_are_handled(rocketmq: RealCluster, topic: str, group: str) -> None:
+    """`Aa` and `BB` have one hash in Java: the broker sends both, the handler gets one. All offsets are committed."""
     seen = Seen()
     with Producer(rocketmq.broker.address, topic) as producer:
         for number in range(40):
@@ -54,7 +54,7 @@ async def test_only_messages_with_the_wanted_tags_come(rocketmq: RealCluster, to
         consume_from_where="first_offset",
     ) as one:
         await eventually(lambda: len(seen.keys) >= 16, "the wanted messages are handled")
-        await eventually(lambda: offsets.lag(rocketmq, group, topic) == 0, "what was not wanted is no lag")
+        await eventually(lambda: offsets.lag(rocketmq, group, topic) == 0, "unwanted messages do not count as lag")
         assert one.topic().received == 16
     assert {attempt.properties["TAGS"] for attempt in seen.attempts} == {"BB", "paid"}
     assert len(seen.keys) == 16
@@ -68,7 +68,7 @@ async def test_only_messages_with_the_wanted_tags_come(rocketmq: RealCluster, to
     checked="the messages that the broker selected; the others count as consumed",
 )
 async def test_sql_conditions_are_evaluated_by_the_broker(rocketmq: RealCluster, topic: str, group: str) -> None:
-    """Over properties, beside a subscription by tags in the same group."""
+    """Conditions over properties, next to a subscription by tags in the same group."""
     other = rocketmq.create_topic(fresh_name("tagged", "topic"), 1)
     seen = Seen()
     with Producer(rocketmq.broker.address, topic) as producer, Producer(rocketmq.broker.address, other, 1) as second:
@@ -86,14 +86,14 @@ async def test_sql_conditions_are_evaluated_by_the_broker(rocketmq: RealCluster,
         consume_from_where="first_offset",
     ):
         await eventually(lambda: len(seen.keys) >= 6, "the wanted messages are handled")
-        await eventually(lambda: offsets.lag(rocketmq, group, topic) == 0, "what was not wanted is no lag")
+        await eventually(lambda: offsets.lag(rocketmq, group, topic) == 0, "unwanted messages do not count as lag")
     assert sorted(seen.keys) == ["m21", "m22", "m23", "m24", "m25", "tagged"]
 
 
 @COMMITTED
 @HELD
-async def test_broker_offsets_follow_what_was_handled(rocketmq: RealCluster, topic: str, group: str) -> None:
-    """Queue by queue, up to the first message that is not finished; the end commits the rest of what is."""
+async def test_broker_offsets_follow_the_handled_messages(rocketmq: RealCluster, topic: str, group: str) -> None:
+    """In each queue, up to the first unfinished message. The stop commits the offsets of the rest."""
     seen, release = Seen(), asyncio.Event()
 
     async def handle(batch: Batch) -> None:

@@ -1,4 +1,4 @@
-"""`rmqd demo` as a process: it ends by itself, and its sums are right."""
+"""`rmqd demo` as a process: it ends, and its sums are right."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture(autouse=True)
 def _own_folder_for_what_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The demo leaves its log."""
+    """The demo keeps its log in a temporary folder."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
 
 
@@ -26,13 +26,13 @@ def figure(summary: str, label: str) -> int:
 
 
 def check_sums(summary: str) -> None:
-    """Everything that was sent is somewhere, and nothing is there twice."""
+    """Each message that was sent is counted exactly once."""
     parts = ("acknowledged", "dead letters", "waiting for a retry")
     assert figure(summary, "sent") == sum(figure(summary, label) for label in parts), summary
     assert "not accounted for" not in summary
 
 
-def test_it_ends_after_as_many_orders_as_asked_for() -> None:
+def test_the_demo_ends_after_the_requested_number_of_messages() -> None:
     ended = rmqd("demo", "--messages", "45")
 
     assert ended.code == 0, ended.err

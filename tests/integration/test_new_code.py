@@ -23,7 +23,7 @@ class Handler(LedgerHandler):
 
 @pytest.mark.process
 def test_new_code_takes_over_without_loss_or_repetition(rocketmq: RealCluster, topic: str, tmp_path: Path) -> None:
-    """And in order. tests/nightly/campaigns/releases.py does that twenty times, for concurrent groups too."""
+    """The order is kept too. tests/nightly/campaigns/releases.py does this 20 times, also for concurrent groups."""
     rocketmq.create_topic(topic, 2)
     path, code = tmp_path / "ledger", tmp_path / "new_code.py"
     code.write_text(CODE.format(version="first"))
@@ -43,15 +43,15 @@ def test_new_code_takes_over_without_loss_or_repetition(rocketmq: RealCluster, t
         return any(one.member == member for one in ledger.read(path))
 
     with rmqd, Load(rocketmq, topic, 10**6, per_second=100, queues=2) as load:
-        wait_until(lambda: handled_by("first"), "the first code")
+        wait_until(lambda: handled_by("first"), "the first code handles messages")
         code.write_text("import no_such_module")
         with pytest.raises(HTTPError, match="500"):
             rmqd.post(f"/api/v1/groups/{topic}/restart")
         code.write_text(CODE.format(version="new"))
         assert rmqd.post(f"/api/v1/groups/{topic}/restart")["restarted"] == [topic]
-        wait_until(lambda: handled_by("new"), "the new code")
+        wait_until(lambda: handled_by("new"), "the new code handles messages")
         assert rmqd.post(f"/api/v1/groups/{topic}/canary?share=50%25")["updated"] == [topic]
-        wait_until(lambda: handled_by("canary"), "the canary")
+        wait_until(lambda: handled_by("canary"), "the canary handles messages")
         wait_until(
             lambda: rmqd.metric("rmqd_messages_handled_total", variant="canary", result="acked") > 0, "its count"
         )

@@ -1,4 +1,4 @@
-"""What may happen to a queue while a group consumes it, on a real broker: it comes, goes, closes, and moves."""
+"""Queues that are added and removed while a group consumes the topic, on a real broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POLL_SECONDS = 0.5
 
 
 def send(cluster: RealCluster, topic: str, queues: int, prefix: str, count: int) -> set[str]:
-    """Store messages, one queue after the other; their keys."""
+    """Store messages in the queues in turn. Returns their keys."""
     keys = {f"{prefix}{number}" for number in range(count)}
     with Producer(cluster.broker.address, topic, queues) as producer:
         for key in sorted(keys):
@@ -26,7 +26,7 @@ def send(cluster: RealCluster, topic: str, queues: int, prefix: str, count: int)
 
 
 async def all_handled(seen: Seen, keys: set[str]) -> None:
-    """Wait until these keys were handled; each must have been once, and nothing else."""
+    """Wait until these keys are handled, and check that each was handled once and no other key was."""
     await eventually(lambda: keys <= set(seen.keys), f"{len(keys)} messages are handled; it is {len(seen.keys)}")
     assert Counter(seen.keys) == Counter(keys)
 
@@ -40,10 +40,8 @@ async def all_handled(seen: Seen, keys: set[str]) -> None:
     ),
     checked="updateTopic on a running group",
 )
-async def test_queues_that_are_added_are_consumed_and_those_removed_are_given_up(
-    rocketmq: RealCluster, group: str
-) -> None:
-    """As by `mqadmin updateTopic -r -w`, with nothing handled twice and no error."""
+async def test_added_queues_are_consumed_and_removed_queues_are_released(rocketmq: RealCluster, group: str) -> None:
+    """Like `mqadmin updateTopic -r -w`. No message is handled twice."""
     topic, seen = rocketmq.create_topic(fresh_name("grown", "topic"), 2), Seen()
     async with member(
         rocketmq.nameserver,
@@ -61,7 +59,7 @@ async def test_queues_that_are_added_are_consumed_and_those_removed_are_given_up
         assert len(m.owned()) == 6
         await eventually(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
         rocketmq.create_topic(topic, 3)
-        await eventually(lambda: len(m.owned()) == 3, "the removed queues are given up")
+        await eventually(lambda: len(m.owned()) == 3, "the removed queues are released")
         keys |= send(rocketmq, topic, 3, "three", 30)
         await all_handled(seen, keys)
         await eventually(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")

@@ -39,13 +39,13 @@ NO_TESTS_LEFT: Final = 5
 
 
 class Lane(IntEnum):
-    """Parts that run one after another, beside those of the other lanes. The value is their `nice`."""
+    """The parts of a lane run one after another, in parallel with other lanes. The value is their `nice`."""
 
     BROKERS = 0
     """Mostly waits for a real RocketMQ, and fails if its processes are kept from running."""
     TESTS = 2
     COMPUTES = 15
-    """Waits for nothing, so nothing else disturbs it."""
+    """Needs only processor time, so other processes do not disturb it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +75,10 @@ class Part:
 
 
 EVERYTHING: Final = ("-o", "norecursedirs=.*", "tests")
-"""Options of pytest that collect the daily tests too. It would drop `tests/nightly` from `tests tests/nightly`."""
+"""Options of pytest that collect the daily tests too. From `tests tests/nightly`, pytest would drop the second."""
 
 NOT_ON_OLDER: Final = ("--ignore=tests/nightly/broker", "--ignore=tests/nightly/campaigns")
-"""The embedded broker is compared with a RocketMQ 5.5.0 only, and the campaigns are long enough once."""
+"""The embedded broker is compared only with RocketMQ 5.5.0, and the long campaigns need to run only once."""
 
 
 def _pytest(*arguments: str) -> tuple[str, ...]:
@@ -148,7 +148,7 @@ PARTS: Final = (
 
 @dataclass(slots=True)
 class Figures:
-    """The result of a part. Times are in seconds, and add up over the calls that a part took."""
+    """The result of a part. Times are in seconds, summed over the calls of a part."""
 
     commit: str
     passed: bool = False
@@ -160,7 +160,7 @@ class Figures:
 
     @classmethod
     def load(cls, part: Part) -> Figures:
-        """Return the figures so far at this commit. Those of another commit are removed, with the part's folder."""
+        """Return the figures so far at this commit. Figures of another commit are removed, with the part's folder."""
         try:
             figures = cls(**json.loads((part.folder / "figures.json").read_text()))
         except (OSError, ValueError, TypeError):
@@ -215,7 +215,7 @@ def _call(part: Part, figures: Figures) -> int:
 
 
 def _count(part: Part, figures: Figures) -> None:
-    """Count the cases: those of this call, and those that passed in earlier ones."""
+    """Count the cases of this call, and the cases that passed in earlier calls."""
     try:
         suites = [*Tree.parse(part.folder / "junit.xml").getroot().iter("testsuite")]
     except (OSError, Tree.ParseError):

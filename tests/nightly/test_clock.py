@@ -1,4 +1,4 @@
-"""The clock that tests turn: what waits by it ends in the order of the times, each before the next is due."""
+"""The tests' manual clock: waits end in the order of their times, and each woken task runs before the next one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def clock() -> ManualClock:
 
 
 @pytest.mark.parametrize("clock", [SystemClock(), ManualClock()], ids=["system", "manual"])
-async def test_what_takes_no_time_needs_no_turning(clock: Clock) -> None:
+async def test_waits_of_zero_seconds_end_without_advancing_the_clock(clock: Clock) -> None:
     called = asyncio.Event()
     await clock.sleep(0)
     async with clock.timeout(60), clock.timeout(None):
@@ -32,7 +32,7 @@ async def test_what_takes_no_time_needs_no_turning(clock: Clock) -> None:
     endless.cancel()
 
 
-async def test_sleepers_wake_in_the_order_of_their_times_and_go_on_before_the_next(clock: ManualClock) -> None:
+async def test_sleepers_wake_in_order_and_run_before_the_next_one_wakes(clock: ManualClock) -> None:
     woken: list[tuple[str, float]] = []
 
     async def sleep(name: str, *naps: float) -> None:
@@ -50,7 +50,7 @@ async def test_sleepers_wake_in_the_order_of_their_times_and_go_on_before_the_ne
     assert woken == [("b", 2), ("a", 3), ("b", 4), ("a", 6)]
 
 
-async def test_a_timeout_ends_its_block_and_only_while_it_lasts(clock: ManualClock) -> None:
+async def test_a_timeout_ends_its_block_but_not_the_code_after_it(clock: ManualClock) -> None:
     async def limited(work_seconds: float) -> str:
         try:
             async with clock.timeout(5):
@@ -67,7 +67,7 @@ async def test_a_timeout_ends_its_block_and_only_while_it_lasts(clock: ManualClo
     assert (await slow, await quick) == ("too long", "in time")
 
 
-async def test_a_wait_tells_what_is_not_done_by_then(clock: ManualClock) -> None:
+async def test_wait_returns_pending_tasks_at_its_timeout(clock: ManualClock) -> None:
     soon, late = asyncio.create_task(clock.sleep(1)), asyncio.create_task(clock.sleep(9))
     waiting = asyncio.create_task(clock.wait((soon, late), timeout=5))
     await clock.advance(5)
@@ -76,7 +76,7 @@ async def test_a_wait_tells_what_is_not_done_by_then(clock: ManualClock) -> None
     assert late.done()
 
 
-async def test_what_is_called_off_is_not_called(clock: ManualClock) -> None:
+async def test_a_cancelled_callback_is_not_called(clock: ManualClock) -> None:
     called: list[str] = []
     clock.call_later(2, called.append, "later")
     clock.call_at(clock.monotonic() + 1, called.append, "at")
@@ -86,7 +86,7 @@ async def test_what_is_called_off_is_not_called(clock: ManualClock) -> None:
     assert called == ["at", "later"]
 
 
-async def test_a_turn_wakes_everybody_at_once(clock: ManualClock) -> None:
+async def test_turn_calls_all_due_callbacks_at_its_end(clock: ManualClock) -> None:
     seen: list[float] = []
     for seconds in (1, 2):
         clock.call_later(seconds, lambda: seen.append(clock.monotonic()))
@@ -95,14 +95,14 @@ async def test_a_turn_wakes_everybody_at_once(clock: ManualClock) -> None:
     assert seen == [began + 3] * 2
 
 
-async def test_time_goes_on_until_something_is_true_and_no_further(clock: ManualClock) -> None:
+async def test_until_advances_the_clock_just_until_its_condition_holds(clock: ManualClock) -> None:
     began, woken = clock.monotonic(), asyncio.Event()
     clock.call_later(70, woken.set)
-    await clock.until(woken.is_set, "it wakes")
+    await clock.until(woken.is_set, "the event is set")
     assert clock.monotonic() - began == 70
 
 
-async def test_time_that_flows_wakes_whoever_sleeps(clock: ManualClock) -> None:
+async def test_flowing_time_wakes_sleepers_and_stops_after_the_block(clock: ManualClock) -> None:
     async with clock.flowing():
         await clock.sleep(60)
     stopped = clock.monotonic()
@@ -111,7 +111,7 @@ async def test_time_that_flows_wakes_whoever_sleeps(clock: ManualClock) -> None:
 
 
 @pytest.mark.parametrize("clock", [SystemClock(), ManualClock()], ids=["system", "manual"])
-async def test_an_event_that_came_needs_no_turning(clock: Clock) -> None:
+async def test_wait_within_returns_at_once_if_the_event_is_set(clock: Clock) -> None:
     came = asyncio.Event()
     came.set()
     assert await wait_within(clock, 60, came.wait())
@@ -119,7 +119,7 @@ async def test_an_event_that_came_needs_no_turning(clock: Clock) -> None:
     assert not await wait_within(clock, 0, asyncio.Event().wait())
 
 
-async def test_an_event_is_waited_for_no_longer_than_it_is_said(clock: ManualClock) -> None:
+async def test_wait_within_ends_at_its_timeout(clock: ManualClock) -> None:
     came = asyncio.Event()
     waiting = [asyncio.create_task(wait_within(clock, seconds, came.wait())) for seconds in (5, 6, None)]
     await clock.advance(5.5)
@@ -129,7 +129,7 @@ async def test_an_event_is_waited_for_no_longer_than_it_is_said(clock: ManualClo
 
 
 async def test_waits_of_one_length_end_together(clock: ManualClock) -> None:
-    """One timer serves all of them; who does not wait any more keeps nobody from it."""
+    """They share one timer. A cancelled wait does not affect the others."""
     first = asyncio.create_task(wait_for_tick(clock, 2))
     await clock.advance(1.5)
     others = [asyncio.create_task(wait_for_tick(clock, 2)) for _ in range(TASKS_PER_TURN + 1)]
@@ -155,8 +155,8 @@ async def test_a_wait_that_is_skipped_lasts_until_a_later_tick(clock: ManualCloc
     assert waiting.done()
 
 
-async def test_who_waits_is_told_that_it_cannot_be_skipped(clock: ManualClock) -> None:
-    """Otherwise it would wait for ever; who waits for the same tick is not concerned."""
+async def test_an_exception_in_skip_is_raised_by_its_wait(clock: ManualClock) -> None:
+    """Otherwise it would wait forever. Other waits for the same tick are not affected."""
     failing, other = asyncio.create_task(wait_for_tick(clock, 2, [].pop)), asyncio.create_task(wait_for_tick(clock, 2))
     await clock.advance(2)
     assert isinstance(failing.exception(), IndexError)

@@ -1,4 +1,4 @@
-"""`--forks`: every test runs once, and a fork's reports are those of pytest."""
+"""`--forks`: every test runs once, and forks report the same as pytest."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def test_every_test_is_reported_once(tmp_path: Path) -> None:
     done = run(tmp_path)
     assert done.returncode == 1
     assert "3 failed, 6 passed, 3 skipped, 3 errors" in done.stdout
-    assert done.stdout.count("assert 1 == 2") == 2 * 3  # the line of code, and what it found
+    assert done.stdout.count("assert 1 == 2") == 2 * 3  # the line of code, and the compared values
     assert done.stdout.count("SKIPPED [1]") == 3
 
 
 @pytest.mark.process
-def test_the_first_failure_ends_the_run_if_asked(tmp_path: Path) -> None:
+def test_option_x_ends_the_run_at_the_first_failure(tmp_path: Path) -> None:
     done = run(tmp_path, "-x")
     assert done.returncode == 1
     assert "stopping after 1 failures" in done.stdout
@@ -72,7 +72,7 @@ def test_a_crash_names_the_test(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_coroutine_that_is_forgotten_in_a_circle_is_reported(tmp_path: Path) -> None:
+def test_an_unawaited_coroutine_in_a_reference_cycle_is_reported(tmp_path: Path) -> None:
     (tmp_path / "test_forgets.py").write_text(FORGETS)
     done = run(tmp_path, "-W", "error", "-k", "forgets")
     assert "1 passed, 15 deselected, 1 error" in " ".join(done.stdout.split()), done.stdout

@@ -25,7 +25,7 @@ PAGE = "# Nightly tests\n\n| part | result |\n|---|---|\n"
 
 @pytest.fixture
 def part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> night.Part:
-    """A part whose second test passes at the second try only."""
+    """A part whose second test passes only at its second attempt."""
     monkeypatch.setattr(night, "STATE", tmp_path / "state")
     monkeypatch.setattr(night, "PAGE", tmp_path / "nightly.md")
     monkeypatch.setattr(night, "commit", lambda: "c0ffee")
@@ -78,7 +78,7 @@ def test_a_part_without_tests_does_not_pass(part: night.Part) -> None:
     assert not night.run(night.Part("none", (*part.arguments, "-k", "nosuch"), "")).passed
 
 
-def test_a_part_that_is_killed_keeps_what_has_passed(part: night.Part, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_part_keeps_its_passed_tests(part: night.Part, monkeypatch: pytest.MonkeyPatch) -> None:
     def killed(*_: object) -> int:
         (part.folder / "passed").write_text("test_cases.py::test_passes\n")
         raise SystemExit
@@ -90,9 +90,7 @@ def test_a_part_that_is_killed_keeps_what_has_passed(part: night.Part, monkeypat
     assert (part.folder / "passed").exists()
 
 
-def test_a_row_is_replaced_and_rows_are_in_the_order_of_the_night(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_replaced_and_stay_in_the_order_of_the_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "nightly.md"
     page.write_text(PAGE)
     monkeypatch.setattr(night, "PAGE", page)

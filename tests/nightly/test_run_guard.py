@@ -52,7 +52,7 @@ pytestmark = pytest.mark.process
 
 
 class Run:
-    """A pytest in a folder of its own."""
+    """A pytest run in its own folder."""
 
     def __init__(self, folder: Path, *arguments: str, ends_with: int | None = None) -> None:
         (folder / "test_run.py").write_text(RUN)
@@ -120,7 +120,7 @@ def test_a_killed_run_leaves_nothing(number: signal.Signals, tmp_path: Path) -> 
         assert "the test run left 4 processes, now ended: " in run.output()
 
 
-def test_a_run_ends_with_the_process_that_started_it_as_do_its_workers(tmp_path: Path) -> None:
+def test_a_run_and_its_xdist_workers_end_with_the_given_process(tmp_path: Path) -> None:
     make = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
     with make, running(tmp_path, SERVERS, *XDIST, ends_with=make.pid) as run:
         make.kill()

@@ -1,4 +1,4 @@
-"""What waiting gives, how long it takes at most, and what it says when it was in vain."""
+"""`eventually` and `wait_until`: the result, the longest wait, and the error after it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.waiting import eventually, wait_until
 
 
 def at_the_third_time() -> Callable[[], str]:
-    """A question with a false answer at first."""
+    """A question whose third answer is the first true one."""
     answers = iter(("", "", "yes"))
     return lambda: next(answers)
 
@@ -31,7 +31,7 @@ async def test_the_first_true_answer_is_returned() -> None:
     assert await eventually(at_the_third_time(), "it is") == wait_until(at_the_third_time(), "it is") == "yes"
 
 
-async def test_what_was_waited_for_in_vain_is_told_with_the_last_answer() -> None:
+async def test_a_timeout_reports_the_condition_and_the_last_answer() -> None:
     def no() -> list[Any]:
         return []
 
@@ -45,7 +45,7 @@ async def test_what_was_waited_for_in_vain_is_told_with_the_last_answer() -> Non
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The folder of a clock and of the pressures that the kernel tells of."""
+    """A folder with a fake clock and fake files of /proc/pressure."""
     (tmp_path / "now").write_text("100.0")
     monkeypatch.setattr(time, "monotonic", lambda: float((tmp_path / "now").read_text()))
     monkeypatch.setattr(waiting, "PRESSURES", (tmp_path / "cpu", tmp_path / "io"))
@@ -54,7 +54,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def stall(path: Path, seconds: float) -> None:
-    """Have a file tell of so many seconds in which a process had to wait."""
+    """Write a pressure file in which some process has waited for this many seconds."""
     other = "full avg10=0.00 avg60=0.00 avg300=0.00 total=99000000"
     path.write_text(f"some avg10=0.32 avg60=4.21 avg300=4.79 total={seconds * 1e6:.0f}\n{other}\n")
 
@@ -63,10 +63,10 @@ def stall(path: Path, seconds: float) -> None:
     ("cpu_seconds", "io_seconds", "ends_after"),
     [(0, 0, 10), (0, None, 10), (5, 0, 15), (4, 3, 17), (90, 0, 30)],
 )
-def test_a_wait_is_longer_by_what_the_machine_could_not_do(
+def test_a_wait_is_longer_by_the_stalled_seconds_of_the_machine(
     machine: Path, cpu_seconds: float, io_seconds: float | None, ends_after: float
 ) -> None:
-    """At most three times as long."""
+    """A wait is at most three times as long."""
     patience = waiting.Patience(10)
     stall(machine / "cpu", 7 + cpu_seconds)
     if io_seconds is not None:

@@ -1,4 +1,4 @@
-"""Plugins: found, looked at, given their options, and made; everything wrong with them told with its place."""
+"""Handler plugins: how they are found, checked and created with their options. Errors have their position."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class Refuses:
 
 @pytest.fixture(autouse=True)
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A working directory with a module `shop` of handlers, and nothing of it left behind."""
+    """A working directory with a module `shop` of handlers. The import is undone after the test."""
     monkeypatch.chdir(tmp_path)
     path, modules = list(sys.path), set(sys.modules)
     (tmp_path / "shop.py").write_text(CODE)
@@ -226,7 +226,7 @@ async def test_options_are_validated_by_the_handlers_own_model(plugin: str) -> N
     assert (options.sender, options.size) == ("a@b", 3)
 
 
-def test_start_and_stop_are_taken_where_a_class_has_them() -> None:
+def test_start_and_stop_are_used_if_a_class_has_them() -> None:
     mailer, bare = handler("shop:Mailer", "{sender: a}"), handler("shop:Bare")
     assert mailer.start is not None
     assert mailer.stop is not None
@@ -237,13 +237,13 @@ async def test_a_method_may_take_any_number_of_arguments() -> None:
     assert await handler("shop:Wrapped").handle(BATCH) == ("wrapped", BATCH)
 
 
-def test_each_load_makes_a_handler_of_its_own() -> None:
+def test_each_load_creates_a_new_handler() -> None:
     settings = group("shop:Plain", "{a: 1}")
     first, second = load_handler("mailer", settings), load_handler("mailer", settings)
     assert first.handle(BATCH)[2] is not second.handle(BATCH)[2]
 
 
-def test_nothing_of_a_handler_runs_when_a_configuration_is_loaded() -> None:
+def test_loading_a_configuration_does_not_create_the_handler() -> None:
     settings = group("shop:Refuses")
     with pytest.raises(ConfigError) as caught:
         load_handler("mailer", settings)
@@ -290,7 +290,7 @@ PLUGINS = {
 }
 
 
-def test_what_is_no_handler_is_told_with_its_place_and_what_is_accepted() -> None:
+def test_a_plugin_that_is_not_a_handler_is_refused_with_its_position() -> None:
     known = ", ".join(sorted(entry_points(group="rmqd.handlers").names))
     expected = {
         plugin: [f"test.yaml:6:15: groups.mailer.handler.plugin: {said.replace('{known}', known)}"]
@@ -309,7 +309,7 @@ IMPORTS = {
 
 
 @pytest.mark.parametrize(("module", "code", "expected"), [(name, *rest) for name, rest in IMPORTS.items()], ids=IMPORTS)
-def test_a_module_that_cannot_be_imported_is_told_with_the_line_that_failed(
+def test_a_module_that_cannot_be_imported_is_reported_with_the_failing_line(
     shop: Path, module: str, code: str, expected: str
 ) -> None:
     (shop / f"{module}.py").write_text(code)
@@ -345,7 +345,7 @@ OPTIONS = {
 
 
 def check_options(plugin: str, cases: dict[str, tuple[str, list[str]]]) -> None:
-    """Each case has options and the problems that they are."""
+    """Each case has options and their expected problems."""
     expected = {
         name: [f"test.yaml:{line}".replace(" options", " groups.mailer.handler.options") for line in lines]
         for name, (_, lines) in cases.items()
@@ -353,7 +353,7 @@ def check_options(plugin: str, cases: dict[str, tuple[str, list[str]]]) -> None:
     assert {name: problems(text(plugin, given), to_run=True) for name, (given, _) in cases.items()} == expected
 
 
-def test_wrong_options_are_told_with_their_places() -> None:
+def test_wrong_options_are_reported_with_their_positions() -> None:
     check_options("shop:Mailer", OPTIONS)
 
 
@@ -374,13 +374,13 @@ TYPOS = {
 }
 
 
-def test_an_option_that_the_model_does_not_have_is_told() -> None:
-    """pydantic would ignore it, and a dry run would be none."""
+def test_an_option_that_the_model_does_not_have_is_reported() -> None:
+    """pydantic would ignore a misspelt `dry_run`, and the run would be a real one."""
     check_options("shop:usual", TYPOS)
 
 
 @pytest.mark.parametrize("plugin", ["shop:one", "shop:Bare", "shop:partial", "shop:with_timeout", "shop:Limited"])
-def test_options_for_a_handler_that_takes_none_are_told(plugin: str) -> None:
+def test_options_for_a_handler_without_options_are_refused(plugin: str) -> None:
     name = {"shop:with_timeout": "timeout", "shop:Limited": "limit"}.get(plugin)
     hint = f"; its parameter {name} has a default: call it options to get them" if name else ""
     expected = f"the handler takes no options{hint}; expected no options"
@@ -402,7 +402,7 @@ def test_only_the_handlers_of_the_groups_to_run_are_loaded(shop: Path) -> None:
 
 
 def install(folder: Path, distribution: str, version: str, *points: str) -> None:
-    """What pip leaves behind of a distribution with handlers."""
+    """Write the metadata of a distribution with handlers, as pip does."""
     info = folder / f"{distribution}-{version}.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
@@ -442,7 +442,7 @@ def test_a_handler_is_found_by_its_entry_point(site: Path) -> None:
     ],
 )
 def test_a_canary_is_checked_like_a_handler(canary: str, problem: str) -> None:
-    """Its problems are found at its own keys; promoted, it is the group's handler."""
+    """Problems are reported at the canary's own keys. A promoted canary is the group's handler."""
     Path("test.yaml").write_text(f"{text('shop:one')}      canary: {canary}\n")
 
     def canary_of_group() -> LoadedHandler:
@@ -461,7 +461,7 @@ def test_a_canary_is_checked_like_a_handler(canary: str, problem: str) -> None:
         assert canary_of_group().name in canary
 
 
-def test_a_name_that_is_new_in_imported_code_needs_a_restart() -> None:
+def test_a_new_name_in_imported_code_needs_a_restart() -> None:
     """The error lists handlers, not the module's imports, and says why `rmqd check` accepts the name."""
     code = Path("grown.py")
     code.write_text("import os\nfrom rmqd import Batch\ndef mail(batch): ...\n")

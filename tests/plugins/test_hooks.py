@@ -1,4 +1,4 @@
-"""Hooks are found by entry point: all of them, once; a broken one is a problem of the configuration."""
+"""Hooks that are found by entry point: each is created once, and a broken hook is a configuration error."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def forget() -> None:
     load_hooks.cache_clear()
 
 
-def test_every_installed_hook_is_made_once(install: Install) -> None:
-    """A class is made without arguments, anything else is taken as it is."""
+def test_every_installed_hook_is_created_once(install: Install) -> None:
+    """A class is called without arguments. Any other object is used as it is."""
     install(tracing="shop_hooks:Tracing", choosy="shop_hooks:chosen")
     choosy, tracing = load_hooks()
     assert (choosy.name, tracing.name) == ("choosy", "tracing")
@@ -96,7 +96,7 @@ def test_a_group_has_the_hooks_that_it_names(
     assert [hook.name for hook in hooks_of(consumer_options(loaded, "mailer"))] == has
 
 
-def test_a_name_that_no_hook_has_is_refused_with_those_that_are_installed(
+def test_an_unknown_hook_is_refused_with_a_list_of_installed_hooks(
     install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -111,7 +111,7 @@ def test_a_name_that_no_hook_has_is_refused_with_those_that_are_installed(
     assert said.endswith("hooks: the list is empty; expected all | none | a list such as [a, b]")
 
 
-async def test_groups_cannot_be_built_with_a_broken_hook_and_that_is_said_once(install: Install) -> None:
+async def test_a_broken_hook_is_reported_once_for_several_groups(install: Install) -> None:
     install(broken="nowhere:Hook")
     clock = SystemClock()
     with pytest.raises(ConfigError) as refused:

@@ -74,7 +74,7 @@ number = 7
 
 @pytest.fixture(autouse=True)
 def events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """What the middleware of the module `around`, in the working directory, notes."""
+    """The events that the middleware of the module `around` records; the module is in the working directory."""
     monkeypatch.chdir(tmp_path)
     path = list(sys.path)
     (tmp_path / "around.py").write_text(CODE)
@@ -85,7 +85,7 @@ def events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str
     sys.path[:] = path
 
 
-def test_the_first_is_the_outermost(rocketmq: RocketMQ, run_handler: Run, events: list[str]) -> None:
+def test_the_first_middleware_is_the_outermost(rocketmq: RocketMQ, run_handler: Run, events: list[str]) -> None:
     async def handle(batch: Batch) -> None:
         events.append("handle")
         if not batch[0].reconsume_times:
@@ -108,7 +108,7 @@ def test_a_synchronous_handler_has_synchronous_middleware(
 
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
-def test_what_it_decides_stands_and_is_not_passed_on(rocketmq: RocketMQ, run_handler: Run, is_async: bool) -> None:
+def test_messages_decided_by_middleware_are_not_passed_on(rocketmq: RocketMQ, run_handler: Run, is_async: bool) -> None:
     seen: list[list[str]] = []
 
     def handle(batch: Batch) -> None:
@@ -125,7 +125,7 @@ def test_what_it_decides_stands_and_is_not_passed_on(rocketmq: RocketMQ, run_han
     options = {"topic": "orders", "group": "mailer", "consume_message_batch_max_size": 3}
     result = run_handler(handler, middleware=[f"around:{name}"] * 2, **options)
 
-    assert seen == [["2"]]  # of the fourth, which is a batch of its own, nothing was left to decide about
+    assert seen == [["2"]]  # the fourth message is a batch alone, and middleware decides about it
     assert sorted(letter.keys or "" for letter in result.dead_letters) == ["0", "1", "3"]
 
 

@@ -1,4 +1,4 @@
-"""Allocate strategies: those of rmqd by their settings, those of others by entry point, and all that is wrong."""
+"""Allocate strategies: built-in ones with their settings, installed ones by entry point, and wrong ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FORM = "expected a function of (group, client_id, queues, client_ids) that retur
 
 @pytest.fixture(autouse=True)
 def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A distribution `fleet` that has strategies, and nothing of it left behind."""
+    """A distribution `fleet` with strategies. Its import is undone after the test."""
     monkeypatch.chdir(tmp_path)
     site = tmp_path / "site"
     metadata = site / "fleet-1.0.dist-info"
@@ -70,12 +70,12 @@ def strategy(name: str, *rest: str) -> AllocateStrategy:
 
 
 @pytest.mark.parametrize("name", sorted(ALLOCATE_STRATEGIES))
-def test_what_comes_with_rmqd_is_meant_first(name: str) -> None:
-    """Also where another distribution has the same name."""
+def test_a_built_in_strategy_takes_precedence(name: str) -> None:
+    """Also over an installed strategy with the same name."""
     assert strategy(name) == AllocateStrategy(name, ALLOCATE_STRATEGIES[name])
 
 
-def test_settings_go_to_their_strategy() -> None:
+def test_settings_are_passed_to_their_strategy() -> None:
     queue = "allocate_queues: [{topic: orders, broker_name: b, queue_id: 3}]"
     assert strategy("by_config", queue).function == AllocateByConfig((MessageQueue("orders", "b", 3),))
     assert strategy("by_machine_room", "machine_rooms: [a, b]").function == AllocateByMachineRoom(frozenset("ab"))
@@ -105,7 +105,7 @@ WRONG = {
 }
 
 
-def test_what_is_wrong_with_a_strategy_is_told_with_its_place() -> None:
+def test_a_wrong_strategy_is_reported_with_its_position() -> None:
     place = "test.yaml:6:24: groups.mailer.allocate_strategy"
     expected = {name: [f"{place}: {said}"] for name, said in WRONG.items()}
     assert {name: problems(text(name), to_run=True) for name in WRONG} == expected

@@ -1,9 +1,9 @@
-"""A real Apache RocketMQ on 127.0.0.1: started, broken on request, asked and filled, for tests and benchmarks.
+"""A real Apache RocketMQ on 127.0.0.1, which tests and benchmarks start, break, query and fill.
 
-`rmqd broker` can stand in its place, so that the same tests say whether it behaves as the real one does.
+`rmqd broker` can replace it, so that the same tests show whether it behaves like the real one.
 
-Nothing here uses rmqd's own protocol code: what checks a client must not share its mistakes.
-`python -m tests.rocketmq --help` is the same for people.
+Nothing here uses rmqd's own protocol code, because the checks of a client must not share its mistakes.
+`python -m tests.rocketmq --help` describes the command line.
 """
 
 from tests.rocketmq.cluster import RealCluster

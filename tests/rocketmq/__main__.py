@@ -1,4 +1,4 @@
-"""`python -m tests.rocketmq`: a real RocketMQ on 127.0.0.1 for people and for the benchmark."""
+"""`python -m tests.rocketmq`: a real RocketMQ on 127.0.0.1, for manual use and for the benchmark."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def _start_options(sub: argparse.ArgumentParser) -> None:
 
 
 def main() -> int:
-    """Run one command; 1 with a line on stderr where it failed."""
+    """Run one command. Return 1, with a line on stderr, if it failed."""
     options = parser().parse_args()
     try:
         options.call(options)

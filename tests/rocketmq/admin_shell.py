@@ -1,4 +1,4 @@
-"""mqadmin, many commands by one JVM: a command takes some 50 ms, and not the seconds of a start."""
+"""mqadmin commands in one JVM: a command takes about 50 ms, not the seconds of a JVM start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Self
 from tests.rocketmq import programs, release, settings
 from tests.rocketmq.errors import ClusterError
 
-# mqadmin ends with status 0 when a command fails, so its words must tell
+# mqadmin ends with status 0 when a command fails, so the output must show the failure
 ADMIN_FAILED = re.compile(
     r"^(?:\[error\]|\S*Exception\b|.*SubCommandException|usage: mqadmin|.*doesn.t exist|The sub command .* not exist)",
     re.MULTILINE,
@@ -21,16 +21,16 @@ ADMIN_FAILED = re.compile(
 
 
 class AdminShell:
-    """A running `java/AdminShell.java`, which may write to the directory; its `mqadmin` asks any cluster.
+    """A running `java/AdminShell.java`, which may write to the directory; its `mqadmin` works with any cluster.
 
-    `home` is where its keys and settings are, for a cluster that wants some.
+    `home` is the directory of keys and settings, for a cluster that requires them.
     """
 
     def __init__(
         self, directory: Path, version: str = release.DEFAULT, *, home: Path | None = None, tls: Sequence[str] = ()
     ) -> None:
         logback = directory / "mqadmin-logback.xml"
-        logback.write_text(settings.LOGBACK)  # to a file: what its threads log must not stand in what commands print
+        logback.write_text(settings.LOGBACK)  # to a file, because log lines must not be in the output of commands
         options = [
             *tls,
             f"-Drmq.logback.configurationFile={logback}",
@@ -55,7 +55,7 @@ class AdminShell:
         self.close()
 
     def mqadmin(self, nameserver: str, command: str, *arguments: str, check: bool = True) -> str:
-        """What the command prints; raises ClusterError where it failed, which its words must tell."""
+        """Return the output of a command. Raises ClusterError if the output shows a failure."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         line = "\t".join((command, "-n", nameserver, *arguments))
@@ -70,7 +70,6 @@ class AdminShell:
         return printed
 
     def close(self) -> None:
-        """End it."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()

@@ -15,8 +15,10 @@ SMALLEST_BYTES = 1 << 20  # an archive below this is the remains of a failed dum
 
 
 def prepare(version: str | None = None) -> None:
-    """Everything a cluster of this version needs (None: the one that tests want): the jars, and the archives where
-    they can be had. Safe to run twice at once."""
+    """Prepare the jars and, if possible, the archives of a version (None: the version that tests use).
+
+    Safe to run twice at once.
+    """
     version = version or release.wanted()
     if version == release.EMBEDDED:
         return

@@ -1,4 +1,4 @@
-"""RealCluster: name servers and brokers, started, broken on request and asked what they know."""
+"""RealCluster: name servers and brokers that tests start, break and query."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RealCluster:
     ) -> None:
         self.stop(remove=True)
 
-    # --- making one
+    # --- start and stop
 
     @classmethod
     def start(
@@ -55,8 +55,8 @@ class RealCluster:
     ) -> RealCluster:
         """Start a new cluster, and return once every broker is registered and has stored a message.
 
-        Raises ClusterError with the end of the node's log where one does not come up. Ports are chosen freely unless
-        the spec names them; one that another process took in between is chosen again.
+        Raises ClusterError with the end of the node's log if a node does not start. Free ports are chosen unless the
+        spec names them, and chosen again if another process takes one in between.
         """
         spec = spec or ClusterSpec()
         directory = (directory or Path(tempfile.mkdtemp(prefix="rmqd-rocketmq-"))).absolute()
@@ -90,14 +90,14 @@ class RealCluster:
         timeout_seconds: float = 90,
         record: dict[str, Path] | None = None,
     ) -> None:
-        """Start these nodes (all), the name server first, and wait until they work."""
+        """Start these nodes (None: all), the name servers first, and wait until they work."""
         settings.write_files(self.directory, self.spec)
         self.spec.save(self.directory)
         deadline = time.monotonic() + timeout_seconds
         chosen = self.nodes if nodes is None else list(nodes)
         stages: list[list[Node]] = [[], [], []]
         for node in chosen:
-            # where the controller says who is master, none may be ready before both are there
+            # with a controller, a broker may become ready only when both of its name run
             follows = node.spec.broker_id and not self.spec.controller
             late = follows or node.spec.kind == "proxy"
             stages[0 if node.spec.kind == "namesrv" else 2 if late else 1].append(node)
@@ -108,7 +108,7 @@ class RealCluster:
                 self._wait_ready(node, deadline)
 
     def down(self, nodes: Iterable[Node] | None = None, *, now: bool = False, grace_seconds: float = 40) -> None:
-        """End these nodes (all): in order, which takes a broker 11 s, or by SIGKILL with `now`."""
+        """Stop these nodes (None: all): gracefully, which takes a broker 11 s, or by SIGKILL with `now`."""
         chosen = list(reversed(self.nodes if nodes is None else list(nodes)))
         if not now:
             for node in chosen:
@@ -124,13 +124,13 @@ class RealCluster:
             node.kill()
 
     def stop(self, *, now: bool = True, remove: bool = False) -> None:
-        """End the cluster; with `remove` its directory goes too."""
+        """Stop the cluster; with `remove` its directory is deleted too."""
         self.end_admin()
         self.down(now=now)
         if remove:
             shutil.rmtree(self.directory)
 
-    # --- what there is
+    # --- nodes and addresses
 
     @property
     def namesrv(self) -> Node:
@@ -144,7 +144,7 @@ class RealCluster:
 
     @property
     def masters(self) -> list[Node]:
-        """The brokers that take messages; where there is a controller, those that the name server knows as such."""
+        """The brokers that accept messages; with a controller, the masters that the name server knows."""
         if not self.spec.controller:
             return [node for node in self.brokers if not node.spec.broker_id]
         table = rpc.broker_table(self.nameserver, self.credentials)
@@ -153,12 +153,12 @@ class RealCluster:
 
     @property
     def slaves(self) -> list[Node]:
-        """The brokers that copy a master; none where there is a controller, as they may become one."""
+        """The brokers that copy a master; empty with a controller, because they may become a master."""
         return [] if self.spec.controller else [node for node in self.brokers if node.spec.broker_id]
 
     @property
     def broker(self) -> Node:
-        """The first master. Raises ClusterError where there is none."""
+        """The first master. Raises ClusterError if there is none."""
         masters = self.masters
         if not masters:
             raise ClusterError("the name server knows of no master")
@@ -171,24 +171,24 @@ class RealCluster:
 
     @property
     def nameservers(self) -> str:
-        """The address of every name server, as `nameserver:` in the configuration wants them."""
+        """The addresses of all name servers, in the form of `nameserver:` in the configuration."""
         return self.spec.name_server_addresses
 
     @property
     def proxy(self) -> str:
-        """Where the proxy takes remoting, in place of a name server. Raises ClusterError where there is none."""
+        """The proxy's address for remoting, which replaces a name server. Raises ClusterError if there is no proxy."""
         return self.node("proxy").address
 
     @property
     def credentials(self) -> rpc.Credentials | None:
-        """What the cluster wants of its clients, where it does: the super user's keys, TLS."""
+        """The credentials that the cluster requires of clients: the super user's keys, TLS. None if there are none."""
         if not (self.spec.acl or self.spec.certificates):
             return None
         keys = (settings.ACCESS_KEY, settings.SECRET_KEY) if self.spec.acl else ("", "")
         return rpc.Credentials(*keys, certificates.client_context() if self.spec.certificates else None)
 
     def node(self, name: str) -> Node:
-        """By name; `broker` is the first master, `slave` the first slave."""
+        """Return a node by name; `broker` is the first master, `slave` the first slave."""
         if name == "broker":
             return self.broker
         masters = self.masters if name == "slave" else []
@@ -197,14 +197,14 @@ class RealCluster:
                 return node
         raise ClusterError(f"no node {name!r}; there are: {', '.join(node.name for node in self.nodes)}")
 
-    # --- breaking and mending
+    # --- failures and restarts
 
     def kill(self, name: str = "broker") -> None:
-        """kill -9 a node, and wait until it is gone."""
+        """kill -9 a node, and wait until it has ended."""
         self.node(name).kill()
 
     def pause(self, name: str = "broker") -> None:
-        """SIGSTOP a node: connections stay open, nothing answers."""
+        """SIGSTOP a node: connections stay open, without responses."""
         self._signal(name, signal.SIGSTOP)
 
     def resume(self, name: str = "broker") -> None:
@@ -218,14 +218,14 @@ class RealCluster:
         settings: dict[str, str] | None = None,
         timeout_seconds: float = 90,
     ) -> None:
-        """End nodes (all) and start them again, with changed broker settings if given; also starts killed ones."""
+        """Restart nodes (default: all), with changed broker settings if given. Killed nodes are started too."""
         chosen = [self.node(name) for name in names] or self.nodes
         self.down(chosen, now=now)
         self.spec = self.spec.with_settings(settings or {})
         self.up(chosen, timeout_seconds=timeout_seconds)
 
     def move(self, name: str = "broker", *, timeout_seconds: float = 90) -> None:
-        """kill -9 a broker and start it again on another port, with its name and all that it has stored."""
+        """kill -9 a broker and start it again on another port, with the same name and stored data."""
         node = self.node(name)
         node.kill()
         self.spec = self.spec.with_another_port(node.name)
@@ -239,10 +239,10 @@ class RealCluster:
             self._wait_ready(node, deadline)
 
     def check(self, node: Node) -> None:
-        """Raise OSError or ClusterError unless this node does its work: answers, is registered, takes a message."""
+        """Raise OSError or ClusterError unless this node works: it responds, is registered, and accepts a message."""
         readiness.check(node, self.nameserver, self.credentials)
 
-    # --- changing and asking
+    # --- changes and queries
 
     def create_topic(
         self,
@@ -256,9 +256,8 @@ class RealCluster:
     ) -> str:
         """Create or change a topic on every master, and wait until the name server lists it; returns its name.
 
-        Slaves that run have it at once, too: by themselves they ask their master once a minute. `permission` is 6 to
-        read and write, 4 to read, 2 to write; `brokers` are those that are to have it in place of every master, all of
-        them.
+        Running slaves get it at once too, because they query their master only once a minute. `permission` is 6 to read
+        and write, 4 to read, 2 to write. With `brokers`, these brokers get the topic instead of all masters.
         """
         nodes = self.masters if brokers is None else list(brokers)
         fields: dict[str, object] = {
@@ -291,15 +290,15 @@ class RealCluster:
             rpc.call(node.address, rpc.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP, body=body, credentials=self.credentials)
 
     def set_broker(self, **values: object) -> None:
-        """Change settings of every running broker (request code 25), lost at its next start by `restart`."""
+        """Change settings of all brokers (request code 25). They are lost at the next `restart`."""
         body = "".join(f"{key}={value}\n" for key, value in values.items()).encode()
         for node in self.brokers:
             rpc.call(node.address, rpc.UPDATE_BROKER_CONFIG, body=body, credentials=self.credentials)
 
     def set_consume_mode(self, topic: str, group: str, mode: str, share_queues: int = 0) -> None:
-        """What mqadmin setConsumeMode does: members that ask are told to POP, or to PULL.
+        """Make members POP or PULL if they query the mode, as mqadmin setConsumeMode does.
 
-        With POP, each also takes from the queues of so many next ones; 0: each takes from all queues.
+        With POP, each member also uses the queues of the next `share_queues` members; 0: each uses all queues.
         """
         wanted = {"topic": topic, "consumerGroup": group, "mode": mode, "popShareQueueNum": share_queues}
         body = json.dumps(wanted).encode()
@@ -307,15 +306,17 @@ class RealCluster:
             rpc.call(node.address, rpc.SET_MESSAGE_REQUEST_MODE, body=body, credentials=self.credentials)
 
     def in_sync(self, broker_name: str) -> set[str]:
-        """The addresses of the brokers of this name that have all that is stored, as the controller knows them."""
+        """The addresses of the brokers of this name that are in sync, as the controller reports them."""
         body = json.dumps([broker_name]).encode()
         answer = rpc.call(self.spec.controller_address, rpc.CONTROLLER_GET_SYNC_STATE_DATA, body=body)
         replicas = rpc.loose_json(answer.body)["replicasInfoTable"][broker_name]["inSyncReplicas"]
         return {replica["brokerAddress"] for replica in replicas}
 
     def admin(self, *arguments: str, check: bool = True) -> str:
-        """What `mqadmin` prints, from any thread; raises ClusterError where the command failed. The first one takes
-        seconds: all are commands of one JVM."""
+        """Return the output of an `mqadmin` command, in any thread. Raises ClusterError if the command failed.
+
+        All commands run in one JVM, so the first one takes seconds.
+        """
         with self._admin_turn:
             if self._admin is None:
                 tls = jvm.tls_options(certified=self.spec.certificates)
@@ -324,12 +325,12 @@ class RealCluster:
             return self._admin.mqadmin(self.nameserver, *arguments, check=check)
 
     def end_admin(self) -> None:
-        """End the JVM of mqadmin's commands, where there is one."""
+        """End the JVM of mqadmin's commands if it runs."""
         if self._admin is not None:
             self._admin.close()
             self._admin = None
 
-    # --- inside
+    # --- internals
 
     def _signal(self, name: str, number: signal.Signals) -> None:
         node = self.node(name)
@@ -343,7 +344,7 @@ class RealCluster:
     def _wait_route(self, topic: str, expected: list[int]) -> None:
         deadline = time.monotonic() + 10
         found: list[int] = []
-        while time.monotonic() < deadline:  # the broker tells the name server at once, but in the background
+        while time.monotonic() < deadline:  # the broker registers the topic at once, but in the background
             with contextlib.suppress(ClusterError):
                 found = rpc.write_queue_counts(self.nameserver, topic, self.credentials)
             if found == expected:

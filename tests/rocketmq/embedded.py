@@ -9,10 +9,10 @@ from tests.rocketmq.spec import ClusterSpec
 
 
 def command(spec: ClusterSpec, directory: Path) -> list[str]:
-    """Starts the cluster, whose messages are kept in the directory over restarts.
+    """Return the command that starts the cluster, whose directory keeps its messages across restarts.
 
-    Of the settings only those that were asked for, and that of recalls: the others that tests give a broker are
-    about its JVM and its files.
+    It has only the settings of the spec and the setting of recalls. Other settings that tests give a broker are about
+    its JVM and its files.
     """
     namesrv, broker = spec.nodes
     given = {"brokerName": broker.broker_name, "recallMessageEnable": "true", **spec.settings}

@@ -1,18 +1,18 @@
-"""What can go wrong around a real RocketMQ."""
+"""Errors around a real RocketMQ."""
 
 from __future__ import annotations
 
 
 class RocketMqUnavailable(Exception):
-    """Java, Maven or the jars can't be had here; the text says what to install."""
+    """Java, Maven or the jars are missing; the text says what to install."""
 
 
 class NotEmbeddedError(Exception):
-    """The embedded broker is one process with one broker, and cannot be what was asked for."""
+    """The embedded broker, one process with one broker, does not support the requested cluster."""
 
 
 class ClusterError(Exception):
-    """The cluster, or one of its nodes, did not do what was asked."""
+    """An operation of the cluster, or of one of its nodes, failed."""
 
 
 class NotRegisteredError(ClusterError):

@@ -1,4 +1,4 @@
-"""Gets what a real RocketMQ needs: a JDK is found, the jars are copied by Maven into a cache, once per machine."""
+"""Finds a JDK for a real RocketMQ, and lets Maven copy the jars into a cache, once per machine."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ ATTEMPTS = 4
 
 
 def home(version: str = release.DEFAULT) -> Path:
-    """Where the jars, the archives and the compiled peers of a release are kept, each in a directory of its own.
+    """The directory of a release. It contains directories for the jars, the archives and the compiled peers.
 
-    5.5.0's is RMQD_ROCKETMQ_HOME, with the others below it; else all are in ~/.cache/rmqd.
+    For 5.5.0 it is RMQD_ROCKETMQ_HOME, for other releases a directory below. If that is not set, ~/.cache/rmqd has all.
     """
     value = os.environ.get("RMQD_ROCKETMQ_HOME")
     version = release.named(version).java
@@ -80,7 +80,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """A line for the person who waits."""
+    """Print a line for the user who waits."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -97,7 +97,7 @@ def _copy_jars(maven: str, wanted: release.Release) -> None:
         if attempt == ATTEMPTS:
             shutil.rmtree(fresh, ignore_errors=True)
             raise RocketMqUnavailable(f"Maven could not copy the jars of RocketMQ {wanted.version}:\n{problem}")
-        time.sleep(3 * attempt)  # a mirror that refuses is asked again a little later
+        time.sleep(3 * attempt)  # a mirror that refused may accept a later attempt
     (fresh / ".complete").write_text(wanted.version + "\n")
     shutil.rmtree(base / "lib", ignore_errors=True)
     shutil.rmtree(base / "cds", ignore_errors=True)  # archives fit the jars that they were recorded with
@@ -105,7 +105,7 @@ def _copy_jars(maven: str, wanted: release.Release) -> None:
 
 
 def _run_maven(maven: str, target: Path, wanted: release.Release) -> str | None:
-    """Copy into `target`; the end of Maven's output if that failed."""
+    """Copy into `target`. Return the end of Maven's output if that failed."""
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     done = subprocess.run(

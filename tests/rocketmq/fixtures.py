@@ -1,11 +1,11 @@
-"""pytest fixtures over a RocketMQ: one cluster a run, fresh names a test; loud where there is no Java.
+"""pytest fixtures for RocketMQ: one cluster for each run, and fresh names for each test.
 
-Which RocketMQ that is: the one that RMQD_TEST_ROCKETMQ names. Where it is not set, a real 5.5.0 if tests of
-tests/nightly are asked for, else the embedded one; tests/smoke has a real one in any case.
+RMQD_TEST_ROCKETMQ names the RocketMQ to use. If it is not set, tests use a real 5.5.0 if tests of tests/nightly are
+requested, otherwise the embedded one. tests/smoke always uses a real one.
 
-A test that uses a real one is marked `rocketmq`. Without Java, Maven or a way to the jars it is skipped, and the
-summary says so; where CI is set it fails, because a green run there must mean that everything ran. Where the embedded
-RocketMQ is asked for, that is so for tests whose counterpart is a Java program.
+A test that uses a real one is marked `rocketmq`. Without Java, Maven or access to the jars it is skipped, and the
+summary reports that. If CI is set it fails, because a green run there must mean that everything ran. If the embedded
+RocketMQ is requested, this also applies to tests whose counterpart is a Java program.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.rocketmq.errors import NotEmbeddedError, RocketMqUnavailable
 from tests.rocketmq.fetch import fetch
 from tests.rocketmq.spec import ClusterSpec
 
-STARTED_BY = {  # the fixtures that tests ask for, and those that start their clusters
+STARTED_BY = {  # the fixtures that tests use, and the fixtures that start their clusters
     "rocketmq": "rocketmq",
     "rocketmq_faulty": "_faulty_cluster",
     "rocketmq_of_kinds": "rocketmq_proxied",
@@ -43,29 +43,29 @@ DELAY_LEVELS = 18
 SHORT_DELAYS = {"messageDelayLevel": " ".join(["1s"] * DELAY_LEVELS)}
 OF_KINDS = {**SHORT_DELAYS, "enableLmq": "true", "enableMultiDispatch": "true"}
 UNAVAILABLE = pytest.StashKey[str]()
-LEFT_OUT = "no real RocketMQ"  # a property of the report, which comes from pytest-xdist's workers too
+LEFT_OUT = "no real RocketMQ"  # a property of the report, which workers of pytest-xdist send too
 _numbers = itertools.count(1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose what tests have as RocketMQ where RMQD_TEST_ROCKETMQ is not set."""
+    """Choose the RocketMQ of the tests, in case RMQD_TEST_ROCKETMQ is not set."""
     asked_for = [Path(argument.split("::")[0]).absolute() for argument in config.args]
     release.be_daily(not any(path.is_relative_to(NIGHTLY) for path in asked_for))
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whoever asks for a cluster carries the marker; not who has a fixture of his own by the same name."""
+    """Mark the tests that use a cluster, except tests with another fixture of the same name."""
     mark = pytest.mark.process if release.wanted() == release.EMBEDDED else pytest.mark.rocketmq
     for item in items:
         if clusters_used(item):
             item.add_marker(mark)
-        if item.get_closest_marker("rocketmq"):  # one worker of pytest-xdist has them all, and one cluster
+        if item.get_closest_marker("rocketmq"):  # one worker of pytest-xdist runs them all, with one cluster
             item.add_marker(pytest.mark.xdist_group("real"))
 
 
 def clusters_used(item: pytest.Item) -> list[str]:
-    """The fixtures over clusters that the test asks for, by itself or by others."""
+    """The cluster fixtures that the test uses, directly or through other fixtures."""
     return [name for name in STARTED_BY if isinstance(item, pytest.Function) and _is_ours(item, name)]
 
 
@@ -76,19 +76,19 @@ def _is_ours(item: pytest.Function, name: str) -> bool:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Fetch RocketMQ before the first test: by then no test's timeout runs yet."""
+    """Fetch RocketMQ before the first test, because no test's timeout runs yet."""
     if session.config.option.collectonly or not any(item.get_closest_marker("rocketmq") for item in session.items):
         return
     try:
         prepare()
-        fetch()  # the peers are programs of the default release, whatever the cluster is
+        fetch()  # the peers are programs of the default release, with any cluster
         programs.compiled()
     except RocketMqUnavailable as error:
         session.config.stash[UNAVAILABLE] = str(error)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Leave out what needs a RocketMQ that is not there."""
+    """Skip the tests that need a RocketMQ if it is unavailable."""
     reason = item.config.stash.get(UNAVAILABLE, None)
     if reason is not None and item.get_closest_marker("rocketmq"):
         item.user_properties.append((LEFT_OUT, reason))
@@ -97,7 +97,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Generator[None, None, None]:
-    """Leave out what turns out to need Java on the way, or a cluster that the embedded RocketMQ cannot be."""
+    """Skip a test that turns out to need Java, or a cluster that the embedded RocketMQ does not support."""
     try:
         yield
     except RocketMqUnavailable as error:
@@ -107,7 +107,7 @@ def pytest_runtest_call() -> Generator[None, None, None]:
 
 
 def _leave_out(reason: str) -> None:
-    """Skip loudly, or fail in CI."""
+    """Skip the test, or fail it in CI."""
     line = reason.splitlines()[0]  # the summary has the rest
     if os.environ.get("CI"):
         pytest.fail(f"no real RocketMQ, and CI is set: {line}", pytrace=False)
@@ -115,7 +115,7 @@ def _leave_out(reason: str) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what was left out."""
+    """Report the skipped tests."""
     for reason in left_out(terminalreporter, LEFT_OUT):
         terminalreporter.section("NOT TESTED AGAINST A REAL ROCKETMQ", red=True, bold=True)
         terminalreporter.line(reason)
@@ -123,7 +123,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def rocketmq() -> Iterator[RealCluster]:
-    """A name server and a broker for the whole run. Only for tests that leave them as they found them."""
+    """A name server and a broker for the whole run. Only for tests that do not change their state."""
     with RealCluster.start() as cluster:
         yield cluster
 
@@ -136,7 +136,7 @@ def _faulty_cluster() -> Iterator[RealCluster]:
 
 @pytest.fixture
 def rocketmq_faulty(_faulty_cluster: RealCluster) -> Iterator[RealCluster]:
-    """Another cluster, whose nodes may be killed, paused and restarted; mended before the next test sees it."""
+    """Another cluster, whose nodes may be killed, paused and restarted. It is repaired after each test."""
     yield _faulty_cluster
     mend(_faulty_cluster)
 
@@ -161,7 +161,7 @@ def rocketmq_replicated(_replicated_cluster: RealCluster) -> Iterator[RealCluste
 
 
 def mend(cluster: RealCluster) -> None:
-    """Have all its nodes run again."""
+    """Resume and start all nodes."""
     for node in cluster.nodes:
         if node.state == "paused":
             cluster.resume(node.name)
@@ -170,14 +170,14 @@ def mend(cluster: RealCluster) -> None:
 
 @pytest.fixture(scope="session")
 def rocketmq_short_delays() -> Iterator[RealCluster]:
-    """A third one, whose 18 delay levels are all of one second; a message's DELAY property still tells its level."""
+    """A third cluster, whose 18 delay levels are all one second. A message's DELAY property still shows its level."""
     with RealCluster.start(ClusterSpec(heap="384m", settings=SHORT_DELAYS)) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def rocketmq_pair() -> Iterator[RealCluster]:
-    """Two brokers beside each other, whose delay levels are all of one second; static topics move between them."""
+    """A cluster of two brokers, whose delay levels are all one second. Static topics move between them."""
     try:
         cluster = RealCluster.start(ClusterSpec(brokers=2, heap="384m", settings=SHORT_DELAYS))
     except NotEmbeddedError as error:
@@ -188,7 +188,7 @@ def rocketmq_pair() -> Iterator[RealCluster]:
 
 @pytest.fixture(scope="session")
 def rocketmq_static(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
-    """The same for tests in which static topics stay where they are: the embedded RocketMQ is one broker."""
+    """The same cluster for tests that do not move static topics, because the embedded RocketMQ has one broker."""
     if release.is_4():
         pytest.skip("RocketMQ 4.9 has no static topics")
     yield from _lone_if_embedded(request, SHORT_DELAYS)
@@ -196,7 +196,7 @@ def rocketmq_static(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
 
 @pytest.fixture(scope="session")
 def rocketmq_proxied() -> Iterator[RealCluster]:
-    """One with a proxy before its broker, and with all that topics of kinds of their own take, as of RocketMQ 5.5."""
+    """A cluster with a proxy in front of its broker, and the settings that special topics need since RocketMQ 5.5."""
     try:
         cluster = RealCluster.start(ClusterSpec(proxy=True, heap="384m", settings=OF_KINDS))
     except NotEmbeddedError as error:
@@ -207,12 +207,12 @@ def rocketmq_proxied() -> Iterator[RealCluster]:
 
 @pytest.fixture(scope="session")
 def rocketmq_of_kinds(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
-    """The same for tests that need no proxy: the embedded RocketMQ has lite topics, too."""
+    """The same cluster for tests that need no proxy, because the embedded RocketMQ has lite topics too."""
     yield from _lone_if_embedded(request, OF_KINDS)
 
 
 def _lone_if_embedded(request: pytest.FixtureRequest, settings: dict[str, str]) -> Iterator[RealCluster]:
-    """Another fixture's cluster, or one embedded broker with these settings where the embedded RocketMQ is tested."""
+    """Another fixture's cluster, or one embedded broker with these settings if the embedded RocketMQ is tested."""
     if release.wanted() != release.EMBEDDED:
         yield request.getfixturevalue(STARTED_BY[request.fixturename or ""])
         return
@@ -222,7 +222,7 @@ def _lone_if_embedded(request: pytest.FixtureRequest, settings: dict[str, str]) 
 
 @pytest.fixture(scope="session")
 def rocketmq_secured() -> Iterator[RealCluster]:
-    """A fourth one, with access control, and nothing but TLS, from clients with a certificate of tests/certificates."""
+    """A cluster with access control, which accepts only TLS with a client certificate of tests/certificates."""
     try:
         cluster = RealCluster.start(ClusterSpec(acl=True, certificates=True, heap="384m"))
     except NotEmbeddedError as error:
@@ -233,7 +233,7 @@ def rocketmq_secured() -> Iterator[RealCluster]:
 
 @pytest.fixture
 def group(request: pytest.FixtureRequest) -> str:
-    """A consumer group's name that nobody used before."""
+    """A fresh name of a consumer group."""
     return fresh_name(request.node.name, "group")
 
 
@@ -244,6 +244,6 @@ def topic(request: pytest.FixtureRequest, rocketmq: RealCluster) -> str:
 
 
 def fresh_name(test: str, kind: str) -> str:
-    """A name for a topic or group, never used before; it tells the test, and is short enough for mqadmin's columns."""
+    """A fresh name for a topic or group. It contains the test's name, and is short enough for mqadmin's columns."""
     clean = re.sub(r"[^A-Za-z0-9]+", "_", test.removeprefix("test_"))[:30].strip("_")
     return f"{clean}_{kind}_{time.time_ns() // 1_000_000 % 10**9}_{os.getpid()}_{next(_numbers)}"

@@ -19,32 +19,32 @@ MAIN_CLASSES = {
 
 
 def archive(kind: str, version: str) -> Path:
-    """Where the class data archive of this program lies, for this JVM and this release's jars."""
+    """The path of the class data archive of this program, for this JVM and this release's jars."""
     seed = told_apart(Path(find_java()).resolve()) + f"{home(version)}{version}False".encode()
     return home(version) / "cds" / f"{kind}-{hashlib.sha256(seed).hexdigest()[:12]}.jsa"
 
 
 def sharing(kind: str, version: str) -> list[str]:
-    """The options that have a JVM start with the archive; none where it was not recorded."""
+    """The options that start a JVM with the archive; empty if it was not recorded."""
     path = archive(kind, version)
     return options_with(path) if path.exists() else []
 
 
 def options_with(path: Path) -> list[str]:
-    """The options that have a JVM start with an archive, and say nothing where it cannot use it."""
+    """The options that start a JVM with an archive, without a warning if the JVM cannot use it."""
     return [f"-XX:SharedArchiveFile={path}", "-Xshare:auto", "-Xlog:disable", "-Xlog:all=error:stderr"]
 
 
 def told_apart(java: Path) -> bytes:
-    """What a Java differs in from others that lie, or have lain, at the same place: an archive is for one of them."""
+    """Bytes that identify a Java, even if another one is later at the same path. An archive fits only one Java."""
     about = java.parent.parent / "release"
     return str(java).encode() + (about.read_bytes() if about.exists() else b"")
 
 
 def tls_options(permissive: bool = False, certified: bool = False) -> list[str]:
-    """What a program's servers and clients are told about TLS: none of it, taken too, or nothing else (`certified`)."""
+    """The TLS options of a program's servers and clients: no TLS, TLS accepted too, or only TLS (`certified`)."""
     if not certified:
-        # a server that takes TLS without certificates makes itself an RSA key: 0.7 s, twice in a broker
+        # a server that accepts TLS without certificates creates an RSA key: 0.7 s, twice in a broker
         return ["-Dtls.server.mode=permissive" if permissive else "-Dtls.server.mode=disabled"]
     server, client = certificates.SERVER, certificates.CLIENT
     return [
@@ -76,8 +76,8 @@ def command(
 ) -> list[str]:
     """The command that starts a RocketMQ program, without its own arguments.
 
-    `cluster` is the cluster's directory, `logs` the one that the program may write to, `tls` what `tls_options` gives;
-    with `record`, the program writes its class data archive there when it ends; `is_measured` is the cluster's.
+    `cluster` is the cluster's directory, `logs` the directory that the program may write to, and `tls` comes from
+    `tls_options`. With `record`, the program writes its class data archive there when it ends.
     """
     options = [find_java(), f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xss512k"]
     options += release.named(version).jvm_options

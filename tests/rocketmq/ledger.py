@@ -1,4 +1,4 @@
-"""The ledger: a line for every message sent, begun, finished and failed, by whoever did it. It decides what was lost.
+"""The ledger: a line for every message sent, begun, finished and failed, by any process. It shows lost messages.
 
 A line is written by one write to a file opened for appending, so that kill -9 leaves whole lines: event, key, broker,
 queue, offset, member, microseconds since 1970, reconsume times, separated by tabs. `java/Ledger.java` writes the same.
@@ -45,7 +45,7 @@ def sharding(key: str) -> tuple[str, int]:
 
 
 def read(*paths: Path) -> list[Entry]:
-    """Every whole line of these files, in the order of time; a file that is not there yet has none."""
+    """Return all complete lines of these files, sorted by time. A missing file has none."""
     return sorted(_lines(paths), key=lambda entry: entry.at_micros)
 
 
@@ -57,7 +57,7 @@ def _lines(paths: tuple[Path, ...]) -> Iterator[Entry]:
 
 
 class Tail:
-    """The keys that were finished so far, in files that grow: each call of `finished` reads only what is new."""
+    """The keys finished so far, in files that grow. Each call of `finished` reads only the new lines."""
 
     def __init__(self) -> None:
         self._finished: set[str] = set()

@@ -1,6 +1,6 @@
-"""How long the run's clusters live: from the first test that uses one to the last, and those tests come in a row.
+"""The lifetimes of the run's clusters: from the first test that uses one to the last. These tests run in a row.
 
-An idle broker takes 5 to 8 % of a core by its timers, and all fixtures together start eight.
+The timers of an idle broker take 5 to 8 % of a core, and all fixtures together start eight brokers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ USES_LEFT = pytest.StashKey[collections.Counter[str]]()
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one cluster in a row, and first of all: pytest-xdist starts its groups in the order of their tests."""
+    """Run the tests of a cluster in a row, before all others. pytest-xdist starts groups in the order of tests."""
     items.sort(key=_place)
 
 
@@ -33,7 +33,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
-    """End the clusters that no later test uses; a worker of pytest-xdist that runs fewer tests ends them at its end."""
+    """End the clusters that no later test uses. A worker of pytest-xdist that runs fewer tests ends them at its end."""
     try:
         return (yield)
     finally:
@@ -45,13 +45,13 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
 
 
 def _fixtures(item: pytest.Item) -> set[str]:
-    """The fixtures over clusters that the test has, and those behind them."""
+    """The cluster fixtures that a test uses, and the fixtures that start their clusters."""
     names = clusters_used(item)
     return {*names, *(STARTED_BY[name] for name in names)}
 
 
 def _finish(item: pytest.Item, name: str) -> None:
-    """As at the end of the session. pytest sets up anew what it finds finished, and has no call for it."""
+    """Finish a fixture as at the end of the session. pytest has no call for this; it sets up finished ones again."""
     assert isinstance(item, pytest.Function)
     for fixture in item.session._fixturemanager.getfixturedefs(name, item) or ():
-        fixture.finish(item._request)  # type: ignore[arg-type]  # of which it takes the name alone, for an error
+        fixture.finish(item._request)  # type: ignore[arg-type]  # only its name is used, in an error

@@ -1,4 +1,4 @@
-"""One node of a cluster: its process started, signalled, and found again by a later one through its pid file."""
+"""One node of a cluster: starts and signals its process, which a later process finds by its pid file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POLL_SECONDS = 0.02
 
 
 class Node:
-    """A name server or a broker; everything it writes lies in `directory`."""
+    """A name server, a broker or a proxy; it writes all its files into `directory`."""
 
     def __init__(self, cluster: Path, spec: NodeSpec) -> None:
         self.spec = spec
@@ -40,7 +40,7 @@ class Node:
 
     @property
     def pid(self) -> int | None:
-        """The pid while the process lives; a recycled pid is told apart by its start time."""
+        """The pid while the process runs; else None. A recycled pid is recognized by its start time."""
         if self._child is not None:
             self._child.poll()
         try:
@@ -60,14 +60,14 @@ class Node:
         return "paused" if found[0] in "Tt" else "running"
 
     def spawn(self, spec: ClusterSpec, record: Path | None = None) -> None:
-        """Start the process unless it runs; it outlives this one."""
+        """Start the process unless it runs. It outlives the current process."""
         if self.pid:
             return
         if self.spec.process:
             command = embedded.command(spec, self.directory)
         else:
             heap = {"namesrv": "128m", "proxy": "256m"}.get(self.spec.kind, spec.heap)
-            # a proxy takes TLS in any case, and makes itself a certificate in the test mode, which is the default
+            # a proxy always accepts TLS, and creates its own certificate in the test mode, which is the default
             tls = ["-Dtls.test.mode.enable=true"] if self.spec.kind == "proxy" else None
             tls = tls or jvm.tls_options(spec.tls, spec.certificates)
             command = jvm.command(
@@ -96,7 +96,7 @@ class Node:
         (self.directory / "pid").write_text(f"{self._child.pid} {found[1] if found else 0}\n")
 
     def signal(self, number: signal.Signals) -> bool:
-        """Send a signal; False where the process is gone."""
+        """Send a signal. Return False if the process has ended."""
         pid = self.pid
         if pid is None:
             return False
@@ -105,7 +105,7 @@ class Node:
         return True
 
     def wait_gone(self, timeout_seconds: float) -> bool:
-        """Wait for the process's end; False where it still lives."""
+        """Wait for the end of the process. Return False if it still runs."""
         deadline = time.monotonic() + timeout_seconds
         while self.pid:
             if time.monotonic() > deadline:
@@ -117,7 +117,7 @@ class Node:
         return True
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """SIGKILL, and wait until the process has ended."""
         self.signal(signal.SIGKILL)
         if not self.wait_gone(20):
             raise ClusterError(f"{self.name} (pid {self.pid}) does not go away")
@@ -133,7 +133,7 @@ class Node:
 
 
 def process_state(pid: int) -> tuple[str, str] | None:
-    """State letter and start time of a process, or None; a zombie counts as gone."""
+    """State letter and start time of a process; None if it has ended or is a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""What the brokers know of a group: offsets, members, and through them who owns which queue."""
+"""The state of a group on the brokers: offsets, members, and the owners of queues."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def committed(cluster: RealCluster, group: str, topic: str) -> dict[Queue, int]:
 
 
 def commit(cluster: RealCluster, group: str, topic: str, queue: Queue, offset: int) -> None:
-    """Set a group's offset, whatever its members think."""
+    """Set a group's offset, regardless of its members."""
     fields: dict[str, object] = {"consumerGroup": group, "topic": topic, "queueId": queue.queue_id}
     rpc.call(
         queues(cluster, topic)[queue],
@@ -83,7 +83,7 @@ def lag(cluster: RealCluster, group: str, topic: str) -> int:
 
 
 def members(cluster: RealCluster, group: str) -> list[str]:
-    """The client ids in the first master's consumer list; none where it does not know the group."""
+    """The client ids in the first master's consumer list; empty if it does not know the group."""
     with contextlib.suppress(ClusterError):
         answer = rpc.call(
             cluster.broker.address,
@@ -96,12 +96,12 @@ def members(cluster: RealCluster, group: str) -> list[str]:
 
 
 def queues_of(cluster: RealCluster, group: str, topic: str, member: str) -> list[Queue]:
-    """The queues of the topic that a member says are its own, asked through the broker."""
+    """The queues of the topic that a member reports as its own, queried through the broker."""
     return [queue for of, queue in all_queues_of(cluster, group, member) if of == topic]
 
 
 def all_queues_of(cluster: RealCluster, group: str, member: str) -> list[tuple[str, Queue]]:
-    """The queues of every topic that a member says are its own, each with its topic."""
+    """The queues of all topics that a member reports as its own, each with its topic."""
     answer = rpc.call(
         cluster.broker.address,
         GET_CONSUMER_RUNNING_INFO,

@@ -1,4 +1,4 @@
-"""Programs with the official Java client : a consumer that keeps a ledger, a producer of numbered messages."""
+"""Programs with the official Java client, for example a consumer with a ledger, and a producer of numbered messages."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ MAX_SAID = 2000
 
 @dataclass(frozen=True, slots=True)
 class PeerOptions:
-    """What both peers need; further options go to `start_*` by Java's names. `version` is the client's.
+    """The options of both peers; `start_*` takes further options by Java's names. `version` is the client's version.
 
-    With `secured` the peer shows a certificate of tests/certificates; keys are given as `access_key=`, `secret_key=`.
+    With `secured` the peer presents a certificate of tests/certificates. Keys are `access_key=` and `secret_key=`.
     """
 
     nameserver: str
@@ -68,12 +68,12 @@ class Peer:
         return self._process.poll() is None
 
     def stop(self, timeout_seconds: float = 60) -> int:
-        """SIGTERM, and wait for the orderly end; returns the exit status."""
+        """SIGTERM, and wait for the graceful end; returns the exit status."""
         self._process.send_signal(signal.SIGTERM)
         return self.wait(timeout_seconds)
 
     def wait(self, timeout_seconds: float = 60) -> int:
-        """Wait for the end; returns the exit status. Raises ClusterError with its last words if it does not end."""
+        """Wait for the end; returns the exit status. Raises ClusterError with its last output if it does not end."""
         try:
             wait_until(lambda: self._process.poll() is not None, "it ends", timeout_seconds)
         except AssertionError as late:
@@ -89,7 +89,7 @@ class Peer:
 
     def _read_started(self) -> str:
         assert self._process.stdout is not None
-        # Java goes on for ever where its consumer cannot start: threads of the client stay
+        # if its consumer cannot start, a Java process never ends, because threads of the client keep running
         readable, _, _ = select.select([self._process.stdout], [], [], START_SECONDS)
         line = self._process.stdout.readline() if readable else ""
         if not line.startswith("started"):
@@ -111,7 +111,7 @@ class Peer:
 
 
 class JavaPeer(Peer):
-    """The same with the official Java client."""
+    """A program with the official Java client."""
 
     language = "Java"
 
@@ -120,8 +120,8 @@ def start_consumer(peer: PeerOptions, group: str, **options: object) -> JavaPeer
     """A DefaultMQPushConsumer; its `client_id` is known on return.
 
     `orderly=True`, `batch=`, `threads=`, `await_millis=`, `handle_millis=`, `slow_every=`, `slow_millis=`,
-    `fail_every=`, `namespace=`, `namespace_v2=`; with `pop=True` the broker divides the queues, and says whether to POP
-    or to PULL.
+    `fail_every=`, `namespace=`, `namespace_v2=`; with `pop=True` the broker assigns the queues, and decides between POP
+    and PULL.
     """
     return _start("LedgerConsumer", peer, {"group": group, **options})
 
@@ -129,24 +129,24 @@ def start_consumer(peer: PeerOptions, group: str, **options: object) -> JavaPeer
 def start_producer(peer: PeerOptions, messages: int, **options: object) -> JavaPeer:
     """A DefaultMQProducer: `rate=` per second, `prefix=` of the keys, `bytes=`, `tags=`, `first=`; `wait` for its end.
 
-    `sharding_keys=` is how many sharding keys the messages have in turn, each of which goes to one queue by its hash;
-    the keys are then those of `ledger.sharding`.
+    `sharding_keys=` is the number of sharding keys, which the messages have in turn. The hash of a sharding key selects
+    the queue. The keys of messages then have the form of `ledger.sharding`.
     """
     return _start("NumberedProducer", peer, {"messages": messages, **options})
 
 
 def start_lite_pull(peer: PeerOptions, group: str, **options: object) -> JavaPeer:
-    """A DefaultLitePullConsumer, which commits what it handled: `batch=`, `member=`."""
+    """A DefaultLitePullConsumer that commits after each poll: `batch=`, `member=`."""
     return _start("LitePullMember", peer, {"group": group, **options})
 
 
 def start_scripted(nameserver: str, group: str, directory: Path, **options: object) -> JavaPeer:
-    """A DefaultMQPushConsumer that does what each message says; the options are those of ScriptedConsumer."""
+    """A DefaultMQPushConsumer that follows the script of each message; the options are ScriptedConsumer's."""
     return start_program("ScriptedConsumer", directory, {"namesrv": nameserver, "group": group, **options})
 
 
 def start_behaving(nameserver: str, members: Sequence[str], directory: Path) -> JavaPeer:
-    """Members of many groups in one JVM, a line each: "GROUP TOPIC TAGS WAY" as BehavingMembers has them."""
+    """Members of many groups in one JVM, a line each: "GROUP TOPIC TAGS WAY", see BehavingMembers."""
     return start_program("BehavingMembers", directory, {"namesrv": nameserver, "members": "\n".join(members)})
 
 

@@ -1,4 +1,4 @@
-"""A producer for tests that takes no JVM and none of rmqd's code: one connection, a message or a batch at a time."""
+"""A producer for tests without a JVM and without rmqd's code: one connection, a message or a batch at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.rocketmq.errors import ClusterError
 
 
 class Producer:
-    """Sends to one broker. Raises OSError or ClusterError where a message was not stored."""
+    """Sends to one broker. Raises OSError or ClusterError if a message was not stored."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class Producer:
         credentials: rpc.Credentials | None = None,
         accepted: tuple[int, ...] = rpc.STORED,
     ) -> None:
-        """`accepted` are the answers' codes that count as stored."""
+        """`accepted` are the response codes that count as stored."""
         self._accepted = accepted
         self._credentials = credentials
         self._link = rpc.connect(broker, credentials, timeout_seconds)
@@ -55,7 +55,7 @@ class Producer:
         properties: Mapping[str, str] | None = None,
         queue: int | None = None,
     ) -> tuple[int, int]:
-        """Store one message; the queue (taken in turn unless given) and the offset that it got."""
+        """Store one message, in the next queue unless `queue` is given. Return its queue and its offset."""
         fields = self._fields(next(self._queues) if queue is None else queue)
         fields["properties"] = _properties({"KEYS": key, "TAGS": tags, **(properties or {})})
         return self._store(fields, body)
@@ -70,11 +70,11 @@ class Producer:
         batch_tag: str = "",
         properties: Sequence[Mapping[str, str]] = (),
     ) -> tuple[int, int]:
-        """Store a message per key in one queue, all or none; the queue and the offset of the first.
+        """Store a message per key in one queue, all or none. Return the queue, and the offset of the first message.
 
-        `tags` and `properties` are those of the members, in the order of the keys.
+        `tags` and `properties` belong to the members, in the order of the keys.
 
-        As Java's producers do, the batch has an id of its own: brokers store it whole where the topic is BatchCQ.
+        As with Java's producers, the batch has its own id. Brokers store it as one record if the topic is BatchCQ.
         """
         fields = self._fields(next(self._queues) if queue is None else queue) | {"batch": "true"}
         fields["properties"] = _properties({"UNIQ_KEY": uuid.uuid4().hex.upper(), "TAGS": batch_tag})

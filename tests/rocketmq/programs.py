@@ -35,16 +35,16 @@ def _class_path(jar: Path, version: str) -> str:
 
 
 def compiled(version: str = release.DEFAULT) -> Path:
-    """The jar of the programs; made once per release and change of their sources, with its archive.
+    """The jar of the programs, compiled once per release and change of their sources, with its archive.
 
-    Those in `lite` know what the client of the default release alone has.
+    Programs in `lite` use classes that only the client of the default release has.
     """
     sources = sorted(SOURCES.glob("*.java"))
     if version == release.DEFAULT:
         sources += sorted((SOURCES / "lite").glob("*.java"))
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
     directory = home(version) / "peer"
-    jar = directory / f"tests-{digest}.jar"  # no directory: an archive is of jars alone
+    jar = directory / f"tests-{digest}.jar"  # not a directory, because archives support only jars
     with locked(directory / ".lock"):
         if not jar.exists():
             with tempfile.TemporaryDirectory(dir=directory) as place:
@@ -56,7 +56,7 @@ def compiled(version: str = release.DEFAULT) -> Path:
 
 
 def _compile(sources: list[Path], jar: Path, version: str) -> list[str]:
-    """Compile into the jar; the names of its classes."""
+    """Compile into the jar. Return the names of its classes."""
     classes = jar.with_suffix("")
     classes.mkdir()
     command = [find_java("javac"), "-nowarn", "-d", str(classes), "-cp", ":".join(jars(version)), *map(str, sources)]
@@ -71,7 +71,7 @@ def _compile(sources: list[Path], jar: Path, version: str) -> list[str]:
 
 
 def _record(jar: Path, names: list[str], version: str, home_directory: Path) -> None:
-    """Write the archive, or say that starts take longer."""
+    """Write the archive, or report that starts take longer."""
     archive = jvm.archive(jar.stem, version)
     archive.parent.mkdir(exist_ok=True)
     options = ["-XX:+UseSerialGC", f"-Drmq.logback.configurationFile={LOGBACK}", f"-Duser.home={home_directory}"]

@@ -14,7 +14,7 @@ NUDGE_EVERY_SECONDS = 0.15
 
 
 def check(node: Node, nameserver: str, credentials: rpc.Credentials | None) -> None:
-    """Raise OSError or ClusterError unless the node answers, is registered, and takes a message if it is a master."""
+    """Raise OSError or ClusterError unless a node responds, is registered and, as a master, stores a message."""
     if node.spec.kind == "namesrv":
         rpc.call(node.address, rpc.GET_BROKER_CLUSTER_INFO, credentials=credentials)
         return
@@ -31,7 +31,7 @@ def check(node: Node, nameserver: str, credentials: rpc.Credentials | None) -> N
 
 
 def wait(node: Node, nameserver: str, credentials: rpc.Credentials | None, permission: str, deadline: float) -> None:
-    """Wait until `check` passes; ClusterError with the node's log where it ends, or at `deadline` (monotonic).
+    """Wait until `check` passes. Raises ClusterError with the node's log if it ends, or at `deadline` (monotonic).
 
     `permission` is the broker's configured one, for the nudge.
     """
@@ -54,7 +54,7 @@ def wait(node: Node, nameserver: str, credentials: rpc.Credentials | None, permi
 
 
 def _nudge(node: Node, credentials: rpc.Credentials | None, permission: str) -> None:
-    """Make a broker register now, by setting its permission to what it is.
+    """Make a broker register now, by setting its permission to its current value.
 
     A broker that starts fast registers before its client has a connection to the name server, which then fails
     silently, and the next try is 10 s later.

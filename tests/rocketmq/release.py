@@ -1,4 +1,4 @@
-"""What tests can run as RocketMQ: its releases, with what each wants of its JVM, and rmqd's own embedded broker."""
+"""The releases of RocketMQ that tests can run, with their JVM options, and rmqd's own embedded broker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ENVIRONMENT = "RMQD_TEST_ROCKETMQ"
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """`modules` are those whose jars must be there; `jvm_options` open what Java 17 keeps closed to it."""
+    """`modules` are the modules whose jars are required; `jvm_options` open packages that Java 17 keeps closed."""
 
     version: str
     modules: tuple[str, ...]
@@ -53,7 +53,7 @@ RELEASES = {
 
 
 def named(version: str) -> Release:
-    """A release by its version; raises RocketMqUnavailable where tests know none of that name."""
+    """Return a release by its version. Raises RocketMqUnavailable if it is unknown."""
     try:
         return RELEASES[version]
     except KeyError:
@@ -62,26 +62,26 @@ def named(version: str) -> Release:
 
 
 def asked_for() -> str:
-    """What RMQD_TEST_ROCKETMQ names; empty where it is not set."""
+    """The value of RMQD_TEST_ROCKETMQ; empty if it is not set."""
     return os.environ.get(ENVIRONMENT, "")
 
 
 def wanted() -> str:
-    """The version of every cluster that does not name its own: the one asked for, else 5.5.0, else the embedded one."""
+    """The version of clusters that name none: `asked_for`, else the embedded one in daily runs, else 5.5.0."""
     return asked_for() or (EMBEDDED if _daily else DEFAULT)
 
 
 def be_daily(daily: bool = True) -> None:
-    """From now on, a cluster is the embedded one where nothing else is asked for, and nothing beside it is Java."""
+    """From now on, clusters are embedded unless another version is requested, and tests use no Java programs."""
     global _daily
     _daily = daily
 
 
 def is_without_java() -> bool:
-    """Whether tests go without Java's programs. Those of tests/smoke have them always."""
+    """Whether tests use no Java programs. Tests in tests/smoke always use them."""
     return _daily and not asked_for()
 
 
 def is_4() -> bool:
-    """Whether that is a release of the 4.x line, which lacks some requests and answers some otherwise."""
+    """Whether the wanted version is a 4.x release, which lacks some requests and responds differently to others."""
     return wanted().startswith("4.")

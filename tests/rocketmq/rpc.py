@@ -1,4 +1,4 @@
-"""The few calls of the remoting protocol that running and checking a cluster takes, each on a connection of its own."""
+"""The few requests of the remoting protocol that run and check a cluster, each on a separate connection."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ STORED = (0, 10, 11, 12)
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a cluster asks of its clients: the super user's keys, a TLS connection, or both."""
+    """The credentials that a cluster requires of its clients: the super user's keys, a TLS connection, or both."""
 
     access_key: str = ""
     secret_key: str = ""
@@ -72,13 +72,13 @@ def call(
     timeout_seconds: float = 3.0,
     accepted: tuple[int, ...] = (SUCCESS,),
 ) -> Answer:
-    """One request and its answer; raises OSError, or ClusterError on a code that is not accepted."""
+    """Send one request and return its response. Raises OSError, or ClusterError on a code that is not accepted."""
     with connect(address, credentials, timeout_seconds) as link:
         return exchange(link, code, fields, body=body, credentials=credentials, accepted=accepted)
 
 
 def connect(address: str, credentials: Credentials | None, timeout_seconds: float) -> socket.socket:
-    """A connection to a server, with TLS where the cluster wants it. Raises OSError."""
+    """Open a connection to a server, with TLS if the cluster requires it. Raises OSError."""
     host, port = address.rsplit(":", 1)
     link = socket.create_connection((host, int(port)), timeout=timeout_seconds)
     if credentials is None or credentials.tls is None:
@@ -99,7 +99,7 @@ def exchange(
     credentials: Credentials | None = None,
     accepted: tuple[int, ...] = (SUCCESS,),
 ) -> Answer:
-    """The same on a connection that is open."""
+    """Send one request on an open connection and return its response. Raises as `call` does."""
     link.sendall(request(code, fields or {}, body, credentials))
     total, marked = struct.unpack(">II", _take(link, 8))
     length = marked & 0xFFFFFF  # the top byte names the header's serialisation: JSON, as asked
@@ -126,7 +126,7 @@ def request(code: int, fields: dict[str, object], body: bytes = b"", credentials
 
 
 def loose_json(body: bytes) -> Any:
-    """Parse what fastjson wrote: number keys stand without quotes."""
+    """Parse JSON by fastjson, which writes numeric keys without quotes."""
     return json.loads(re.sub(r"([{,])\s*(\d+)\s*:", r'\1"\2":', body.decode()))
 
 
@@ -137,7 +137,7 @@ def broker_table(namesrv: str, credentials: Credentials | None = None) -> dict[s
 
 
 def write_queue_counts(namesrv: str, topic: str, credentials: Credentials | None = None) -> list[int]:
-    """Write queues of a topic, a number per broker; raises ClusterError where the name server has no route."""
+    """The write queues of a topic, a number per broker. Raises ClusterError if the name server has no route."""
     answer = call(namesrv, GET_ROUTE_INFO_BY_TOPIC, {"topic": topic}, credentials=credentials)
     return [queue["writeQueueNums"] for queue in loose_json(answer.body)["queueDatas"]]
 

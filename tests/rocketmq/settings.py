@@ -9,7 +9,7 @@ from tests.rocketmq import release
 from tests.rocketmq.spec import HOST, ClusterSpec, NodeSpec
 
 CLUSTER_NAME = "DefaultCluster"
-ACCESS_KEY, SECRET_KEY = "rmqdadmin", "rmqd-test-secret"  # of a throw-away cluster on 127.0.0.1
+ACCESS_KEY, SECRET_KEY = "rmqdadmin", "rmqd-test-secret"  # for temporary clusters on 127.0.0.1
 
 LOGBACK = """\
 <configuration>
@@ -27,7 +27,7 @@ BROKER_DEFAULTS = {
     "autoCreateTopicEnable": "true",
     "autoCreateSubscriptionGroup": "true",
     "enablePropertyFilter": "true",
-    # small files: sparse where the file system allows it, and cheap to create where not
+    # small files: sparse if the file system supports it, otherwise cheap to create
     "mappedFileSizeCommitLog": str(64 << 20),
     "mappedFileSizeConsumeQueue": "1200000",
     "maxHashSlotNum": "200000",
@@ -41,15 +41,15 @@ BROKER_DEFAULTS = {
     "waitTimeMillsInPullQueue": "30000",
     "osPageCacheBusyTimeOutMills": "30000",
     "sendMessageThreadPoolNums": "2",
-    # RocketMQ 5.5 spins on a core for as long as this at its start
+    # at its start, RocketMQ 5.5 occupies a core for this long
     "transactionMetricFlushInterval": "300",
-    # and for ever from three seconds after a transaction's end on, as what it writes by this interval stays overdue;
-    # so it writes each end at once
+    # and forever from three seconds after a transaction's end, because writes at this interval stay overdue;
+    # with a size of 1, each end is written at once
     "transactionOpBatchInterval": str(24 * 3600 * 1000),
     "transactionOpMsgMaxSize": "1",
-    # each writes a wheel of 38 MB, which takes 0.4 s of a core
+    # each flush writes a timer wheel of 38 MB, which takes 0.4 s of a core
     "timerFlushIntervalMs": "300000",
-    # off as shipped
+    # off by default
     "recallMessageEnable": "true",
 }
 
@@ -76,7 +76,7 @@ def write_files(cluster: Path, spec: ClusterSpec) -> None:
     for node in spec.nodes:
         home = cluster / (node.process or node.name)
         home.mkdir(exist_ok=True)
-        if node.process:  # the embedded RocketMQ is told by its command line
+        if node.process:  # the embedded RocketMQ is configured by its command line
             continue
         if node.kind == "proxy":
             (home / "conf").write_text(json.dumps(_proxy(node, spec), indent=1))

@@ -1,4 +1,4 @@
-"""What a cluster consists of: plain values, kept in `cluster.json` so that a stopped cluster can start again."""
+"""The description of a cluster: plain values, stored in `cluster.json` so that a stopped cluster can start again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.rocketmq.errors import ClusterError, NotEmbeddedError
 
 HOST = "127.0.0.1"
 FILE_NAME = "cluster.json"
-BROKER_OFFSETS = (-2, 0, 1)  # a broker listens on its port, on that - 2 (the "VIP" channel), on that + 1 (replication)
+BROKER_OFFSETS = (-2, 0, 1)  # a broker listens on its port, on port - 2 (the "VIP" channel), on port + 1 (replication)
 CONTROLLER_OFFSET = 1  # from the name server's port
 PROXY_OFFSETS = (0, 1)  # a proxy takes remoting on its port, gRPC on the next one
 
@@ -25,7 +25,7 @@ PROXY_OFFSETS = (0, 1)  # a proxy takes remoting on its port, gRPC on the next o
 class NodeSpec:
     """A name server, a broker (master: `broker_id` 0) or a proxy; a process each, unless `process` names a common one.
 
-    In controller mode the broker's id is nothing but its place: the controller gives out ids, and 0 to who is master.
+    In controller mode `broker_id` is not the broker's real id. The controller assigns these, and 0 to the master.
     """
 
     name: str
@@ -43,13 +43,13 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
-    """`name_servers` and `brokers` masters, each with a slave where asked; `settings` are the brokers'.
+    """`name_servers` and `brokers` masters, each with a slave if `slaves` is set; `settings` are the brokers'.
 
-    `version` is RocketMQ's: the one that RMQD_TEST_ROCKETMQ names, where nothing else is asked for. The embedded one is
-    a single process of one broker, without the rest. With `tls` TLS is taken too, self-signed; with `certificates`
-    nothing else is, and both ends show a certificate of the authority in tests/certificates. With `controller` there
-    are two brokers of each name, the first name server has the controller, and that says which of the two is master.
-    With `proxy` there is a proxy before the brokers, which takes remoting beside gRPC.
+    `version` is RocketMQ's version, by default `release.wanted`. The embedded one is a single process with one name
+    server and one broker, without the other features. With `tls`, self-signed TLS is accepted too. With `certificates`,
+    only TLS is accepted, and both ends present a certificate of the authority in tests/certificates. With `controller`
+    there are two brokers of each name, and the controller in the first name server chooses the master. With `proxy` a
+    proxy in front of the brokers accepts both remoting and gRPC.
     """
 
     version: str = field(default_factory=release.wanted)
@@ -72,7 +72,7 @@ class ClusterSpec:
     nodes: tuple[NodeSpec, ...] = ()
 
     def with_nodes(self) -> ClusterSpec:
-        """The same with free ports for every node; raises NotEmbeddedError where the embedded one can't be so."""
+        """Return a copy with free ports for every node. Raises NotEmbeddedError if the embedded one cannot do this."""
         process = ""
         if self.version == release.EMBEDDED:
             process = release.EMBEDDED
@@ -104,23 +104,23 @@ class ClusterSpec:
 
     @property
     def controller_address(self) -> str:
-        """Where brokers ask who is master."""
+        """The address of the controller, which brokers ask for their master."""
         return f"{HOST}:{self.nodes[0].port + CONTROLLER_OFFSET}"
 
     @property
     def name_server_addresses(self) -> str:
-        """Every name server, as `namesrvAddr` and `nameserver:` want them."""
+        """The addresses of all name servers, in the form of `namesrvAddr` and `nameserver:`."""
         return ";".join(node.address for node in self.nodes if node.kind == "namesrv")
 
     def with_another_port(self, name: str) -> ClusterSpec:
-        """The same with one node on a port that no node had."""
+        """Return a copy with one node on a new port."""
         taken = {node.port + offset for node in self.nodes for offset in BROKER_OFFSETS}
         port = free_port(taken, BROKER_OFFSETS)
         nodes = (replace(node, port=port) if node.name == name else node for node in self.nodes)
         return replace(self, nodes=tuple(nodes))
 
     def with_settings(self, settings: dict[str, str]) -> ClusterSpec:
-        """The same with some broker settings added or changed."""
+        """Return a copy with some broker settings added or changed."""
         return replace(self, settings={**self.settings, **settings})
 
     def save(self, directory: Path) -> None:
@@ -131,7 +131,7 @@ class ClusterSpec:
 
     @classmethod
     def load(cls, directory: Path) -> ClusterSpec:
-        """Read what `save` wrote; raises ClusterError where there is none."""
+        """Read the description that `save` wrote. Raises ClusterError if it is missing."""
         try:
             values: dict[str, Any] = json.loads((directory / FILE_NAME).read_text())
         except FileNotFoundError:

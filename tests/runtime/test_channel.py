@@ -1,4 +1,4 @@
-"""Answers of a child process that come late, or that the other end no longer reads."""
+"""Answers of a child process that arrive late, or that the other end no longer reads."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rmqd.runtime.event_loop import run_in_loop
 from tests.waiting import eventually
 
 
-def test_what_the_other_end_cannot_hear_is_dropped() -> None:
-    """In the loop that the processes have: a daemon that was killed is no error of its children."""
+def test_answers_to_a_closed_end_are_dropped() -> None:
+    """Runs in the event loop of the processes: a killed daemon must not cause errors in its children."""
 
     async def talk() -> None:
         ours, theirs = socket.socketpair()

@@ -1,4 +1,4 @@
-"""Which files are seen to change, and when."""
+"""The changed files that a watch returns, and when it returns them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rmqd.runtime.files import FileWatch
 
 
 def changed(files: FileWatch) -> list[str]:
-    """The names of what has changed, once it rests."""
-    assert files.changes() == [], "what has just changed may still be written"
+    """The names of the changed files, once they are written."""
+    assert files.changes() == [], "a file that has just changed may still be written"
     return [path.name for path in files.changes()]
 
 
-def test_changed_new_and_removed_files_are_told_once(tmp_path: Path) -> None:
+def test_changed_new_and_removed_files_are_returned_once(tmp_path: Path) -> None:
     for name in ("a.py", "b.py", "c.txt"):
         (tmp_path / name).write_text("1")
     files = FileWatch([tmp_path])
@@ -30,7 +30,7 @@ def test_changed_new_and_removed_files_are_told_once(tmp_path: Path) -> None:
     assert changed(files) == []
 
 
-def test_a_file_that_is_still_written_is_waited_for(tmp_path: Path) -> None:
+def test_a_file_is_returned_only_after_it_is_written(tmp_path: Path) -> None:
     files = FileWatch([tmp_path])
     for text in ("1", "22", "333"):
         (tmp_path / "a.py").write_text(text)
@@ -38,7 +38,7 @@ def test_a_file_that_is_still_written_is_waited_for(tmp_path: Path) -> None:
     assert [path.name for path in files.changes()] == ["a.py"]
 
 
-def test_a_watch_that_takes_the_place_of_another_tells_what_that_one_has_not(tmp_path: Path) -> None:
+def test_a_new_watch_returns_changes_that_the_watch_before_it_has_not(tmp_path: Path) -> None:
     for name in ("a.py", "b.py"):
         (tmp_path / name).write_text("1")
     before = FileWatch([tmp_path])
@@ -46,7 +46,7 @@ def test_a_watch_that_takes_the_place_of_another_tells_what_that_one_has_not(tmp
     assert [path.name for path in FileWatch([tmp_path], before=before).changes()] == ["a.py"]
 
 
-def test_environments_hidden_folders_and_what_is_below_a_single_folder_are_left_out(tmp_path: Path) -> None:
+def test_environments_hidden_folders_and_subfolders_of_inside_are_ignored(tmp_path: Path) -> None:
     for name in ("env", ".hidden", "__pycache__", "node_modules"):
         (tmp_path / name).mkdir()
     (tmp_path / "env" / "pyvenv.cfg").touch()

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not CAN_READ_MEMORY, reason="the system does not
 
 
 class Node:
-    """In a cycle, with something large."""
+    """A reference cycle with 1 MiB of data."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -26,7 +26,7 @@ class Node:
 
 @pytest.fixture
 def no_collector() -> Iterator[None]:
-    """What is freed is freed by what is tested."""
+    """Without Python's automatic collection, only the tested code frees cycles."""
     gc.disable()
     yield
     gc.enable()
@@ -37,7 +37,7 @@ async def test_cycles_that_take_memory_are_collected() -> None:
     watching = asyncio.create_task(collect_as_memory_grows())
     alive, made = weakref.WeakSet[Node](), 0
     while len(alive) == made:
-        assert made < 8 * MIB_OF_GROWTH, "none was freed"
+        assert made < 8 * MIB_OF_GROWTH, "no node was freed"
         for _ in range(8):
             alive.add(Node())
         made += 8

@@ -1,4 +1,4 @@
-"""Log lines: what stands in them, who writes them, and how repeated ones are held back."""
+"""Log lines: their contents, their writers, and the suppression of repeated lines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rmqd.runtime.logs.log_writer import count_dropped_lines, finish_writing
 
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
-    """The logging of the test run is back afterwards."""
+    """Restore the logging of the test run afterwards."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -65,7 +65,7 @@ def test_a_password_that_is_a_common_word_changes_no_event_of_rmqd(monkeypatch: 
     assert other["event"] == "wrong password (hidden)"
 
 
-def test_a_handlers_own_logging_is_joined_in() -> None:
+def test_a_handlers_own_logging_is_part_of_the_log() -> None:
     """The standard library's loggers write the same lines, with their extras and their exceptions."""
     stream = io.StringIO()
     configure_logging("info", "json", stream=stream)
@@ -81,7 +81,7 @@ def test_a_handlers_own_logging_is_joined_in() -> None:
     assert "ValueError: invalid literal" in second["exception"]
 
 
-def test_the_level_changes_while_it_runs() -> None:
+def test_the_level_can_change_while_the_daemon_runs() -> None:
     """A reload may turn debug on, also for loggers that were used before."""
     stream = io.StringIO()
     log = structlog.get_logger("rmqd.test")
@@ -93,7 +93,7 @@ def test_the_level_changes_while_it_runs() -> None:
 
 
 def test_a_repeated_error_is_written_once_and_then_counted() -> None:
-    """A poison queue does not fill a disk; other places and other levels are not held back."""
+    """A queue of failing messages does not fill the disk. Lines of other groups and levels are not suppressed."""
     stream = io.StringIO()
     configure_logging("info", "json", stream=stream)
     log = structlog.get_logger("rmqd.test")
@@ -118,7 +118,7 @@ def test_a_repeated_error_is_written_once_and_then_counted() -> None:
         ("offset.corrected", {"skipped": 10}),
     ],
 )
-def test_each_line_is_written_that_is_the_only_trace_of_a_message(event: str, fields: dict[str, object]) -> None:
+def test_lines_that_are_the_only_trace_of_a_message_are_all_written(event: str, fields: dict[str, object]) -> None:
     stream = io.StringIO()
     configure_logging("info", "json", stream=stream)
     for offset in range(500):
@@ -126,8 +126,8 @@ def test_each_line_is_written_that_is_the_only_trace_of_a_message(event: str, fi
     assert [line["offset"] for line in written(stream)] == [*range(500)]
 
 
-def test_what_was_held_back_is_reported_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the count, and where it was."""
+def test_suppressed_lines_are_reported_after_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With their count and their group."""
     stream = io.StringIO()
     limiter = RepeatLimiter(interval_seconds=0)
     monkeypatch.setattr(logs, "repeats", limiter)
@@ -145,21 +145,21 @@ def test_what_was_held_back_is_reported_after_its_time(monkeypatch: pytest.Monke
 
 @pytest.fixture
 def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Standard error is a pipe of 4 KiB; the end to read from, which nobody does but the test."""
+    """The reading end of standard error, which is a pipe of 4 KiB. Only the test reads it."""
     reading, writing = os.pipe()
     fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
     stream = os.fdopen(writing, "w", encoding="utf-8")
     monkeypatch.setattr(sys, "stderr", stream)
-    logging.getLogger().handlers.clear()  # pytest's own keep every line
+    logging.getLogger().handlers.clear()  # pytest's own handlers keep every line
     configure_logging("info", "json")
     yield reading
-    os.close(reading)  # what still waits is let go
+    os.close(reading)  # lines that still wait are discarded
     finish_writing()
     stream.close()
 
 
 def read_until(reading: int, event: str) -> list[dict[str, Any]]:
-    """The lines up to one of that event."""
+    """The lines up to the first line of this event."""
     lines: list[dict[str, Any]] = []
     with os.fdopen(os.dup(reading), encoding="utf-8") as stream:
         while not lines or lines[-1]["event"] != event:
@@ -167,8 +167,8 @@ def read_until(reading: int, event: str) -> list[dict[str, Any]]:
     return lines
 
 
-async def test_a_log_that_nobody_reads_holds_up_nothing(pipe: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lines wait, are dropped when there are too many, and are counted where they are missing."""
+async def test_a_log_that_is_not_read_does_not_block(pipe: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines wait. If there are too many, lines are dropped, and the log has their count in their place."""
     log, line = structlog.get_logger("rmqd.test"), "x" * 4000
     dropped_before = count_dropped_lines()
     monkeypatch.setattr(writer, "QUEUE_BYTES", 256 * 1024)
@@ -191,17 +191,17 @@ def fail(text: str) -> None:
 
 
 class Untellable:
-    """An object whose text cannot be had."""
+    """An object that cannot be converted to text."""
 
     def __str__(self) -> str:
         raise RuntimeError("no")
 
 
 @pytest.mark.parametrize("form", ["json", "console"])
-def test_values_are_cut(form: Any) -> None:
+def test_long_values_are_cut(form: Any) -> None:
     """A broker's remark or a handler's error may be megabytes long."""
     stream = io.StringIO()
-    logging.getLogger().handlers.clear()  # pytest's own would show all of it
+    logging.getLogger().handlers.clear()  # pytest's own handlers would show the whole text
     configure_logging("info", form, stream=stream)
     log = structlog.get_logger("rmqd.test")
     log.info("asked", remark="r" * 10**7, body=b"b" * 10**7, many=list(range(10**6)), deep={"in": ["d" * 10**6]})
@@ -217,8 +217,8 @@ def test_values_are_cut(form: Any) -> None:
     assert "Traceback" in stream.getvalue()
 
 
-def test_the_console_writes_no_line_and_no_escape_that_a_stranger_sent() -> None:
-    """In a key of a message, in an error's text, in what a handler logs."""
+def test_the_console_escapes_line_breaks_and_control_characters() -> None:
+    """In message keys, in error texts, and in log lines of handlers."""
     stream = io.StringIO()
     configure_logging("info", "console", stream=stream)
     evil = "\x1b[2J\x9b1m\r\n2026-11-22T00:00:00.000Z [info     ] daemon.stopped \u202egnp.exe"

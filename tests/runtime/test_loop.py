@@ -1,4 +1,4 @@
-"""The event loop of a process runs until what it was started for has ended, whatever code in it does."""
+"""The event loop of a process runs until its main coroutine ends, even if other code stops it or exits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rmqd.runtime.event_loop import run_in_loop
 
 
 async def leave_a_task(error: BaseException) -> None:
-    """One that raises, and that nobody awaits."""
+    """Leave a task that raises and is not awaited."""
 
     async def fail() -> None:
         raise error
@@ -42,7 +42,7 @@ async def interrupt() -> None:
 
 @pytest.fixture
 def handled_signals() -> Iterator[None]:
-    """SIGINT is taken care of, as in the daemon."""
+    """SIGINT has a handler, as in the daemon."""
     former = signal.signal(signal.SIGINT, lambda *_: None)
     yield
     signal.signal(signal.SIGINT, former)
@@ -50,8 +50,8 @@ def handled_signals() -> Iterator[None]:
 
 @pytest.mark.usefixtures("handled_signals")
 @pytest.mark.parametrize("act", [stop, exit_in_a_callback, exit_in_a_task, interrupt])
-def test_it_goes_on(act: Callable[[], object]) -> None:
-    """With all that was under way in it."""
+def test_the_loop_continues_after_a_stop_an_exit_or_an_interrupt(act: Callable[[], object]) -> None:
+    """Its other tasks continue, too."""
 
     async def main() -> str:
         beside = asyncio.create_task(asyncio.sleep(0.05, "beside"))
@@ -65,8 +65,8 @@ def test_it_goes_on(act: Callable[[], object]) -> None:
     assert run_in_loop(main()) == "beside"
 
 
-def test_what_is_left_is_cancelled_at_the_end() -> None:
-    """Also where it exits when it is."""
+def test_remaining_tasks_are_cancelled_at_the_end() -> None:
+    """Also if a cancelled task exits."""
     ended: list[str] = []
 
     async def linger() -> None:

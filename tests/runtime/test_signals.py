@@ -1,4 +1,4 @@
-"""Signals reach the daemon while it runs, and whoever was there before afterwards."""
+"""Signals reach the daemon while it runs, and the earlier handlers afterwards."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from rmqd.runtime.event_loop import signals_handled
 from tests.waiting import eventually
 
 
-async def test_signals_are_heard_and_handlers_restored() -> None:
-    """Stop signals with their number, SIGHUP as a reload; the old handlers are back at the end."""
+async def test_signals_are_received_and_earlier_handlers_are_restored() -> None:
+    """Stop signals are received with their number, SIGHUP as a reload."""
     watched = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     before = [signal.getsignal(number) for number in watched]
     heard: list[object] = []
@@ -18,6 +18,6 @@ async def test_signals_are_heard_and_handlers_restored() -> None:
         for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
             os.kill(os.getpid(), number)
             count = len(heard)
-            await eventually(lambda count=count: len(heard) > count, f"{number.name} is heard")  # type: ignore[misc]
+            await eventually(lambda count=count: len(heard) > count, f"{number.name} is received")  # type: ignore[misc]
     assert heard == ["reload", signal.SIGTERM, signal.SIGINT]
     assert [signal.getsignal(number) for number in watched] == before

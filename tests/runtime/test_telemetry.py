@@ -1,4 +1,4 @@
-"""What is refused of `tracing.opentelemetry`. Nightly tests have the spans, as a collector gets them."""
+"""Invalid settings of `tracing.opentelemetry`. Nightly tests check the spans that a collector receives."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Servers that handlers and pipelines write to, for tests: as processes of the run's own, no services.
+"""Servers that handlers and pipelines write to, as processes of the test run instead of services.
 
-process     what all have: an unprivileged user's directory, a free port, kills and starts, an end with the run
+process     the common part: an unprivileged user's directory, a free port, kills and starts, the end with the run
 postgresql  PostgreSQL
 mariadb     MariaDB
-shops       a database of each dialect, by SQLAlchemy's URL
-s3          an S3, by moto
-fixtures    `postgresql`, and `database`, a fresh one for each test; loud where a server is not installed
+shops       a database of each dialect, with its URL for SQLAlchemy
+s3          an S3 by moto
+fixtures    `postgresql`, and `database`, a new one for each test; the summary reports a server that is not installed
 """

@@ -1,4 +1,4 @@
-"""A task for Celery's own worker: it adds what it got to the list `done` of the Redis that is its broker."""
+"""A task for Celery's own worker: it adds its arguments to the list `done` of its broker, a Redis."""
 
 from __future__ import annotations
 

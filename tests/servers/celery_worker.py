@@ -13,9 +13,9 @@ TOP: Final = Path(__file__).parent.parent.parent
 
 
 class CeleryWorker(ServerProcess):
-    """It runs `tests.servers.celery_tasks` from one queue."""
+    """Runs the tasks of `tests.servers.celery_tasks` from one queue."""
 
-    ready_seconds = 90.0  # it imports for seconds, on a busy machine
+    ready_seconds = 90.0  # imports take seconds on a busy machine
 
     def __init__(self, broker: str, queue: str) -> None:
         super().__init__("celery", users=())

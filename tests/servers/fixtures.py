@@ -1,8 +1,8 @@
-"""pytest fixtures over servers: one process a run, shared by its tests; loud where the server is not installed.
+"""pytest fixtures for servers. Each server is one process for the whole run, shared by the tests.
 
 All tests of one server are one group of pytest-xdist, so that `--dist loadgroup` runs them on one worker. A test that
-uses a server carries the marker `process`. Where the server is not installed the test is skipped, and the summary says
-so; where CI is set it fails, because a green run there must mean that everything ran.
+uses a server has the marker `process`. If the server is not installed, the test is skipped, and the summary reports it.
+If CI is set, the test fails instead, because a green run in CI must mean that all tests ran.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SERVERS: Final = {  # session fixtures and the kind of server that each of them 
     "s3_server": "s3",
 }
 REAL: Final = "real"  # the group of tests on a real RocketMQ or on Spark
-LEFT_OUT = "no server"  # a property of the report, which comes from pytest-xdist's workers too
+LEFT_OUT = "no server"  # a property of the report, which pytest-xdist's workers send too
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
@@ -78,7 +78,7 @@ def postgresql(_postgresql: PostgresqlServer | str, request: pytest.FixtureReque
 
 @pytest.fixture
 def database(postgresql: PostgresqlServer) -> str:
-    """The URL of an empty database of the test's own."""
+    """The URL of an empty database for this test."""
     return postgresql.database()
 
 
@@ -100,7 +100,7 @@ def redis_server(_redis: RedisServer | str, request: pytest.FixtureRequest) -> R
 
 @pytest.fixture
 def redis_client(redis_server: RedisServer) -> Iterator[Any]:
-    """A connection of the test's own to that Redis."""
+    """A connection to that Redis for this test."""
     with redis_server.client() as connected:
         yield connected
 
@@ -112,7 +112,7 @@ def _kafka() -> Iterator[KafkaServer | str]:
 
 @pytest.fixture
 def kafka_server(_kafka: KafkaServer | str, request: pytest.FixtureRequest) -> KafkaServer:
-    """A Kafka for the whole run; tests make topics of their own. A test may kill it, and starts it again."""
+    """A Kafka for the whole run; each test creates its topics. A test may kill it, and starts it again."""
     _check_group(request, "kafka")
     if isinstance(_kafka, str):
         leave_out(_kafka, request)
@@ -135,7 +135,7 @@ def mariadb(_mariadb: MariadbServer | str, request: pytest.FixtureRequest) -> Ma
 
 @pytest.fixture(params=DAILY_DIALECTS)
 def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Shop:
-    """One of each daily dialect, or of those that the test names by `parametrize(..., indirect=True)`."""
+    """A database of each daily dialect, or of the dialects that the test names by `parametrize(..., indirect=True)`."""
     if request.param == "sqlite":
         return sqlite(tmp_path)
     server = request.getfixturevalue(request.param)
@@ -145,13 +145,13 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Shop:
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[S3Server]:
-    """An S3 for the whole run; tests have folders of their own in it. A test may kill it, and starts it again."""
+    """An S3 for the whole run; each test has its own folders. A test may kill it, and starts it again."""
     with S3Server() as server:
         yield server
 
 
 def _started(kind: Callable[[], S]) -> Iterator[S | str]:
-    """A server until the end of the run, or why there is none."""
+    """A server until the end of the run, or the reason why it is missing."""
     try:
         server = kind()
     except ServerMissing as error:
@@ -162,12 +162,12 @@ def _started(kind: Callable[[], S]) -> Iterator[S | str]:
 
 
 def _check_group(request: pytest.FixtureRequest, kind: str) -> None:
-    """A test whose group is unknown would start a second server on another worker."""
+    """Without a group, a test would start a second server on another worker."""
     assert request.node.get_closest_marker("xdist_group"), f"mark the test with xdist_group({kind!r})"
 
 
 def leave_out(reason: str, request: pytest.FixtureRequest) -> NoReturn:
-    """Skip loudly, or fail in CI."""
+    """Skip the test and report it in the summary, or fail in CI."""
     request.node.user_properties.append((LEFT_OUT, reason))
     if os.environ.get("CI"):
         pytest.fail(f"CI is set, and there is {reason}", pytrace=False)
@@ -175,7 +175,7 @@ def leave_out(reason: str, request: pytest.FixtureRequest) -> NoReturn:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what was left out."""
+    """Report why tests were skipped."""
     for reason in left_out(terminalreporter, LEFT_OUT):
         terminalreporter.section("NOT TESTED AGAINST A SERVER", red=True, bold=True)
         terminalreporter.line(reason)

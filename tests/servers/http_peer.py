@@ -1,4 +1,4 @@
-"""An HTTP server that behaves as a test says: late, with any status, with half an answer, or none."""
+"""An HTTP server that responds as a test says: with any status, with half a response, or not at all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OK: Final = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the server was sent."""
+    """A request that the server received."""
 
     line: str
     headers: Mapping[str, str]
@@ -34,14 +34,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the server sends, and what it does to the connection then; empty: it is kept."""
+    """A response, and what the server does with the connection afterwards. It keeps the connection if empty."""
 
     raw: bytes = OK
     then: str = ""
 
 
 def status(code: int, text: str = "", **headers: str) -> Answer:
-    """A complete answer."""
+    """A complete response."""
     content = text.encode()
     more = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
     return Answer(f"HTTP/1.1 {code} Said\r\nContent-Length: {len(content)}\r\n{more}\r\n".encode() + content)
@@ -49,7 +49,7 @@ def status(code: int, text: str = "", **headers: str) -> Answer:
 
 @dataclass(slots=True)
 class HttpPeer:
-    """A server. It answers with `answers`, one a request, and with 200 once they are used up."""
+    """A server. It responds with `answers`, one for each request, and with 200 after the last of them."""
 
     port: int = field(default_factory=free_port)
     answers: deque[Answer] = field(default_factory=deque)
@@ -61,12 +61,12 @@ class HttpPeer:
 
     @property
     def url(self) -> str:
-        """Of a resource that it has."""
+        """The URL of the server's resource."""
         return f"{'https' if self.context else 'http'}://localhost:{self.port}/hook"
 
     @property
     def contents(self) -> list[bytes]:
-        """Of the requests so far."""
+        """The contents of the requests so far."""
         return [request.content for request in self.requests]
 
     async def start(self) -> None:
@@ -74,7 +74,7 @@ class HttpPeer:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=self.context)
 
     async def kill(self) -> None:
-        """Stop listening, and cut all connections."""
+        """Stop listening, and abort all connections."""
         if self._server is not None:
             self._server.close()
             for writer in list(self._writers):
@@ -83,7 +83,7 @@ class HttpPeer:
             self._server = None
 
     def answer_to(self, request: Request) -> Answer:
-        """What to do about a request."""
+        """Record a request, and return the response to it."""
         self.requests.append(request)
         return self.answers.popleft() if self.answers else Answer()
 

@@ -14,7 +14,7 @@ COMPLETE = ".complete"
 
 
 def copy_jars(pom: Path, target: Path, what: str) -> list[Path]:
-    """The jars in `target`, which are fetched where they are not there yet. Raises ServerMissing."""
+    """The jars in `target`. The first call fetches them. Raises ServerMissing."""
     with locked(target.parent / f"{target.name}.lock"):
         if not (target / COMPLETE).exists():
             say(f"fetching {what} into {target} (once)")
@@ -45,5 +45,5 @@ def _fetch(pom: Path, target: Path, what: str) -> None:
             return
         said = "\n".join(done.stdout.splitlines()[-15:])
         say(f"attempt {attempt} to fetch {what} failed")
-        time.sleep(3 * attempt)  # a mirror that refuses is asked again a little later
+        time.sleep(3 * attempt)  # a mirror that refused may succeed a little later
     raise ServerMissing(f"no {what}: Maven could not copy its jars:\n{said}")

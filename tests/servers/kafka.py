@@ -51,12 +51,12 @@ _numbers = itertools.count(1)
 
 
 def kafka_jars() -> list[Path]:
-    """Of the broker, fetched where they are not there yet (40 MB). Raises ServerMissing."""
+    """The broker's jars. The first call fetches them (40 MB). Raises ServerMissing."""
     return copy_jars(POM, rocketmq_home().parent / f"kafka-{VERSION}", f"Kafka {VERSION}")
 
 
 def read_records(address: str, topic: str, read: Mapping[int, int] | None = None) -> list[Message]:
-    """What the topic has, one partition after the other; `read` names offsets to begin with, by partition."""
+    """The topic's records, one partition after the other; `read` has the start offsets by partition."""
     begin = read or {}
     consumer = Consumer({"bootstrap.servers": address, "group.id": "tests", "log_level": 0})
     try:
@@ -78,7 +78,7 @@ def read_records(address: str, topic: str, read: Mapping[int, int] | None = None
 
 
 class MockKafka:
-    """The mock broker of librdkafka, in this process. It makes each topic that a client asks for, with 4 partitions."""
+    """The mock broker of librdkafka, in this process. It creates each requested topic with 4 partitions."""
 
     def __init__(self) -> None:
         self._owner = AdminClient({"test.mock.num.brokers": 1, "log_level": 0})
@@ -96,7 +96,7 @@ class MockKafka:
 
 
 class KafkaServer(ServerProcess):
-    """It makes topics that are asked for. What a killed one has acknowledged is with the kernel, and is there again."""
+    """Creates requested topics. Acknowledged records survive a kill, because the kernel has them."""
 
     ready_seconds = 120.0  # a JVM on a busy machine
 
@@ -121,7 +121,7 @@ class KafkaServer(ServerProcess):
 
     @property
     def address(self) -> str:
-        """Where a client begins."""
+        """The bootstrap address for clients."""
         return f"127.0.0.1:{self.port}"
 
     def prepare(self) -> None:
@@ -139,12 +139,12 @@ class KafkaServer(ServerProcess):
         return True
 
     def admin(self) -> AdminClient:
-        """A client that makes topics and looks at them."""
-        # its connections fail until the broker listens, and what it would print of that says nothing
+        """A client that creates and lists topics."""
+        # its connections fail until the broker listens; log lines about that would not help
         return AdminClient({"bootstrap.servers": self.address, "log_level": 0})
 
     def create_topic(self, partitions: int = 1, **config: str) -> str:
-        """Make a topic; its settings have underscores in place of dots. Returns its name."""
+        """Create a topic; its settings have underscores in place of dots. Returns its name."""
         name = f"topic-{next(_numbers)}"
         settings = {key.replace("_", "."): value for key, value in config.items()}
         admin = self.admin()  # it must outlive its futures
@@ -152,7 +152,7 @@ class KafkaServer(ServerProcess):
         return name
 
     def records(self, topic: str, read: Mapping[int, int] | None = None) -> list[Message]:
-        """What the topic has, one partition after the other; `read` names offsets to begin with, by partition."""
+        """The topic's records, one partition after the other; `read` has the start offsets by partition."""
         return read_records(self.address, topic, read)
 
     def _program(self, main_class: str) -> list[str]:

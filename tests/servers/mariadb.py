@@ -1,4 +1,4 @@
-"""A MariaDB in a temporary directory, as a process of the tests' own."""
+"""A MariaDB in a temporary directory, as a process of the test run."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tests.servers.process import ServerProcess, find_program
 
 SETTINGS: Final = (
     "--bind-address=127.0.0.1",
-    "--innodb-flush-log-at-trx-commit=2",  # a process that is killed loses nothing by it: the kernel has what it wrote
+    "--innodb-flush-log-at-trx-commit=2",  # a killed process loses no data, because the kernel has its writes
     "--innodb-buffer-pool-size=16M",
     "--innodb-log-file-size=8M",
     "--performance-schema=off",
     "--skip-name-resolve",
-    "--skip-grant-tables",  # its users would have to be made first
-    "--skip-networking=0",  # which that turns off
+    "--skip-grant-tables",  # users would have to be created first
+    "--skip-networking=0",  # --skip-grant-tables turns networking off
 )
 _numbers = itertools.count(1)
 
 
 class MariadbServer(ServerProcess):
-    """A MariaDB that takes any user without a password. It refuses to run as root."""
+    """A MariaDB that accepts any user without a password. It refuses to run as root."""
 
     def __init__(self) -> None:
         """Raises ServerMissing."""
@@ -33,7 +33,7 @@ class MariadbServer(ServerProcess):
         super().__init__("mariadb", users=("mysql", "nobody"))
 
     def prepare(self) -> None:
-        """An empty folder is enough, as it needs no tables of its own without users."""
+        """An empty folder is enough: without users, the server needs no system tables."""
         self.run(["mkdir", "-p", "data"])
 
     def command(self) -> Sequence[str | Path]:
@@ -52,18 +52,18 @@ class MariadbServer(ServerProcess):
         return True
 
     def close(self) -> None:
-        """Kill it, as nobody needs what it has: it leaves no shared memory behind, and its own end takes long."""
+        """Kill the server: a stop takes long, its data is not needed, and it leaves no shared memory behind."""
         self.kill()
         super().close()
 
     def database(self) -> str:
-        """Make an empty database. Returns its URL, as SQLAlchemy writes it."""
+        """Create an empty database. Returns its URL for SQLAlchemy."""
         name = f"test_{next(_numbers)}"
         self.execute("", f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
         return f"mariadb+pymysql://rmqd@127.0.0.1:{self.port}/{name}"
 
     def execute(self, url: str, statement: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Run a statement by itself. Returns its rows, if it has any."""
+        """Run a statement in its own transaction. Returns its rows, if it has any."""
         with self._connect(url.rpartition("/")[2]) as connection, connection.cursor() as cursor:
             cursor.execute(statement, parameters or None)
             return list(cursor.fetchall())

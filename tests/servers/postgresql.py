@@ -1,4 +1,4 @@
-"""A PostgreSQL in a temporary directory. It is no service: it runs as a process of the tests' own."""
+"""A PostgreSQL in a temporary directory, as a process of the test run instead of a service."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import psycopg
 from tests.servers.process import ServerProcess, find_program
 
 SETTINGS: Final = {
-    "fsync": "off",  # a process that is killed loses nothing by it: the kernel has what it wrote
+    "fsync": "off",  # a killed process loses no data, because the kernel has its writes
     "shared_buffers": "16MB",
     "max_connections": "60",
     "autovacuum": "off",
@@ -27,7 +27,7 @@ class PostgresqlServer(ServerProcess):
     """A PostgreSQL whose superuser `rmqd` needs no password. It refuses to run as root."""
 
     def __init__(self, directory: Path | None = None) -> None:
-        """With a directory, over what another one has left there. Raises ServerMissing."""
+        """With a directory, the server uses the data of an earlier one there. Raises ServerMissing."""
         newest = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name))
         self._initdb = find_program("initdb", "postgresql", *newest[-1:])
         super().__init__("postgresql", users=("postgres", "nobody"), directory=directory)
@@ -53,17 +53,17 @@ class PostgresqlServer(ServerProcess):
         super().stop(by)
 
     def database(self) -> str:
-        """Make an empty database. Returns its URL."""
+        """Create an empty database. Returns its URL."""
         name = f"test_{next(_numbers)}"
         self.execute(self.url("postgres"), f"CREATE DATABASE {name}")
         return self.url(name)
 
     def url(self, database: str) -> str:
-        """Where a client connects to."""
+        """The URL of a database for clients."""
         return f"postgresql://rmqd@127.0.0.1:{self.port}/{database}"
 
     def execute(self, url: str, statement: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Run a statement by itself. Returns its rows, if it has any."""
+        """Run a statement in its own transaction. Returns its rows, if it has any."""
         with psycopg.connect(url, autocommit=True) as connection:
             cursor = connection.execute(statement.encode(), parameters or None)
             return cursor.fetchall() if cursor.description else []

@@ -1,4 +1,4 @@
-"""A server's process that tests start, kill and start again, on one port and over one directory."""
+"""A server process that tests start, kill and restart, always with the same port and directory."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class ServerProcess(ABC):
     """How long it may take until it answers."""
 
     def __init__(self, name: str, users: Sequence[str] = ("nobody",), directory: Path | None = None) -> None:
-        """The first of these users that there is runs it where we are root; without any we do.
+        """If we are root, the server runs as the first of these users that exists, otherwise as the current user.
 
-        Some servers refuse to run as root. What is kept in a `directory` that is given stays, for the next one there.
+        Some servers refuse to run as root. A given `directory` is kept for the next server there.
         """
         self._keeps = directory is not None
         if directory is None:
@@ -54,20 +54,20 @@ class ServerProcess(ABC):
 
     @abstractmethod
     def command(self) -> Sequence[str | Path]:
-        """What to run in the foreground."""
+        """The command that runs the server in the foreground."""
 
     @abstractmethod
     def is_ready(self) -> bool:
-        """Whether it answers."""
+        """Whether the server responds."""
 
     @property
     def pid(self) -> int:
-        """Of the process that runs now."""
-        assert self._process is not None, "it runs"
+        """The id of the running process."""
+        assert self._process is not None, "the server runs"
         return self._process.pid
 
     def prepare(self) -> None:  # noqa: B027 - most need nothing
-        """Make what it needs before its first start."""
+        """Prepare the first start."""
 
     def __enter__(self) -> Self:
         try:
@@ -82,9 +82,9 @@ class ServerProcess(ABC):
         self.close()
 
     def start(self) -> None:
-        """Start it, and wait until it answers. A process that ends at once is started again for a while.
+        """Start the server, and wait until it responds. A process that ends at once is started again for a while.
 
-        What is left of a killed one may hold the port or the memory for a moment.
+        A killed process may occupy the port or the memory for a moment.
         """
         patience = Patience(self.ready_seconds)
         while not patience.is_over():
@@ -96,26 +96,26 @@ class ServerProcess(ABC):
         raise AssertionError(f"{self.command()[0]} does not answer:\n{self._log.read_text()[-3000:]}")
 
     def kill(self) -> None:
-        """End it with SIGKILL, and wait until it is gone."""
+        """Kill the server with SIGKILL, and wait for its end."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def stop(self, by: signal.Signals = signal.SIGTERM) -> None:
-        """End it in order, and wait for that."""
+        """Stop the server with a signal, and wait for its end."""
         if self._process is not None:
             self._process.send_signal(by)
             self._process.wait(END_SECONDS)
             self._process = None
 
     def restart(self) -> None:
-        """Kill it and start it again, with what it had on the disk."""
+        """Kill the server, and start it again with its data on the disk."""
         self.kill()
         self.start()
 
     def close(self) -> None:
-        """End it in order, as a killed one leaves shared memory behind, and remove its own directory."""
+        """Stop the server, because a killed one leaves shared memory behind, and remove its own directory."""
         try:
             self.stop()
         finally:
@@ -139,7 +139,7 @@ class ServerProcess(ABC):
                 user=self._user and self._user.pw_uid,
                 group=self._user and self._user.pw_gid,
                 extra_groups=self._user and [],
-                start_new_session=True,  # Ctrl-C at the tests is not for it
+                start_new_session=True,  # Ctrl-C should stop the tests, not the server
             )
 
 

@@ -1,4 +1,4 @@
-"""A Redis that writes each command to its file before it answers, so that a killed one loses nothing."""
+"""A Redis that writes each command to its file before the response, so that a killed server loses no data."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tests.servers.process import ServerProcess, find_program
 
 
 class RedisServer(ServerProcess):
-    """It has one database, 0, without a password."""
+    """Has one database, 0, without a password."""
 
     def __init__(self, *arguments: str) -> None:
-        """`arguments` are further ones of redis-server. Raises ServerMissing."""
+        """`arguments` are further arguments of redis-server. Raises ServerMissing."""
         self._program = find_program("redis-server", "redis-server")
         self._arguments = arguments
         super().__init__("redis")
@@ -33,9 +33,9 @@ class RedisServer(ServerProcess):
 
     @property
     def url(self) -> str:
-        """Where a client connects to."""
+        """The URL for clients."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     def client(self) -> Redis:
-        """A connection of the test's own, to be closed by it."""
+        """A new connection, which the caller must close."""
         return Redis(port=self.port, decode_responses=False)

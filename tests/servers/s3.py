@@ -1,6 +1,6 @@
-"""An S3: moto's, which has objects in memory, with copies on the disk: `python -m tests.servers.s3 PORT FOLDER`.
+"""An S3 by moto, with objects in memory and copies on the disk: `python -m tests.servers.s3 PORT FOLDER`.
 
-An object is on the disk before the answer that says so, and there again after a kill.
+An object is on the disk before the response to its upload, and survives a kill.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tests.servers.process import ServerProcess
 TOP: Final = Path(__file__).parent.parent.parent
 BUCKET: Final = "lake"
 REGION: Final = "us-east-1"
-ACCOUNT: Final = "123456789012"  # the one that moto gives to any keys
+ACCOUNT: Final = "123456789012"  # moto's account for any keys
 
 
 class S3Server(ServerProcess):
-    """It has one bucket, and takes any keys."""
+    """Has one bucket, and accepts any keys."""
 
-    ready_seconds = 90.0  # it imports for seconds, on a busy machine
+    ready_seconds = 90.0  # imports take seconds on a busy machine
 
     def __init__(self) -> None:
         super().__init__("s3", users=())
@@ -40,7 +40,7 @@ class S3Server(ServerProcess):
     def is_ready(self) -> bool:
         asked = HTTPConnection("127.0.0.1", self.port, timeout=self.ready_seconds)
         try:
-            asked.request("HEAD", f"/{BUCKET}")  # the first request is the slow one: it loads what answers
+            asked.request("HEAD", f"/{BUCKET}")  # the first request is slow, because it loads moto's S3
             asked.getresponse()
         except (OSError, HTTPException):
             return False
@@ -49,16 +49,16 @@ class S3Server(ServerProcess):
         return True
 
     def options(self) -> dict[str, str]:
-        """How a client reaches it."""
+        """The options of a client of this server."""
         return {"endpoint": self.endpoint, "region": REGION, "access_key": "tests", "secret_key": "tests"}
 
     def kept(self, folder: str) -> list[str]:
-        """The names of objects below a folder, as they are on the disk."""
+        """The names of the objects below a folder that have a copy on the disk."""
         names = (unquote(kept.name) for kept in self._objects.iterdir() if not kept.name.startswith("."))
         return [name for name in names if name.startswith(folder)]
 
     def kept_at(self, name: str) -> Path:
-        """Where the copy of an object is."""
+        """The path of an object's copy."""
         return self._objects / quote(name, safe="")
 
     def files(self) -> Any:

@@ -1,4 +1,4 @@
-"""Databases of three dialects, each empty and of the test's own: the fixture `shop` is one of them."""
+"""Databases of three dialects, a new empty one for each test. The fixture `shop` is one of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Shop:
     """None for a file."""
 
     def query(self, statement: str, parameters: Mapping[str, object] | None = None) -> list[tuple[Any, ...]]:
-        """Run a statement by itself. Returns its rows, if it has any."""
+        """Run a statement in its own transaction. Returns its rows, if it has any."""
         engine = create_engine(self.url, poolclass=NullPool)
         with engine.begin() as connection:
             found = connection.execute(text(statement), parameters or {})

@@ -1,4 +1,4 @@
-"""The servers themselves: what they keep over a kill, and that nothing of them is left behind."""
+"""The servers themselves: their data after a kill, and empty new databases."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.servers.postgresql import PostgresqlServer
 pytestmark = pytest.mark.process
 
 
-def test_a_postgresql_that_is_killed_comes_back_with_its_rows(postgresql: PostgresqlServer, database: str) -> None:
+def test_a_killed_postgresql_restarts_with_its_rows(postgresql: PostgresqlServer, database: str) -> None:
     postgresql.execute(database, "CREATE TABLE orders (id int)")
     postgresql.execute(database, "INSERT INTO orders VALUES (%s)", (7,))
 

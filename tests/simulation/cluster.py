@@ -1,4 +1,4 @@
-"""Brokers: `rmqd.broker`'s own rooms, each process on a host that can be killed and started again."""
+"""Brokers: `rmqd.broker`'s own parts, each process on a host that can be killed and started again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FLUSH_SECONDS = 5.0
 
 
 class ClusterDivision(QueryAssignmentProcessor):
-    """Divides the queues of all brokers of which a replica lives, which a broker of Java knows from the name server."""
+    """Divides the queues of all brokers with a live replica. A Java broker learns these from the name server."""
 
     def __init__(self, controller: BrokerController, brokers: list[Broker]) -> None:
         super().__init__(controller)
@@ -45,7 +45,7 @@ class ClusterDivision(QueryAssignmentProcessor):
 
 
 class Broker:
-    """A broker and its disk, over any number of its processes' lives."""
+    """A broker and its disk, across restarts of its process."""
 
     def __init__(self, loop: SimulatedLoop, name: str, ip: str, name_servers: Sequence[NameServer]) -> None:
         self.name = name
@@ -56,29 +56,29 @@ class Broker:
         self.host: Host
         self.commits = CommitThreads(random.Random(name), late=0.0)
         self.neighbours: list[Broker] = []
-        """The brokers of the cluster, itself among them."""
+        """All brokers of the cluster, including this one."""
         self.stand_in: Callable[[], BrokerController | None] = lambda: None
-        """Finds its slave, where one lives."""
+        """Returns the controller of its slave, if the slave is running."""
         self.heartbeat_seconds = 0.0
-        """How long a heartbeat takes at most, while other requests are answered."""
+        """How long the broker takes to process a heartbeat. Other requests are answered meanwhile."""
         self.refused: set[RequestCode] = set()
-        """The requests that it is too busy for."""
+        """The requests that the broker refuses as busy."""
         self._loop = loop
         self._name_servers = name_servers
         self._lives = 0
 
     @property
     def address(self) -> str:
-        """Where clients find it."""
+        """The address for clients."""
         return f"{self.ip}:{BROKER_PORT}"
 
     @property
     def is_up(self) -> bool:
-        """Whether its process lives."""
+        """Whether the process is running."""
         return self.controller is not None
 
     async def start(self) -> None:
-        """Begin a life with what is on the disk."""
+        """Start a process with the data on the disk."""
         self._lives += 1
         self.host = Host(self._loop, f"{self.name}/{self._lives}")
         await self.host.spawn(self._start())
@@ -109,7 +109,7 @@ class Broker:
         return self._heartbeat_later(heartbeat, channel, request)
 
     async def _heartbeat_later(self, heartbeat: Processor, channel: Channel, request: RemotingCommand) -> Answer:
-        """Take a heartbeat up later: RocketMQ has threads of their own for heartbeats."""
+        """Process a heartbeat later: RocketMQ has separate threads for heartbeats."""
         await asyncio.sleep(self.heartbeat_seconds)
         answer = None if channel.closed else heartbeat(channel, request)
         return await answer if isinstance(answer, Awaitable) else answer
@@ -133,7 +133,7 @@ class Broker:
             await asyncio.sleep(REGISTER_SECONDS)
 
     def _register_soon(self) -> None:
-        """Tell the name servers of another topic."""
+        """Register again, because a topic was stored."""
         self._loop.call_soon(self._register_once)
 
     def _register_once(self) -> None:
@@ -143,23 +143,23 @@ class Broker:
                 name_server.register(own)
 
     def kill(self) -> None:
-        """End the process at once; the offsets that were committed since the last flush are lost."""
+        """End the process at once. Offsets committed since the last flush are lost."""
         self.controller = None
         self.host.kill()
         self.disk.crash()
 
     def move(self) -> None:
-        """Have the next life begin at another address."""
+        """Let the next process start at another address."""
         *net, moves, number = self.ip.split(".")
         self.ip = ".".join((*net, str(int(moves) + 1), number))
 
     def set_mode(self, topic: str, group: str, mode: MessageRequestMode, share_queues: int) -> None:
-        """Have a group pull a topic, or pop all its queues (0), or each member's share and those of so many others."""
+        """Let a group pull a topic, or pop it: all queues (0), or its share and those of so many other members."""
         assert self.controller is not None
         self.controller.groups.set_request_mode(SetMessageRequestModeRequestBody(topic, group, mode, share_queues))
 
     def set_topic(self, topic: str, *, read: int, write: int, perm: int = READ_AND_WRITE) -> None:
-        """Create a topic, or change its numbers of queues and its permissions."""
+        """Create a topic, or change its queue counts and permissions."""
         assert self.controller is not None
         config = TopicConfig(topic_name=topic, read_queue_nums=read, write_queue_nums=write, perm=perm)
         self.controller.topics.put(config)

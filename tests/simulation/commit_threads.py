@@ -1,4 +1,4 @@
-"""How a broker takes up commits of the group's offsets: by threads, and so in any order, some late; or not at all."""
+"""How a broker processes the group's commits: in threads, and so in any order, some late, some never."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from tests.simulation.names import GROUP, TOPIC
 
 USUAL_SECONDS: Final = (0.0, 1.0)
 PULL_SECONDS: Final = 1.0
-"""By how much a pull that carries a commit is late, at most: its messages are waited for."""
+"""The maximum delay of a pull that carries a commit: members wait for its messages."""
 FIRST_SECONDS: Final = 0.01
-"""How long a broker is at a group's first commit of a topic, for which it makes a table."""
+"""How long a broker needs for a group's first commit of a topic, for which it creates a table."""
 
 
 class CommitThreads:
-    """Stands in front of a broker's processor of commits, in all its lives."""
+    """Delays or refuses commits before a broker's processor handles them. Survives restarts of the broker."""
 
     def __init__(self, chance: random.Random, late: float) -> None:
         self.late = late
-        """How many commits in one are taken up late."""
+        """The share of commits that are processed late."""
         self.late_seconds = USUAL_SECONDS
-        """By how much, at least and at most."""
+        """The minimum and maximum delay."""
         self.refuses = False
-        """Whether the broker says that it is busy."""
+        """Whether the broker refuses commits as busy."""
         self.waiting = 0
-        """How many commits have come, and are not taken up."""
+        """The number of commits that have arrived and are not processed yet."""
         self.waiting_pulls = 0
-        """How many pulls that carry a commit have come, and are not taken up."""
+        """The number of pulls with a commit that have arrived and are not processed yet."""
         self.wrong: list[Wrong] = []
         self._chance = chance
 
     def before(self, processor: Processor, offsets: ConsumerOffsetManager) -> Processor:
-        """What a life of the broker has in place of this processor."""
+        """Return the replacement for a broker's processor of commits."""
         firsts: set[Channel] = set()
         self.waiting = self.waiting_pulls = 0
 
@@ -60,7 +60,7 @@ class CommitThreads:
                 raise Refusal(ResponseCode.SYSTEM_BUSY, "the broker's threads are busy")
             seconds = self._chance.uniform(*self.late_seconds) if self._chance.random() < self.late else 0.0
             if not offsets.queues(GROUP, TOPIC):
-                if channel in firsts and not request.is_oneway:  # Java sends its own so, side by side
+                if channel in firsts and not request.is_oneway:  # Java sends its first commits concurrently
                     self._note_lost(channel, fields["queueId"])
                 firsts.add(channel)
                 seconds += FIRST_SECONDS
@@ -69,7 +69,7 @@ class CommitThreads:
         return take_up
 
     def before_pull(self, processor: Processor) -> Processor:
-        """What a life of the broker has in place of its processor of pulls: those that carry a commit may be late."""
+        """Return the replacement for a broker's processor of pulls: pulls that carry a commit may be late."""
 
         async def take_up_later(channel: Channel, request: RemotingCommand, seconds: float) -> Answer:
             self.waiting_pulls += 1
@@ -90,6 +90,6 @@ class CommitThreads:
         return take_up
 
     def _note_lost(self, channel: Channel, queue: str) -> None:
-        """Java's broker makes a table for each of two first commits, of which one replaces the other."""
+        """Record a lost commit: Java's broker creates a table for each first commit, and one replaces the other."""
         about = f"{channel.address} commits queue {queue} while its first commit of the topic is under way"
         self.wrong.append(Wrong("lost commit", about))

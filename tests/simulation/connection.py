@@ -1,4 +1,4 @@
-"""A connection in memory: what is written at one end arrives at the other in order, late, in pieces, or not at all."""
+"""A connection in memory: data arrives in order, late, in pieces, or not at all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tests.simulation.network import Listener, Network
 
 ROUTE_SECONDS: Final = 15.0
-"""After which an end that sends to a host that cannot be reached gives the connection up, as TCP does after minutes."""
+"""When a connection to an unreachable host fails. Real TCP fails after minutes."""
 POLL_SECONDS: Final = 0.5
 
 
@@ -21,7 +21,7 @@ class _Loss(NamedTuple):
 
 
 class Connection:
-    """Two transports; `near` is that of the host that connected."""
+    """Two transports; `near` belongs to the host that connected."""
 
     def __init__(
         self, network: Network, near: tuple[Host, asyncio.Protocol], listener: Listener, local: tuple[str, int]
@@ -32,12 +32,12 @@ class Connection:
         self.near.peer, self.far.peer = self.far, self.near
         self._factory = listener.factory
         self.tears = False
-        """Whether it breaks in the middle of what is written next."""
+        """Whether the connection breaks in the middle of the next write."""
         self.is_mute = False
-        """Whether what is written on it goes nowhere, as where a router between the hosts has forgotten it."""
+        """Whether written data is lost silently, as when a router between the hosts has forgotten the connection."""
 
     def accept(self) -> None:
-        """The listening host takes the connection."""
+        """Accept the connection on the listening host."""
         if self.far.ended:
             return
         self.far.protocol = protocol = self._factory()
@@ -45,20 +45,20 @@ class Connection:
         self.far.start_reading()
 
     def reset(self, host: Host) -> None:
-        """The connection's end on this host is gone."""
+        """End this host's side of the connection; the peer receives a reset."""
         for end in (self.near, self.far):
             if end.host is host:
                 end.ended = True
                 end.peer.lose_later(ConnectionResetError(104, "Connection reset by peer"))
 
     def cut(self) -> None:
-        """Break it: each end is told after a moment of its own, behind what is under way."""
+        """Break the connection. Each end notices after its own delay, behind the data in transit."""
         for end in (self.near, self.far):
             end.lose_later(ConnectionResetError(104, "Connection reset by peer"))
 
 
 class Transport(asyncio.Transport):
-    """One end of a connection. What is written arrives in order, at a time that the network draws."""
+    """One end of a connection. Data arrives in order, at a time drawn by the network."""
 
     peer: Transport
 
@@ -73,7 +73,7 @@ class Transport(asyncio.Transport):
         super().__init__()
         self.host = host
         self.protocol = protocol
-        self.ended = False  # this end reads and writes no more
+        self.ended = False  # this end no longer reads or writes
         self._extra_names = {"sockname": local, "peername": remote}
         self._connection = connection
         self._network = connection.network
@@ -81,11 +81,11 @@ class Transport(asyncio.Transport):
         self._inbox: list[bytes] = []
         self._is_reading = protocol is not None
         self._last_arrival = 0.0
-        self._blocked: list[bytes | _Loss] = []  # what arrived while nothing could
+        self._blocked: list[bytes | _Loss] = []  # data that is blocked by a partition
         self._blocked_at = 0.0
 
     def start_reading(self) -> None:
-        """Hand on what came before the protocol was there."""
+        """Deliver the data that arrived before the protocol existed."""
         self._is_reading = True
         inbox, self._inbox = self._inbox, []
         for data in inbox:
@@ -105,7 +105,7 @@ class Transport(asyncio.Transport):
             self._connection.cut()
             return
         if network.pieces and len(data) > 1 and chance.random() < network.pieces:
-            at = 1 + int(chance.random() * (len(data) - 1))  # one draw, however long it is
+            at = 1 + int(chance.random() * (len(data) - 1))  # one draw, whatever the length
             self._send(data[:at])
             self._send(data[at:])
         else:
@@ -115,12 +115,12 @@ class Transport(asyncio.Transport):
         self.peer._schedule(data)
 
     def lose_later(self, error: Exception | None) -> None:
-        """Have this end lose the connection, in order with what arrives."""
+        """End the connection here, in order with arriving data."""
         self._schedule(_Loss(error))
 
     def _schedule(self, item: bytes | _Loss) -> None:
         loop = self._network.loop
-        # by fractions of a microsecond: timers of one moment do not end in the order in which they were set
+        # Fractions of a microsecond apart: timers of the same moment do not fire in the order in which they were set.
         at = self._last_arrival = max(loop.now + self._network.seconds(), self._last_arrival + 1e-7)
         loop.call_at(at, self._arrive, item, context=self._context)
 
@@ -136,7 +136,7 @@ class Transport(asyncio.Transport):
             self._take(item)
 
     def _look(self) -> None:
-        """Hand on what could not arrive, or give the connection up."""
+        """Deliver the blocked data, or fail the connection."""
         loop = self._network.loop
         if self.ended:
             return
@@ -147,7 +147,7 @@ class Transport(asyncio.Transport):
                     self._take(item)
         elif loop.now - self._blocked_at > ROUTE_SECONDS:
             self._blocked.clear()
-            for end in (self, self.peer):  # each host finds that out by itself
+            for end in (self, self.peer):  # each host notices separately
                 loop.call_soon(end._lose, TimeoutError(110, "Connection timed out"), context=end._context)
         else:
             loop.call_later(POLL_SECONDS, self._look, context=self._context)

@@ -1,4 +1,4 @@
-"""What a broker has stored: it survives the broker's process, but for what was not written yet."""
+"""The data that a broker has stored. It survives the process, except for unflushed values."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from rmqd.broker.store.journal import MEMORY_BYTES, JournalKind, LogRow, RecordRow
 
 LATE = frozenset({JournalKind.OFFSET})
-"""What a broker of Java writes down every 5 s only (flushConsumerOffsetInterval)."""
+"""The values that Java's broker writes only every 5 s (flushConsumerOffsetInterval)."""
 
 
 class Disk:
-    """A RecordLog and a Journal. `flush` writes down what Java's broker writes late; `crash` loses what was not."""
+    """A RecordLog and a Journal. `flush` writes the values that Java's broker writes late; `crash` loses them."""
 
     name = "disk"
     usual_capacity_bytes = MEMORY_BYTES
@@ -33,21 +33,21 @@ class Disk:
         self.on_record(row)
 
     def read(self, commit_log_offset: int) -> bytes | None:
-        """The record that begins there."""
+        """Return the record that starts at an offset."""
         row = self._rows.get(commit_log_offset)
         return None if row is None else row.record
 
     def read_many(self, commit_log_offsets: Sequence[int]) -> list[bytes]:
-        """Several records, all of which exist."""
+        """Return several records, which must exist."""
         return [self._rows[offset].record for offset in commit_log_offsets]
 
     def discard(self, commit_log_offsets: Iterable[int]) -> None:
-        """Forget records."""
+        """Delete records."""
         for offset in commit_log_offsets:
             self._rows.pop(offset, None)
 
     def rows(self) -> Iterator[LogRow]:
-        """All records, without their bytes."""
+        """Iterate over all records without their bytes."""
         return iter(
             [
                 (offset, row.topic, row.queue_id, row.queue_offset, row.tags_code, row.store_timestamp, len(row.record))
@@ -60,7 +60,7 @@ class Disk:
         return list(self._rows.values())
 
     def value(self, kind: JournalKind, key: str) -> str | None:
-        """A value, written down or not."""
+        """Return a value, flushed or not."""
         return self._late[kind, key] if (kind, key) in self._late else self._values.get(kind, {}).get(key)
 
     def put(self, kind: JournalKind, key: str, value: str) -> None:
@@ -72,21 +72,21 @@ class Disk:
         self._change(kind, key, value)
 
     def delete(self, kind: JournalKind, key: str) -> None:
-        """Forget a value."""
+        """Delete a value."""
         self._change(kind, key, None)
 
     def items(self, kind: JournalKind) -> Iterator[tuple[str, str]]:
-        """The values of a kind."""
+        """Iterate over the flushed values of a kind."""
         return iter(list(self._values.get(kind, {}).items()))
 
     def flush(self) -> None:
-        """Write down what is late."""
+        """Write the late values."""
         late, self._late = self._late, {}
         for (kind, key), value in late.items():
             self._write(kind, key, value)
 
     def crash(self) -> None:
-        """Lose what was not written down."""
+        """Lose the unflushed values."""
         self._late.clear()
 
     def _change(self, kind: JournalKind, key: str, value: str | None) -> None:

@@ -1,4 +1,4 @@
-"""How a history ends: nothing breaks any more, and the group comes to rest."""
+"""The end of a history: all failures end, and the group comes to rest."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from tests.simulation.history import History
 
 UNDER_WAY_SECONDS: Final = 3.0
-"""How long what was sent may take to arrive once nothing breaks any more."""
+"""How long sent messages may take to arrive after the last failure."""
 PATIENCE_SECONDS: Final = 600.0
 
 
 def calm(history: History) -> None:
-    """End all trouble."""
+    """End all failures."""
     history.timeline.note("judge", "all is well from here on")
     _repair(history)
     history.changes.append(history.timeline.now())
@@ -33,7 +33,7 @@ def calm(history: History) -> None:
 
 
 def _repair(history: History) -> None:
-    """Have the network, all hosts and the topic as at the beginning."""
+    """Restore the network, all hosts and the topic to their initial state."""
     network = history.network
     network.slow = 0.0
     for one in history.brokers:
@@ -53,7 +53,7 @@ def _repair(history: History) -> None:
 
 
 async def come_to_rest(history: History) -> bool:
-    """Wait until all messages are handled; returns whether they are."""
+    """Wait until all messages are handled. Return whether they are."""
     quiet_at = history.timeline.now()
     await asyncio.sleep(UNDER_WAY_SECONDS)
     waiting = history.stored()
@@ -69,5 +69,5 @@ async def come_to_rest(history: History) -> bool:
 
 
 def delivered(history: History) -> int:
-    """How many deliveries there were."""
+    """Return the number of deliveries."""
     return sum(ledger.delivered for ledger in history.ledgers)

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """What of their batches handlers are slow at, and fail at."""
+    """The shares of batches that are slow, or fail."""
 
     most_seconds: float = 0.0
     slow: float = 0.0
-    """How many batches in one take up to `slow_seconds`."""
+    """The share of batches that take up to `slow_seconds`."""
     fails: float = 0.0
-    """How many batches in one fail."""
+    """The share of batches that fail."""
     poison: float = 0.0
-    """How many messages in one fail always."""
+    """The share of messages that always fail."""
     verdicts: float = 0.0
-    """How many batches in one end otherwise: a message given up, or retried alone, a rest, an ack index."""
+    """The share of batches with another outcome: a dead letter, a single retry, a suspension or an ack index."""
     slow_seconds: float = 4.0

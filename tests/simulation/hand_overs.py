@@ -1,6 +1,6 @@
-"""Trials of hand-overs: queues change their owner while handlers have messages, and something else goes wrong with it.
+"""Trials of hand-overs: queues change their owner while handlers have messages, and another failure happens.
 
-What breaks in them for a moment is no excuse here, unless it is noted as a trouble: a member of rmqd is to bear it.
+A short failure excuses nothing here unless it is recorded as a trouble: a member of rmqd must tolerate it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ AT_WORK_SECONDS: Final = 0.5
 BUSY_SECONDS: Final = 0.5
 MOVE_SECONDS: Final = 2.0
 BLINK_SECONDS: Final = (*[(2.5, 4.0)] * 20, *[(0.9, 1.3)] * 20)
-"""From one to the next. Others look each second at most, so they see that a member is back in between, or miss it."""
+"""The time between two cuts. Other members rebalance at most each second, so they may notice the gap or miss it."""
 LATE_LISTED_SECONDS: Final = 1.5
-"""How late one of several brokers lists a member again: for longer than one that is in no list is waited for."""
+"""How late one of several brokers lists a member again: longer than others wait for a member that is in no list."""
 DOWN_SECONDS: Final = 1.0
 AWAY_SECONDS: Final = 5.0
 BACK_SECONDS: Final = 3.0
 UNLOCKED_SECONDS: Final = 80.0
-"""For so long a member is cut off, so that its locks end: after 60 s, and a moment more."""
+"""How long a member is cut off until its locks expire: 60 s, and some more."""
 SLUGGISH: Final = Habits(most_seconds=4.0)
 BRISK: Final = Habits(most_seconds=0.5)
 BACKLOG_ROUNDS: Final = 40
@@ -36,7 +36,7 @@ WAITING_SECONDS: Final = 6.0
 
 
 async def move(history: History, sender: Sender) -> None:
-    """A member comes while another one has messages of all queues, which it took over long ago."""
+    """A member joins while another one has messages of all queues, which it acquired long ago."""
     await be(history, 1)
     with standing(history.members):
         await sender.send(2)
@@ -46,7 +46,7 @@ async def move(history: History, sender: Sender) -> None:
 
 
 async def busy(history: History, sender: Sender) -> None:
-    """A member leaves, and its brokers are too busy for its last commits at first."""
+    """A member leaves, and brokers are at first too busy for its last commits."""
     await be(history, 2)
     with standing(history.members):
         await sender.send(2)
@@ -63,7 +63,7 @@ async def busy(history: History, sender: Sender) -> None:
 
 
 async def blink(history: History, sender: Sender) -> None:
-    """Members at work lose their connections to brokers, time and again; each time they are back at once."""
+    """Members with messages in flight lose their connections to brokers repeatedly, and reconnect at once each time."""
     await be(history, 2)
     chance = random.Random(history.plan.seed)
     names = [broker.name for broker in history.brokers]
@@ -85,7 +85,7 @@ async def blink(history: History, sender: Sender) -> None:
 
 
 async def win_back(history: History, sender: Sender) -> None:
-    """Members lose their connections when they have messages that no handler has yet; no others come meanwhile."""
+    """Members lose their connections while they hold unhandled messages. No member joins or leaves meanwhile."""
     history.trouble("cut", *(member.name for member in history.members), *(broker.name for broker in history.brokers))
     with standing(history.members):
         await sender.send(2)
@@ -98,7 +98,7 @@ async def win_back(history: History, sender: Sender) -> None:
 
 
 async def lose_locks(history: History, sender: Sender) -> None:
-    """A member with much to do is cut off for so long that its locks end, and another one comes meanwhile."""
+    """A member with a backlog is cut off until its locks expire, and another member joins meanwhile."""
     await be(history, 1)
     member, brokers = history.members[0], [broker.host.name for broker in history.brokers]
     history.trouble("apart", member.name, *(broker.name for broker in history.brokers), seconds=UNLOCKED_SECONDS)
@@ -114,7 +114,7 @@ async def lose_locks(history: History, sender: Sender) -> None:
 
 
 async def restart(history: History, sender: Sender) -> None:
-    """All brokers are restarted while a member that has come waits for locks, and forget who has them."""
+    """All brokers restart, and so forget their locks, while a new member waits for locks."""
     await be(history, 1)
     with standing(history.members):
         await sender.send(2)
@@ -126,7 +126,7 @@ async def restart(history: History, sender: Sender) -> None:
 
 
 async def restart_and_join(history: History, sender: Sender) -> None:
-    """All brokers are away for some seconds, and a member comes just then that knows of no locks."""
+    """All brokers are down for some seconds, and a member without any locks joins at that moment."""
     await be(history, 1)
     history.members[0].handling.habits = BRISK
     await sender.send(BACKLOG_ROUNDS)

@@ -1,4 +1,4 @@
-"""One history: a plan happens to a cluster and a group, and what came of it."""
+"""One history: a plan happens to a cluster and a group."""
 
 from __future__ import annotations
 
@@ -69,18 +69,18 @@ class History:
         self.options = options_of(plan)
         self.first_options = self.options
         self.paused: list[Host] = []
-        """The hosts that were suspended; some of them have gone on."""
+        """The hosts that were suspended; some have resumed."""
         self.most_attempts = reconsume_limit(self.options)
-        """The reconsume times after which a message is given up."""
+        """The reconsume times after which a failed message is dead-lettered."""
         self.ledger = self._new_ledger()
         self.causes = Troubles()
-        self.half_known_until = 0.0  # some brokers may not have registered yet at a name server that began anew
+        self.half_known_until = 0.0  # until then, a restarted name server may lack some brokers
         self.unharmed_until = float("inf")
-        """When something broke for the first time that is no excuse for what is handled twice, and is not noted."""
+        """The time of the first failure that is not recorded as a trouble, and does not excuse duplicates."""
         self.changes: list[float] = []
         """When the topic's queues or permissions changed."""
         self.comings: list[float] = []
-        """When members came, or went."""
+        """When members joined or left."""
         self.java = JavaQueues(self.timeline, self.changes)
         self.passed = Passed(self.ledger, self._explains_unheeded, self.causes.show_at)
         at_masters = Commits(self.ledger, self.passed, self._explains_lower)
@@ -88,30 +88,30 @@ class History:
         forgotten = Forgotten(plan, self.brokers, self.name_servers, self.passed)
         self.offsets = StoredOffsets(self.timeline, at_masters, at_slaves, forgotten)
         self.members: list[Member] = []
-        """Those that are there."""
+        """The current members."""
         self.former: list[Member] = []
-        """Those that left, or were killed."""
+        """The members that left, or were killed."""
         self.homes: list[Home] = []
         """The machines of a broadcasting group."""
         self.sent: set[str] = set()
         """The keys of messages that a broker has acknowledged."""
         self.idle_seconds = 0.0
-        """How long nothing was delivered while messages were left and nothing broke any more."""
+        """How long nothing was delivered after the last failure, although messages were left."""
         self.due_seconds = 0.0
-        """How much of that the group may have waited for popped messages to be shown again."""
+        """How long the group may wait for the retries of popped messages."""
         self.trial_wrong: list[Wrong] = []
-        """What was wrong in the trials at the end."""
+        """The faults found by the trials at the end."""
         self.most_queues = list(plan.queues)
-        """How many queues the topic has had on each broker."""
+        """The highest number of queues of the topic, for each broker."""
         self.pops = plan.way == "pop"
-        """Whether brokers have the group pop now."""
+        """Whether the group pops now, by the brokers' settings."""
         self.switched: list[float] = []
-        """When it was to pull what it popped, or to pop what it pulled."""
+        """When the group was switched between pull and pop."""
         self.most_invisible_seconds = plan.popping.invisible_seconds
-        """For how long what is popped has been hidden, at most."""
+        """The longest invisible time of the history."""
         self.unheard: set[Reset] = set()
-        """Pushed resets of queues that no member had then, nor took before it forgot the reset, and told ones that the
-        owner cannot find: to the offset that is stored, told to the held pull of a former owner."""
+        """Resets that no member can see: pushed resets of a queue without an owner, and resets to the stored offset
+        that only the held pull of a previous owner reports."""
         self._handlers_chance = random.Random(chance.random())
         self._java_chance = random.Random(f"{plan.seed} members")
         self._producers_chance = random.Random(chance.random())
@@ -121,7 +121,7 @@ class History:
         self._coming: list[asyncio.Task[None]] = []
 
     async def run(self) -> Outcome:
-        """Let all happen, then let the group come to rest, and judge."""
+        """Run all events, let the group come to rest, and judge the history."""
         for name_server in self.name_servers:
             await name_server.start()
         for broker, queues in zip(self.brokers, self.plan.queues, strict=True):
@@ -161,11 +161,11 @@ class History:
 
     @property
     def ledgers(self) -> list[Ledger]:
-        """What the group's members share, or what each machine of a broadcasting group has."""
+        """The group's shared ledger, or the ledger of each machine of a broadcasting group."""
         return [home.ledger for home in self.homes] or [self.ledger]
 
     def join(self) -> None:
-        """A member comes."""
+        """Let a member join."""
         if not self.plan.is_broadcasting:
             self._join(self.ledger, self.options)
         elif (home := self._free_home()) is not None:
@@ -173,7 +173,7 @@ class History:
             home.members.append(self._join(home.ledger, options, home.name))
 
     def close(self) -> None:
-        """Forget the disks of machines; behind the end of the loop, as whoever ends there may write to them."""
+        """Delete the disks of the machines. Call after the end of the loop, when members write no more."""
         self._disks.close()
 
     @property
@@ -182,11 +182,11 @@ class History:
         return tuple(one.address for one in self.name_servers)
 
     def any_member(self, chance: random.Random) -> Member | None:
-        """One of those that are there, if there is one."""
+        """Return a current member; None if there is none."""
         return chance.choice(self.members) if self.members else None
 
     def take_out(self, chance: random.Random) -> Member:
-        """A member that is to go."""
+        """Choose a member that will leave, and count it as former."""
         member = self.members.pop(chance.randrange(len(self.members)))
         self.former.append(member)
         self.comings.append(self.timeline.now())
@@ -199,26 +199,26 @@ class History:
         self.loop.call_later(seconds, self.resume, host)
 
     def resume(self, host: Host) -> None:
-        """Have a host go on, if it has not."""
+        """Resume a host, if it is still paused."""
         if host.is_paused:
             self.timeline.note(host.name, "goes on")
             host.resume()
 
     def trouble(self, what: str, *who: str, seconds: float = 0.0) -> None:
-        """Note what breaks, for how long, and for whom."""
+        """Record a failure: its kind, its duration, and the affected members and brokers."""
         self.timeline.note(" and ".join(who), what + (f" for {seconds:g} s" if seconds else ""))
         self.causes.add(Trouble(self.timeline.now(), self.timeline.now() + seconds, what, who))
         if what == "crashed":
             leave_to_slaves(self, who, seconds)
-            # routes are without its queues meanwhile
+            # Routes lack the broker's queues meanwhile.
             self.changes += [self.timeline.now(), self.timeline.now() + seconds]
 
     def harm(self) -> None:
-        """Note that something is done on purpose from here on that members warn of."""
+        """Record a deliberate failure, from now on. Members may warn of it."""
         self.unharmed_until = min(self.unharmed_until, self.timeline.now())
 
     def stored(self) -> dict[str, list[Stored]]:
-        """Where the brokers have each message of the topic, by its key."""
+        """Return the places of each message of the topic at the brokers, by its key."""
         stored: dict[str, list[Stored]] = {}
         for broker in self.brokers:
             for row in broker.disk.records():
@@ -228,19 +228,19 @@ class History:
         return stored
 
     def is_settled(self, key: str, places: list[Stored]) -> bool:
-        """Whether nobody waits for a message."""
+        """Whether a message needs no further handling."""
         if self.plan.is_broadcasting:
             return all(home.passed.is_settled(key, places) for home in self.homes)
         return self.passed.is_settled(key, places)
 
     def has_owner(self, reset: Reset) -> bool:
-        """Whether some member has the queue of a reset."""
+        """Whether a member owns the queue of a reset."""
         members = [member for member in (*self.members, *self.former) if not member.host.is_dead]
         return any((reset.broker, reset.queue) in member.queues(TOPIC) for member in members)
 
     @property
     def is_orderly(self) -> bool:
-        """Whether queues have an order to be kept."""
+        """Whether queues must keep their order."""
         return self.plan.way == "orderly"
 
     def _join(self, ledger: Ledger, options: ConsumerOptions, home: str = "") -> Member:
@@ -265,7 +265,7 @@ class History:
         )
 
     def _free_home(self) -> Home | None:
-        """A machine on which no process runs: one that was left, or another one."""
+        """Return a machine without a running process, maybe a new one; None at the limit."""
         for home in self.homes:
             if home.is_free:
                 return home
@@ -279,7 +279,7 @@ class History:
         return self.homes[-1]
 
     def come_back(self, left: Member) -> None:
-        """Have a member on the machine of one that left."""
+        """Let a new member join on the machine of a member that left."""
         self._coming.append(self.loop.create_task(self._come_back(left)))
 
     async def _come_back(self, left: Member) -> None:
@@ -292,12 +292,12 @@ class History:
         await HAPPENINGS[event.what].happen(self, random.Random(event.seed))
 
     async def _founded(self) -> None:
-        """Wait until the group has begun in each queue: what is sent before a new group's end is not its own."""
+        """Wait until the group has started in each queue: a new group skips messages that were sent before."""
         while not self.members[0].is_balanced:  # noqa: ASYNC110 - time jumps
             await asyncio.sleep(0.1)
 
     def _stored(self, broker: str, row: RecordRow) -> None:
-        if row.topic == TOPIC:  # the hash of a tag of one character is its number
+        if row.topic == TOPIC:  # the hash of a one-character tag is its number
             place = Stored(broker, row.queue_id, row.queue_offset)
             self.passed.tags[place] = self.timeline.now(), chr(row.tags_code)
         elif row.topic == dlq_topic(GROUP):
@@ -311,5 +311,5 @@ class History:
     def _explains_lower(self, broker: str, queue: int, since: float, at: float) -> bool:
         if self.java.explains_lower(broker, queue, at) or self.causes.explain_lower(broker, at):
             return True
-        # what a broker has lost, the first commit after it does not have either, however late it comes
+        # The first commit after a crash lacks the offsets that the broker lost, however late it is.
         return any(one.what == "crashed" and broker in one.who and since <= one.at <= at for one in self.causes)

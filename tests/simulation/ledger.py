@@ -1,4 +1,4 @@
-"""What handlers were given, and when they finished it."""
+"""The messages delivered to handlers, and when the handlers finished them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.simulation.timeline import Timeline
 
 
 class Stored(NamedTuple):
-    """A message by the place where it was first stored."""
+    """The place where a message was first stored."""
 
     broker: str
     queue: int
@@ -27,27 +27,27 @@ class Stored(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """A message that a broker shows again in a pop retry topic. `at` is in seconds since the beginning."""
+    """A copy of a message in a pop retry topic. `at` is in seconds since the beginning."""
 
     at: float
     broker: str
     attempt: int
-    """How often it was popped before."""
+    """How often the message was popped before."""
 
 
 class Verdict(enum.Enum):
-    """What a handler decided about one message of its batch."""
+    """A handler's decision about one message of its batch."""
 
     DONE = "did"
     HELD = "did, without a commit,"
-    """Done by a handler that commits by itself, and has not."""
+    """Handled, but not committed yet by a handler that commits itself."""
     FAILED = "failed"
     DEAD = "gave up"
-    """To be a dead letter, by the handler's word."""
+    """Dead-lettered by the handler's decision."""
     DROPPED = "dropped"
-    """Given up in a broadcasting group, where nothing is tried again and nobody keeps dead letters."""
+    """Dropped in a broadcasting group, which has no retries and no dead letters."""
     AGAIN = "passed over"
-    """To come again, which is no attempt: it was behind one that failed, or was rolled back."""
+    """Delivered again without counting an attempt: after a failed message, or after a rollback."""
 
 
 @dataclass(slots=True)
@@ -59,39 +59,38 @@ class Call:
     place: Stored
     is_retry: bool
     attempt: int
-    """How many attempts were made before, as the message says."""
+    """The number of earlier attempts, by the message."""
     began: float
     until: float | None = None
     verdict: Verdict | None = None
     level: int | None = None
     """The delay level that the handler asked for."""
     hidden_until: float = float("inf")
-    """Of a popped message: until when the broker hid it from others, as it was when the handler got it."""
+    """When the invisible time of a popped message ends, as known when the handler received it."""
     is_shown_again: bool = False
-    """Whether it came out of a pop retry topic, which a group that was switched pulls too."""
+    """Whether it came from a pop retry topic, which a group that was switched pulls too."""
     is_late: bool = False
-    """Whether the member knew by then that it was hidden no more."""
+    """Whether the member knew at its start that the invisible time was over."""
     is_passed: bool = False
-    """Whether the handler was done with it when it ended, also where it came again by a rollback."""
+    """Whether the handler had finished it when it ended, even if a rollback repeated it later."""
 
     @property
     def is_popped(self) -> bool:
-        """Whether it was popped, and not pulled."""
+        """Whether the message was popped, and not pulled."""
         return self.hidden_until < float("inf")
 
     @property
     def is_good(self) -> bool:
-        """Whether the message was done for good, or dropped."""
+        """Whether the message was handled and committed, or dropped."""
         return self.verdict in (Verdict.DONE, Verdict.DROPPED)
 
 
 class Ledger:
     """All deliveries, by the message's key.
 
-    `most_attempts` is the reconsume times after which a message is given up. In an orderly group, and in one
-    with `order_by` (`repeats_in_place`), a failed message stays where it is; in an orderly one a handler may commit by
-    itself (`is_manual`). In a broadcasting group
-    (`drops`) what is given up is dropped.
+    A message that fails with `most_attempts` reconsume times is dead-lettered. In an orderly group, and in one with
+    `order_by` (`repeats_in_place`), a failed message stays in its queue. An orderly handler may commit itself
+    (`is_manual`). A broadcasting group (`drops`) drops messages instead of dead-lettering them.
     """
 
     def __init__(
@@ -99,24 +98,24 @@ class Ledger:
     ) -> None:
         self.calls: dict[str, list[Call]] = defaultdict(list)
         self.finished: dict[Stored, float] = {}
-        """The places of messages that a handler has finished, so that they may be committed; and when it last did."""
+        """When a handler last finished the message at each place, so that it may be committed."""
         self.delivered = 0
-        """How many deliveries there were."""
+        """The number of deliveries."""
         self.is_over = False
-        """Whether all members leave, so that what one rolls back comes to nobody any more."""
+        """Whether all members leave, so that rolled-back messages are not redelivered."""
         self._timeline = timeline
         self._most_attempts = most_attempts
         self._repeats_in_place = repeats_in_place
         self._is_manual = is_manual
         self._drops = drops
         self.dead: dict[str, list[float]] = defaultdict(list)
-        """When brokers stored a message among the dead letters, by its key."""
+        """When brokers stored a message as a dead letter, by its key."""
         self.copies: dict[str, list[Copy]] = defaultdict(list)
-        """What brokers show again of what was popped, by the message's key, in the order of time."""
+        """The copies of popped messages in pop retry topics, by key and in the order of time."""
         self._held: dict[tuple[str, int], list[Call]] = defaultdict(list)
 
     def begin(self, member: str, message: Message) -> Call:
-        """A handler has the message."""
+        """Record that a handler received a message."""
         queue = message.message_queue
         place = Stored(queue.broker_name, queue.queue_id, message.queue_offset)
         is_retry = queue.topic.startswith("%RETRY%")
@@ -128,7 +127,7 @@ class Ledger:
             call.is_late = call.began > message.block.due_of(message.queue_offset) - START_SECONDS
         if self._is_manual:
             own = [held for held in self._held[place[:2]] if held.member == member]
-            if any(held.place == place for held in own):  # begun anew: not one that failed in front of what it holds
+            if any(held.place == place for held in own):  # restarted: not a failed message before the held ones
                 self._let_go(place[:2], lambda held: held in own and held.place.offset >= place.offset)
         self.calls[call.key].append(call)
         self.delivered += 1
@@ -137,7 +136,7 @@ class Ledger:
         return call
 
     def end(self, call: Call, verdict: Verdict, level: int | None = None) -> None:
-        """The handler has finished it."""
+        """Record a handler's decision."""
         if verdict is Verdict.DONE and self._is_manual:
             verdict = Verdict.HELD
             self._held[call.place[:2]].append(call)
@@ -152,11 +151,11 @@ class Ledger:
         self._timeline.note(call.member, f"{verdict.value} {call.key}{asked}", call.key)
 
     def is_last(self, call: Call) -> bool:
-        """Whether a message is given up if this attempt fails."""
+        """Whether a message is dead-lettered if this attempt fails."""
         return call.attempt >= self._most_attempts
 
     def commit(self, last: Call) -> None:
-        """A handler commits all that it has done of a queue; what another one did meanwhile is not its own any more."""
+        """Record a handler's commit of a queue, without the messages that another member handled meanwhile."""
         for call in [held for held in self._held[last.place[:2]] if held.member == last.member]:
             self._held[last.place[:2]].remove(call)
             is_others = any(other.is_good and other.place == call.place for other in self.calls[call.key])
@@ -165,24 +164,24 @@ class Ledger:
         self._timeline.note(last.member, f"commits {last.place.broker} queue {last.place.queue}")
 
     def roll_back(self, calls: list[Call]) -> None:
-        """A handler wants all again that it has not committed, this batch included."""
+        """Record a rollback of all uncommitted messages of a handler, including this batch."""
         for call in calls:
             self.end(call, Verdict.AGAIN)
         if not self.is_over:
             self._let_go(calls[0].place[:2], lambda held: held.member == calls[0].member)
 
     def died(self, broker: str, key: str) -> None:
-        """A broker has stored a message among the dead letters."""
+        """Record that a broker stored a dead letter."""
         self.dead[key].append(self._timeline.now())
         self._timeline.note(broker, f"has {key} among the dead letters", key)
 
     def shown_again(self, broker: str, record: bytes) -> None:
-        """A broker has stored a message in a pop retry topic."""
+        """Record that a broker stored a message in a pop retry topic."""
         message = decode_record(record)
         self.copies[message.properties["KEYS"]].append(Copy(self._timeline.now(), broker, message.reconsume_times))
 
     def cut_short(self, call: Call, timeout_seconds: float) -> None:
-        """The handler was cancelled. If it has had its time, the message is sent back, and may be committed."""
+        """Record a cancelled handler. If its time was over, the message is sent back, and may be committed."""
         call.until = self._timeline.now()
         if call.until >= call.began + timeout_seconds:
             is_past = not self._repeats_in_place or self.is_last(call)
@@ -193,20 +192,20 @@ class Ledger:
         self._timeline.note(call.member, f"was cut short at {call.key}", call.key)
 
     def is_done(self, key: str) -> bool:
-        """Whether some handler has done the message, or it is a dead letter."""
+        """Whether a handler has handled the message, or it is a dead letter."""
         return key in self.dead or any(call.is_good or call.verdict is Verdict.HELD for call in self.calls.get(key, ()))
 
     def keys_at(self, place: Stored) -> list[str]:
-        """The keys of the messages that handlers had from a place."""
+        """Return the keys of the messages that handlers received from a place."""
         return [key for key, calls in self.calls.items() if any(call.place == place for call in calls)]
 
     def _let_go(self, queue: tuple[str, int], is_gone: Callable[[Call], bool]) -> None:
-        """What was held of a queue is not any more: it comes again."""
+        """Discard uncommitted calls of a queue: their messages are redelivered."""
         for call in [held for held in self._held[queue] if is_gone(held)]:
             call.verdict = Verdict.AGAIN
             self._held[queue].remove(call)
 
 
 def key_of(record: bytes) -> str:
-    """The key of a stored message."""
+    """Return the key of a stored message."""
     return decode_record(record).properties["KEYS"]

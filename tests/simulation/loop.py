@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 WALL_SECONDS: Final = 1_700_000_000.0
 START_SECONDS: Final = 1000.0
 MAX_TURNS: Final = 200_000
-"""Turns of the loop without a step of time, after which it is taken to spin."""
+"""The number of loop iterations without progress of time that counts as spinning."""
 
 _HOST: ContextVar[Host | None] = ContextVar("host", default=None)
 
 
 def running_host() -> Host | None:
-    """The host whose callback runs."""
+    """Return the host whose callback runs."""
     return _HOST.get()
 
 
 class Spinning(AssertionError):
-    """The loop has work for ever, without waiting for anything."""
+    """The loop runs callbacks forever, without waiting for anything."""
 
 
 class _Task(asyncio.Task[Any]):
-    """A task whose place in a set is the same in every run: a TaskGroup keeps its tasks in one."""
+    """A task with a stable hash, so that a TaskGroup's set of tasks has the same order in every run."""
 
     def __init__(self, coro: Any, *, loop: SimulatedLoop, **options: Any) -> None:
         self.number = next(loop.numbers)
@@ -46,7 +46,7 @@ class _Task(asyncio.Task[Any]):
 
 
 class _Future(asyncio.Future[Any]):
-    """The same for futures."""
+    """A future with a stable hash."""
 
     def __init__(self, *, loop: SimulatedLoop) -> None:
         self.number = next(loop.numbers)
@@ -57,10 +57,10 @@ class _Future(asyncio.Future[Any]):
 
 
 class Host:
-    """A machine or a process of its own. What it starts, timers and callbacks included, stops with it.
+    """A separate machine or process. Everything that it starts stops with it, including timers and callbacks.
 
-    A paused host does nothing, as one that was suspended: its callbacks are run when it goes on. Those of a killed host
-    are kept until the end of the history, when nobody looks any more: else its tasks could not be ended.
+    A paused host does nothing, like a suspended process: its callbacks run when it resumes. The callbacks of a killed
+    host are kept until the end of the history; otherwise its tasks could not be ended.
     """
 
     def __init__(self, loop: SimulatedLoop, name: str) -> None:
@@ -78,7 +78,7 @@ class Host:
 
     @property
     def context(self) -> Context:
-        """A context in which callbacks are this host's."""
+        """A context whose callbacks belong to this host."""
         return self._context.copy()
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str = "") -> asyncio.Task[Any]:
@@ -86,11 +86,11 @@ class Host:
         return self._loop.create_task(work, name=name or self.name, context=self.context)
 
     def pause(self) -> None:
-        """Do nothing more, until `resume`."""
+        """Run nothing until `resume`."""
         self.is_paused = True
 
     def resume(self) -> None:
-        """Go on, first with what was to be done meanwhile."""
+        """Continue, first with the postponed callbacks."""
         self.is_paused = False
         self._loop.ready.extend(self._held)
         self._held.clear()
@@ -101,14 +101,14 @@ class Host:
         self._loop.network.end(self)
 
     def hold(self, handle: asyncio.Handle) -> None:
-        """Keep a callback for when the host goes on; called by the loop."""
+        """Keep a callback until the host resumes. Called by the loop."""
         self._held.append(handle)
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
-    """Runs what is ready, in the order in which it became ready, and lets time jump when nothing is.
+    """Runs ready callbacks in their order, and lets time jump if none is ready.
 
-    Work for other threads (`run_in_executor`) is done at once, in the loop's own turn.
+    Work for other threads (`run_in_executor`) runs at once, in the loop itself.
     """
 
     def __init__(self) -> None:
@@ -120,12 +120,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.set_task_factory(lambda loop, coro, **options: _Task(coro, loop=self, **options))
         self.network: Network
         self.turns = 0
-        """How many callbacks have run."""
+        """The number of callbacks that have run."""
         self._still = 0
 
     @property
     def ready(self) -> deque[asyncio.Handle]:
-        """The callbacks of the next turn."""
+        """The callbacks of the next iteration."""
         return self._ready  # type: ignore[attr-defined, no-any-return]
 
     def time(self) -> float:
@@ -137,7 +137,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return _Future(loop=self)
 
     def end(self) -> None:
-        """Run what is left to its end, killed hosts included, so that nothing is left of this history, and close."""
+        """Cancel and finish all remaining tasks, including those of killed hosts, and close the loop."""
         for host in self.hosts:
             host.is_dead = False
             host.resume()
@@ -179,10 +179,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             handle._run()
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Leave it in the heap until its time: histories are short."""
+        """Leave the handle in the heap until its time: histories are short."""
 
     def _write_to_self(self) -> None:
-        """No other thread waits for this one."""
+        """Do nothing: no other thread uses this loop."""
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
@@ -205,7 +205,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
 
 class LoopClock(SystemClock):
-    """The clock of everybody in a simulation."""
+    """The clock of all hosts in a simulation."""
 
     def monotonic(self) -> float:
         return asyncio.get_running_loop().time()

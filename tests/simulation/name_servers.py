@@ -1,4 +1,4 @@
-"""Name servers: what brokers have registered with them, which may be little, or old."""
+"""Name servers with the registrations of brokers, which may be incomplete or old."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ EXPIRED_SECONDS: Final = 120.0
 
 
 class Registration(NamedTuple):
-    """What a broker says of itself."""
+    """A broker's registration."""
 
     broker: str
     host: Host
     address: str
     topics: dict[str, TopicConfig]
     broker_id: int = 0
-    """Of the replica; the master's is 0."""
+    """The id of the replica; 0 is the master."""
 
 
 class NameServer:
-    """A name server, over any number of its processes' lives. It keeps nothing on disk."""
+    """A name server, across restarts of its process. It keeps nothing on disk."""
 
     def __init__(self, loop: SimulatedLoop, name: str, ip: str) -> None:
         self.name = name
         self.address = f"{ip}:{NAME_SERVER_PORT}"
         self.host = Host(loop, name)
         self.deaf_to: set[str] = set()
-        """Brokers, by name, whose registrations do not arrive: neither what is new, nor that their connection ends."""
+        """Brokers, by name, whose registrations and disconnections it does not notice."""
         self.is_removed = False
-        """Whether it never comes back."""
+        """Whether it never starts again."""
         self.late_seconds = 0.0
-        """How long it takes to answer."""
+        """How long it takes to respond."""
         self._ip = ip
         self._loop = loop
         self._lives = 0
@@ -56,15 +56,15 @@ class NameServer:
 
     @property
     def is_up(self) -> bool:
-        """Whether its process lives."""
+        """Whether the process is running."""
         return self._lives > 0 and not self.host.is_dead
 
     def names(self, brokers: Collection[str]) -> bool:
-        """Whether it has one of these brokers in routes, with a master or without."""
+        """Whether its routes contain one of these brokers, with a master or without."""
         return any(one.broker in brokers for one in self._present())
 
     async def start(self) -> None:
-        """Begin a life, which knows no broker yet."""
+        """Start a process that knows no broker yet."""
         self._lives += 1
         self._known.clear()
         self.host = Host(self._loop, f"{self.name}/{self._lives}")
@@ -75,7 +75,7 @@ class NameServer:
         self.host.kill()
 
     def register(self, registration: Registration) -> None:
-        """A broker sends what it is, which arrives or does not."""
+        """Receive a broker's registration, if it arrives."""
         apart = self._loop.network.are_apart(self.host, registration.host)
         if self.is_up and not self.host.is_paused and not apart and registration.broker not in self.deaf_to:
             self._known[registration.broker, registration.broker_id] = registration, self._loop.now
@@ -100,7 +100,7 @@ class NameServer:
         return Reply(body=TopicRouteData(tuple(queues), tuple(brokers), None).to_json(strict=True))
 
     def _present(self) -> list[Registration]:
-        """The brokers that it takes to be there, by their names, each master before its slave."""
+        """Return the registrations of live brokers by their names, each master before its slave."""
         for key, (one, at) in list(self._known.items()):
             is_gone = one.host.is_dead and one.broker not in self.deaf_to
             if is_gone or at + EXPIRED_SECONDS < self._loop.now:

@@ -1,16 +1,16 @@
-"""The names of the topic, of the group, and of what has an order."""
+"""The names of the topic, the group, the tags and the lanes."""
 
 import zlib
 
 TOPIC = "orders"
 GROUP = "billing"
 TAGS = "abc"
-"""Each message has one of these."""
+"""The tags; each message has one of them."""
 LANE = "LANE"
-"""The property whose messages keep their order, in a group with `order_by`."""
+"""The property by which a group with `order_by` orders messages."""
 
 
 def lane_of(key: str) -> str:
-    """The value of that property, of the message with this key: empty for some, which have no order."""
+    """Return the lane of the message with this key; empty for messages without an order."""
     lane = zlib.crc32(key.encode()) % 7
     return f"l{lane}" if lane else ""

@@ -1,4 +1,4 @@
-"""All hosts' addresses: who can connect to whom, and how long what they send takes, or what becomes of it."""
+"""The network between hosts: which hosts can connect, and the delays and losses of the data that they send."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ class Network:
         self.chance = chance
         self.least_seconds, self.most_seconds = 0.0002, 0.003
         self.slow = 0.0
-        """How many deliveries in one take up to `slow_seconds`."""
+        """The share of deliveries that take up to `slow_seconds`."""
         self.slow_seconds = 1.0
         self.pieces = 0.0
-        """How many deliveries in one come in two pieces, with time between them."""
+        """The share of deliveries that arrive in two pieces, with time between them."""
         self.apart: set[frozenset[str]] = set()
-        """Pairs of hosts, by name, between which nothing arrives."""
+        """Pairs of hosts, by name, that cannot reach each other."""
         self.deaf: set[tuple[str, str]] = set()
-        """Pairs of hosts, by name, of which the first one gets nothing from the second."""
+        """Pairs of hosts, by name, of which the first one receives nothing from the second."""
         self.unreachable: set[str] = set()
-        """Hosts that nobody reaches, by name."""
+        """Hosts that are unreachable, by name."""
         self.no_route_seconds = NEVER_SECONDS
-        """How long it takes until a host hears that it cannot connect to one that it does not reach."""
+        """How long a connection attempt to an unreachable host takes to fail."""
         self.noise: dict[str, Noise] = {}
-        """What happens to frames from and to a host, by its name without its life's number."""
+        """The noise on frames from and to a host, by its name without the number of its start."""
         self.connections: list[Connection] = []
         self._listeners: dict[tuple[str, int], Listener] = {}
         self._ports = itertools.count(20_000)
         loop.network = self
 
     def seconds(self) -> float:
-        """How long the next delivery takes."""
+        """Return how long the next delivery takes."""
         if self.slow and self.chance.random() < self.slow:
             return self.chance.uniform(self.least_seconds, self.slow_seconds)
         return self.chance.uniform(self.least_seconds, self.most_seconds)
 
     def are_apart(self, receiver: Host, sender: Host) -> bool:
-        """Whether nothing arrives at a host from another one."""
+        """Whether a host cannot receive data from another one."""
         if not (self.apart or self.deaf or self.unreachable):
             return False
         return (
@@ -58,7 +58,7 @@ class Network:
         )
 
     def noise_between(self, one: Host, other: Host) -> Noise | None:
-        """What happens to frames between two hosts."""
+        """Return the noise on frames between two hosts."""
         for host in (one, other):
             noise = self.noise.get(host.name.partition("/")[0])
             if noise is not None:
@@ -75,13 +75,13 @@ class Network:
         return listener
 
     def forget(self, address: tuple[str, int]) -> None:
-        """Accept no more connections there."""
+        """Stop accepting connections at an address."""
         self._listeners.pop(address, None)
 
     async def connect(
         self, host: Host | None, factory: Callable[[], asyncio.Protocol], name: str, port: int
     ) -> tuple[Transport, asyncio.Protocol]:
-        """Connect, as loop.create_connection. Raises OSError, or waits nearly for ever if nothing arrives."""
+        """Connect, like loop.create_connection. Raises OSError; if the host is unreachable, only after a long time."""
         assert host is not None
         await asyncio.sleep(self.seconds() * 2)
         listener = self._listeners.get((name, port))
@@ -98,7 +98,7 @@ class Network:
         return connection.near, protocol
 
     def end(self, host: Host) -> None:
-        """A host's process was killed: its kernel resets the connections, after what it had sent."""
+        """Reset the connections of a killed process, after the data that it had sent, as its kernel does."""
         for address, listener in list(self._listeners.items()):
             if listener.host is host:
                 del self._listeners[address]
@@ -107,13 +107,13 @@ class Network:
 
 
 class Noise(NamedTuple):
-    """How many frames in one are lost, and how many answers in one come twice."""
+    """The shares of frames that are lost, and of responses that are duplicated."""
 
     lost: float
     doubled: float
 
     def treat(self, data: bytes, chance: random.Random, *, is_answer: bool) -> bytes:
-        """What arrives of whole frames."""
+        """Return the frames that arrive."""
         kept, at = [], 0
         while at < len(data):
             end = at + 4 + int.from_bytes(data[at : at + 4], "big")

@@ -1,6 +1,6 @@
-"""Trials of what becomes of the group's offsets: commits that fail or are late, and members that are away.
+"""Trials of the group's offsets: commits that fail or are late, and members or brokers that are unavailable.
 
-Each is one of `trials`, whose checks come after it: all is begun and committed in time.
+Each is one of `trials`. The checks after it expect that all messages are handled and committed in time.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ if TYPE_CHECKING:
     from tests.simulation.sender import Sender
 
 UNANSWERED_SECONDS: Final = 12.0
-"""By how much a commit is late that nobody waits for, nor for one that is sent after it: each wait takes 5 s."""
+"""A delay of a commit so long that neither its sender nor the sender of the next commit waits for it: each waits 5
+s."""
 HAND_OVERS: Final = 4
 AT_WORK_SECONDS: Final = 0.2
 OVERSTAYED_SECONDS: Final = 13.0
 """The next owner waits for 5 s, and then commits within 5 s more."""
 GONE_SECONDS: Final = 140.0
-"""After which brokers take a member for dead: they look each 10 s whether they have heard of it for 120 s."""
+"""After this time, brokers treat a member as dead: they check each 10 s for members that were silent for 120 s."""
 
 
 async def refuse_commits(history: History, sender: Sender) -> None:
-    """Brokers refuse commits for some seconds, and nothing comes after that."""
+    """Brokers refuse commits for some seconds, and no messages follow."""
     history.harm()
     await sender.send(1)
     await asyncio.sleep(ROUND_SECONDS)
@@ -55,7 +56,7 @@ async def refuse_commits(history: History, sender: Sender) -> None:
 
 
 async def delay_commits(history: History, sender: Sender) -> None:
-    """Commits are late, and those after them are not; nothing comes after that."""
+    """Commits are late, but later commits are not; no messages follow."""
     await sender.send(1)
     for broker in history.brokers:
         broker.commits.late, broker.commits.late_seconds = 1.0, (UNANSWERED_SECONDS, UNANSWERED_SECONDS)
@@ -68,7 +69,7 @@ async def delay_commits(history: History, sender: Sender) -> None:
 
 
 async def lose_offsets(history: History, sender: Sender) -> None:
-    """A broker is killed right after commits, which it has not written down; and nothing comes after that."""
+    """A broker is killed right after commits, before it flushes them; no messages follow."""
     history.harm()
     broker = history.brokers[0]
     await sender.send(1)
@@ -82,9 +83,9 @@ async def lose_offsets(history: History, sender: Sender) -> None:
 
 
 async def overstay(history: History, sender: Sender) -> None:
-    """A member comes, and handlers of the others are at work for longer than it waits."""
+    """A member joins, and handlers of the others run for longer than it waits."""
     if "hang" in history.plan.troubles or history.is_orderly:
-        return  # what takes longer than consume_timeout is sent back; and an orderly group waits for each other
+        return  # expired messages are sent back; orderly members wait for each other
     others = list(history.members)
     await sender.send(1)
     await asyncio.sleep(HANDLED_SECONDS)
@@ -98,11 +99,11 @@ async def overstay(history: History, sender: Sender) -> None:
     go_on(others)
     await asyncio.sleep(ROUND_SECONDS)
     _note_falls(history, began)
-    sender.sent.clear()  # some had to wait
+    sender.sent.clear()  # some messages had to wait
 
 
 async def hand_over_late(history: History, sender: Sender) -> None:
-    """Members leave and come where some commits are late: the last one of a queue may meet one that is on its way."""
+    """Members leave and join while commits are late, so a queue's last commit may meet an earlier one in transit."""
     for broker in history.brokers:
         broker.commits.late, broker.commits.late_seconds = 0.5, (0.5, 1.0)
     for _ in range(HAND_OVERS):
@@ -120,7 +121,7 @@ async def hand_over_late(history: History, sender: Sender) -> None:
 
 
 async def _at_work(history: History, sender: Sender) -> Member:
-    """Have all handlers be at messages behind some that are done; returns the first member."""
+    """Let all handlers have messages behind finished ones. Return the first member."""
     await sender.send(2)
     await asyncio.sleep(HANDLED_SECONDS)
     stand_still(history.members)
@@ -130,12 +131,12 @@ async def _at_work(history: History, sender: Sender) -> Member:
 
 
 async def suspend(history: History, sender: Sender) -> None:
-    """A member is suspended with messages that are done, begun and not begun, and others have them meanwhile."""
+    """A member is suspended with finished, running and unstarted messages, and other members acquire them meanwhile."""
     await _suspend(history, sender, leaves=False)
 
 
 async def suspend_and_leave(history: History, sender: Sender) -> None:
-    """The same, and it leaves as soon as it goes on."""
+    """A suspended member leaves as soon as it resumes."""
     await _suspend(history, sender, leaves=True)
 
 
@@ -168,7 +169,7 @@ async def _suspend(history: History, sender: Sender, *, leaves: bool) -> None:
 
 
 async def believe_no_slave(history: History, sender: Sender) -> None:
-    """A broker is away for some time, and its slave has less than the members have handled."""
+    """A broker is down for some time, and its slave's offsets are older than the members' progress."""
     if not history.slaves:
         return
     broker, slave = history.brokers[0], history.slaves[0]
@@ -190,7 +191,7 @@ async def believe_no_slave(history: History, sender: Sender) -> None:
 
 
 def _is_all_stored(history: History, broker: Broker) -> bool:
-    """Whether a broker has stored the end of each queue."""
+    """Whether the stored offset of each queue is its end."""
     assert broker.controller is not None
     store = broker.controller.store
     queues = range(history.most_queues[history.brokers.index(broker)])
@@ -198,7 +199,7 @@ def _is_all_stored(history: History, broker: Broker) -> bool:
 
 
 def _begun_again(history: History, member: Member, since: float) -> Iterator[Wrong]:
-    """What a member has begun since then, though others had done it by then."""
+    """Report messages that a member started after a time, although others had finished them before."""
     for key, calls in history.ledger.calls.items():
         places = {call.place for call in calls if call.is_good and call.until is not None and call.until < since}
         if any(call.member == member.name and call.began >= since and call.place in places for call in calls):
@@ -206,7 +207,7 @@ def _begun_again(history: History, member: Member, since: float) -> Iterator[Wro
 
 
 def _note_falls(history: History, since: float) -> None:
-    """Note commits below what was stored: whoever comes late must look before."""
+    """Record commits below the stored offset as faults: a late member must read the stored offset first."""
     for fall in history.offsets.falls:
         if fall.at >= since:
             about = f"{fall.broker} queue {fall.queue} from {fall.former} to {fall.offset} at {fall.at:.3f} s"

@@ -1,4 +1,4 @@
-"""What brokers and their slaves store of the group's offsets, as it is stored."""
+"""The group's offsets, as brokers and slaves store them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class Fall(NamedTuple):
-    """A commit below what the broker had then. `at` and `since` are in seconds since the beginning."""
+    """A commit below the stored offset. `at` and `since` are in seconds since the beginning."""
 
     at: float
     since: float
-    """When what it had was stored."""
+    """When the former offset was stored."""
     broker: str
     queue: int
     former: int
@@ -29,7 +29,7 @@ class Fall(NamedTuple):
 
 
 class StoredOffsets:
-    """Notes each offset, and has it judged."""
+    """Records each offset, and checks it."""
 
     def __init__(self, timeline: Timeline, masters: Commits, slaves: Commits, forgotten: Forgotten) -> None:
         self.falls: list[Fall] = []
@@ -41,11 +41,11 @@ class StoredOffsets:
 
     @property
     def wrong(self) -> list[Wrong]:
-        """What was wrong with single commits."""
+        """The faults of single commits."""
         return [*self._masters.wrong, *self._slaves.wrong]
 
     def at_master(self, broker: Broker, key: str, offset: int) -> None:
-        """A broker stores an offset under a key `topic@group@queue`, in place of the one that it has."""
+        """Called before a broker replaces the offset under a key `topic@group@queue`."""
         topic, group, number = key.split("@")
         if (topic, group) == (TOPIC, GROUP):
             former, queue = int(broker.disk.value(JournalKind.OFFSET, key) or 0), int(number)
@@ -59,7 +59,7 @@ class StoredOffsets:
                 self._timeline.note(broker.name, f"has offset {offset} of queue {queue}")
 
     def at_slave(self, broker: Broker, slave: Slave, key: str, offset: int) -> None:
-        """A broker's slave stores an offset, a member's or its master's."""
+        """Called when a slave stores an offset of a member or of its master."""
         topic, group, queue = key.split("@")
         is_ours, at = (topic, group) == (TOPIC, GROUP), self._timeline.now()
         if is_ours and self._slaves.stored(broker.name, int(queue), offset, at):

@@ -1,4 +1,4 @@
-"""What came of a history."""
+"""The outcome of a history."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tests.simulation.plan import Plan
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a plan."""
+    """The outcome of a plan."""
 
     plan: Plan
     digest: str
     seconds: float
-    """Simulated."""
+    """The duration in simulated seconds."""
     handled: int
     twice: Counter[str]
-    """Messages that were done more than once, by cause."""
+    """The number of messages that were handled more than once, by cause."""
     wrong: list[Wrong] = field(default_factory=list)
     lines: Callable[[frozenset[str] | None], list[str]] = lambda _: []
-    """The timeline, of all messages or of those with these keys."""
+    """Returns the timeline of all messages, or of those with these keys."""

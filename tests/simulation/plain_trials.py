@@ -1,4 +1,4 @@
-"""Trials of what happens every day: members come and go, brokers restart, connections are cut, offsets are reset."""
+"""Trials of everyday events: members join and leave, brokers restart, connections are cut, offsets are reset."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ REFUSING_SECONDS: Final = 1.0
 FLOOD_ROUNDS: Final = 70
 FLOOD_SECONDS: Final = 5.0
 SLOW_SECONDS: Final = 0.4
-"""How long a broker that starts takes for a heartbeat."""
+"""How long a restarted broker takes to process a heartbeat."""
 SHARE_SECONDS: Final = 1.5
-"""In which a member that comes has its share: another one may have divided the queues a second before."""
+"""How long a new member may need to get its share: another member may have rebalanced a second before."""
 
 
 async def nothing(history: History, sender: Sender) -> None:
-    """All goes on."""
+    """Nothing happens."""
 
 
 async def join(history: History, sender: Sender) -> None:
-    """A member comes, and soon has its share."""
+    """A member joins, and soon has its share."""
     history.join()
     be_quick(history)
     await asyncio.sleep(SHARE_SECONDS)
@@ -40,7 +40,7 @@ async def join(history: History, sender: Sender) -> None:
 
 
 async def leave(history: History, sender: Sender) -> None:
-    """A member ends in order, and others are left."""
+    """A member leaves, and others remain."""
     await be_several(history, 2)
     member = history.members.pop()
     history.former.append(member)
@@ -55,7 +55,7 @@ async def leave(history: History, sender: Sender) -> None:
 
 
 async def kill(history: History, sender: Sender) -> None:
-    """A member ends at once, and others are left: one alone knows sooner that nobody has its queues."""
+    """A member is killed, and others remain. A single one notices sooner that the queues have no owner."""
     await be_several(history, 2 + history.plan.seed % 2)
     member = history.members.pop()
     history.former.append(member)
@@ -64,7 +64,7 @@ async def kill(history: History, sender: Sender) -> None:
 
 
 async def crash(history: History, sender: Sender) -> None:
-    """A broker is killed, and started again. Its queues stay with those who have them."""
+    """A broker is killed and started again. Its queues keep their owners."""
     await be_several(history, 2)
     broker = history.brokers[0]
     kept = asyncio.create_task(let_go(history, broker))
@@ -88,7 +88,7 @@ async def cut(history: History, sender: Sender) -> None:
 
 
 async def flood(history: History, sender: Sender) -> None:
-    """More messages come than members may hold, while handlers stand still."""
+    """More messages arrive than members may cache, while handlers are blocked."""
     for member in history.members:
         member.handling.may_begin.clear()
     await sender.send(FLOOD_ROUNDS)
@@ -107,7 +107,7 @@ async def flood(history: History, sender: Sender) -> None:
 
 
 async def reset(history: History, sender: Sender) -> None:
-    """All members go, one comes, and offsets are reset: the broker may tell so to a connection that is gone."""
+    """All members leave, one joins, and offsets are reset. The broker may report a reset on a closed connection."""
     for member in history.members[:]:
         history.members.remove(member)
         history.former.append(member)
@@ -121,7 +121,7 @@ async def reset(history: History, sender: Sender) -> None:
 
 
 async def refuse(history: History, sender: Sender) -> None:
-    """Handlers fail, and for a moment no broker takes anything back."""
+    """Handlers fail, and for a moment no broker accepts send-backs."""
     history.trouble("busy", *(broker.name for broker in history.brokers), seconds=REFUSING_SECONDS)
     for broker in history.brokers:
         broker.refused |= {RequestCode.CONSUMER_SEND_MSG_BACK}

@@ -1,4 +1,4 @@
-"""What a history is made of: drawn from its seed before it begins, so that parts can be left out."""
+"""The plan of a history: drawn from its seed before it begins, so that parts can be omitted."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from tests.simulation.trial_choice import with_last_trial, with_trials
 
 Way = Literal["concurrently", "orderly", "pop"]
 WAYS: Final[tuple[Way, ...]] = ("concurrently", "orderly")
-"""Of the groups that pull."""
+"""The modes of groups that pull."""
 SEEDS_FOR_POP: Final = 4
-"""Each seed that this divides draws a group that pops instead."""
+"""Each multiple of this number is the seed of a group that pops."""
 LONGEST_SECONDS: Final = (20.0, 60.0, 120.0)
 WITHOUT_SLAVES: Final = 0.6
 GAP_SECONDS: Final = (0.1, 10.0)
 MIXED: Final = 0.2
-"""How many histories in one are of a group that has Java members too."""
+"""The share of histories with Java members."""
 JAVA: Final = (0.2, 0.5, 0.8)
 BROADCASTING: Final = 0.1
-"""How many histories in one are of a broadcasting group."""
+"""The share of histories with a broadcasting group."""
 LATE_COMMITS: Final = (0.0, 0.3)
 BY_KEY: Final = 0.2
-"""How many histories in one are of a group with `order_by`."""
+"""The share of histories with `order_by`."""
 CALM: Final = 0.3
-"""How many histories in one have nothing that breaks: what goes wrong in them, nothing excuses."""
+"""The share of histories without failures, in which no fault is excused."""
 MAX_TROUBLES: Final = 4
 MAX_OPERATIONS: Final = 3
-"""How many kinds of what operators do a history has: each kind excuses something."""
+"""The maximum number of kinds of operations in a history: each kind excuses some faults."""
 REBALANCES: Final = frozenset(("join", "leave"))
 
 
 class Event(NamedTuple):
-    """Something that happens. `at` is in seconds since the beginning; `seed` decides who is met, and how hard."""
+    """An event. `at` is in seconds since the beginning; `seed` decides who is affected, and how severely."""
 
     number: int
     at: float
@@ -52,7 +52,7 @@ class Popping:
 
     invisible_seconds: float = 60.0
     share_queues: int = 0
-    """The members whose queues each one pops too; 0: all pop all."""
+    """The number of other members whose queues each member also pops; 0: all members pop all queues."""
     batch_nums: int = 32
     threshold: int = 96
 
@@ -64,79 +64,80 @@ class Plan:
     seed: int
     way: Way
     seconds: float
-    """How long things happen and messages are sent."""
+    """How long events happen and messages are sent."""
     most_messages: int
     queues: tuple[int, ...]
-    """The queues of the topic, for each broker."""
+    """The number of queues of the topic, for each broker."""
     consume_from_where: ConsumeFromWhere
     concurrency: int
     batch_size: int
     max_reconsume_times: int
     delay_level: int
-    """Of the group: by which failed messages are delayed; 0 leaves it to the broker."""
+    """The group's delay level for failed messages; 0: the broker chooses it."""
     auto_commit: bool
     """Whether the handler of an orderly group leaves commits to rmqd."""
     slow: float
-    """How many deliveries in one the network takes up to a second for."""
+    """The share of network deliveries that take up to a second."""
     pieces: float
-    """How many deliveries in one come in two pieces."""
+    """The share of network deliveries that arrive in two pieces."""
     habits: Habits
     troubles: frozenset[str]
     """The kinds of trouble among the events."""
     events: tuple[Event, ...]
     popping: Popping
     is_broadcasting: bool = False
-    """Whether each member is to handle every message, with its offsets in a file of its own."""
+    """Whether each member must handle every message, and keeps its offsets in its own file."""
     name_servers: int = 1
     most_cached: int = 1000
-    """The group's threshold: so many messages of a queue may a member hold, and those of one reply more."""
+    """The group's threshold: a member may cache so many messages of a queue, and those of one more response."""
     trials: tuple[str, ...] = ()
-    """What is tried at the end, one after the other, when all is well."""
+    """The trials at the end, one after the other, after the last failure."""
     slaves: SlaveHabits | None = None
-    """How each broker's slave behaves; None: there are no slaves."""
+    """The habits of each broker's slave; None: there are no slaves."""
     late_commits: float = 0.0
-    """How many commits in one a broker takes up late, so that what was sent after it may come first."""
+    """The share of commits that a broker processes late, so that later requests may overtake them."""
     java: float = 0.0
-    """How many members in one are Java's."""
+    """The share of Java members."""
     has_lanes: bool = False
-    """Whether the group has `order_by`: messages of one lane are in order and one at a time, others beside them."""
+    """Whether the group has `order_by`: messages of one lane are handled in order, one at a time, next to other
+    lanes."""
 
     @property
     def repeats_in_place(self) -> bool:
-        """Whether a message that failed stays where it is."""
+        """Whether a failed message stays in its queue."""
         return self.way == "orderly" or self.has_lanes
 
     @property
     def kind(self) -> str:
-        """In a few words."""
+        """Return a short description."""
         model = "broadcasting " if self.is_broadcasting else ""
         company = " with Java" if self.java else " by key" if self.has_lanes else ""
         return f"{model}{self.way}{company}: {', '.join(sorted(self.troubles)) or 'nothing breaks'}"
 
     def only(self, numbers: Iterable[int]) -> Self:
-        """The same with some of the events."""
+        """Return the plan with some of its events only."""
         kept = frozenset(numbers)
         events = tuple(event for event in self.events if event.number in kept)
         return replace(self, events=events, troubles=self.troubles & {event.what for event in events})
 
 
 def draw(seed: int) -> Plan:
-    """The plan of a seed."""
+    """Return the plan of a seed."""
     chance = random.Random(seed)
     way = chance.choice(WAYS)
     if seed % SEEDS_FOR_POP == 0:
         way = "pop"
     is_broadcasting = way != "pop" and random.Random(f"{seed} model").random() < BROADCASTING
-    # what is dropped without a commit comes again, which is not judged
+    # Messages discarded without a commit are redelivered, which is not judged.
     auto_commit = is_broadcasting or way != "orderly" or chance.random() < 0.7
     java = _java(seed) if auto_commit and way in WAYS and not is_broadcasting else 0.0
     may_begin_at_the_end = (
         way in WAYS and not is_broadcasting and not java
-    )  # as Java's model always begins at the first
+    )  # the model of Java always starts at the first offset
     possible = {
         name: happening
         for name, happening in HAPPENINGS.items()
-        # what a handler holds without a commit at a reset is not judged
+        # uncommitted messages of a handler at a reset are not judged
         if not happening.part
         and way in happening.ways
         and (auto_commit or not name.startswith("reset"))
@@ -155,7 +156,8 @@ def draw(seed: int) -> Plan:
         seconds=seconds,
         most_messages=10_000,
         queues=tuple(chance.randint(1, 4) for _ in range(chance.randint(1, 2))),
-        # a machine that comes later to a broadcasting group begins at its own end, and one that pops when it pops first
+        # With last_offset, a later machine of a broadcasting group starts at its own end, and a member that pops at its
+        # first pop.
         consume_from_where=chance.choice(("first_offset", "last_offset" if may_begin_at_the_end else "first_offset")),
         concurrency=chance.choice((1, 4, 20)),
         batch_size=chance.choice((1, 1, 8)),
@@ -168,9 +170,9 @@ def draw(seed: int) -> Plan:
             most_seconds=chance.choice((0.0, 0.02, 0.2)),
             slow=chance.choice((0.0, 0.01)),
             fails=chance.choice((0.0, 0.0, 0.02)),
-            poison=chance.choice((0.0, 0.03)) if gives_up else 0.0,  # else there is no end to it
+            poison=chance.choice((0.0, 0.03)) if gives_up else 0.0,  # otherwise it never ends
             verdicts=chance.choice((0.0, 0.0, 0.1)),
-            slow_seconds=12.0 if way == "pop" else 4.0,  # more than once the shortest invisible time
+            slow_seconds=12.0 if way == "pop" else 4.0,  # longer than the shortest invisible time
         ),
         troubles=chosen,
         events=tuple(_events(chance, seconds, possible, chosen | REBALANCES | frozenset(done))),
@@ -188,7 +190,7 @@ def draw(seed: int) -> Plan:
 
 
 def _with_name_servers(plan: Plan) -> Plan:
-    """The same with several name servers, or none but the one."""
+    """Return the plan with several name servers, or with one."""
     chance = random.Random(f"{plan.seed} name servers")
     count = chance.choice((1, 1, 2, 3))
     if count == 1 or _is_calm(plan.seed):
@@ -197,27 +199,27 @@ def _with_name_servers(plan: Plan) -> Plan:
 
 
 def _with_slaves(plan: Plan) -> Plan:
-    """The same with a slave for each broker, or with none."""
+    """Return the plan with a slave for each broker, or with none."""
     chance = random.Random(f"{plan.seed} slaves")
-    # a Java member of the model reads masters alone, and waits for one that is away
+    # The model of a Java member reads from masters only, and waits for a master that is down.
     if _is_calm(plan.seed) or chance.random() < WITHOUT_SLAVES:
         return plan
     habits = SlaveHabits(copy_seconds=chance.choice((0.05, 1.0, 5.0)), checks_offsets=chance.random() < 0.5)
-    # nothing is popped from a slave, so there is nothing to believe
+    # members do not pop from slaves, so a pop group needs no such trial
     is_tried = plan.trials and plan.auto_commit and plan.way in WAYS
     trials = (*plan.trials, "believe_no_slave") if is_tried else plan.trials
     return replace(_with_part(plan, "slaves", chance), slaves=habits, trials=trials)
 
 
 def _with_late_commits(plan: Plan) -> Plan:
-    """The same with brokers that take some commits up late, if they do; not also by a slow network."""
+    """Return the plan, maybe with late commits, but not together with a slow network."""
     if plan.slow or plan.java or plan.is_broadcasting or plan.way not in WAYS:
         return plan
     return replace(plan, late_commits=random.Random(f"{plan.seed} commits").choice(LATE_COMMITS))
 
 
 def _with_part(plan: Plan, part: str, chance: random.Random) -> Plan:
-    """The same with what happens to a part of the cluster that not every history has."""
+    """Return the plan with events of a part of the cluster that not every history has."""
     possible = {name: happening for name, happening in HAPPENINGS.items() if happening.part == part}
     chosen = frozenset(chance.sample(list(possible), chance.randint(1, len(possible))))
     events = (*plan.events, *_events(chance, plan.seconds, possible, chosen, len(plan.events)))
@@ -241,7 +243,7 @@ def _java(seed: int) -> float:
 def _events(
     chance: random.Random, seconds: float, possible: dict[str, Happening], chosen: frozenset[str], number: int = 0
 ) -> Iterable[Event]:
-    """What happens, of what is `chosen`, with numbers from the one after `number` on."""
+    """Draw events of the `chosen` kinds, numbered from `number` + 1."""
     names = [name for name in possible if name in chosen]
     weights = [possible[name].weight for name in names]
     at = 0.0

@@ -1,4 +1,4 @@
-"""Sends messages while things happen."""
+"""A producer that sends messages during a history."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 async def produce(history: History, chance: random.Random) -> None:
-    """Send messages at random moments, one or some at once, and note the keys of those that a broker acknowledges."""
+    """Send messages at random moments, one or several at once, and record the keys that a broker acknowledged."""
     client = ClientInstance(ClientOptions(nameservers=history.nameservers, instance_name="p"), clock=LoopClock())
     running = asyncio.create_task(client.run())
     number = 0

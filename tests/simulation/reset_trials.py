@@ -1,6 +1,6 @@
-"""Trials of what becomes of an operator's resets at bad moments.
+"""Trials of an operator's resets at bad moments.
 
-Each is one of `trials`; whether all that was reset came again is judged at the history's end.
+Each is one of `trials`. The end of the history checks that all reset messages were redelivered.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ REWOUND: Final = 5
 """How many messages a reset goes back."""
 TOLD_SECONDS: Final = 1.0
 STORED_SECONDS: Final = 7.0
-"""In which a reset that was told is stored, behind a commit before it, and no later round has replaced it."""
+"""How long a reported reset may need until it is stored after an earlier commit, and no later round has replaced it."""
 LEAVE_SECONDS: Final = 40.0
 
 
 async def rewind(history: History, sender: Sender) -> None:
-    """Offsets are set back while commits are under way, and handlers begin nothing until that is stored."""
+    """Offsets are set back while commits are in transit. Handlers are blocked until the reset is stored."""
     await _rewind(history, sender, _set_back)
 
 
 async def rewind_by_push(history: History, sender: Sender) -> None:
-    """The same, and brokers tell the members."""
+    """Offsets are set back as in `rewind`, by resets that brokers push to members."""
     await _rewind(history, sender, _push_back)
 
 
 async def rewind_the_last(history: History, sender: Sender) -> None:
-    """The last member leaves, and brokers tell it of a reset while its handlers are at work; then another one comes."""
+    """Brokers push a reset to the last member while it leaves and its handlers run; then another member joins."""
     *others, last = history.members
     for member in others:
         leave(history, member)
@@ -65,11 +65,11 @@ async def rewind_the_last(history: History, sender: Sender) -> None:
     go_on([last])
     await asyncio.wait((last.task,), timeout=LEAVE_SECONDS)
     join(history)
-    sender.sent.clear()  # some may be passed over
+    sender.sent.clear()  # some messages may be skipped
 
 
 async def rewind_behind_a_filter(history: History, sender: Sender) -> None:
-    """The members take over another filter, and offsets are set back: the broker tells pulls of before."""
+    """Members apply another filter, and offsets are set back: pulls with the old filter report the reset."""
     await sender.send(1)
     await asyncio.sleep(ROUND_SECONDS)
     await subscribe(history, FILTERS[1])
@@ -86,7 +86,7 @@ async def _rewind(history: History, sender: Sender, reset: Callable[[History], l
     members, began = list(history.members), history.timeline.now()
     await sender.send(1)
     await asyncio.sleep(HANDLED_SECONDS)
-    if history.plan.seed % 2:  # the commit under way is one that a pull carries, and those after it are not late
+    if history.plan.seed % 2:  # a pull carries the late commit; later commits are not late
         await sender.send(1)
         await until(lambda: any(broker.commits.waiting_pulls for broker in history.brokers))
         for broker in history.brokers:
@@ -112,7 +112,7 @@ async def _rewind(history: History, sender: Sender, reset: Callable[[History], l
 
 
 def _set_back(history: History) -> list[asyncio.Task[None]]:
-    """Set the offset of each queue back by some messages, of which the next pull is told."""
+    """Set the offset of each queue back by some messages; the next pull response reports it."""
     for broker in history.brokers:
         for queue, stored in stored_offsets(history, broker.name).items():
             if stored:
@@ -121,7 +121,7 @@ def _set_back(history: History) -> list[asyncio.Task[None]]:
 
 
 def _push_back(history: History) -> list[asyncio.Task[None]]:
-    """Have brokers tell of a reset to the time of a late message."""
+    """Let brokers push a reset to the time of a late message."""
     pushes = []
     for broker in history.brokers:
         times = [row.store_timestamp for row in broker.disk.records() if row.topic == TOPIC][-REWOUND:]
@@ -130,14 +130,14 @@ def _push_back(history: History) -> list[asyncio.Task[None]]:
 
 
 def _resets(history: History, began: float) -> Iterator[Reset]:
-    """The latest reset of each queue since then."""
+    """Return the latest reset of each queue since a time."""
     for broker in history.brokers:
         for queue in stored_offsets(history, broker.name):
             yield from (one for one in history.passed.resets(Stored(broker.name, queue, 0))[-1:] if one.at >= began)
 
 
 def _is_pending(history: History, reset: Reset) -> bool:
-    """Whether no pull has been told of it."""
+    """Whether no pull response has reported the reset yet."""
     broker = next(one for one in history.brokers if one.name == reset.broker)
     assert broker.controller is not None
     return broker.controller.offsets.pending_reset(GROUP, TOPIC, reset.queue) is not None

@@ -1,4 +1,4 @@
-"""Runs a plan: everything that is drawn by chance, and every clock, is the history's own."""
+"""Runs a plan. The history has its own random numbers and clocks."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.simulation.plan import Plan
 
 
 class Crashed(AssertionError):
-    """The history did not come to its end."""
+    """The history did not reach its end."""
 
 
 def simulate(plan: Plan, *, tells: bool = False) -> Outcome:
-    """Run a plan; `tells` has the timeline say all that members log, and not what they warn of alone.
+    """Run a plan; with `tells`, the timeline has all that members log, otherwise their warnings only.
 
     Raises Crashed with the last lines.
     """
@@ -53,21 +53,21 @@ def simulate(plan: Plan, *, tells: bool = False) -> Outcome:
 
 
 def _token_hex(nbytes: int | None = None) -> str:
-    """What `secrets` would draw of the system, drawn of the seed."""
+    """Return a token drawn from the seed instead of the system."""
     return random.randbytes(nbytes or 32).hex()
 
 
 def _randbits(k: int) -> int:
-    """The same."""
+    """Return bits drawn from the seed instead of the system."""
     return random.getrandbits(k)
 
 
 _UNTOLD: Final = ("event", "exc_info", "msg_id", "size_bytes")
-"""The id of a message contains the id of the process, and the size of a message depends on earlier histories."""
+"""Message ids contain the process id, and message sizes depend on earlier histories."""
 
 
 class _Teller:
-    """Adds what members log to the timeline."""
+    """Adds the log events of members to the timeline."""
 
     def __init__(self, history: History) -> None:
         self._timeline = history.timeline

@@ -1,4 +1,4 @@
-"""Sends the messages of trials, and says which of them came to a handler too late."""
+"""The sender of the trials' messages. It reports messages that reached a handler too late."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class Sender:
-    """Sends the messages of trials, by a client of its own."""
+    """Sends the messages of trials with its own client."""
 
     def __init__(self, history: History) -> None:
         self.sent: dict[str, float] = {}
-        """When each message of the present trial was stored, by its key."""
+        """When each message of the current trial was stored, by its key."""
         self._history = history
         self._count = 0
         self._host = Host(history.loop, "trials")
@@ -34,7 +34,7 @@ class Sender:
         self._running = self._host.spawn(self._client.run())
 
     async def send(self, rounds: int) -> None:
-        """Send as many messages to each queue, or nearly."""
+        """Send about `rounds` messages to each queue."""
         await self._host.spawn(self._send(rounds * sum(self._history.most_queues)))
 
     async def _send(self, count: int) -> None:
@@ -48,7 +48,7 @@ class Sender:
                 self.sent[key] = self._history.timeline.now()
 
     def late(self, name: str, late_seconds: float) -> Iterator[Wrong]:
-        """Messages of a trial that came to a handler too late, by now."""
+        """Report messages of a trial that reached a handler too late, or not yet."""
         for (key, at), ledger in itertools.product(self.sent.items(), self._history.ledgers):
             began = min((call.began for call in ledger.calls.get(key, ())), default=None)
             if began is None or began > at + late_seconds:

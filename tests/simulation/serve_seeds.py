@@ -14,7 +14,7 @@ from tests.simulation.run import Crashed, simulate
 
 
 def answer(seed: int) -> dict[str, Any]:
-    """What is wrong with the history of a seed, and what was handled twice, by cause."""
+    """Return the faults of a seed's history, and the number of duplicates by cause."""
     try:
         outcome = simulate(draw(seed))
     except Crashed as crash:

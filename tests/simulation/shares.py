@@ -1,4 +1,4 @@
-"""Who has which queue of the topic: once a group has come to rest each has one owner, and all have as many."""
+"""The owners of the topic's queues: in a group at rest each queue has one owner, and all members have equal shares."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ POLL_SECONDS: Final = 0.1
 
 
 def undivided(history: History, name: str) -> Iterator[Wrong]:
-    """Queues that nobody has or that two members have, and members that have too many or too few.
+    """Report queues without an owner or with two, and members with too many or too few queues.
 
-    What is popped has no owner, and every member of a broadcasting group has all.
+    Popped queues have no owner, and every member of a broadcasting group has all queues.
     """
     if history.pops or history.plan.is_broadcasting:
         return
@@ -46,11 +46,11 @@ def undivided(history: History, name: str) -> Iterator[Wrong]:
 
 
 async def let_go(history: History, broker: Broker) -> list[Wrong]:
-    """Look for a while whether each member of rmqd keeps what it has of a broker's queues. Returns what some let go.
+    """Report the members of rmqd that release queues of a broker while it restarts.
 
-    One of Java divides queues among those members that came back before it. Where there are other brokers, a pass that
-    began by routes without this one and ends when they have it again gives its queues up for a moment; so the looks end
-    before the broker is back.
+    Java members divide queues among the members that reconnected before them. If there are other brokers, a rebalance
+    that began without this broker's route and ends with it releases its queues for a moment, so the polls end before
+    the broker is back.
     """
     of_rmqd = [member for member in history.members if member.snapshot() is not None]
     before, gone = set(_had(of_rmqd)), set[tuple[str, str, int]]()
@@ -65,7 +65,7 @@ async def let_go(history: History, broker: Broker) -> list[Wrong]:
 
 
 def changes(history: History) -> dict[str, int]:
-    """How often each member that is there has taken or given up queues."""
+    """Return how often each current member has acquired or released queues."""
     snapshots = {member.name: member.snapshot() for member in history.members}
     return {name: snapshot.rebalances for name, snapshot in snapshots.items() if snapshot is not None}
 
@@ -73,7 +73,7 @@ def changes(history: History) -> dict[str, int]:
 def restless(
     history: History, before: dict[str, int], name: str, members: Sequence[Member] | None = None
 ) -> Iterator[Wrong]:
-    """Members, of all or of these, that have taken or given up queues since then, though nobody came or went."""
+    """Report members that acquired or released queues since a time, although no member joined or left."""
     named = {one.name for one in (history.members if members is None else members)}
     for member, count in changes(history).items():
         if member in named and count != before.get(member, 0):
@@ -83,7 +83,7 @@ def restless(
 
 
 def _had(members: Iterable[Member]) -> Iterator[tuple[str, str, int]]:
-    """Which member has which broker's queue of the topic."""
+    """Yield the member, broker and number of each queue of the topic."""
     for member in members:
         for broker, queue in member.queues(TOPIC):
             yield member.name, broker, queue

@@ -1,9 +1,9 @@
-"""A slave of a broker: it has what it copied some moments ago, may be read, and takes offsets, but no messages.
+"""A slave of a broker: it has an older copy of its data, serves reads, and accepts offsets, but no messages.
 
-As Java's with `slaveReadEnable`: records come every moment; topics, offsets, and how groups pop every 10 s, and over
-what members have committed here. A pull beyond its ends is told to ask again, or where to go on if it `checks_offsets`,
-as with offsetCheckInSlave. It divides the queues of groups that pop, but hands out nothing to pops: a slave that does
-not act as master cannot write down what it hides, and no client asks it.
+It behaves like Java's with `slaveReadEnable`: it copies records all the time, and topics, offsets, and pop modes every
+10 s. The master's offsets overwrite the commits of members at the slave. A pull beyond its ends must retry, or gets a
+corrected offset if the slave `checks_offsets`, as with offsetCheckInSlave. The slave divides the queues of groups that
+pop, but serves no pops: a slave that does not act as master cannot store the invisible times, and no client asks it.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class SlaveHabits(NamedTuple):
     copy_seconds: float
     """How often they copy records."""
     checks_offsets: bool
-    """Whether they answer a pull beyond their ends as a master does."""
+    """Whether they answer a pull beyond their ends like a master."""
 
 
 class Slave:
-    """A broker's slave, over any number of its processes' lives."""
+    """A broker's slave, across restarts of its process."""
 
     def __init__(
         self,
@@ -70,9 +70,9 @@ class Slave:
         self.host: Host
         self.is_up = False
         self.is_cut_off = False
-        """Whether nothing comes from the master."""
+        """Whether it receives nothing from the master."""
         self.synced_at = 0.0
-        """The loop's time when it had the master's offsets; after a crash, those that it had written down."""
+        """The loop's time of its last synchronization; after a crash, of the last one that was flushed."""
         self.wrong: list[Wrong] = []
         self._written_at = 0.0
         self._ip = ip
@@ -84,14 +84,14 @@ class Slave:
         master.stand_in = lambda: self._controller if self.is_up else None
 
     async def start(self) -> None:
-        """Begin a life with what is on the disk."""
+        """Start a process with the data on the disk."""
         self._lives += 1
         self.host = Host(self._loop, f"{self.name}/{self._lives}")
         await self.host.spawn(self._start())
 
     @property
     def master(self) -> str:
-        """The name of its broker."""
+        """The name of the slave's broker."""
         return self._master.name
 
     def kill(self) -> None:
@@ -178,7 +178,7 @@ class Slave:
 
 
 class _CopiedStore(MessageStore):
-    """A store that is filled with another one's records."""
+    """A store with records copied from another one."""
 
     checks_offsets = False
 
@@ -217,18 +217,18 @@ def _refuse(*_: object) -> Reply:
 
 
 def leave_to_slaves(history: History, brokers: Collection[str], seconds: float) -> None:
-    """Note that slaves of some brokers, with what they have by then, may be taken for the brokers for some time."""
+    """Record that slaves, with their current data, may stand in for these brokers for some time."""
     until = history.timeline.now() + seconds
     for broker, slave in zip(history.brokers, history.slaves, strict=False):
         if broker.name in brokers:
             synced_at = slave.synced_at - START_SECONDS
             history.causes.add(Trouble(synced_at, until, "behind", (broker.name,)))
-            if history.switched and history.switched[-1] > synced_at:  # by what it says the group does as before
+            if history.switched and history.switched[-1] > synced_at:  # a slave may have the former mode
                 history.switched += [history.timeline.now(), until]
 
 
 def forget(history: History, slave: Slave) -> None:
-    """Note that a slave, which may be taken for its broker just now, has lost what it had not written down."""
+    """Record that a slave, which may stand in for its broker now, has lost its unflushed offsets."""
     now = history.timeline.now()
     for one in list(history.causes):
         if one.what == "behind" and slave.master in one.who and one.until >= now:

@@ -1,4 +1,4 @@
-"""Histories of fixed seeds, in which nothing may be wrong. tests/nightly/simulation runs others, with planted bugs."""
+"""Histories of fixed seeds without faults. tests/nightly/simulation runs other seeds, and planted bugs."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import pytest
 from tests.simulation.plan import draw
 
 pytestmark = pytest.mark.process
-# Each shows planted bugs that the others do not. Together they show 103 of 165, in 20 s of CPU
+# Each seed reveals planted bugs that the others do not. Together they reveal 103 of 165, in 20 s of CPU
 # (docs/proof/planted-bugs.md).
 SEEDS: Final = (1, 2, 3, 5, 6, 9, 10, 11, 12, 13, 14, 17, 18, 19, 20, 25, 26, 31, 46, 71, 76)
 JAVA_SEED: Final = 341
-"""A member of Java's client gives a queue up while its handler still has messages of it."""
+"""A Java member releases a queue while its handler still has messages of it."""
 
 Run = Callable[[int], dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
-    """Runs a seed in a process whose sets have the same order each time: their order is part of a history."""
+    """Run a seed in a process with a fixed hash seed: the order of sets is part of a history."""
     with subprocess.Popen(
         [sys.executable, "-m", "tests.simulation.serve_seeds"],
         stdin=subprocess.PIPE,
@@ -50,21 +50,21 @@ def run() -> Iterator[Run]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_history_has_nothing_wrong(run: Run, seed: int) -> None:
-    """`python -m tests.nightly.simulation --seed N --shrink` makes the history short."""
+def test_a_history_has_no_faults(run: Run, seed: int) -> None:
+    """To shorten a failing history, run `python -m tests.nightly.simulation --seed N --shrink`."""
     outcome = run(seed)
     assert not outcome["wrong"]
     assert outcome["handled"] > 0
 
 
-def test_java_members_hand_messages_over_twice_and_nothing_else_is_wrong(run: Run) -> None:
+def test_java_members_cause_duplicates_at_hand_overs_but_no_faults(run: Run) -> None:
     outcome = run(JAVA_SEED)
     assert not outcome["wrong"]
     assert "Java drops without waiting" in outcome["twice"]
 
 
-def test_the_seeds_have_groups_of_every_kind() -> None:
-    """Seeds may draw other histories after a change of `plan`: then other seeds must be chosen."""
+def test_the_seeds_cover_every_kind_of_group() -> None:
+    """If a change of `plan` alters the histories of the seeds, choose other seeds."""
     plans = [draw(seed) for seed in (*SEEDS, JAVA_SEED)]
     pulling = {f"{way}{company}" for way in ("concurrently", "orderly") for company in ("", " with Java")}
     others = {"pop", "concurrently by key", "broadcasting concurrently", "broadcasting orderly"}

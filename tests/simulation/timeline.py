@@ -1,4 +1,4 @@
-"""A history as a person reads it, and its digest, by which two runs are compared."""
+"""A history as readable lines, and as a digest to compare two runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.simulation.loop import START_SECONDS, SimulatedLoop
 
 
 class Entry(NamedTuple):
-    """What happened, to whom, and to which message. `at` is in seconds since the beginning."""
+    """An event, its actor and its message. `at` is in seconds since the beginning."""
 
     at: float
     who: str
@@ -18,7 +18,7 @@ class Entry(NamedTuple):
 
 
 class Timeline:
-    """What happened, in its order."""
+    """The events in their order."""
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self.entries: list[Entry] = []
@@ -26,26 +26,26 @@ class Timeline:
         self._digest = hashlib.blake2b(digest_size=8)
 
     def now(self) -> float:
-        """Seconds since the beginning."""
+        """Return the seconds since the beginning."""
         return self._loop.now - START_SECONDS
 
     def note(self, who: str, what: str, key: str = "") -> None:
-        """Add what happened, to the message of this key if there is one."""
+        """Add an event, of the message with this key if there is one."""
         entry = Entry(self.now(), who, what, key)
         self.entries.append(entry)
         self._digest.update(repr((*entry, self._loop.turns)).encode())
 
     def tell(self, who: str, what: str) -> None:
-        """Add what a member logs, which the digest leaves out."""
+        """Add a log event of a member. The digest omits it."""
         self.entries.append(Entry(self.now(), who, what))
 
     @property
     def digest(self) -> str:
-        """The same for two runs if all that happened was the same, at the same times and turns of the loop."""
+        """The digest of all events with their times and loop iterations, equal for equal runs."""
         return self._digest.hexdigest()
 
     def lines(self, keys: frozenset[str] | None = None) -> list[str]:
-        """One line for each entry; of messages only those with these keys, or all where `keys` is None."""
+        """Return a line for each entry; message entries only for these keys, or all if `keys` is None."""
         return [
             f"{at:10.3f}  {who:<10} {what}"
             for at, who, what, key in self.entries

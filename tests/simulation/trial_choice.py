@@ -1,4 +1,4 @@
-"""Which trials a history ends with, drawn from its seed."""
+"""The choice of a history's trials, drawn from its seed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tests.simulation.plan import Plan
 
 TRIED: Final = 0.3
-"""How many histories in one end with trials, which take longer than all the rest."""
+"""The share of histories with trials, which take longer than the rest of a history."""
 TRIALS: Final = (
     "join", "leave", "kill", "crash", "cut", "crowd", "visit", "glances", "mute", "part", "lose", "unlisted", "reset"
 )  # fmt: skip
@@ -21,16 +21,16 @@ OFFSET_TRIALS: Final = (
 OF_POPS: Final = "join", "leave", "kill", "crash", "cut", "visit", "glances", "mute"
 OF_JAVA: Final = "join", "leave", "kill", "crash", "cut", "crowd"
 OF_BROADCASTING: Final = "crash", "cut", "mute"
-"""Each machine of a broadcasting group must handle all, so none may be without a process."""
+"""Each machine of a broadcasting group must handle all messages, so none may lack a process."""
 LAST_TRIALS: Final[dict[str, tuple[str, ...]]] = {
     "concurrently": ("move", "busy", "blink", "refuse"),
     "orderly": ("move", "busy", "win_back", "lose_locks", "restart", "restart_and_join"),
 }
-"""Where there are trials, one of these comes last: most of them are of hand-overs at bad moments."""
+"""If there are trials, one of these is the last. Most of them are hand-overs at bad moments."""
 
 
 def with_trials(plan: Plan) -> Plan:
-    """The same with what is tried at the end, and with a small cache if that is to be filled."""
+    """Return the plan with its trials, and with a small cache if a trial fills it."""
     chance = random.Random(f"{plan.seed} trials")
     if chance.random() > TRIED:
         return plan
@@ -39,14 +39,14 @@ def with_trials(plan: Plan) -> Plan:
         return replace(plan, trials=("nothing", *chance.sample(those, 2)))
     trials = "nothing", *chance.sample((*TRIALS, *OFFSET_TRIALS) if plan.auto_commit else TRIALS[:-1], 2)
     most_cached = chance.choice((10, 30, 1000))
-    if most_cached == 1000 or not plan.auto_commit:  # who commits late would wait for ever
+    if most_cached == 1000 or not plan.auto_commit:  # a handler with late commits would wait forever
         return replace(plan, trials=trials)
     return replace(plan, most_cached=most_cached, trials=(*trials, "flood"))
 
 
 def with_last_trial(plan: Plan) -> Plan:
-    """The same with one trial more, if there are trials."""
-    # what a handler holds without a commit is not judged, and slaves stand in for brokers that are restarted
+    """Return the plan with one more trial, if there are trials."""
+    # Uncommitted messages of a handler are not judged, and slaves stand in for brokers that restart.
     if not plan.trials or not plan.auto_commit or plan.slaves:
         return plan
     if plan.is_broadcasting or plan.java or plan.way not in LAST_TRIALS:

@@ -1,4 +1,4 @@
-"""What trials are made of."""
+"""The steps of trials."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ if TYPE_CHECKING:
     from tests.simulation.members import Member
 
 INTERVAL_SECONDS: Final = 5.0
-"""Between two rounds of commits."""
+"""The time between two rounds of commits."""
 ROUND_SECONDS: Final = INTERVAL_SECONDS + 1.0
 HANDLED_SECONDS: Final = 1.0
-"""In which handlers that are quick have done a few messages."""
+"""How long quick handlers need for a few messages."""
 BACK_SECONDS: Final = 20.0
-"""In which members have divided the queues anew, and gone on."""
+"""How long members need to rebalance and continue."""
 POLL_SECONDS: Final = 0.02
 CALM_SECONDS: Final = 75.0
-"""After which nothing is left of what broke: locks end after 60 s."""
+"""How long the effects of a failure last: locks expire after 60 s."""
 SETTLED_SECONDS: Final = 85.0
-"""After which nothing is left of what was before: no trouble excuses what comes so late."""
+"""How long the effects of earlier events last: no trouble excuses later faults."""
 GONE_SECONDS: Final = 60.0
 
 
 def stand_still(members: list[Member]) -> None:
-    """Have handlers begin nothing, and not end what they are given."""
+    """Block handlers: they finish no message."""
     for member in members:
         member.handling.may_begin.clear()
 
 
 def go_on(members: list[Member]) -> None:
-    """Let handlers go on."""
+    """Unblock handlers."""
     for member in members:
         member.handling.may_begin.set()
 
 
 @contextmanager
 def standing(members: Iterable[Member]) -> Iterator[None]:
-    """Have the handlers of these members stand still meanwhile."""
+    """Block the handlers of these members inside the context."""
     those = list(members)
     stand_still(those)
     yield
@@ -50,7 +50,7 @@ def standing(members: Iterable[Member]) -> Iterator[None]:
 
 
 def join(history: History) -> Member:
-    """A member comes, whose handlers are quick."""
+    """Let a member join whose handlers are quick."""
     history.join()
     member = history.members[-1]
     member.handling.be_quick()
@@ -58,7 +58,7 @@ def join(history: History) -> Member:
 
 
 def leave(history: History, member: Member, *, process_stays: bool = False) -> None:
-    """A member is told to end in order; what else its process does may go on, by the same connections."""
+    """Ask a member to leave. Its process may keep running, with the same connections."""
     history.members.remove(member)
     history.former.append(member)
     history.timeline.note(member.name, "leaves, and its process stays" if process_stays else "leaves")
@@ -67,7 +67,7 @@ def leave(history: History, member: Member, *, process_stays: bool = False) -> N
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    """Wait until something is so, for some rounds of commits at most."""
+    """Wait for a condition, for some rounds of commits at most."""
     for _ in range(round(3 * INTERVAL_SECONDS / POLL_SECONDS)):
         if is_so():
             return
@@ -75,20 +75,20 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 def stored_offsets(history: History, name: str) -> dict[int, int]:
-    """What a broker has stored for each queue."""
+    """Return a broker's stored offset of each queue."""
     broker = next(one for one in history.brokers if one.name == name)
     assert broker.controller is not None
     return broker.controller.offsets.queues(GROUP, TOPIC)
 
 
 def be_quick(history: History) -> None:
-    """Have the handlers of all members be quick."""
+    """Make the handlers of all members quick."""
     for member in history.members:
         member.handling.be_quick()
 
 
 async def be_several(history: History, count: int) -> None:
-    """Have so many members at least, for long enough."""
+    """Let members join until there are `count`, and wait for a while."""
     if len(history.members) < count:
         while len(history.members) < count:
             history.join()
@@ -97,7 +97,7 @@ async def be_several(history: History, count: int) -> None:
 
 
 async def be(history: History, count: int) -> None:
-    """Have just so many members, for long enough."""
+    """Let members leave or join until there are exactly `count`, and wait for a while."""
     while len(history.members) > count:
         leave(history, member := history.members[-1])
         await asyncio.wait((member.task,), timeout=GONE_SECONDS)

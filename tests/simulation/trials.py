@@ -1,8 +1,8 @@
-"""Trials: once all is well, one thing happens at a time, and all must go on in time after it.
+"""Trials: after the last failure, one event happens at a time, and the group must continue in time.
 
-What happens in a history overlaps: how late a message may be then nobody can say. So when the group has come to rest,
-some histories end with trials. In each of them something happens once, messages are sent to all queues for some
-seconds, and each must be at a handler soon; the offsets must be stored soon after; a member must leave soon.
+The events of a history overlap, so its messages have no maximum delay. Therefore some histories end with trials once
+the group has come to rest. In each trial one event happens, and messages are sent to all queues for some seconds. Each
+must reach a handler soon, the offsets must be stored soon after, and a member that leaves must stop soon.
 """
 
 from __future__ import annotations
@@ -25,28 +25,29 @@ if TYPE_CHECKING:
 ROUNDS: Final = 8
 ROUND_SECONDS: Final = 0.5
 COMMIT_SECONDS: Final = 7.0
-"""In which what is finished is committed: each 5 s, and a moment more."""
+"""How long a commit of finished messages may take: each 5 s, and some more."""
 MASTER_SECONDS: Final = 7.0
-"""In which a master that is back is read instead of its slave: routes are asked for each 5 s, looked at each 2 s."""
+"""How long until members read from a recovered master instead of its slave: routes are queried each 5 s, and checked
+each 2 s."""
 LOCK_SECONDS: Final = 62.0
 JAVA_SECONDS: Final = 25.0
-"""Java asks for locks and divides queues each 20 s, and waits for 3 s after a pull that failed."""
+"""Java renews locks and rebalances each 20 s, and waits for 3 s after a failed pull."""
 WITHOUT_A_WORD: Final = frozenset(("kill", "crash", "cut", "mute"))
-"""Trials in which the answer to a pop may get lost: what it brought is hidden until its time is over."""
+"""Trials in which the response to a pop may get lost: its messages stay invisible until their time is over."""
 REVIVE_SECONDS: Final = 5.0
-"""For so long after that a broker may take to show it again, and to answer a held pop with it."""
+"""How long a broker may take to revive such a message, and to complete a held pop with it."""
 WATCH_SECONDS: Final = 25.0
-"""In which each member divides the queues once more, and nothing changes."""
+"""How long until each member has rebalanced once more, and nothing changes."""
 
 
 class Trial(NamedTuple):
-    """One thing that happens, and how late messages may be then."""
+    """An event, and the maximum delay of messages after it."""
 
     happen: Callable[[History, Sender], Awaitable[None]]
     late_seconds: float
     late_orderly_seconds: float
     rounds: int = ROUNDS
-    """How many messages are sent to each queue after it."""
+    """How many messages are sent to each queue after the event."""
 
 
 TRIALS: Final = {
@@ -86,18 +87,19 @@ TRIALS: Final = {
     "restart": Trial(hand_overs.restart, 20.0, 20.0),
     "restart_and_join": Trial(hand_overs.restart_and_join, 20.0, 20.0),
 }
-"""Members of an orderly group wait for a broker's locks, and give others time to ask a restarted broker for theirs."""
+"""Members of an orderly group wait for a broker's locks, and give others time to recover theirs from a restarted
+broker."""
 
 
 async def undergo(history: History) -> None:
-    """Let the trials of a plan happen, one after the other."""
+    """Run the trials of a plan, one after the other."""
     sender = Sender(history)
     for name in history.plan.trials:
         await asyncio.sleep(CALM_SECONDS - WATCH_SECONDS)
         await _stand_still(history)
         before = changes(history)
         await asyncio.sleep(WATCH_SECONDS)
-        if not history.switched:  # who pulls again gives its pop retry topics up once they have been empty for long
+        if not history.switched:  # members that pull again release pop retry topics once these have been empty for long
             history.trial_wrong += restless(history, before, f"before {name}")
         be_quick(history)
         history.timeline.note("judge", f"tries: {name}")
@@ -117,10 +119,9 @@ async def undergo(history: History) -> None:
 
 
 async def _stand_still(history: History) -> None:
-    """Wait for the end of what a reset repeats that nobody waits for, as it may have had no effect.
+    """Wait for the messages of a reset that may have had no effect: no check waits for them.
 
-    What a trial sends comes behind it. The group may be some hundred messages away from that, with handlers that are
-    slow.
+    They are ahead of a trial's messages, and may be some hundred, with slow handlers.
     """
     since = history.timeline.now()
     while history.passed.repeats_unawaited() and history.timeline.now() < since + PATIENCE_SECONDS:
@@ -131,7 +132,7 @@ async def _stand_still(history: History) -> None:
 
 
 def _late_seconds(history: History, name: str) -> float:
-    """How late a message may be after a trial."""
+    """Return how late a message may be after a trial."""
     trial = TRIALS[name]
     late_seconds = trial.late_orderly_seconds if history.is_orderly else trial.late_seconds
     if history.slaves and name == "crash":
@@ -144,9 +145,9 @@ def _late_seconds(history: History, name: str) -> float:
 
 
 def _uncommitted(history: History, name: str) -> Iterator[Wrong]:
-    """Queues of which less is stored than all, though all is done for long enough."""
+    """Report queues whose stored offset is below the end, although all messages were finished long ago."""
     if not history.plan.auto_commit or history.pops or history.plan.is_broadcasting:
-        return  # what is not acknowledged comes again, and a broadcasting group has its offsets in files
+        return  # pops have no offsets here, and a broadcasting group has them in files
     for broker, queues in zip(history.brokers, history.most_queues, strict=True):
         assert broker.controller is not None
         offsets, store = broker.controller.offsets, broker.controller.store

@@ -1,4 +1,4 @@
-"""Trials in which lines between members and brokers are silent, or lose what they carry."""
+"""Trials in which connections between members and brokers are silent or lose data."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
 MUTE_SECONDS: Final = 20.0
 MAX_APART_SECONDS: Final = 14.0
-"""In which the silence is noticed by what is to be committed, and connections are not given up yet."""
+"""How long the partition lasts at most: commits notice the silence, but connections do not fail yet."""
 NOTICED_SECONDS: Final = (0.3, 1.5)
-"""How long after that all is well again: a second connection is just being made, and fails behind that."""
+"""How long after that the partition ends: a second connection attempt has just begun, and fails afterwards."""
 NO_ROUTE_SECONDS: Final = 2.5
 POLL_SECONDS: Final = 0.1
 COME_SECONDS: Final = 5.0
 LOST_SECONDS: Final = 0.3
 CUTS: Final = 6
 UNLISTED_SECONDS: Final = 0.7
-"""For so long brokers take a heartbeat up late; after a second without it others may break the locks."""
+"""The delay of heartbeats at brokers; after a second without a heartbeat, other members may break the locks."""
 DUE_SECONDS: Final = (20.0, 21.7)
-"""From one cut to the next: a member divides the queues 20 s after it was listed again, or a second later."""
+"""The time between two cuts: a member rebalances 20 s after it was listed again, or a second later."""
 
 
 async def mute(history: History, sender: Sender) -> None:
-    """Nothing arrives any more by a member's connections, which nobody ends; new ones carry all."""
+    """A member's connections lose all data silently, without being closed; new connections work."""
     history.harm()
     member = history.members[0]
     history.trouble("deaf", member.name, *(broker.name for broker in history.brokers), seconds=MUTE_SECONDS)
@@ -42,7 +42,7 @@ async def mute(history: History, sender: Sender) -> None:
 
 
 async def part(history: History, sender: Sender) -> None:
-    """Nothing arrives between a member and the brokers for some time, and no new connection can be made."""
+    """A member and the brokers cannot reach each other for some time, and new connections fail."""
     history.harm()
     if len(history.members) < 2:
         join(history)
@@ -63,7 +63,7 @@ async def part(history: History, sender: Sender) -> None:
 
 
 async def lose(history: History, sender: Sender) -> None:
-    """For a moment all requests and answers are lost, and the connections stand, while a member comes."""
+    """A member joins, and for a moment all requests and responses are lost, although the connections stay open."""
     history.harm()
     join(history)
     await asyncio.sleep(random.Random(history.plan.seed).uniform(0.0, LOST_SECONDS))
@@ -76,7 +76,7 @@ async def lose(history: History, sender: Sender) -> None:
 
 
 async def unlisted(history: History, sender: Sender) -> None:
-    """A member is to divide the queues just when brokers have forgotten it, as its connections were cut."""
+    """A member rebalances just when brokers have forgotten it, because its connections were cut."""
     await be(history, 2)
     member, chance = history.members[0], random.Random(history.plan.seed)
     before = changes(history)
@@ -91,7 +91,7 @@ async def unlisted(history: History, sender: Sender) -> None:
 
 
 async def _noticed(member: Member) -> None:
-    """Wait until a member takes a broker to be down, or until it is too late for that."""
+    """Wait until a member considers a broker down, or until it is too late for that."""
     for _ in range(int((MAX_APART_SECONDS - NOTICED_SECONDS[1]) / POLL_SECONDS)):
         await asyncio.sleep(POLL_SECONDS)
         if not all(member.figures().brokers_up.values()):

@@ -1,4 +1,4 @@
-"""Trials in which members come and go, and what brokers are asked meanwhile."""
+"""Trials in which members join and leave, and limits of the requests to brokers meanwhile."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ CROWDS: Final = 4
 CROWD_SECONDS: Final = 5.0
 VISIT_SECONDS: Final = 1.5
 BEHIND_SECONDS: Final = 1.0
-"""How long after a visitor's end the handlers go on: all have divided its queues by then."""
+"""How long after a visitor left the handlers continue: all members have rebalanced by then."""
 GLANCES: Final = 8
 GLANCE_SECONDS: Final = (0.001, 0.03)
 HEARTBEAT_SECONDS: Final = 0.03
-"""How long a broker takes for a heartbeat: what comes behind it by the same connection is done before."""
+"""How long a broker takes for a heartbeat: it handles later requests of the same connection first."""
 POLL_SECONDS: Final = 0.001
 MAX_LISTS: Final = 20
-"""How often a member may ask for the group's members while others come and go: for two topics, each second."""
+"""How often a member may query the group's members while others join and leave: for two topics, each second."""
 
 
 async def crowd(history: History, sender: Sender) -> None:
-    """Two members come at nearly the same time, and go together, time and again."""
+    """Two members join at nearly the same time and leave together, repeatedly."""
     chance = random.Random(history.plan.seed)
     for _ in range(CROWDS):
         comers = [join(history)]
@@ -49,7 +49,7 @@ async def crowd(history: History, sender: Sender) -> None:
 
 
 async def visit(history: History, sender: Sender) -> None:
-    """A member comes and goes while handlers stand still: what was to be given up to it stays where it was."""
+    """A member joins and leaves while handlers are blocked: the queues meant for it stay with their owners."""
     with standing(history.members):
         await sender.send(2)
         visitor = join(history)
@@ -61,7 +61,7 @@ async def visit(history: History, sender: Sender) -> None:
 
 
 async def glances(history: History, sender: Sender) -> None:
-    """Members leave as soon as brokers hear of them, and their processes go on: nobody counts them any more."""
+    """Members leave as soon as brokers know them, and their processes keep running: other members do not count them."""
     chance = random.Random(history.plan.seed)
     before = {member: _lists(member) for member in history.members}
     for broker in history.brokers:
@@ -78,7 +78,7 @@ async def glances(history: History, sender: Sender) -> None:
 
 
 def _too_many_lists(before: dict[Member, int]) -> Iterator[Wrong]:
-    """Members that asked for the group's members at every notice."""
+    """Report members that queried the group's members at every notification."""
     for member, count in before.items():
         asked = _lists(member) - count
         if asked > MAX_LISTS:

@@ -1,6 +1,6 @@
-"""One start of RocketMQ 5.5.0 for all tests here: a smoke test for each guarantee, beside Java and mqadmin.
+"""One RocketMQ 5.5.0 for all tests here, which check each guarantee together with Java and mqadmin.
 
-Other daily tests have the embedded broker. RMQD_TEST_ROCKETMQ can name another release here too.
+Other daily tests use the embedded broker. RMQD_TEST_ROCKETMQ can name another release here too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.rocketmq.fixtures import OF_KINDS, mend
 
 @pytest.fixture(scope="package")
 def rocketmq() -> Iterator[RealCluster]:
-    """Its delay levels are all of one second, and it has lite topics."""
+    """Start a cluster with lite topics, whose delay levels are all one second."""
     version = release.asked_for() or release.DEFAULT
     with RealCluster.start(ClusterSpec(version=version, settings=OF_KINDS)) as cluster:
         yield cluster
@@ -23,26 +23,26 @@ def rocketmq() -> Iterator[RealCluster]:
 
 @pytest.fixture
 def rocketmq_short_delays(rocketmq: RealCluster) -> RealCluster:
-    """The same one."""
+    """Return the same cluster."""
     return rocketmq
 
 
 @pytest.fixture
 def rocketmq_of_kinds(rocketmq: RealCluster) -> RealCluster:
-    """The same one."""
+    """Return the same cluster."""
     return rocketmq
 
 
 @pytest.fixture
 def rocketmq_faulty(rocketmq: RealCluster) -> Iterator[RealCluster]:
-    """The same one, which a test may kill; mended before the next test sees it."""
+    """Return the same cluster, which a test may kill, and repair it afterwards."""
     yield rocketmq
     mend(rocketmq)
 
 
 @pytest.fixture(params=["on the broker", "pushed"])
 def way(request: pytest.FixtureRequest, rocketmq: RealCluster) -> Iterator[str]:
-    """How the broker resets: 4.x can only push."""
+    """Configure how the broker resets offsets: 4.x can only push resets to members."""
     way: str = request.param
     if rocketmq.spec.version.startswith("4"):
         if way != "pushed":

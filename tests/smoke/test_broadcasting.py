@@ -1,4 +1,4 @@
-"""Broadcasting beside a Java member: everything to every member, and what fails is dropped."""
+"""Broadcasting together with a Java member: each member gets all messages, and failed messages are dropped."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ JAVA_SECONDS = 60.0  # for a JVM on a busy machine
 
 
 class Member:
-    """An rmqd daemon with a state_dir of its own."""
+    """An rmqd daemon with its own state_dir."""
 
     def __init__(self, cluster: RealCluster, topic: str, group: str, directory: Path, **settings: Any) -> None:
         self.ledger = directory / "ledger"
         self.file = OffsetsFile(directory / "state" / "offsets" / group)
         options = {"message_model": "broadcasting", "persist_consumer_offset_interval": f"{PERSIST_SECONDS:g}s"}
-        options["consume_from_where"] = "first_offset"  # what was sent before is part of what is compared
+        options["consume_from_where"] = "first_offset"  # earlier messages are compared too
         directory.mkdir(parents=True, exist_ok=True)
         config = ledger_group(topic, self.ledger, directory.name, **(options | settings))
         self.rmqd = RmqdProcess(directory, cluster.nameserver, {group: config})
@@ -44,7 +44,7 @@ class Member:
 
 
 def java_member(cluster: RealCluster, topic: str, group: str, directory: Path, **options: object) -> JavaPeer:
-    """The official client, with a home of its own, where it keeps its offsets."""
+    """Start the official client with its own folder, where it stores its offsets."""
     directory.mkdir(parents=True, exist_ok=True)
     peer = PeerOptions(cluster.nameserver, topic, directory / "ledger", version=cluster.spec.version)
     return start_consumer(peer, group, model="BROADCASTING", **options)
@@ -55,7 +55,7 @@ def keys(path: Path) -> list[str]:
 
 
 def send(cluster: RealCluster, topic: str, numbers: Iterable[int]) -> set[str]:
-    """A message for each number, in turn to the queues; their keys."""
+    """Send a message for each number to the queues in turn, and return the keys."""
     with Producer(cluster.broker.address, topic) as producer:
         for number in numbers:
             producer.send(key=f"m{number}")
@@ -86,12 +86,12 @@ def test_failures_are_dropped(rocketmq: RealCluster, topic: str, group: str, tmp
 
         wait_until(all_came, "each has tried everything", JAVA_SECONDS)
         ends = {queue.queue_id: offset for queue, offset in offsets.stored(rocketmq, topic).items()}
-        wait_until(lambda: member.stored() == ends, "what was dropped is consumed")
+        wait_until(lambda: member.stored() == ends, "dropped messages are committed")
         failed = rmqd.metric("rmqd_messages_handled_total", group=group, result="dead_lettered")
         assert len(rmqd.events("message.dropped")) >= 1
     ours, javas = outcomes
     assert ours == javas
     assert set(ours.values()) == {1}
     assert failed == sum(event == ledger.FAIL for event, _ in ours) > 20
-    with contextlib.suppress(ClusterError):  # there is no such topic
+    with contextlib.suppress(ClusterError):  # the topic does not exist
         assert sum(offsets.stored(rocketmq, f"%RETRY%{group}").values()) == 0

@@ -1,4 +1,4 @@
-"""The client at a real RocketMQ: what a scripted peer cannot vouch for."""
+"""The client with a real RocketMQ, which can differ from a scripted peer."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ pytestmark = pytest.mark.rocketmq
 of_5 = pytest.mark.skipif(release.is_4(), reason="asks for what only a RocketMQ 5 answers, or answers so")
 
 
-async def test_a_group_joins_is_told_and_leaves(rocketmq: RealCluster, topic: str, group: str) -> None:
-    """A member is in the broker's list after its heartbeat, hears of another one, and is gone once it unregistered."""
+async def test_a_member_joins_is_notified_of_others_and_leaves(rocketmq: RealCluster, topic: str, group: str) -> None:
+    """The broker lists a member after its heartbeat until it unregisters, and notifies it of other members."""
     options = ClientOptions(nameservers=(rocketmq.nameserver,))
     first, second = ClientInstance(options), ClientInstance(options)
     member, other = Member(group, topic), Member(group, topic)
@@ -59,13 +59,13 @@ async def test_a_group_joins_is_told_and_leaves(rocketmq: RealCluster, topic: st
         assert await group_api.get_consumer_list(first.remoting, broker, group) == [first.client_id]
         async with asyncio.timeout(5):
             await member.ids_changed.wait()
-        # the heartbeat made the retry topic, and the client found its route by itself
-        await eventually(lambda: first.routes.queues(retry_topic(group)), "the retry topic's route")
+        # the heartbeat created the retry topic, and the client requests its route automatically
+        await eventually(lambda: first.routes.queues(retry_topic(group)), "the client has the retry topic's route")
 
 
 @of_5
 async def test_messages_and_offsets(rocketmq: RealCluster, topic: str, group: str) -> None:
-    """A sent message is stored with its tags, keys and properties, and offsets are what the broker says."""
+    """A sent message is stored with its tags, keys and properties, and has the offsets that the broker reports."""
     client = ClientInstance(ClientOptions(nameservers=(rocketmq.nameserver,)))
     async with running(client.run()):
         message = OutgoingMessage(topic, b"body", tags="paid", keys="k1 k2", properties={"colour": "red"})
@@ -109,7 +109,7 @@ async def test_messages_and_offsets(rocketmq: RealCluster, topic: str, group: st
 
 @of_5
 async def test_locks_settings_and_sql(rocketmq: RealCluster, topic: str, group: str) -> None:
-    """Locks belong to one client; a group's settings can be changed; the broker checks SQL."""
+    """A lock belongs to one client, a group's settings can be queried, and the broker checks SQL."""
     client = ClientInstance(ClientOptions(nameservers=(rocketmq.nameserver,)))
     async with running(client.run()):
         await client.routes.refresh(topic)
@@ -133,8 +133,7 @@ async def test_locks_settings_and_sql(rocketmq: RealCluster, topic: str, group: 
 
 
 @of_5
-async def test_sending_makes_a_topic(rocketmq: RealCluster, topic: str) -> None:
-    """A message for a topic that does not exist goes to a broker that makes it."""
+async def test_sending_to_a_missing_topic_creates_it(rocketmq: RealCluster, topic: str) -> None:
     client = ClientInstance(ClientOptions(nameservers=(rocketmq.nameserver,)))
     async with running(client.run()):
         new_topic = f"{topic}_new"

@@ -1,4 +1,4 @@
-"""Rows of the conformance suite with a Java consumer beside rmqd: daily they have the embedded broker, and no Java."""
+"""Rows of the conformance suite with a Java consumer; the other daily runs use the embedded broker without Java."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A member with the Java client in rmqd's group: queues go to it and come back, and nothing comes twice."""
+"""A Java member in rmqd's group: it acquires and releases queues, and no message is handled twice."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.rocketmq
 
 PATIENCE_SECONDS = 90
-FAIL_EVERY = 20  # what fails is popped again after ten seconds
+FAIL_EVERY = 20  # every 20th message fails once
 
 
 def finished(path: Path) -> Counter[str]:
-    """How often each key was handled to the end."""
+    """Return how often each key was handled successfully."""
     return Counter(entry.key for entry in ledger.read(path) if entry.event == ledger.FINISH)
 
 
 def test_in_a_namespace_rmqd_and_java_share_queues_and_retries(
     rocketmq: RealCluster, request: pytest.FixtureRequest, group: str, tmp_path: Path
 ) -> None:
-    """Both name topic and group without it; brokers know both with it, and nothing comes twice."""
+    """Both clients use names without the namespace, and brokers use names with it. No message is handled twice."""
     namespace, topic = fresh_name("shop", "ns"), fresh_name(request.node.name, "topic")
     stored_topic, stored_group = f"{namespace}%{topic}", f"{namespace}%{group}"
     rocketmq.create_topic(stored_topic)
@@ -55,7 +55,7 @@ def test_in_a_namespace_rmqd_and_java_share_queues_and_retries(
 
 
 def check_shared_load(cluster: RealCluster, topic: str, ours: Path, theirs: Path) -> None:
-    """Under load both have a part of it, and all that is sent is handled once, what failed at another attempt."""
+    """Check that both members handle messages, and that each sent message is handled successfully once."""
     with Load(cluster, topic, 100_000, per_second=100) as load:
         wait_until(
             lambda: min(len(finished(ours)), len(finished(theirs))) > 100, "both handle what comes", PATIENCE_SECONDS
@@ -68,4 +68,4 @@ def check_shared_load(cluster: RealCluster, topic: str, ours: Path, theirs: Path
     times = finished(ours) + finished(theirs)
     assert {key: count for key, count in times.items() if count > 1} == {}
     for path in (ours, theirs):
-        assert any(entry.event == ledger.FAIL for entry in ledger.read(path)), "retries were shared too"
+        assert any(entry.event == ledger.FAIL for entry in ledger.read(path)), "messages failed at both members"

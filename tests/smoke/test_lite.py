@@ -1,4 +1,4 @@
-"""Lite topics of RocketMQ 5.5 (RIP-83), popped by rmqd and by the code of the official client side by side."""
+"""Lite topics of RocketMQ 5.5 (RIP-83), popped by rmqd and by the code of the official client."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.rocketmq
 
-# Java shows the queue of the parent topic that a message lies in; the handle of its pop differs by group
+# Java shows the message's queue of the parent topic; the pop handle differs by group
 OF_THE_POP = ("queue_id", "POP_CK", "1ST_POP_TIME")
 
 
 class Recording(Seen):
-    """Remembers every attempt, with all that a conformance row compares."""
+    """Records every attempt with all fields that a conformance row compares."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,8 +46,10 @@ class Recording(Seen):
     ),
     since="5.5",
 )
-async def test_lite_topics_that_are_named(rocketmq_of_kinds: RealCluster, group: str, tmp_path: Path) -> None:
-    """Other lite topics, and messages that belong to none, are left alone."""
+async def test_a_group_gets_only_the_messages_of_its_lite_topics(
+    rocketmq_of_kinds: RealCluster, group: str, tmp_path: Path
+) -> None:
+    """It does not get messages of other lite topics, or messages without a lite topic."""
     cluster, seen = rocketmq_of_kinds, Recording()
     parent, java_group = fresh_name(group, "lite"), f"{group}_java"
     cluster.create_lite(parent, group, java_group)
@@ -75,7 +77,7 @@ async def test_lite_topics_that_are_named(rocketmq_of_kinds: RealCluster, group:
     ):
         await eventually(lambda: len(seen.attempts) == 10, "the messages of two lite topics are handled")
         store(cluster, parent, "later.0", "c.9", "later.1")
-        await eventually(lambda: len(seen.attempts) == 12, "and those of one that began meanwhile")
+        await eventually(lambda: len(seen.attempts) == 12, "the messages of a new lite topic are handled")
         for name, committed in ("a", 5), ("b", 5), ("later", 2):
             await acknowledged(cluster, group, parent, name, committed)
 

@@ -1,4 +1,4 @@
-"""An end in order, one by kill -9, and what mqadmin shows of a group."""
+"""A graceful stop, kill -9, and a group in mqadmin."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.rocketmq
 
 
 def finished(path: Path) -> Counter[str]:
-    """How often each key was handled to the end."""
+    """Return how often each key was handled successfully."""
     return Counter(entry.key for entry in ledger.read(path) if entry.event == ledger.FINISH)
 
 
@@ -35,7 +35,7 @@ def finished(path: Path) -> Counter[str]:
 def test_mqadmin_shows_the_group_its_client_and_no_lag(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """`mqadmin consumerProgress` and `consumerConnection` look as they do for a Java consumer."""
+    """`mqadmin consumerProgress` and `consumerConnection` show the group like one of a Java consumer."""
     path = tmp_path / "ledger"
     with Producer(rocketmq.broker.address, topic) as producer:
         for number in range(100):
@@ -66,10 +66,10 @@ def test_mqadmin_shows_the_group_its_client_and_no_lag(
     rmqd="waits for handlers up to shutdown_timeout; its last commits are answered",
     checked="a ledger and the broker's offsets: no message is handled twice",
 )
-def test_sigterm_under_load_commits_all_that_was_finished(
+def test_sigterm_under_load_commits_all_finished_messages(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """The end is in order, in time and complete: the next daemon handles the rest, and nothing twice."""
+    """The daemon stops in time with status 0. The next daemon handles the remaining messages, and none twice."""
     path = tmp_path / "ledger"
     config = ledger_group(
         topic, path, "a", handler_options={"seconds": 0.05}, shutdown_timeout="60s", consume_from_where="first_offset"
@@ -86,19 +86,19 @@ def test_sigterm_under_load_commits_all_that_was_finished(
         committed = offsets.committed(rocketmq, group, topic)
         entries = ledger.read(path)
         begun = {entry.key for entry in entries if entry.event == ledger.START}
-        assert begun == set(finished(path)), "what was begun was finished"
+        assert begun == set(finished(path)), "all started messages are finished"
         assert not [
             entry
             for entry in entries
             if entry.event == ledger.FINISH and entry.offset >= committed.get(Queue(entry.broker, entry.queue), 0)
-        ], "what was finished is committed"
+        ], "all finished messages are committed"
         assert offsets.members(rocketmq, group) == []
 
         rmqd.start()
         load.wait(30)
         wait_until(lambda: len(finished(path)) == 3000, "everything is handled", 30)
 
-    assert set(finished(path).values()) == {1}, "nothing is handled twice"
+    assert set(finished(path).values()) == {1}, "no message is handled twice"
 
 
 @behaviour(
@@ -108,8 +108,8 @@ def test_sigterm_under_load_commits_all_that_was_finished(
     rmqd="the same",
     checked="a ledger over three kills",
 )
-def test_kill_loses_nothing(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
-    """After kill -9, with much pulled and not yet handled, the next daemon handles all that was not finished."""
+def test_kill_loses_no_message(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
+    """After kill -9 with many pulled messages in the cache, the next daemon handles all unfinished messages."""
     path = tmp_path / "ledger"
     keys = {f"m{number}" for number in range(2000)}
     with Producer(rocketmq.broker.address, topic) as producer:
@@ -132,5 +132,5 @@ def test_kill_loses_nothing(rocketmq: RealCluster, topic: str, group: str, tmp_p
 
 
 def more_than(path: Path, number: int) -> bool:
-    """Whether so many messages were handled."""
+    """Return whether more than `number` messages were handled."""
     return len(finished(path)) > number

@@ -1,4 +1,4 @@
-"""A group in POP mode, as one script does it to a Java consumer and to rmqd."""
+"""A group in POP mode: one script for a Java consumer and rmqd."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(240)]
 
 SCRIPTS = {"good": "ok", "later": "later,ok", "thrown": "throw,ok", "index": "ok"}
 FIRST_DELAY_SECONDS = 10
-# where a copy lies and how it is acknowledged differs by group; Java's client writes the latter into the message
+# position and pop handle of a copy, which differ by group; Java's client adds the handle to the message
 PLACE = ("queue_id", "queue_offset", "commit_log_offset", "offset_msg_id", "store_size", "POP_CK", "1ST_POP_TIME")
 
 
@@ -42,8 +42,10 @@ PLACE = ("queue_id", "queue_offset", "commit_log_offset", "offset_msg_id", "stor
     checked=("compared with a Java consumer: every field of each attempt, and no second attempt earlier than that"),
     since="5.0.0",
 )
-async def test_popped_messages_go_java_s_way(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
-    """What each message says is done to it twice; no attempt is missing, and none too many."""
+async def test_popped_messages_are_handled_as_in_java(
+    rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
+) -> None:
+    """Each message has the same attempts in Java and in rmqd."""
     names = f"{group}_java", f"{group}_rmqd"
     for name in names:
         rocketmq.set_consume_mode(topic, name, "POP")
@@ -74,7 +76,7 @@ async def test_popped_messages_go_java_s_way(rocketmq: RealCluster, topic: str, 
 
 
 def shown(attempts: Attempts, group: str) -> list[dict[str, object]]:
-    """What every attempt was handed, without what cannot be the same; the group's name is taken out."""
+    """Return the comparable fields of every attempt, with GROUP for the group's name."""
     found = []
     for one in sorted(attempts, key=lambda one: (one.keys or "", one.reconsume_times)):
         values = one.without(*PLACE)

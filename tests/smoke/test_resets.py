@@ -1,4 +1,4 @@
-"""mqadmin resetOffsetByTime on a group that runs: as brokers do it since 5, and as those before push it to members."""
+"""mqadmin resetOffsetByTime on a running group: by the broker, as since 5, and pushed to members, as before 5."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.rocketmq
 
-PULLING_SECONDS = 2.0  # until a reset holds on a queue that is pulling, from the end of mqadmin's command
-MARGIN_SECONDS = 7.0  # of a busy machine; pushed to Java, a reset takes 10 s
+PULLING_SECONDS = 2.0  # from the end of mqadmin's command until a pulling queue is reset
+MARGIN_SECONDS = 7.0  # for a busy machine; a reset that is pushed to Java takes 10 s
 
 Way = str
 
 
 def finished(path: Path) -> list[str]:
-    """The keys that were handled, in order."""
+    """Return the handled keys, in order."""
     return [entry.key for entry in ledger.read(path) if entry.event == ledger.FINISH]
 
 
 def times_handled(path: Path, prefix: str) -> set[int]:
-    """How often the keys with a prefix were handled: one number if all as often."""
+    """Return how often the keys with a prefix were handled: one number if it is the same for all keys."""
     keys = finished(path)
     return {keys.count(key) for key in set(keys) if key.startswith(prefix)}
 
@@ -40,7 +40,7 @@ def send(rocketmq: RealCluster, topic: str, prefix: str, messages: int) -> None:
 
 
 def until_done(rocketmq: RealCluster, *command: str) -> str:
-    """What mqadmin prints once it succeeds: RocketMQ 4 refuses a group that has no offset in some queue yet."""
+    """Run mqadmin until it succeeds, and return its output. RocketMQ 4 refuses a group without an offset in a queue."""
     if not rocketmq.spec.version.startswith("4"):
         return rocketmq.admin(*command)
     failed = re.compile("Exception")
@@ -56,7 +56,7 @@ def reset(rocketmq: RealCluster, group: str, topic: str, to: int | str) -> None:
 
 
 def moved(rmqd: RmqdProcess, way: Way) -> set[str]:
-    """The queues of the topic that went to where the operator wanted them."""
+    """Return the queues that rmqd has reset."""
     events = rmqd.events("offset.moved") if way == "pushed" else rmqd.events("offset.corrected")
     return {event["queue"] for event in events if way == "pushed" or event["remark"] == "OFFSET_RESET"}
 
@@ -69,8 +69,8 @@ def moved(rmqd: RmqdProcess, way: Way) -> set[str]:
     checked="mqadmin, through the broker and pushed, under load, within 2 s",
     differs="always pushed",
 )
-def test_pulling_group_goes_back(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, way: Way) -> None:
-    """While messages come all the time, with batches under way."""
+def test_a_running_group_is_reset(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, way: Way) -> None:
+    """Under load, with batches in flight."""
     path = tmp_path / "ledger"
     send(rocketmq, topic, "early", 400)
     config = ledger_group(topic, path, "a", handler_options={"seconds": 0.01}, consume_from_where="first_offset")
@@ -78,8 +78,8 @@ def test_pulling_group_goes_back(rocketmq: RealCluster, topic: str, group: str, 
         RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: config}) as rmqd,
         Load(rocketmq, topic, 100_000, per_second=200),
     ):
-        wait_until(lambda: times_handled(path, "early") == {1} and len(finished(path)) > 800, "it keeps up")
+        wait_until(lambda: times_handled(path, "early") == {1} and len(finished(path)) > 800, "the group keeps up")
         reset(rocketmq, group, topic, 0)
         wait_until(lambda: len(moved(rmqd, way)) == 8, "all queues went back", PULLING_SECONDS + MARGIN_SECONDS)
-        wait_until(lambda: times_handled(path, "early") == {2}, "all from the beginning is handled again")
+        wait_until(lambda: times_handled(path, "early") == {2}, "the early messages are handled again")
     assert times_handled(path, "early") == {2}

@@ -1,4 +1,4 @@
-"""A broker that is killed and comes back: rmqd goes on by itself."""
+"""A restart of a killed broker: rmqd continues without a restart."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.rocketmq
 
 
 def handled(path: Path) -> set[str]:
-    """The keys that were handled to the end."""
+    """Return the keys that were handled successfully."""
     return {entry.key for entry in ledger.read(path) if entry.event == ledger.FINISH}
 
 
@@ -26,7 +26,7 @@ def handled(path: Path) -> set[str]:
 def loaded_daemon(
     cluster: RealCluster, tmp_path: Path, nameserver: str, messages: int
 ) -> Iterator[tuple[RmqdProcess, Load, Path]]:
-    """A daemon under load; in the end it must be the same process, have handled every message, and have no lag."""
+    """Run a daemon under load. At the end it must be the same process, have no lag, and have handled every message."""
     topic = cluster.create_topic(fresh_name("faults", "topic"))
     group = fresh_name("faults", "group")
     path = tmp_path / "ledger"
@@ -44,11 +44,11 @@ def loaded_daemon(
         assert rmqd.running
         assert rmqd.pid == pid
         assert rmqd.get("/readyz")[0] == 200
-        assert not rmqd.events("group.failed"), "the group went on without being restarted"
+        assert not rmqd.events("group.failed"), "the group continued without a restart"
 
 
-def test_broker_restart(rocketmq_faulty: RealCluster, tmp_path: Path) -> None:
-    """A broker that was killed and comes back is consumed from again, and nothing is lost."""
+def test_consumption_continues_after_a_broker_restart(rocketmq_faulty: RealCluster, tmp_path: Path) -> None:
+    """The broker is killed, and no message is lost."""
     with loaded_daemon(rocketmq_faulty, tmp_path, rocketmq_faulty.nameserver, 2000):
         rocketmq_faulty.kill("broker")
         rocketmq_faulty.restart("broker")

@@ -16,7 +16,7 @@ from tests.spark.embedded_broker import EmbeddedBroker
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
-    """Empty."""
+    """An empty broker."""
     with EmbeddedBroker(tmp_path / "broker") as broker:
         yield broker
 
@@ -30,7 +30,7 @@ def embedded() -> Iterator[RocketMQ]:
 
 @pytest.fixture(autouse=True)
 def _kept_until_the_end_of_the_test() -> Iterator[None]:
-    """Not until the end of the process, as is right where a process has one cluster."""
+    """End clients and handlers that otherwise live as long as their process."""
     yield
     stop_task_handlers()
     close_clusters()

@@ -1,4 +1,4 @@
-"""An embedded broker in a thread of its own, that can lose what it held, and stop and come back at its addresses."""
+"""An embedded broker in a separate thread, which can lose data, stop, and start again at the same addresses."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ HOUR_SECONDS = 3600.0
 
 
 def hold_ports(stack: contextlib.ExitStack) -> tuple[int, int]:
-    """A port for a name server and one for a broker, which with its VIP port are theirs until the end of the stack.
+    """Reserve a port for a name server and one for a broker, with its VIP port, until the stack ends.
 
-    Each is bound by a socket that does not listen: who connects is refused, no other process is given it, and a server
-    may listen beside it, as both reuse addresses.
+    Each is bound by a socket that does not listen: connections are refused, and no other process gets the port. A
+    server may still listen on it, because both sockets reuse addresses.
     """
 
     def bind(port: int) -> int:
@@ -43,7 +43,7 @@ def hold_ports(stack: contextlib.ExitStack) -> tuple[int, int]:
 
     while True:
         broker = bind(0)
-        with contextlib.suppress(OSError):  # what is below it may belong to another process
+        with contextlib.suppress(OSError):  # the VIP port may belong to another process
             bind(broker - VIP_DISTANCE)
             return bind(0), broker
 
@@ -75,7 +75,7 @@ class EmbeddedBroker:
         return f"127.0.0.1:{self._ports[0]}"
 
     def start(self) -> None:
-        """Start, at the same addresses each time, with what was stored."""
+        """Start at the same addresses each time, with the stored data."""
 
         async def start() -> EmbeddedRocketMQ:
             port, broker_port = self._ports
@@ -88,20 +88,20 @@ class EmbeddedBroker:
         self._embedded = self._run(start)
 
     def stop(self) -> None:
-        """Go away; a second time does nothing."""
+        """Stop. A second call does nothing."""
         self._run(self._ending.aclose)
 
     def create_topic(self, name: str, queues: int, permission: int = 6) -> None:
-        """Make a topic, or give it more queues, or another permission: 4 is to read only."""
+        """Create a topic, or change its queues or its permission; 4 is read-only."""
         config = TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=permission)
         self._do(lambda: self._embedded.broker.topics.put(config))
 
     def has_topic(self, name: str) -> bool:
-        """Whether a topic is there."""
+        """Whether a topic exists."""
         return self._do(lambda: self._embedded.broker.topics.get(name) is not None)
 
     def delete_topic(self, name: str) -> None:
-        """Forget a topic and its messages."""
+        """Delete a topic and its messages."""
 
         def delete() -> None:
             self._embedded.broker.topics.delete(name)
@@ -121,7 +121,7 @@ class EmbeddedBroker:
         """Store messages in a queue, one after another."""
 
         async def send() -> None:
-            await self._client.routes.refresh(topic)  # its queues may be others by now
+            await self._client.routes.refresh(topic)  # its queues may have changed
             for body in bodies:
                 content = body.encode() if isinstance(body, str) else body
                 message = OutgoingMessage(topic, content, tags=tags, properties=properties or {}, sys_flag=sys_flag)
@@ -130,7 +130,7 @@ class EmbeddedBroker:
         self._run(send)
 
     def fill(self, topic: str, queues: int, each: int) -> None:
-        """Make a topic, and put `each` messages into each queue, with the bodies `0:0`, `0:1`, ..."""
+        """Create a topic with `each` messages in each queue, with the bodies `0:0`, `0:1`, ..."""
         self.create_topic(topic, queues)
         for queue_id in range(queues):
             self.send(topic, *(f"{queue_id}:{number}" for number in range(each)), queue_id=queue_id)
@@ -149,7 +149,7 @@ class EmbeddedBroker:
         self._do(commit)
 
     def reset(self, group: str, topic: str, offsets: dict[int, int]) -> None:
-        """Send a group elsewhere, as an operator does by request 222: the next pull of each queue is told."""
+        """Reset a group, as an operator does by request 222: the next pull of each queue returns the reset."""
 
         def reset() -> None:
             for queue_id, offset in offsets.items():
@@ -158,22 +158,22 @@ class EmbeddedBroker:
         self._do(reset)
 
     def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """A reset that no pull was told yet."""
+        """The offset of a reset that no pull has returned yet."""
         return self._do(lambda: self._embedded.broker.offsets.pending_reset(group, topic, queue_id))
 
     def connect_consumer(self, group: str) -> None:
-        """Have a consumer be in a group."""
+        """Add a consumer to a group."""
         client, address = self._client, self._embedded.broker.address
         data = HeartbeatData(CONSUMER, (ConsumerData(group, ()),))
         self._run(lambda: send_heartbeat(client.remoting, address, data))
 
     def disconnect_consumer(self, group: str) -> None:
-        """Have it leave."""
+        """Remove the consumer from the group."""
         client, address = self._client, self._embedded.broker.address
         self._run(lambda: unregister_client(client.remoting, address, CONSUMER, consumer_group=group))
 
     def change_settings(self, **settings: str) -> None:
-        """Set what mqadmin's updateBrokerConfig sets."""
+        """Change broker settings, as mqadmin's updateBrokerConfig does."""
         broker = self._embedded.broker
         self._do(lambda: broker.change_settings(broker.settings.changed(settings)))
 
@@ -182,7 +182,7 @@ class EmbeddedBroker:
         self._do(lambda: self._embedded.broker.offsets.forget(group=group))
 
     def pass_hours(self, hours: float) -> None:
-        """Let time go by, and let go of what is older than the three days that a broker keeps."""
+        """Advance the broker's clock, and delete messages older than its retention time of three days."""
 
         def later() -> None:
             self._clock.jump_to(self._clock.wall() + hours * HOUR_SECONDS)

@@ -1,6 +1,6 @@
-"""pytest fixtures over Spark: one session a run, since a JVM takes ten seconds to start; loud where there is none.
+"""pytest fixtures for Spark: one session for each run, because a JVM takes ten seconds to start.
 
-A test that uses the session is marked `spark`. Without PySpark or a Java it is skipped, and the summary says so; where
+A test that uses the session is marked `spark`. Without PySpark or Java it is skipped, and the summary reports that. If
 CI is set it fails, because a green run there must mean that everything ran.
 """
 
@@ -40,23 +40,23 @@ CONF: Final = {
 
 
 def pytest_configure() -> None:
-    """Have every driver that a test starts, and what looks for its command line, live a short life."""
+    """Set JVM options for short-lived processes: the drivers that tests start, and Spark's launcher."""
     for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
         os.environ.setdefault(name, SHORT_LIFE)
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whoever asks for the session carries the marker."""
+    """Mark the tests that use the session."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
-        if item.get_closest_marker("spark"):  # one worker of pytest-xdist has them all, and one session
+        if item.get_closest_marker("spark"):  # one worker of pytest-xdist runs them all, in one session
             item.add_marker(pytest.mark.xdist_group("real"))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Leave out what needs a Spark that is not there."""
+    """Skip the tests that need Spark if it is missing."""
     if item.get_closest_marker("spark") is None:
         return
     if not (reason := missing_reason()):
@@ -68,7 +68,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what was left out."""
+    """Report the skipped tests."""
     for reason in left_out(terminalreporter, LEFT_OUT):
         terminalreporter.section("NOT TESTED WITH SPARK", red=True, bold=True)
         terminalreporter.line(reason)
@@ -76,13 +76,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def spark_conf() -> dict[str, str]:
-    """More properties of the session. Without generated code, which takes longer to compile than a few rows take."""
+    """More properties of the session. It generates no code, because compiling takes longer than a few rows do."""
     return {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, spark_conf: dict[str, str]) -> Iterator[SparkSession]:
-    """The run's session, which knows the format `rocketmq`. Its Python processes can import what the tests can."""
+    """The run's session, with the format `rocketmq`. Its Python processes can import the same modules as the tests."""
     from pyspark.sql import SparkSession
 
     from rmqd.spark import register
@@ -92,7 +92,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_conf: dict[str, str]) 
     folders = {"spark.local.dir": str(folder / "local"), "spark.sql.warehouse.dir": str(folder / "warehouse")}
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("PYTHONPATH", os.pathsep.join(map(str, (TOP, TOP / "handlers", TOP / "handlers" / "examples"))))
-        for name in ("JAVA_HOME", "PYSPARK_PYTHON", "LOG4J_CONFIGURATION_FILE"):  # set by `prepare`; to be put back
+        for name in ("JAVA_HOME", "PYSPARK_PYTHON", "LOG4J_CONFIGURATION_FILE"):  # set by `prepare`, restored later
             patched.setenv(name, os.environ.get(name, ""))
             if not os.environ[name]:
                 del os.environ[name]
@@ -105,7 +105,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_conf: dict[str, str]) 
 
 
 def missing_reason() -> str:
-    """What Spark lacks here, or nothing."""
+    """Why Spark is unavailable; empty if it is available."""
     try:
         for package in PACKAGES:
             importlib.import_module(package)

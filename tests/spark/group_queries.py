@@ -21,7 +21,7 @@ NO_KEYS: Final[Mapping[str, Any]] = {}
 
 
 def order_of(nameserver: str, **values: Any) -> GroupSpec:
-    """A group on Spark that reads two topics to their ends and is done."""
+    """A group on Spark that reads two topics to their ends, and stops."""
     group = {
         "engine": "spark",
         "subscriptions": {"orders": "*", "refunds": "*"},
@@ -33,25 +33,25 @@ def order_of(nameserver: str, **values: Any) -> GroupSpec:
 
 
 def archive_order(nameserver: str, folder: Path, group: Mapping[str, Any] = NO_KEYS, **options: Any) -> GroupSpec:
-    """The pipeline archive, into `archive` below a folder; `group` has more of the group's keys."""
+    """A group with the pipeline `archive`, which writes to `archive` below a folder; `group` has more of its keys."""
     sink = {"format": "parquet", "path": str(folder / "archive"), "partition_by": ["date", "topic"]}
     return order_of(nameserver, pipeline={"plugin": "archive", "options": options}, sink=sink, **group)
 
 
 def kept_order(nameserver: str, folder: Path) -> GroupSpec:
-    """The same, its generations kept below the folder."""
+    """The same group, with its checkpoint generations below the folder."""
     return archive_order(nameserver, folder, {"spark": {"trigger": "available_now", "checkpoint": f"{folder}/kept"}})
 
 
 def start(spark: SparkSession, order: GroupSpec, folder: Path) -> StreamingQuery:
-    """The group's query, with the checkpoint `checkpoint` below a folder."""
+    """Start the group's query with the checkpoint `checkpoint` below a folder."""
     return start_generation(spark, order, folder, CheckpointGeneration(1, str(folder / "checkpoint"), None))
 
 
 def start_generation(
     spark: SparkSession, order: GroupSpec, folder: Path, generation: CheckpointGeneration
 ) -> StreamingQuery:
-    """The same, with a generation's checkpoint and beginning."""
+    """Start the group's query with a generation's checkpoint and start offsets."""
     from rmqd.spark.pipelines.pipeline_query import pipeline_query
 
     return pipeline_query(

@@ -1,6 +1,6 @@
-"""Calls the source of a handler group as Spark does, without Spark: `micro_batches` tells in which order.
+"""Calls the source of a handler group as Spark does, without Spark, in the order that `micro_batches` describes.
 
-Ranges are handled in this process, in one after another.
+Ranges are handled in this process, one after another.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def order_of(
     options: Mapping[str, Any] | None = None,
     **keys: Any,
 ) -> GroupSpec:
-    """A group `shop` that has `orders` handled, by a function or a class of a module's top level."""
+    """A group `shop` that handles `orders` by a function or a class at the top level of a module."""
     plugin = f"{handler.__module__}:{handler.__qualname__}"
     called = {"plugin": plugin, "concurrency": concurrency, "options": dict(options or {})}
     group = {
@@ -93,13 +93,13 @@ class GroupQuery:
         return True
 
     def run_until(self, is_so: Callable[[], object]) -> None:
-        """Poll until something is so; and once more, by which the last batch is committed."""
+        """Poll until `is_so` returns True, then once more, so that the last batch is committed."""
         while not is_so():
             self.poll()
         self.poll()
 
     def handled(self, *, is_retry: bool = False) -> dict[str, int]:
-        """How attempts ended, over all batches; without what did not occur."""
+        """The number of attempts by result, over all batches, without zeros."""
         counts: dict[str, int] = {}
         for outcome in self.outcomes:
             for topic in outcome.topic_counters:

@@ -1,4 +1,4 @@
-"""A folder as HadoopFolder is one, without a JVM; and a checkpoint in it as Spark writes it."""
+"""A local HadoopFolder without a JVM, and a checkpoint in it as Spark writes it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rmqd.errors import RmqdError
 from rmqd.spark.session.hadoop_folder import FileFacts, HadoopFolder
 from tests.spark.micro_batches import Checkpoint
 
-# as PySpark 4.3 writes them, the configuration cut short
+# as PySpark 4.3 writes them, with a shortened configuration
 SESSION: Final = '{"batchWatermarkMs":0,"batchTimestampMs":1795291240706,"conf":{"spark.sql.shuffle.partitions":"200"}}'
 COMMITTED: Final = 'v1\n{"nextBatchWatermarkMs":0}'
 
 
 class LocalFolder(HadoopFolder):
-    """Below a path of this machine."""
+    """A folder on this machine."""
 
     def __init__(self, base: Path) -> None:
         self._base = base

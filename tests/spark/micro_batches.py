@@ -1,8 +1,8 @@
 """Calls a stream reader in the order in which Spark's MicroBatchExecution does, without Spark.
 
 The order was taken from PySpark 4.3: `initialOffset` twice before the first batch, `latestOffset` with the end of the
-last batch at every poll, a batch wherever the offset's text is another one (and an empty first one), `commit` of a
-batch only when the next one is made. Offsets and partitions go through JSON and pickle as between Spark's processes.
+last batch at every poll, a batch whenever the offset's text has changed (and an empty first one), `commit` of a batch
+only when the next one is planned. Offsets pass through JSON, partitions through pickle, as between Spark's processes.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from rmqd.spark.source.stream_reader import RocketMQStreamReader
 
 
 class Killed(Exception):
-    """The query's processes ended where the test wanted it."""
+    """The test killed the query's processes."""
 
 
 @dataclass
 class Checkpoint:
-    """What is left of a query that died."""
+    """The logs that a killed query leaves behind."""
 
     offsets: list[str] = field(default_factory=list)
     commits: int = 0
 
 
 class Query:
-    """One run of a query. `rows` are the bodies that its batches gave, a list for each batch."""
+    """One run of a query. `rows` are the bodies that its batches returned, a list for each batch."""
 
     def __init__(self, checkpoint: Checkpoint, options: dict[str, str], *, available_now: bool = False) -> None:
         source = RocketMQSource(options)
@@ -50,7 +50,7 @@ class Query:
         self._limit = self.reader.getDefaultReadLimit()
 
     def poll(self, *, die_before_commit: bool = False) -> bool:
-        """Make and run one batch if there is something to do; Killed instead of noting that it is done."""
+        """Run one batch if there is one. With `die_before_commit`, raise Killed before it is recorded as done."""
         log = self.checkpoint
         if len(log.offsets) == log.commits:
             start = log.offsets[-1] if log.offsets else self._call_initial()
@@ -68,9 +68,9 @@ class Query:
         return True
 
     def run_until_idle(self) -> list[list[str]]:
-        """Poll until there is nothing to do, and once more; the bodies of all batches so far."""
+        """Poll until there is nothing to do, then once more. Return the bodies of all batches so far."""
         while self.poll():
-            assert len(self.rows) < 100, "it never comes to rest"
+            assert len(self.rows) < 100, "the query never becomes idle"
         assert not self.poll()
         return self.rows
 

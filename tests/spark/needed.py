@@ -1,4 +1,4 @@
-"""What is not there is said loudly, and fails where CI is set."""
+"""Skips test modules whose dependencies are missing; in CI they fail instead."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def need(*modules: str) -> None:
-    """Leave a test module out where one of these cannot be imported; call it before importing what needs them."""
+    """Skip a test module if one of these modules is missing. Call this before the imports that need them."""
     for module in modules:
         try:
             importlib.import_module(module)

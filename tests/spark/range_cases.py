@@ -1,5 +1,7 @@
-"""What the replicas of a broker answer to whoever pulls a range, and what has to come of it: one table for the plan and
-for both pullers. The plan is asked without sockets (`test_range_plan`), the pullers with them (`test_replicas`)."""
+"""Scripted replicas of a broker, and the expected outcome of a range: one table for the plan and for both pullers.
+
+The plan is tested without sockets (`test_range_plan`), the pullers with sockets (`test_replicas`).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ TOPIC, BROKER = "orders", "broker-a"
 COUNT, ON_SLAVE, KEPT_FROM = 12, 4, 8
 EVERYTHING = tuple(range(COUNT))
 MASTER, SLAVE = 0, 1
-MORE_REFUSALS = 8  # than empty answers of a master that are taken for the end of its queue
+MORE_REFUSALS = 8  # more than the empty responses that make a master believed
 AWAY = Reply(-1)
 """Stands for a replica that takes no connection."""
 
@@ -33,7 +35,7 @@ Answer = Callable[[int, int], Reply]
 def having(
     end: int, refusal: ResponseCode = ResponseCode.PULL_RETRY_IMMEDIATELY, moved_to: int | None = None
 ) -> Answer:
-    """A replica with the messages before `end`. Behind them it refuses, and says where to go on."""
+    """A replica with the messages before `end`. Later offsets are refused, with a next begin offset."""
 
     def answer(offset: int, most: int) -> Reply:
         if offset >= end:
@@ -45,7 +47,7 @@ def having(
 
 
 def found(offset: int, following: int, end: int) -> Reply:
-    """An answer with messages."""
+    """A response with messages."""
     messages = (
         encode_message(StoredMessage(topic=TOPIC, queue_id=0, body=b"x", properties={TAGS: "a"}, queue_offset=number))
         for number in range(offset, following)
@@ -55,17 +57,17 @@ def found(offset: int, following: int, end: int) -> Reply:
 
 
 def saying(code: ResponseCode) -> Answer:
-    """A replica that says nothing else."""
+    """A replica that always responds with `code`."""
     return lambda offset, most: Reply(code, "as it is scripted")
 
 
 def away(offset: int, most: int) -> Reply:
-    """No process."""
+    """A replica without a process."""
     return AWAY
 
 
 def expired(code: ResponseCode) -> Answer:
-    """A master whose retention took the messages from ON_SLAVE to before KEPT_FROM, and how it says so."""
+    """A master whose messages from ON_SLAVE to before KEPT_FROM have expired, which it reports by `code`."""
 
     def answer(offset: int, most: int) -> Reply:
         if ON_SLAVE <= offset < KEPT_FROM:
@@ -77,7 +79,7 @@ def expired(code: ResponseCode) -> Answer:
 
 
 def slow_index(empty_answers: int) -> Answer:
-    """A master that says so often that there is nothing at an offset, before the queue's index has it."""
+    """A master whose index is late: its first `empty_answers` responses at ON_SLAVE are empty."""
     left = empty_answers
 
     def answer(offset: int, most: int) -> Reply:
@@ -91,7 +93,7 @@ def slow_index(empty_answers: int) -> Answer:
 
 
 def damaged(damage: Callable[[bytes], bytes], times: int) -> Answer:
-    """A replica that has all messages, and whose answers from ON_SLAVE on are so often no messages: always by -1."""
+    """A replica with all messages. Its first `times` responses from ON_SLAVE on are damaged, or all of them by -1."""
     left = times
 
     def answer(offset: int, most: int) -> Reply:
@@ -107,8 +109,10 @@ def damaged(damage: Callable[[bytes], bytes], times: int) -> Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """`master` and `route` hold until the slave has refused MORE_REFUSALS times; then the master has everything, and
-    the route is the second of `routes`."""
+    """`master` and the first of `routes` apply until the slave has refused MORE_REFUSALS times.
+
+    Then the master has all messages (unless `master_stays`), and the second of `routes` applies.
+    """
 
     name: str
     slave: Callable[[], Answer] = lambda: away
@@ -151,11 +155,11 @@ class Scripted:
 
     @property
     def route(self) -> tuple[int, ...] | None:
-        """The replicas that the route names by now."""
+        """The replicas that the route names now."""
         return self.case.routes[self._is_late]
 
     def pull(self, process: int, offset: int, most: int) -> Reply:
-        """What a process answers by now."""
+        """The current response of a process."""
         if process == MASTER and self._is_late and not self.case.master_stays:
             return having(COUNT)(offset, most)
         reply = self._answers[process](offset, most)
@@ -165,7 +169,7 @@ class Scripted:
 
 
 def queue_range(case: Case, addresses: tuple[str, str], access: ClientAccess, *, loss_fails: bool) -> QueueRange:
-    """All twelve messages, by a plan that knows what the case says."""
+    """The range of all twelve messages, with the replicas that the case knows at its start."""
     return QueueRange(
         queue=MessageQueue(TOPIC, BROKER, 0),
         start=0,
@@ -319,7 +323,7 @@ RUNS = [(case, loss_fails) for case in CASES for loss_fails in (False, True)]
 
 
 def wanted(case: Case, *, loss_fails: bool) -> type[Exception] | tuple[int, ...]:
-    """The error, or what is delivered."""
+    """The expected error, or the offsets that are delivered."""
     if case.lost and loss_fails:
         return DataLossError
     return case.offsets if case.error is None else case.error

@@ -1,4 +1,4 @@
-"""Options of streams over an embedded broker that ask it anew at every poll, and what tests compare."""
+"""Options of streams that query an embedded broker at every poll, and helpers to compare the results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys and TLS in the options: what is refused, and that secrets stay out of them."""
+"""Keys and TLS in the options: refused values, and secrets that stay hidden."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ NEEDED = {"nameserver": "127.0.0.1:9876", "subscribe": "orders"}
 
 
 def access_of(values: dict[str, str]) -> ClientAccess:
-    """What these options give, without a problem."""
+    """Return the access that these valid options describe."""
     given = GivenOptions(values, (*ACCESS_OPTIONS, "subscribe"))
     access = read_access(given)
     assert given.problems == []
     return access
 
 
-def test_what_is_wrong_is_told_by_source_and_sink() -> None:
-    """In a line that does not show a secret."""
+def test_source_and_sink_report_invalid_access_options() -> None:
+    """The messages show no secrets."""
     cases: list[tuple[dict[str, str], str]] = [
         ({"accessKey": "me", "secretKey": "open sesame"}, "secretKey: Spark shows options in plans and logs; expected"),
         ({"accessKey": "me"}, "secretKey: missing; accessKey needs it"),
@@ -49,8 +49,8 @@ def test_what_is_wrong_is_told_by_source_and_sink() -> None:
             assert "sesame" not in str(raised.value)
 
 
-def test_each_process_looks_secrets_up_for_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is pickled has none, nor does what is shown."""
+def test_each_process_resolves_secrets_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither pickled access objects nor their repr contain secrets."""
     (tmp_path / "secret").write_text("open sesame\n")
     given = {**NEEDED, "accessKey": "me", "secretKey": f"${{file:{tmp_path}/secret}}", "securityToken": "${TOKEN}"}
     access = access_of(given)

@@ -25,7 +25,7 @@ from rmqd.spark.source.source_format import RocketMQSource  # noqa: E402
 
 
 def read(broker: EmbeddedBroker, topic: str = "orders", **options: str) -> list[dict[str, Any]]:
-    """The rows of all partitions, which go through pickle as they do between processes."""
+    """The rows of all partitions. Partitions are pickled, as between Spark's processes."""
     what = {} if "assign" in options or "subscribePattern" in options else {"subscribe": topic}
     source = RocketMQSource({"nameserver": broker.nameserver, "unavailableToleranceMs": "0", **what, **options})
     reader = source.reader(StructType())
@@ -46,16 +46,16 @@ def at(offsets: dict[str, int], topic: str = "orders") -> str:
     return json.dumps({topic: {BROKER: offsets}})
 
 
-def test_a_topic_is_read_whole_and_in_its_queues_order(broker: EmbeddedBroker) -> None:
-    """150 messages in a queue, and 32 in a pull: more pulls than are under way at once."""
+def test_a_topic_is_read_completely_and_in_queue_order(broker: EmbeddedBroker) -> None:
+    """150 messages per queue and 32 per pull: more pulls than can be in flight at once."""
     broker.fill("orders", 2, 150)
     rows = read(broker, pullParallelism="3")
     assert bodies(rows) == [f"{queue_id}:{number}" for queue_id in range(2) for number in range(150)]
 
 
 @pytest.mark.parametrize("name", ["partitions", "initialOffset", "prepareForTriggerAvailableNow"])
-def test_spark_shows_the_reason_alone(broker: EmbeddedBroker, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In place of thirty lines with the reason at their end; Spark asks for that by a variable of its process."""
+def test_spark_shows_only_the_reason(broker: EmbeddedBroker, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without SPARK_HIDE_TRACEBACK, Spark shows thirty lines with the reason at the end."""
     source = RocketMQSource({"nameserver": broker.nameserver, "subscribe": "absent"})
     reader: Any = source.reader(StructType()) if name == "partitions" else source.streamReader(StructType())
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", ModuleSpec("pyspark.daemon", None))
@@ -65,8 +65,7 @@ def test_spark_shows_the_reason_alone(broker: EmbeddedBroker, name: str, monkeyp
     assert os.environ["SPARK_HIDE_TRACEBACK"] == "1"
 
 
-def test_columns_hold_what_the_message_has(broker: EmbeddedBroker) -> None:
-    """By the documented names."""
+def test_columns_hold_the_fields_of_a_message(broker: EmbeddedBroker) -> None:
     broker.create_topic("orders", 1)
     broker.send("orders", "paid 7", tags="paid", properties={"__SHARDINGKEY": "c1", "KEYS": "k1 k2", "n": "7"})
     (row,) = read(broker, columns=",".join(COLUMN_TYPES))
@@ -83,15 +82,15 @@ def test_columns_hold_what_the_message_has(broker: EmbeddedBroker) -> None:
     assert row["born_host"].startswith("127.0.0.1:")
 
 
-def test_offsets_bound_a_read(broker: EmbeddedBroker) -> None:
-    """The end is not read; -2 and -1 are the queue's own ends, and so is what is not named."""
+def test_a_read_is_bounded_by_offsets(broker: EmbeddedBroker) -> None:
+    """The end is exclusive. -2 and -1 are the queue's first and last offset, which unnamed queues use too."""
     broker.fill("orders", 3, 10)
     rows = read(broker, startingOffsets=at({"0": 4, "1": -2}), endingOffsets=at({"0": 6, "1": 1, "2": 2}))
     assert bodies(rows) == ["0:4", "0:5", "1:0", "2:0", "2:1"]
 
 
 def test_the_broker_filters_by_tags(broker: EmbeddedBroker) -> None:
-    """Tags whose hashes are equal are told apart here: Aa and BB are so to Java."""
+    """Java's hashes of Aa and BB are equal, so the source compares the tags too."""
     broker.create_topic("orders", 1)
     for number in range(60):
         broker.send("orders", f"{number}", tags=["Aa", "BB", "C"][number % 3])
@@ -100,7 +99,7 @@ def test_the_broker_filters_by_tags(broker: EmbeddedBroker) -> None:
 
 
 def test_the_broker_filters_by_sql(broker: EmbeddedBroker) -> None:
-    """And refuses what it cannot read, which in a pull it would take for "everything"."""
+    """It refuses an invalid filter. In a pull, an invalid filter would match every message."""
     broker.create_topic("orders", 1)
     for number in range(100):
         broker.send("orders", f"{number}", properties={"n": str(number)})
@@ -110,7 +109,7 @@ def test_the_broker_filters_by_sql(broker: EmbeddedBroker) -> None:
 
 
 def test_long_queues_are_divided(broker: EmbeddedBroker) -> None:
-    """Every message once."""
+    """Every message is read once."""
     broker.fill("orders", 1, 100)
     expected = [f"0:{number}" for number in range(100)]
     for options, parts in (({"minPartitions": "3"}, 3), ({"maxRecordsPerPartition": "30"}, 4)):
@@ -120,9 +119,9 @@ def test_long_queues_are_divided(broker: EmbeddedBroker) -> None:
 
 
 def test_short_queues_share_tasks(broker: EmbeddedBroker) -> None:
-    """Every message once, in its queue's order; and a loss in one queue is none in the others of its task."""
+    """Every message is read once, in queue order. A loss in one queue does not affect the others of its task."""
     broker.fill("orders", 4, 5)
-    broker.pass_hours(80)  # which they are not kept
+    broker.pass_hours(80)  # longer than the retention time
     for queue_id in range(4):
         broker.send("orders", *(f"{queue_id}:{number}" for number in range(5, 8 + queue_id)), queue_id=queue_id)
     options = {"maxPartitions": "2", "startingOffsets": at({"1": 3}), "failOnDataLoss": "false"}
@@ -136,14 +135,14 @@ def test_short_queues_share_tasks(broker: EmbeddedBroker) -> None:
         read(broker, maxPartitions="1", startingOffsets=at({"1": 3}))
 
 
-def test_a_topic_that_is_not_there(broker: EmbeddedBroker) -> None:
-    """Is an error: it may be misspelt."""
+def test_a_missing_topic_is_an_error(broker: EmbeddedBroker) -> None:
+    """Its name may be misspelt."""
     with pytest.raises(RouteNotFoundError, match="no route for topic order"):
         read(broker, "order")
 
 
-def test_a_corrupt_message_fails_its_task_or_tells_its_error(broker: EmbeddedBroker) -> None:
-    """As the mode says; the others are read either way."""
+def test_a_corrupt_message_fails_its_task_or_has_a_decode_error(broker: EmbeddedBroker) -> None:
+    """The mode decides. In mode PERMISSIVE the other messages are read."""
     broker.create_topic("orders", 1)
     broker.send("orders", "first")
     broker.send("orders", "not compressed", sys_flag=COMPRESSED)
@@ -156,8 +155,8 @@ def test_a_corrupt_message_fails_its_task_or_tells_its_error(broker: EmbeddedBro
     assert rows[1]["decode_error"].startswith("the body is not a ZLIB stream")
 
 
-def test_what_the_broker_let_go_of_is_a_loss(broker: EmbeddedBroker) -> None:
-    """Told with the queue, what is missing and what is there; or left out."""
+def test_expired_messages_are_a_data_loss(broker: EmbeddedBroker) -> None:
+    """The error names the queue, the missing offsets and the existing ones. Without failOnDataLoss they are skipped."""
     broker.create_topic("orders", 1)
     broker.send("orders", *(f"{number}" for number in range(50)))
     broker.pass_hours(71)
@@ -173,8 +172,8 @@ def test_what_the_broker_let_go_of_is_a_loss(broker: EmbeddedBroker) -> None:
     assert bodies(rows) == [f"{number}" for number in range(50, 100)]
 
 
-def test_a_broker_that_is_away_is_waited_for(broker: EmbeddedBroker) -> None:
-    """For as long as the option says: a task that finds it gone asks again."""
+def test_a_task_retries_while_its_broker_is_unreachable(broker: EmbeddedBroker) -> None:
+    """The option unavailableToleranceMs limits the time of retries."""
     broker.fill("orders", 1, 100)
     source = RocketMQSource({"nameserver": broker.nameserver, "subscribe": "orders", "rowsPerBatch": "32"})
     reader = source.reader(StructType())

@@ -1,4 +1,4 @@
-"""docs/spark.md lists what there is."""
+"""The options and columns in docs/spark.md and docs/from-kafka.md."""
 
 from __future__ import annotations
 
@@ -18,21 +18,20 @@ def section(title: str, page: str = PAGE) -> str:
 
 
 def test_every_option_is_listed_and_no_other() -> None:
-    """In the first column; two of them share a line, and an alias stands in its option's."""
+    """Options are in the first column. Two of them share a line, and an alias is in the line of its option."""
     rows = re.findall(r"^\| (`.*?) \|", section("Options"), re.MULTILINE)
     listed = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
     assert sorted([*listed, "maxRowsPerTrigger"]) == sorted(SOURCE_OPTIONS)
     assert "`maxRowsPerTrigger`" in section("Options")
 
 
-def test_every_column_is_listed_with_its_type() -> None:
-    """And what it holds."""
+def test_every_column_is_listed_with_its_type_and_content() -> None:
     rows = re.findall(r"^\| `(\w+)` \| `(.*?)` \| (.*) \|$", section("Columns"), re.MULTILINE)
     assert {name: (kind, text) for name, kind, text in rows} == COLUMN_TYPES
 
 
-def test_what_users_of_kafka_are_shown_is_there() -> None:
-    """The second column has names of ours, and "the same" where both have one."""
+def test_the_names_that_replace_kafkas_names_exist() -> None:
+    """The second column has rmqd's names, and "the same" if Kafka's name is the same."""
     page = (DOCS / "from-kafka.md").read_text()
     known = {
         "Options of the source": {*SOURCE_OPTIONS},

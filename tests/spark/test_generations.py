@@ -1,4 +1,4 @@
-"""Which checkpoint a group goes on from, over an embedded broker; queries are driven as Spark drives them."""
+"""The checkpoint that a group continues from, over an embedded broker; queries are driven as Spark drives them."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ GROUP = "reports"
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each look is noted at once, brokers write to disk at once, and one that is away is not waited for."""
+    """Notes are written at once, brokers count as flushed at once, and the driver waits for no broker."""
     monkeypatch.setattr(module, "NOTE_WRITE_INTERVAL_SECONDS", 0.0)
     monkeypatch.setattr(module, "BROKER_FLUSH_DELAY_SECONDS", 0.0)
     monkeypatch.setattr(module, "BROKER_WAIT_SECONDS", 0.0)
 
 
 class Driver:
-    """One run of a group's driver: a query with the generation it goes on from."""
+    """One run of a group's driver: a query and the generation that it continues."""
 
     def __init__(self, broker: EmbeddedBroker, folder: Path, **more: str) -> None:
         self._broker = broker
@@ -56,18 +56,17 @@ class Driver:
         self.query = Query(self._checkpoint, {**grouped(broker), **more})
 
     def run(self) -> list[str]:
-        """The bodies of what there is, until the query idles."""
+        """Run until the query is idle. Return the bodies that it read."""
         before = len(self.query.rows)
         self.query.run_until_idle()
         self.save()
         return [body for rows in self.query.rows[before:] for body in rows]
 
     def save(self) -> None:
-        """What Spark would have written by now."""
+        """Write the query's logs as Spark would."""
         save(self._checkpoint, self.generation.path)
 
     def stop(self) -> None:
-        """End in order."""
         self.save()
         self.generations.commit_end_offsets()
 
@@ -78,7 +77,7 @@ def order_of(broker: EmbeddedBroker, **values: Any) -> GroupSpec:
 
 
 def checkpoint_of(generation: CheckpointGeneration) -> Checkpoint:
-    """What is in a checkpoint, as Spark reads it."""
+    """Read a generation's checkpoint as Spark does."""
     folder = Path(generation.path)
     offsets = [folder / "offsets" / str(batch) for batch in range(len(list(folder.glob("offsets/*"))))]
     return Checkpoint([file.read_text().splitlines()[2] for file in offsets], len(list(folder.glob("commits/*"))))
@@ -91,7 +90,7 @@ def note_of(generation: CheckpointGeneration) -> str:
 
 @pytest.fixture
 def folder(broker: EmbeddedBroker, tmp_path: Path) -> Path:
-    """Of the checkpoints of a group that has read two queues with three messages each, and has ended in order."""
+    """The checkpoints of a group that has read two queues with three messages each, and has ended gracefully."""
     broker.fill("orders", 2, 3)
     driver = Driver(broker, tmp_path / "checkpoint")
     assert (driver.generation.number, driver.generation.start_offsets) == (1, None)
@@ -101,14 +100,14 @@ def folder(broker: EmbeddedBroker, tmp_path: Path) -> Path:
     return tmp_path / "checkpoint"
 
 
-def test_the_same_generation_goes_on_where_nobody_moved_the_group(broker: EmbeddedBroker, folder: Path) -> None:
+def test_the_same_generation_continues_if_the_group_was_not_moved(broker: EmbeddedBroker, folder: Path) -> None:
     broker.send("orders", "0:3")
     driver = Driver(broker, folder)
     assert driver.generation.number == 1
     assert driver.run() == ["0:3"]
 
 
-def test_a_group_that_ran_elsewhere_goes_on_where_it_ended_there(broker: EmbeddedBroker, folder: Path) -> None:
+def test_a_group_consumed_elsewhere_continues_at_the_brokers_offsets(broker: EmbeddedBroker, folder: Path) -> None:
     broker.send("orders", "0:3", "0:4")
     broker.commit(GROUP, "orders", {0: 4})
     driver = Driver(broker, folder)
@@ -121,7 +120,7 @@ def test_a_group_that_ran_elsewhere_goes_on_where_it_ended_there(broker: Embedde
     assert Driver(broker, folder).generation.number == 2
 
 
-def test_a_batch_that_was_under_way_is_repeated(broker: EmbeddedBroker, folder: Path) -> None:
+def test_a_batch_in_flight_at_a_crash_is_repeated(broker: EmbeddedBroker, folder: Path) -> None:
     driver = Driver(broker, folder)
     broker.send("orders", "0:3", "0:4")
     with pytest.raises(Killed):
@@ -134,8 +133,8 @@ def test_a_batch_that_was_under_way_is_repeated(broker: EmbeddedBroker, folder: 
 
 
 @pytest.mark.parametrize("target", [0, 1], ids=["to its beginning", "in between"])
-def test_a_reset_while_it_was_down_holds(broker: EmbeddedBroker, folder: Path, target: int) -> None:
-    """Also back to a place that the query has committed itself once."""
+def test_a_reset_while_the_driver_is_down_is_applied(broker: EmbeddedBroker, folder: Path, target: int) -> None:
+    """The target may be an offset that the query once committed itself."""
     broker.commit(GROUP, "orders", {0: target})
     driver = Driver(broker, folder)
     assert driver.generation.start_offsets == {queue("orders", 0): target, queue("orders", 1): 3}
@@ -143,8 +142,8 @@ def test_a_reset_while_it_was_down_holds(broker: EmbeddedBroker, folder: Path, t
     assert driver.run() == numbers(0, target, 3)
 
 
-def test_a_reset_that_a_broker_has_yet_to_tell_holds(broker: EmbeddedBroker, folder: Path) -> None:
-    """It is told once, and no query is disturbed by it afterwards."""
+def test_a_pending_reset_is_applied(broker: EmbeddedBroker, folder: Path) -> None:
+    """It is no longer pending afterwards, so it does not affect later queries."""
     broker.reset(GROUP, "orders", {1: 1})
     driver = Driver(broker, folder)
     assert driver.generation.start_offsets == {queue("orders", 0): 3, queue("orders", 1): 1}
@@ -156,7 +155,7 @@ def test_a_reset_that_a_broker_has_yet_to_tell_holds(broker: EmbeddedBroker, fol
 
 
 def test_the_end_does_not_overwrite_a_reset(broker: EmbeddedBroker, folder: Path) -> None:
-    """That nobody has looked for since."""
+    """The driver had not checked for the reset before it ended."""
     driver = Driver(broker, folder)
     driver.run()
     broker.commit(GROUP, "orders", {0: 1})
@@ -166,7 +165,7 @@ def test_the_end_does_not_overwrite_a_reset(broker: EmbeddedBroker, folder: Path
 
 
 def test_a_reset_of_an_idle_queue_is_seen(broker: EmbeddedBroker, folder: Path) -> None:
-    """No executor pulls it, and so none is told."""
+    """Executors do not pull an idle queue, so none of them finds the reset."""
     driver = Driver(broker, folder)
     broker.send("orders", "0:3")
     driver.run()
@@ -174,15 +173,15 @@ def test_a_reset_of_an_idle_queue_is_seen(broker: EmbeddedBroker, folder: Path) 
     broker.reset(GROUP, "orders", {1: 2})
     assert driver.generations.find_moved_offsets() == {queue("orders", 1): 2}
     broker.send("orders", "0:4")
-    driver.run()  # the batch under way
+    driver.run()  # the batch in flight
     driver.stop()
     after = Driver(broker, folder)
     assert after.generation.start_offsets == {queue("orders", 0): 5, queue("orders", 1): 2}
     assert after.run() == ["1:2"]
 
 
-def test_what_an_operator_said_survives_the_queries_own_commits(broker: EmbeddedBroker, folder: Path) -> None:
-    """An applied reset, which nothing on the broker remembers once the query has committed again."""
+def test_a_reset_survives_the_querys_own_commits(broker: EmbeddedBroker, folder: Path) -> None:
+    """The query's next commit overwrites an applied reset on the broker."""
     driver = Driver(broker, folder)
     driver.run()
     broker.commit(GROUP, "orders", {0: 1})
@@ -195,7 +194,7 @@ def test_what_an_operator_said_survives_the_queries_own_commits(broker: Embedded
     assert broker.offsets(GROUP, "orders") == {0: 4, 1: 3}
 
 
-def test_the_queries_own_commits_are_no_move(broker: EmbeddedBroker, folder: Path) -> None:
+def test_the_querys_own_commits_are_not_a_move(broker: EmbeddedBroker, folder: Path) -> None:
     driver = Driver(broker, folder)
     for number in range(3, 6):
         broker.send("orders", f"0:{number}")
@@ -203,13 +202,13 @@ def test_the_queries_own_commits_are_no_move(broker: EmbeddedBroker, folder: Pat
         driver.save()
         assert driver.generations.find_moved_offsets() == {}, "the broker is behind"
         assert not driver.query.poll()
-        assert driver.generations.find_moved_offsets() == {}, "it has heard of it"
+        assert driver.generations.find_moved_offsets() == {}, "the broker is up to date"
 
 
-def test_a_broker_that_was_killed_and_forgot_the_last_commits_is_told_again(
+def test_commits_that_a_killed_broker_lost_are_repeated(
     broker: EmbeddedBroker, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It wrote them to disk some seconds before; nobody has moved the group."""
+    """Its last flush was some seconds earlier. The group was not moved."""
     monkeypatch.setattr(module, "BROKER_FLUSH_DELAY_SECONDS", 10.0)
     driver = Driver(broker, folder)
     broker.send("orders", "0:3", "0:4", "0:5")
@@ -218,7 +217,7 @@ def test_a_broker_that_was_killed_and_forgot_the_last_commits_is_told_again(
     broker.commit(GROUP, "orders", {0: 4})
     looks = [(driver.generations.find_moved_offsets(), broker.offsets(GROUP, "orders")[0]) for _ in range(4)]
     assert [moved for moved, _ in looks] == [{}] * 4
-    assert looks[0][1] == 4, "a commit may be on its way"
+    assert looks[0][1] == 4, "a commit may be in flight, so the first check repeats nothing"
     assert looks[-1][1] == 6
     after = Driver(broker, folder)
     assert (after.generation.number, after.run()) == (1, [])
@@ -240,8 +239,8 @@ def test_a_checkpoint_of_another_query_is_refused(broker: EmbeddedBroker, folder
         Driver(broker, folder)
 
 
-def test_only_what_lies_beyond_the_queries_own_commits_is_a_move() -> None:
-    """Between what brokers were known to hold and the checkpoint, a commit is the driver's own."""
+def test_an_offset_outside_the_querys_own_commits_is_a_move() -> None:
+    """Offsets between the broker's known flushed offset and the checkpoint are the driver's own commits."""
     one = MessageQueue("orders", "broker-a", 0)
 
     def is_move(stored: int, done: int = 10, held: int = 7) -> bool:
@@ -249,6 +248,4 @@ def test_only_what_lies_beyond_the_queries_own_commits_is_a_move() -> None:
 
     assert [stored for stored in range(14) if not is_move(stored)] == [7, 8, 9, 10]
     assert not is_move(4, done=4), "the query itself went back"
-    assert offsets_moved_by_others({}, {}, {one: 5}) == {}, (
-        "the checkpoint does not know the queue: it starts there by itself"
-    )
+    assert offsets_moved_by_others({}, {}, {one: 5}) == {}, "a queue without a checkpoint entry starts there anyway"

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 GROUP, TOPIC = "mover", "orders"
 SECONDS = 120
 
-pytestmark = pytest.mark.timeout(400)  # of which little is needed where nothing else runs
+pytestmark = pytest.mark.timeout(400)  # an otherwise idle machine needs much less
 
 
 class Parts(SparkParts):
-    """The real ones over a session that is there, and stays."""
+    """The real SparkParts over an existing session, which stays open."""
 
     def __init__(self, order: GroupSpec, spark: SparkSession) -> None:
         super().__init__(order, SystemClock())
@@ -93,7 +93,7 @@ class Group:
         task.result()
 
     async def send(self, each: int, queues: int = 2) -> None:
-        """Put as many messages into each queue."""
+        """Store `each` messages in each queue."""
         keys = [
             (queue_id, f"q{queue_id}-{self._sent + number}") for number in range(each) for queue_id in range(queues)
         ]
@@ -102,7 +102,7 @@ class Group:
             await asyncio.to_thread(self._broker.send, TOPIC, key, queue_id=queue_id, properties={"KEYS": key})
 
     async def finished(self, messages: int) -> None:
-        """Wait until so many messages were finished, by whoever it was."""
+        """Wait until so many messages are finished."""
         await eventually(lambda: sum(self.counts().values()) >= messages, f"{messages} are finished", SECONDS)
 
     def counts(self) -> Counter[str]:
@@ -116,8 +116,8 @@ def group(broker: EmbeddedBroker, spark: SparkSession, tmp_path: Path) -> Group:
     return Group(broker, spark, tmp_path)
 
 
-async def test_a_group_handles_messages_and_obeys_a_reset(group: Group, broker: EmbeddedBroker) -> None:
-    """An executor meets the reset, and the next generation handles the messages again."""
+async def test_a_group_handles_messages_and_applies_a_reset(group: Group, broker: EmbeddedBroker) -> None:
+    """An executor finds the reset, and the next generation handles the messages again."""
     await group.send(5)
     async with group.on_spark():
         await group.finished(10)

@@ -1,6 +1,6 @@
-"""What a stream commits for the group that it names, and what it leaves to those whose group it is.
+"""The offsets that a stream commits for its group, and the offsets that it leaves to other consumers.
 
-A query of `engine: spark` commits, too, and leaves what is not its own for its driver to decide.
+A query of `engine: spark` commits too. Its driver decides about offsets that the query did not commit.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ EXPLICIT = [
 
 @pytest.fixture
 def logs() -> Iterator[list[Any]]:
-    """What is logged in a test."""
+    """The log entries of a test."""
     with capture_logs() as logs:
         yield logs
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Members are looked at whenever something is to be committed, and all is told each time."""
+    """Check the members before every commit, and log every warning."""
     for name in ("MEMBER_CHECK_SECONDS", "WARNING_INTERVAL_SECONDS"):
         monkeypatch.setattr(f"rmqd.spark.source.group_offsets.{name}", 0.0)
 
@@ -49,10 +49,10 @@ def events(logs: list[Any], name: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("start", EXPLICIT)
-def test_a_stream_that_says_where_to_start_commits_nothing(
+def test_a_stream_with_an_explicit_start_commits_nothing(
     broker: EmbeddedBroker, start: dict[str, str], logs: list[Any]
 ) -> None:
-    """It names a group to look at what another one consumes."""
+    """It names the group of another consumer, only to look at its messages."""
     broker.fill("orders", 1, 5)
     broker.commit(GROUP, "orders", {0: 3})
     more = {**options(broker, groupId=GROUP), **start}
@@ -64,7 +64,7 @@ def test_a_stream_that_says_where_to_start_commits_nothing(
 
 
 def test_a_groups_offset_never_goes_back(broker: EmbeddedBroker, logs: list[Any]) -> None:
-    """Where it is ahead of the stream it stays until the stream is there, which is told."""
+    """If it is ahead of the stream, it stays until the stream has passed it, and a warning is logged."""
     broker.fill("orders", 1, 6)
     broker.commit(GROUP, "orders", {0: 5})
     asked = {"commitOffsets": "true", "maxOffsetsPerTrigger": "2"}
@@ -77,8 +77,8 @@ def test_a_groups_offset_never_goes_back(broker: EmbeddedBroker, logs: list[Any]
     assert (told["group"], told["committed"], told["query"]) == (GROUP, {QUEUE: 5}, {QUEUE: 0})
 
 
-def test_two_streams_of_a_group_are_told_of_each_other(broker: EmbeddedBroker, logs: list[Any]) -> None:
-    """What is stored is not what was stored; the offset is where the farther one is."""
+def test_two_streams_of_one_group_are_reported(broker: EmbeddedBroker, logs: list[Any]) -> None:
+    """The stored offset is not the one that the stream committed. It stays at the offset of the faster stream."""
     broker.fill("orders", 1, 9)
     slow = Query(Checkpoint(), grouped(broker, maxOffsetsPerTrigger="1"))
     slow.poll()
@@ -92,8 +92,7 @@ def test_two_streams_of_a_group_are_told_of_each_other(broker: EmbeddedBroker, l
     assert "commitOffsets=false" in told["action"]
 
 
-def test_a_group_that_consumers_are_connected_in_is_theirs(broker: EmbeddedBroker, logs: list[Any]) -> None:
-    """Until they leave."""
+def test_nothing_is_committed_while_consumers_are_connected(broker: EmbeddedBroker, logs: list[Any]) -> None:
     broker.fill("orders", 1, 5)
     broker.commit(GROUP, "orders", {0: 1})
     broker.connect_consumer(GROUP)
@@ -108,7 +107,7 @@ def test_a_group_that_consumers_are_connected_in_is_theirs(broker: EmbeddedBroke
 
 @pytest.fixture
 def offsets(broker: EmbeddedBroker) -> UnmovedOffsetCommitter:
-    """Of a group that has committed 3 in each of two queues of ten."""
+    """The committer of a group with the committed offset 3 in two queues of ten messages each."""
     broker.fill("orders", 2, 10)
     offsets = UnmovedOffsetCommitter(parse_options(grouped(broker)))
     offsets.commit_start_offsets({queue("orders", 0): 0, queue("orders", 1): 0})
@@ -117,24 +116,24 @@ def offsets(broker: EmbeddedBroker) -> UnmovedOffsetCommitter:
     return offsets
 
 
-def test_it_commits_what_is_done(broker: EmbeddedBroker, offsets: UnmovedOffsetCommitter) -> None:
+def test_finished_offsets_are_committed(broker: EmbeddedBroker, offsets: UnmovedOffsetCommitter) -> None:
     offsets.commit({queue("orders", 0): 5, queue("orders", 1): 3})
     assert broker.offsets(GROUP, "orders") == {0: 5, 1: 3}
 
 
 @pytest.mark.parametrize("moved", [0, 2, 6, 10])
-def test_what_somebody_has_set_stays(broker: EmbeddedBroker, offsets: UnmovedOffsetCommitter, moved: int) -> None:
-    """Back, or beyond the query; in the other queue it commits all the same."""
+def test_an_offset_set_by_others_stays(broker: EmbeddedBroker, offsets: UnmovedOffsetCommitter, moved: int) -> None:
+    """It may be before or beyond the query's offset. The other queue is committed anyway."""
     broker.commit(GROUP, "orders", {0: moved})
     for done in (4, 5):
         offsets.commit({queue("orders", 0): done, queue("orders", 1): done})
         assert broker.offsets(GROUP, "orders") == {0: moved, 1: done}
 
 
-def test_it_goes_on_once_the_driver_has_told_the_broker_again(
+def test_commits_continue_after_the_driver_has_repeated_its_commit(
     broker: EmbeddedBroker, offsets: UnmovedOffsetCommitter
 ) -> None:
-    """What it was told is as far as the query was meanwhile, or less."""
+    """The driver's commit is at the query's offset, or before it."""
     broker.commit(GROUP, "orders", {0: 1})
     offsets.commit({queue("orders", 0): 6, queue("orders", 1): 3})
     broker.commit(GROUP, "orders", {0: 5})
@@ -142,7 +141,7 @@ def test_it_goes_on_once_the_driver_has_told_the_broker_again(
     assert broker.offsets(GROUP, "orders") == {0: 8, 1: 3}
 
 
-def test_a_broker_that_has_lost_the_group_is_told(broker: EmbeddedBroker, offsets: UnmovedOffsetCommitter) -> None:
+def test_a_broker_that_lost_the_group_gets_commits(broker: EmbeddedBroker, offsets: UnmovedOffsetCommitter) -> None:
     broker.forget_group(GROUP)
     offsets.commit({queue("orders", 0): 4, queue("orders", 1): 3})
     assert broker.offsets(GROUP, "orders") == {0: 4}

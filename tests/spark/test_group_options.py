@@ -1,4 +1,4 @@
-"""Options of the source in a group's configuration: which there are, and what is said of the others."""
+"""Options of the source in a group's configuration: the available ones, and the errors for the others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def group(work: dict[str, Any], options: dict[str, Any]) -> GroupConfig:
 
 
 def given(work: dict[str, Any], **base: Any) -> Any:
-    """What becomes of options."""
+    """Return a function that applies options to a group."""
     own = SourceOptions(access=ClientAccess(ClientOptions(nameservers=("ns:1",))), **base)
     return lambda **options: with_spark_options(own, "g", group(work, options))
 
@@ -37,8 +37,8 @@ def problems(work: dict[str, Any], options: dict[str, Any]) -> list[str]:
     return [str(problem) for problem in raised.value.problems]
 
 
-def test_all_that_is_wrong_is_said_at_once() -> None:
-    """With what was meant, or where a group says it."""
+def test_all_invalid_options_are_reported_at_once() -> None:
+    """Each error suggests the intended option, or names the group's own key."""
     wrong = {"minPartition": 4, "maxPartitions": "many", "startingOffsets": "earliest", "failOnDataLoss": True}
     assert [text.partition("groups.g.spark.options: ")[2] for text in problems(PIPELINE, wrong)] == [
         "minPartition: there is no such option; did you mean minPartitions?",
@@ -48,8 +48,8 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
     ]
 
 
-def test_a_handler_has_no_rows() -> None:
-    """What is about them is for pipelines."""
+def test_options_of_rows_are_refused_for_a_handler() -> None:
+    """Only pipelines have rows."""
     assert given(HANDLER)(queueRetention="1h").queue_retention_seconds == 3600.0
     [text] = problems(HANDLER, {"columns": "body"})
     assert text.endswith("columns: not available here; use a pipeline, which has rows")
@@ -57,14 +57,14 @@ def test_a_handler_has_no_rows() -> None:
     assert text.endswith("use no pull_interval, which allows only one pull at a time")
 
 
-def test_each_option_is_taken_or_refused_with_a_place() -> None:
-    """A source's new option is one of pipelines, or gets its line here."""
+def test_each_option_of_the_source_is_checked_or_refused() -> None:
+    """A new option must be added to the options of pipelines, or to the refused ones."""
     for name in SOURCE_OPTIONS:
         assert problems(PIPELINE, {name: "\0"})
 
 
 def test_bodies_become_columns_of_a_pipeline() -> None:
-    """With the schema that the configuration has: there is no `schema()` that would say it."""
+    """The schema is in the configuration, because no `schema()` is called."""
     found = given(PIPELINE, columns=("topic", "body"))(value="json", valueSchema="id bigint")
     assert found.columns == ("topic", "body", "value", "_bad_row")
     assert found.value_format.sql == "struct<id:bigint>"

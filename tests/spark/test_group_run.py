@@ -1,4 +1,4 @@
-"""The life of a group on Spark, over parts that do as the test says: no JVM."""
+"""The life cycle of a group on Spark, over fake parts and without a JVM."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Running:
-    """A run under way."""
+    """A group that runs."""
 
     def __init__(self, parts: FakeParts, run: GroupRun, task: asyncio.Task[None]) -> None:
         self.parts = parts
@@ -47,14 +47,13 @@ class Running:
         self.task = task
 
     async def query(self, number: int = 1) -> FakeQuery:
-        """The query of that number, awaited, and the group with it."""
-        await eventually(lambda: len(self.parts.queries) >= number, f"query {number}")
+        """Wait until query `number` has started and the group runs. Return the query."""
+        await eventually(lambda: len(self.parts.queries) >= number, f"query {number} starts")
         await eventually(lambda: self.state == "running", "the group runs")
         return self.parts.queries[number - 1]
 
     @property
     def state(self) -> str:
-        """The group's."""
         return self.group.snapshot().state
 
 
@@ -82,25 +81,25 @@ async def running(trigger: str = "", shutdown_timeout: str = "30s", paused: bool
             await task
 
 
-async def test_a_stop_lets_the_batch_end_and_commits_before_it_leaves() -> None:
-    """And it leaves before Spark ends, which takes its time."""
+async def test_a_stop_drains_the_batch_and_commits_before_leaving() -> None:
+    """The driver leaves the group before it stops Spark, which takes long."""
     async with running() as one:
         query = await one.query()
         query.busy = True
         one.group.stop()
-        await eventually(query.pause_file.exists, "nothing more is taken up")
+        await eventually(query.pause_file.exists, "no further batch starts")
         assert one.state == "draining"
         assert "stop of the query" not in one.parts.log
         query.busy = False
         await one.task
         assert one.parts.log == ["join", "start of Spark", "query 1", *END]
         assert one.state == "stopped"
-        assert not query.pause_file.exists(), "the folder of the pause file is gone"
+        assert not query.pause_file.exists(), "the folder of the pause file is deleted"
         one.group.pause()
         assert one.group.snapshot().paused
 
 
-async def test_a_batch_that_does_not_end_in_time_is_given_up() -> None:
+async def test_a_batch_that_does_not_end_in_time_is_interrupted() -> None:
     async with running(shutdown_timeout="50ms") as one:
         (await one.query()).busy = True
         one.group.stop()
@@ -108,8 +107,8 @@ async def test_a_batch_that_does_not_end_in_time_is_given_up() -> None:
         assert one.parts.log[3:] == ["stop of the query, busy", *END[1:]]
 
 
-async def test_hurry_waits_for_no_batch_and_not_for_spark() -> None:
-    """What is in the checkpoint is committed all the same."""
+async def test_a_forced_stop_waits_neither_for_the_batch_nor_for_spark() -> None:
+    """The checkpoint's offsets are committed anyway."""
     async with running() as one:
         (await one.query()).busy = True
         one.group.stop()
@@ -118,7 +117,7 @@ async def test_hurry_waits_for_no_batch_and_not_for_spark() -> None:
         assert one.parts.log[3:] == ["stop of the query, busy", "last commit", "leave"]
 
 
-async def test_a_stop_while_spark_starts_waits_for_nothing() -> None:
+async def test_a_stop_while_spark_starts_does_not_wait() -> None:
     async with running() as one:
         one.parts.session_waits.clear()
         await eventually(lambda: "start of Spark" in one.parts.log, "Spark starts")
@@ -127,8 +126,8 @@ async def test_a_stop_while_spark_starts_waits_for_nothing() -> None:
         assert one.parts.log == ["join", "start of Spark", "leave"]
 
 
-async def test_a_query_that_fails_is_told_by_its_cause() -> None:
-    """Not by the pages that Spark puts around it."""
+async def test_a_failed_query_is_reported_by_its_cause() -> None:
+    """The pages of text that Spark adds are removed."""
     said = (
         "[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted\nTraceback (most recent call last):\n"
         '  File "/x.py", line 1, in read\nrmqd.errors.DataLossError: data loss in orders@broker-a:0\n\tat java.base/x'
@@ -142,7 +141,7 @@ async def test_a_query_that_fails_is_told_by_its_cause() -> None:
         assert one.parts.log[3:] == END
 
 
-async def test_a_pause_holds_the_source_back_and_a_resume_lets_it_go_on() -> None:
+async def test_a_pause_holds_the_source_until_the_resume() -> None:
     async with running(paused=True) as one:
         query = await one.query()
         assert query.pause_file.exists()
@@ -162,12 +161,12 @@ async def test_a_group_that_is_held_elsewhere_does_not_start_spark() -> None:
         assert one.state == "failed"
 
 
-async def test_a_rival_ends_the_group_after_its_batch() -> None:
+async def test_a_member_of_another_engine_stops_the_group_after_its_batch() -> None:
     async with running() as one:
         query = await one.query()
         query.busy = True
         one.parts.rival.set_exception(HELD)
-        await eventually(query.pause_file.exists, "nothing more is taken up")
+        await eventually(query.pause_file.exists, "no further batch starts")
         query.busy = False
         with pytest.raises(GroupHeldElsewhereError):
             await one.task
@@ -175,13 +174,13 @@ async def test_a_rival_ends_the_group_after_its_batch() -> None:
 
 
 def reset(to: int) -> RangeOutcome:
-    """What an executor tells of a range in which it met an operator's reset."""
+    """The outcome of a range in which an executor found an operator's reset."""
     return RangeOutcome(queue=queue("orders", 0), start=5, end=7, reset_to=to)
 
 
 @pytest.mark.parametrize("by", ["an executor", "the brokers", "a push"])
-async def test_a_group_that_is_sent_elsewhere_goes_on_with_another_query(by: str) -> None:
-    """The batch under way ends first, and its offsets are committed."""
+async def test_a_reset_group_continues_with_another_query(by: str) -> None:
+    """The batch in flight ends first, and its offsets are committed."""
     async with running() as one:
         query = await one.query()
         begun_ms = int(time.time() * 1000)
@@ -189,31 +188,31 @@ async def test_a_group_that_is_sent_elsewhere_goes_on_with_another_query(by: str
         query.busy = True
         if by == "an executor":
             query.on_batch([reset(0)])
-            assert query.pause_file.exists(), "at once: the next batch may begin before the loop comes to it"
+            assert query.pause_file.exists(), "set at once: the next batch may start before the event loop runs"
         elif by == "the brokers":
             one.parts.sent = {queue("orders", 0): 0}
         else:
             one.parts.on_reset({queue("orders", 0): 0})
-        await eventually(query.pause_file.exists, "nothing more is taken up")
+        await eventually(query.pause_file.exists, "no further batch starts")
         assert len(one.parts.queries) == 1
         query.busy = False
         second = await one.query(2)
         assert one.parts.log[3:] == ["stop of the query", "last commit", "query 2"]
-        await eventually(lambda: not second.pause_file.exists(), "it may take up what there is")
+        await eventually(lambda: not second.pause_file.exists(), "the new query may start batches")
         held = one.parts.held()[queue("orders", 0)]
-        assert held.commit_offset == 0, "operators who ask hear that it went there"
+        assert held.commit_offset == 0, "operators see the new offset"
         assert held.last_lock_timestamp > begun_ms
         assert one.group.snapshot().failure is None
 
 
-async def test_what_was_there_is_handled_and_the_run_ends() -> None:
+async def test_an_available_now_group_stops_after_its_query() -> None:
     async with running(trigger="available_now") as one:
         (await one.query()).end()
         await one.task
         assert one.state == "stopped"
 
 
-async def test_outcomes_and_progress_come_from_other_threads() -> None:
+async def test_outcomes_and_progress_from_other_threads_are_counted() -> None:
     async with running() as one:
         query = await one.query()
         outcome = RangeOutcome(queue=queue("orders", 0), start=0, end=5, lost_messages=2)

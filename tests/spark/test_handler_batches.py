@@ -40,7 +40,7 @@ async def note(batch: Batch) -> None:
 
 
 async def decline(batch: Batch) -> None:
-    """As the bodies say."""
+    """Retries or dead-letters a message if its body says so."""
     for message in batch:
         body = _note(message)
         if body == "fails":
@@ -50,14 +50,14 @@ async def decline(batch: Batch) -> None:
 
 
 async def linger(batch: Batch) -> None:
-    """Past any deadline, for a message that says so."""
+    """Exceeds every deadline for a message with the body `slow`."""
     for message in batch:
         if _note(message) == "slow":
             await asyncio.sleep(30)
 
 
 class Unwilling:
-    """Does not start."""
+    """A handler whose start fails."""
 
     async def start(self) -> None:
         """Fails."""
@@ -74,7 +74,7 @@ def _note(message: Message) -> str:
 
 
 def test_ranges_are_handled_and_counted(broker: EmbeddedBroker) -> None:
-    """Each message once; the group's offsets follow the checkpoint, and the counters are of the range alone."""
+    """Each message is handled once. The group's offsets follow the checkpoint, and counters cover only their range."""
     broker.fill("orders", 2, 30)
     query = GroupQuery(order_of(broker.nameserver, note))
     query.run_until(lambda: len(SEEN) == 60)
@@ -87,8 +87,8 @@ def test_ranges_are_handled_and_counted(broker: EmbeddedBroker) -> None:
     assert broker.offsets("shop", "orders") == {0: 30, 1: 30}
 
 
-def test_what_fails_comes_by_the_retry_topic(broker: EmbeddedBroker) -> None:
-    """Which the same query reads, from its first message; at the limit it is a dead letter."""
+def test_failed_messages_are_retried_through_the_retry_topic(broker: EmbeddedBroker) -> None:
+    """The same query reads it from its first message. At the limit of attempts, messages are dead-lettered."""
     broker.create_topic("orders", 1)
     broker.send("orders", "fails", "fine", "dies")
     query = GroupQuery(order_of(broker.nameserver, decline, max_reconsume_times=1))
@@ -100,7 +100,7 @@ def test_what_fails_comes_by_the_retry_topic(broker: EmbeddedBroker) -> None:
 
 
 def test_a_range_that_is_repeated_is_handled_again(broker: EmbeddedBroker) -> None:
-    """At least once: the driver died after the handlers were done, and before the checkpoint had it."""
+    """The driver died after the handlers had finished, but before the checkpoint was written (at least once)."""
     broker.fill("orders", 1, 5)
     checkpoint = Checkpoint()
     GroupQuery(order_of(broker.nameserver, note), checkpoint).poll()
@@ -110,10 +110,10 @@ def test_a_range_that_is_repeated_is_handled_again(broker: EmbeddedBroker) -> No
     assert first * 2 == SEEN
 
 
-def test_an_orderly_range_is_whole_and_repeated_in_place(
+def test_an_orderly_range_is_not_divided_and_retried_in_place(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long it is; nothing passes what failed, until its attempts are used up."""
+    """Its length does not matter. No message overtakes a failed one until its attempts are used up."""
     broker.create_topic("orders", 1)
     monkeypatch.setattr("rmqd.spark.handlers.group_source.MIN_TASK_MESSAGES", 20)
     broker.send("orders", "a", "fails", *["b"] * 100)
@@ -128,8 +128,8 @@ def test_an_orderly_range_is_whole_and_repeated_in_place(
     assert [(one.start, one.end) for one in query.ranges] == [(0, 102)]
 
 
-def test_a_handler_past_its_deadline_is_left(broker: EmbeddedBroker) -> None:
-    """Its message is sent back, and the others of the range go on."""
+def test_an_expired_handler_call_is_abandoned(broker: EmbeddedBroker) -> None:
+    """Its message is sent back, and the other messages of the range are handled."""
     broker.create_topic("orders", 1)
     broker.send("orders", "slow", *["quick"] * 20)
     query = GroupQuery(order_of(broker.nameserver, linger, consume_timeout="50ms"))
@@ -137,8 +137,8 @@ def test_a_handler_past_its_deadline_is_left(broker: EmbeddedBroker) -> None:
     assert query.handled() == {"acked": 20, "expired": 1}
 
 
-def test_filters_are_each_topics_own(broker: EmbeddedBroker) -> None:
-    """What is passed over counts as consumed."""
+def test_each_topic_has_its_own_filter(broker: EmbeddedBroker) -> None:
+    """Messages that do not match count as consumed."""
     for topic in ("orders", "bills"):
         broker.create_topic(topic, 1)
         for tag in ("paid", "open"):
@@ -151,7 +151,7 @@ def test_filters_are_each_topics_own(broker: EmbeddedBroker) -> None:
 
 
 def test_an_operators_reset_ends_the_range(broker: EmbeddedBroker) -> None:
-    """It is no loss, and told to the driver; other queues end as planned."""
+    """It is not a loss, and is reported to the driver. Other queues are handled as planned."""
     broker.fill("orders", 2, 20)
     broker.commit("shop", "orders", {0: 10, 1: 10})
     order = order_of(broker.nameserver, note, on_offset_illegal="stop", spark={"max_offsets_per_trigger": 100})
@@ -176,10 +176,10 @@ def test_an_operators_reset_ends_the_range(broker: EmbeddedBroker) -> None:
         ("stop", ["first"], {"acked": 1, "corrupt": 1}),
     ],
 )
-def test_a_corrupt_message_is_set_aside(
+def test_a_corrupt_message_is_handled_as_configured(
     broker: EmbeddedBroker, policy: str, seen: list[str], handled: dict[str, int]
 ) -> None:
-    """As on_corrupt_message says: the range ends before it, with why, or goes on without it."""
+    """The range ends before it, with the reason, or continues after it, depending on on_corrupt_message."""
     broker.create_topic("orders", 1)
     broker.send("orders", "first")
     broker.send("orders", "not compressed", sys_flag=COMPRESSED)
@@ -196,8 +196,8 @@ def test_a_corrupt_message_is_set_aside(
     assert outcome.topic_counters[0].dead_letters["corrupt"] == (1 if policy == "dead_letter" else 0)
 
 
-def test_the_source_is_sent_as_it_is(broker: EmbeddedBroker) -> None:
-    """Spark pickles its class; what it is told is in no option, which Spark would show."""
+def test_the_source_is_pickled_without_options(broker: EmbeddedBroker) -> None:
+    """Spark pickles the source's class. Its settings are not passed as options, because Spark would show them."""
     broker.fill("orders", 1, 3)
     bound = handler_source(order_of(broker.nameserver, note), {queue("orders", 0): 2}, "", 2)
     source = pickle.loads(cloudpickle.dumps(bound))({})  # type: ignore[no-untyped-call]
@@ -205,8 +205,8 @@ def test_the_source_is_sent_as_it_is(broker: EmbeddedBroker) -> None:
     assert source.streamReader(StructType()).initialOffset()["q"]["orders"] == {"broker-a": {"0": 2}}
 
 
-def test_a_handler_that_does_not_start_is_told(broker: EmbeddedBroker) -> None:
-    """With what it said. Its event loop is closed, after the connections."""
+def test_a_handler_that_does_not_start_is_reported(broker: EmbeddedBroker) -> None:
+    """Its own error is raised, and the thread of its event loop ends."""
     before = threading.enumerate()
     with pytest.raises(OSError, match="the database is away"):
         GroupQuery(order_of(broker.nameserver, Unwilling))

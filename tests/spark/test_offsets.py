@@ -1,4 +1,4 @@
-"""A query's place: its text, what lies between two of them, how a batch's limit is divided, and ranges made tasks."""
+"""A query's offsets: their text, the ranges between them, the division of a batch's limit, and the tasks of ranges."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def q(queue_id: int, topic: str = "orders", broker: str = "broker-a") -> Message
     return MessageQueue(topic, broker, queue_id)
 
 
-def test_equal_offsets_are_equal_text_in_whatever_order_they_were_found() -> None:
-    """Spark takes another order of keys for new data, and runs empty batches without end."""
+def test_equal_offsets_have_equal_text_in_any_order() -> None:
+    """Spark takes a different order of keys for new data, and would run empty batches endlessly."""
     queues = [q(10), q(2), q(1, broker="broker-b"), q(0, topic="a")]
     texts = {
         json.dumps(SourceOffsets(dict.fromkeys(order, 7), dict.fromkeys(order, 3)).to_json())
@@ -35,7 +35,7 @@ def test_equal_offsets_are_equal_text_in_whatever_order_they_were_found() -> Non
     assert json.dumps(json.loads(*texts), sort_keys=True) in texts
 
 
-def test_the_text_says_where_each_queue_is() -> None:
+def test_the_text_names_the_offset_of_each_queue() -> None:
     """As documented: people read it in the checkpoint and in a query's progress."""
     offsets = SourceOffsets({q(0): 120, q(1): 98}, {q(1): 90})
     assert offsets.to_json() == {
@@ -46,15 +46,15 @@ def test_the_text_says_where_each_queue_is() -> None:
     assert SourceOffsets.from_json(offsets.to_json()) == offsets
 
 
-def test_what_lies_between_is_by_queue_and_in_order_and_never_backwards() -> None:
-    """A queue that is new starts where the later offset says; one that went back, or is gone, has nothing."""
+def test_ranges_between_offsets_are_sorted_and_never_go_backwards() -> None:
+    """A new queue starts where the later offset says. A queue that went back, or was deleted, has no range."""
     begin = SourceOffsets({q(0): 5, q(1): 7, q(3): 9})
     end = SourceOffsets({q(2): 4, q(1): 7, q(0): 8, q(4): 3, q(3): 2}, {q(2): 1})
     assert list(begin.ranges(end).items()) == [(q(0), (5, 8)), (q(2), (1, 4))]
 
 
-def test_a_first_batch_starts_where_it_says_itself() -> None:
-    """Repeated after a crash it comes with another `start`: where "latest" is by then."""
+def test_a_first_batch_starts_at_its_own_start_offsets() -> None:
+    """If it is repeated after a crash, Spark passes another `start`, because "latest" has moved."""
     assert SourceOffsets({q(0): 150}).ranges(SourceOffsets({q(0): 120}, {q(0): 100})) == {q(0): (100, 120)}
 
 
@@ -63,7 +63,7 @@ def test_offsets_in_json_may_have_an_apostrophe() -> None:
     assert parse_reported_offsets(json.dumps(offsets.to_json())) == offsets
 
 
-def test_other_offsets_are_refused() -> None:
+def test_offsets_of_another_format_are_refused() -> None:
     """A checkpoint of another source, or of a later rmqd."""
     for value in [{}, {"v": 2, "q": {}}, {"v": 1, "q": {"orders": 5}}, {"v": 1, "q": {"orders": {"b": {"0": "5"}}}}]:
         with pytest.raises(RmqdError):
@@ -71,8 +71,8 @@ def test_other_offsets_are_refused() -> None:
 
 
 @pytest.mark.parametrize("written", [lambda tree: tree, json.dumps, str])
-def test_the_lag_of_a_query_is_by_queue_and_in_all(written: Callable[[dict[str, Any]], object]) -> None:
-    """Whether Spark hands offsets over as a dictionary, as JSON, or as Python writes them; other sources have none."""
+def test_the_lag_of_a_query_by_queue_and_in_total(written: Callable[[dict[str, Any]], object]) -> None:
+    """Spark passes offsets as a dictionary, as JSON or as a Python literal. Other sources have no lag."""
     first, second = (MessageQueue("orders", "broker-a", number) for number in (0, 1))
     end, latest = SourceOffsets({first: 7, second: 5}), SourceOffsets({first: 10, second: 5})
     sources = [
@@ -93,7 +93,7 @@ BACKLOGS = st.dictionaries(st.sampled_from(QUEUES), st.integers(0, 10**12))
 
 @given(BACKLOGS, st.integers(1, 10**6))
 def test_the_limit_is_used_up_and_kept(backlog: dict[MessageQueue, int], most: int) -> None:
-    """All of it, no more than waits anywhere, and one of each queue at least, even where those are more than it."""
+    """A batch uses the whole limit, or all messages. Each queue contributes at least one, even above the limit."""
     taken = share_messages(backlog, most)
     waiting = {queue: count for queue, count in backlog.items() if count}
     assert taken.keys() == waiting.keys()
@@ -101,15 +101,15 @@ def test_the_limit_is_used_up_and_kept(backlog: dict[MessageQueue, int], most: i
     assert sum(taken.values()) == min(sum(waiting.values()), max(most, len(waiting)))
 
 
-def test_it_is_divided_in_proportion() -> None:
-    """So that all queues come to their ends together."""
+def test_the_limit_is_divided_in_proportion_to_the_backlog() -> None:
+    """So all queues reach their ends at the same time."""
     assert share_messages({QUEUES[0]: 700, QUEUES[1]: 200, QUEUES[2]: 100}, 100) == {
         QUEUES[0]: 70, QUEUES[1]: 20, QUEUES[2]: 10,
     }  # fmt: skip
 
 
-def test_bytes_are_divided_by_what_waits_in_bytes() -> None:
-    """A queue of large messages gives fewer of them."""
+def test_a_limit_in_bytes_takes_an_equal_share_of_each_queue() -> None:
+    """Each queue contributes at least one message."""
     taken = share_messages_by_bytes(
         {QUEUES[0]: 1000, QUEUES[1]: 1000, QUEUES[2]: 0}, {QUEUES[0]: 100.0, QUEUES[1]: 900.0}, 100_000
     )
@@ -132,14 +132,14 @@ def tasks(counts: list[int], most: int | None, most_records: int | None = None) 
     return [[one.queue.queue_id for one in task] for task in group_into_tasks(ranges(*counts), most, most_records)]
 
 
-def test_each_has_a_task_of_its_own_while_that_makes_no_more_than_may_be() -> None:
-    """And where nothing limits them."""
+def test_each_range_has_its_own_task_up_to_the_limit() -> None:
+    """The limit may be missing."""
     assert tasks([1, 1, 1], None) == tasks([1, 1, 1], 3) == [[0], [1], [2]]
     assert tasks([], 4) == []
 
 
-def test_tasks_get_about_as_many_messages() -> None:
-    """A long queue is alone, and the short ones are together, in their order."""
+def test_tasks_have_about_the_same_number_of_messages() -> None:
+    """A long queue has a task alone, and the short ones share a task, in their order."""
     assert tasks([10, 900, 10, 10, 10], 2) == [[1], [0, 2, 3, 4]]
     shared = group_into_tasks(ranges(*range(1, 1001)), 8, None)
     sums = [sum(map(len, task)) for task in shared]
@@ -148,7 +148,7 @@ def test_tasks_get_about_as_many_messages() -> None:
     assert all([one.queue.queue_id for one in task] == sorted(one.queue.queue_id for one in task) for task in shared)
 
 
-def test_no_shared_task_has_more_messages_than_one_may_have() -> None:
-    """Rather there are more tasks; a range that has more by itself is not cut here."""
+def test_a_shared_task_does_not_exceed_the_limit_of_messages() -> None:
+    """More tasks are made instead. A range that alone exceeds the limit is not divided here."""
     assert tasks([5, 5, 5, 5, 5], 2, 10) == [[0, 2], [1, 3], [4]]
     assert tasks([50, 5, 5], 2, 10) == [[0], [1, 2]]

@@ -1,4 +1,4 @@
-"""The source's options: what they become, and what is said of wrong ones."""
+"""The source's options: their values, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def problems(**options: str) -> list[str]:
     return [str(problem) for problem in raised.value.problems]
 
 
-def test_names_are_those_that_spark_makes_of_them() -> None:
+def test_option_names_are_accepted_in_lower_case() -> None:
     options = parse_options(
         {"nameserver": "ns1:9876, ns2:9876", "subscribe": "b, a,b", "maxoffsetspertrigger": "500",
          "fetchoffset.intervalms": "50", "failondataloss": "FALSE", "tags": "paid || refunded", "columns": "body,Topic",
@@ -37,14 +37,14 @@ def test_names_are_those_that_spark_makes_of_them() -> None:
     assert not options.checks_crc
 
 
-def test_without_a_group_nothing_is_committed_and_no_group_is_made() -> None:
+def test_without_a_group_nothing_is_committed_and_no_group_is_created() -> None:
     """Pulls name a group that every broker has."""
     options = parse_options(NEEDED)
     assert (options.group, options.commit_offsets, options.start_bound) == ("", False, None)
     assert options.pull.group == TOOLS_GROUP
 
 
-def test_with_a_group_it_starts_where_that_is_and_commits() -> None:
+def test_with_a_group_the_source_starts_at_its_offset_and_commits() -> None:
     options = parse_options({**NEEDED, "groupId": "reports"})
     assert (options.commit_offsets, options.start_bound, options.pull.group) == (
         True,
@@ -61,8 +61,8 @@ def test_offsets_are_named_by_queue() -> None:
     assert options.start_bound == OffsetBound("offsets", by_queue=by_queue)
 
 
-def test_times_are_read_as_people_write_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is relative counts from now."""
+def test_times_are_milliseconds_or_text_or_relative(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relative times count from now."""
     cases: list[tuple[str, int]] = [
         ("1772359200000", 1772359200000),
         ("2026-03-01T11:00:00+01:00", 1772359200000),
@@ -74,14 +74,14 @@ def test_times_are_read_as_people_write_them(monkeypatch: pytest.MonkeyPatch) ->
         assert options.start_bound == options.end_bound == OffsetBound("timestamp", timestamp_ms=timestamp_ms)
 
 
-def test_everything_that_is_wrong_is_said_at_once() -> None:
-    """A notebook's user corrects it in one go."""
+def test_all_invalid_options_are_reported_at_once() -> None:
+    """The user of a notebook can correct them in one go."""
     said = problems(minPartitions="0", failOnDataLoss="yes", subscrib="x", sql="a > 1", tags="b", nameserver="nohost")
     names = [line.partition(":")[0] for line in said]
     assert sorted(names) == ["failOnDataLoss", "minPartitions", "nameserver", "sql", "subscrib"]
 
 
-def test_each_is_told_with_what_is_accepted() -> None:
+def test_each_error_names_the_problem_or_the_expected_value() -> None:
     cases: list[tuple[dict[str, str], str]] = [
         ({"assign": '{"orders": {"broker-a": [0]}}'}, "exactly one of subscribe, subscribePattern, assign"),
         ({"startingOffsets": "committed"}, "needs groupId"),
@@ -120,14 +120,14 @@ def test_each_is_told_with_what_is_accepted() -> None:
         assert any(said in line for line in problems(**options)), problems(**options)
 
 
-def test_no_name_server_and_no_topic() -> None:
+def test_a_name_server_and_a_topic_are_required() -> None:
     with pytest.raises(ConfigError) as raised:
         parse_options({})
     assert [str(problem).partition(":")[0] for problem in raised.value.problems] == ["nameserver", "subscribe"]
 
 
-def test_retries_pass_no_filter() -> None:
-    """They passed it when they came first. Those of other groups are a topic like any other."""
+def test_retries_are_not_filtered() -> None:
+    """They matched the filter at their first delivery. Retry topics of other groups are treated like any topic."""
     paid, numbers = tag_subscription("", "paid", 0), sql_subscription("", "n > 5", 0)
     options = parse_options({**NEEDED, "groupId": "reports", "includeRetryTopic": "true", "tags": "paid"})
     assert options.retry_topic == "%RETRY%reports"
@@ -137,8 +137,8 @@ def test_retries_pass_no_filter() -> None:
     assert (other.filter_of("orders"), other.filter_of("bills")) == (numbers, paid)
 
 
-def test_the_columns_are_those_of_kafkas_source() -> None:
-    """The others are there by name, or all of them by `*`; a time that nothing is as young as is an error, too."""
+def test_the_default_columns_are_those_of_kafkas_source() -> None:
+    """Other columns are read by name, or all of them by `*`. A time after the last message is an error, as in Kafka."""
     seven = ("keys", "body", "topic", "queue_id", "queue_offset", "store_timestamp", "tags")
     assert parse_options(NEEDED).columns == seven
     assert parse_options({**NEEDED, "includeProperties": "true"}).columns == (*seven, "properties")
@@ -147,7 +147,7 @@ def test_the_columns_are_those_of_kafkas_source() -> None:
     assert not parse_options({**NEEDED, "startingOffsetsByTimestampStrategy": "latest"}).must_find_timestamp
 
 
-def test_errors_in_rows_have_a_column() -> None:
+def test_permissive_mode_adds_a_column_for_errors() -> None:
     assert parse_options({**NEEDED, "mode": "permissive"}).columns[-1] == "decode_error"
     assert "decode_error" not in parse_options({**NEEDED, "mode": "failfast"}).columns
     assert parse_options({**NEEDED, "mode": "permissive", "columns": "body"}).columns == ("body",)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Counts:
-    """What a query told of its batches."""
+    """Counts of the batches that a query reported."""
 
     def __init__(self, spark: SparkSession, order: GroupSpec) -> None:
         self._streams = spark.streams
@@ -56,13 +56,13 @@ class Counts:
 
 
 def run(spark: SparkSession, order: GroupSpec, folder: Path) -> None:
-    """Read what there is, to the end."""
+    """Run the group's query until it has read everything."""
     assert start(spark, order, folder).awaitTermination(SECONDS)
 
 
 def archived(folder: Path) -> list[dict[str, Any]]:
-    """The rows in a folder, as a reader has them that knows nothing of Spark."""
-    import pyarrow.dataset  # type: ignore[import-untyped]  # brings pandas, for which no collecting waits
+    """Read the archived rows without Spark."""
+    import pyarrow.dataset  # type: ignore[import-untyped]  # imports pandas, which would slow down the collection
 
     table = pyarrow.dataset.dataset(folder / "archive", format="parquet", partitioning="hive").to_table()
     rows: list[dict[str, Any]] = table.to_pylist()
@@ -75,9 +75,9 @@ def archived(folder: Path) -> list[dict[str, Any]]:
 def test_topics_are_archived_once_by_date_and_topic(
     spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    """Each by its own filter; a second run goes on, and the group on the broker follows.
+    """Each topic has its own filter. A second run continues, and the group's offsets on the broker follow.
 
-    What retention takes between the two is counted, and no row tells of it.
+    Messages that expire between the runs are counted as lost, and have no rows.
     """
     broker.fill("orders", 2, 5)
     broker.create_topic("refunds", 1)
@@ -97,7 +97,7 @@ def test_topics_are_archived_once_by_date_and_topic(
             "topic=orders",
             "topic=refunds",
         ]
-        wait_until(lambda: counts.received == {"orders": 10, "refunds": 1}, "the batch's counts")
+        wait_until(lambda: counts.received == {"orders": 10, "refunds": 1}, "the batch is counted")
         assert {topic: handled["acked"] for topic, handled in counts.handled.items()} == counts.received
         assert sorted(counts.ranges) == [
             (str(queue("orders", 0)), 0, 5),
@@ -111,5 +111,5 @@ def test_topics_are_archived_once_by_date_and_topic(
         broker.send("orders", "more", queue_id=1)
         run(spark, order, tmp_path)
         assert sorted(row["body"] for row in archived(tmp_path)) == sorted([*bodies, "first", "more"])
-        wait_until(lambda: counts.received["orders"] == 11, "the second run's counts")
+        wait_until(lambda: counts.received["orders"] == 11, "the second run is counted")
         assert counts.lost == 2

@@ -1,4 +1,4 @@
-"""The sink `postgresql`, over a real PostgreSQL: each batch once, whoever writes it and however often."""
+"""The sink `postgresql` over a real PostgreSQL: each batch is stored once, however often it is written."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ QUERY = "5f3c9f0e-0000-4000-8000-000000000001"
 
 
 class Database:
-    """One test's."""
+    """The database of one test."""
 
     def __init__(self, server: PostgresqlServer, url: str) -> None:
         self._server = server
@@ -67,8 +67,8 @@ def batch(number: int, plan: bytes = b"", query: str = QUERY) -> MicroBatch:
     return MicroBatch(query, number, plan or b"plan %d" % number)
 
 
-def test_rows_replace_those_of_their_key(spark: SparkSession, prices_database: Database) -> None:
-    """In a batch the last one by `order_by` counts, and one that is there and later stays; null is before all."""
+def test_rows_replace_older_rows_of_the_same_key(spark: SparkSession, prices_database: Database) -> None:
+    """The last row by `order_by` wins, within a batch and against the stored row."""
     prices_database.run(TABLE)
     first = rows(spark, (1, 10, 5), (2, 20, 5), (1, 11, 6), (1, 9, 4))
     sink = prices_database.sink(first.schema, keys=["id"], order_by=["place"])
@@ -80,8 +80,8 @@ def test_rows_replace_those_of_their_key(spark: SparkSession, prices_database: D
     assert prices_database.run("SELECT * FROM prices ORDER BY id") == [(1, 11, 6), (2, None, 7), (3, 30, 1)]
 
 
-def test_a_batch_that_is_repeated_is_left_out(spark: SparkSession, prices_database: Database) -> None:
-    """By the same driver, and by one that goes on after it; a batch that is planned anew is told."""
+def test_a_repeated_batch_is_skipped(spark: SparkSession, prices_database: Database) -> None:
+    """The same driver or the next one may repeat it. An older number or another plan is an error."""
     prices_database.run(UNKEYED)
     frame = rows(spark, (1, 10, 5), (2, 20, 6))
     for _ in range(2):
@@ -132,8 +132,8 @@ def columns(**kinds: str | DataType) -> StructType:
 
 @pytest.mark.process
 @pytest.mark.parametrize("is_deletion", [False, True])
-def test_of_rows_that_are_equal_in_order_the_last_one_counts(prices_database: Database, is_deletion: bool) -> None:
-    """Of 300 keys, each with four versions in its queue and one place in the order."""
+def test_the_last_row_wins_if_order_by_is_equal(prices_database: Database, is_deletion: bool) -> None:
+    """300 keys, each with four versions that have the same `order_by` value."""
     prices_database.run(TABLE)
     gone: dict[str, Any] = {"gone": False} if is_deletion else {}
     schema = columns(id="long", amount="integer", place="long", **dict.fromkeys(gone, "boolean"))
@@ -159,7 +159,7 @@ EXACT: list[tuple[str, str | DataType]] = [
 
 @pytest.mark.process
 def test_a_table_that_rounds_the_order_is_refused(prices_database: Database) -> None:
-    """When the group starts, with the column that is needed."""
+    """The group fails at its start, and the error names the column."""
     prices_database.run("CREATE TABLE prices (id bigint PRIMARY KEY, place bigint)")
     for there, kind in (*COARSER, *EXACT):
         prices_database.run(f"ALTER TABLE prices DROP place, ADD place {there}")
@@ -170,7 +170,7 @@ def test_a_table_that_rounds_the_order_is_refused(prices_database: Database) -> 
 
 @pytest.mark.process
 def test_times_are_written_in_utc(prices_database: Database) -> None:
-    """The calendar's last second is beyond it in Shanghai, the session's time zone."""
+    """The calendar's last second is after the year 9999 in Shanghai, the session's time zone."""
     prices_database.run("CREATE TABLE prices (at timestamptz, lines jsonb)")
     kind = pa.timestamp("us", "Asia/Shanghai")
     last = pa.array([253402300799 * 1_000_000], pa.int64()).cast(kind)
@@ -183,13 +183,13 @@ def test_times_are_written_in_utc(prices_database: Database) -> None:
 
 
 @pytest.mark.process
-def test_a_refused_row_is_named_or_left_out(prices_database: Database) -> None:
-    """In a task, or by the transaction, as here."""
+def test_a_refused_row_is_named_or_skipped(prices_database: Database) -> None:
+    """Here the task refuses the row, not the transaction."""
     see_refused(prices_database, {"id": None}, r'null value in column "id", which is one of keys; expected a value')
 
 
 def see_refused(prices_database: Database, changed: dict[str, Any], reason: str) -> None:
-    """See that one row of 250 is named by topic, queue and offset, and that it is kept with its reason if left out."""
+    """Check that one row of 250 is named by topic, queue and offset, and is stored with the reason if it is skipped."""
     prices_database.run("CREATE TABLE shops (id int PRIMARY KEY)")
     prices_database.run("INSERT INTO shops VALUES (1)")
     prices_database.run(
@@ -220,7 +220,7 @@ def prices(frame: DataFrame, spark: SparkSession) -> DataFrame:
 def test_a_group_writes_its_batches_once(
     spark: SparkSession, broker: EmbeddedBroker, prices_database: Database, tmp_path: Path
 ) -> None:
-    """From YAML: a batch whose commit is lost comes again, and stands there once; then the group goes on."""
+    """A batch whose commit is lost is repeated, and stored once. Then the group continues."""
     prices_database.run("CREATE TABLE prices (topic text, price int, place bigint)")
     for topic in ("orders", "refunds"):
         broker.create_topic(topic, 1)

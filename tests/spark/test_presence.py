@@ -1,4 +1,4 @@
-"""A driver on Spark and members of the local engine over an embedded broker: one engine at a time has a group."""
+"""A driver on Spark and members of the local engine over an embedded broker: one engine at a time runs a group."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GROUP = "reports"
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The waits in proportion, ten times as fast."""
+    """Shorten all waits to a tenth."""
     for name in ("STARTING_SENIOR_WAIT_SECONDS", "JUNIOR_WAIT_SECONDS", "SENIOR_WAIT_SECONDS"):
         monkeypatch.setattr(ownership, name, getattr(ownership, name) / 10)
     monkeypatch.setattr(module, "CONFLICT_POLL_SECONDS", module.CONFLICT_POLL_SECONDS / 10)
@@ -51,7 +51,7 @@ def order_of(broker: EmbeddedBroker, *, where: str = "last_offset", **client: ob
 
 @contextlib.asynccontextmanager
 async def driver(broker: EmbeddedBroker) -> AsyncIterator[DriverMembership]:
-    """A presence that has joined, and leaves at the end."""
+    """The membership of a driver that has joined, and leaves at the end."""
     membership = DriverMembership(
         order_of(broker), held=lambda: {queue("orders", 1): ProcessQueueInfo(commit_offset=7)}
     )
@@ -64,7 +64,7 @@ async def driver(broker: EmbeddedBroker) -> AsyncIterator[DriverMembership]:
 
 @contextlib.asynccontextmanager
 async def local(broker: EmbeddedBroker, seen: Seen) -> AsyncIterator[Member]:
-    """A member of the local engine; that the group is held elsewhere is how it may have ended."""
+    """A member of the local engine, which may end with GroupHeldElsewhereError."""
     try:
         async with member(
             broker.nameserver, seen, group=GROUP, subscriptions=["orders"], consume_from_where="first_offset"
@@ -77,7 +77,7 @@ async def local(broker: EmbeddedBroker, seen: Seen) -> AsyncIterator[Member]:
 
 @contextlib.asynccontextmanager
 async def operator(broker: EmbeddedBroker) -> AsyncIterator[tuple[ClientInstance, str]]:
-    """A client that only asks, and the broker's address."""
+    """A client for queries only, and the broker's address."""
     client = ClientInstance(ClientOptions(nameservers=(broker.nameserver,)))
     try:
         await client.routes.lookup("orders")
@@ -87,13 +87,13 @@ async def operator(broker: EmbeddedBroker) -> AsyncIterator[tuple[ClientInstance
 
 
 async def members(broker: EmbeddedBroker) -> list[str]:
-    """Who the broker says is in the group."""
+    """The client ids in the group, as the broker reports them."""
     async with operator(broker) as (client, address):
         return await get_consumer_list(client.remoting, address, GROUP)
 
 
 async def has_everything(one: Member) -> None:
-    await eventually(lambda: len(one.owned()) == 4, "it has all queues")
+    await eventually(lambda: len(one.owned()) == 4, "the member has all queues")
 
 
 async def test_a_driver_is_in_the_group_until_it_leaves(broker: EmbeddedBroker) -> None:
@@ -103,8 +103,8 @@ async def test_a_driver_is_in_the_group_until_it_leaves(broker: EmbeddedBroker) 
     assert await members(broker) == []
 
 
-async def test_a_driver_does_not_start_where_a_local_member_consumes(broker: EmbeddedBroker) -> None:
-    """And the member notices nothing."""
+async def test_a_driver_does_not_start_while_a_local_member_consumes(broker: EmbeddedBroker) -> None:
+    """The member is not affected."""
     async with local(broker, Seen()) as one:
         await has_everything(one)
         before = one.consumer.snapshot().rebalances
@@ -118,8 +118,8 @@ async def test_a_driver_does_not_start_where_a_local_member_consumes(broker: Emb
         ]
 
 
-async def test_a_local_member_does_not_start_where_a_driver_has_the_group(broker: EmbeddedBroker) -> None:
-    """It pulls nothing, says why, and leaves; and the driver stays."""
+async def test_a_local_member_does_not_start_while_a_driver_has_the_group(broker: EmbeddedBroker) -> None:
+    """It pulls nothing, reports the reason, and leaves. The driver stays."""
     seen = Seen()
     async with driver(broker) as membership:
         watching = asyncio.create_task(membership.watch_members())
@@ -139,7 +139,7 @@ async def test_a_local_member_does_not_start_where_a_driver_has_the_group(broker
         watching.cancel()
 
 
-async def test_of_two_drivers_that_start_at_once_one_has_the_group(broker: EmbeddedBroker) -> None:
+async def test_only_one_of_two_starting_drivers_gets_the_group(broker: EmbeddedBroker) -> None:
     both = [DriverMembership(order_of(broker)) for _ in range(2)]
     results = await asyncio.gather(*(one.join() for one in both), return_exceptions=True)
     refused = [error for error in results if error is not None]
@@ -150,7 +150,7 @@ async def test_of_two_drivers_that_start_at_once_one_has_the_group(broker: Embed
     await winner.leave()
 
 
-async def test_an_operator_who_asks_it_hears_that_it_is_spark(broker: EmbeddedBroker) -> None:
+async def test_the_running_info_of_a_driver_names_spark(broker: EmbeddedBroker) -> None:
     async with driver(broker) as membership, operator(broker) as (client, address):
         info = await consumer_running_info(client.remoting, address, GROUP, membership.client_id)
         assert info.user_consumer_info["engine"] == "spark"
@@ -163,10 +163,10 @@ async def test_an_operator_who_asks_it_hears_that_it_is_spark(broker: EmbeddedBr
     ("where", "starts"),
     [("last_offset", {0: 2, 1: 2, 2: 2, 3: 2}), ("timestamp", {0: 0, 1: 0, 2: 0, 3: 0}), ("first_offset", {})],
 )
-async def test_a_new_group_is_founded_as_by_the_local_engine(
+async def test_a_new_group_gets_the_same_start_offsets_as_on_the_local_engine(
     broker: EmbeddedBroker, where: str, starts: Mapping[int, int]
 ) -> None:
-    """In all queues, before the query asks where the group is; by first_offset it begins where later queues do."""
+    """With first_offset none are stored, because queues without an offset start at their first message."""
     await next_millisecond()
     membership = DriverMembership(order_of(broker, where=where))
     await membership.join()

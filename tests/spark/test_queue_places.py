@@ -20,7 +20,7 @@ from rmqd.spark.engine.spark_parts import QueuePoller  # noqa: E402
 
 
 class SeenPlaces:
-    """What the figures of a driver would be told, by topic: the number of queues, or the failure."""
+    """A DriverMetrics that records the number of queues, or the failure, by topic."""
 
     def __init__(self) -> None:
         self.by_topic: dict[str, int | str] = {}
@@ -32,7 +32,7 @@ class SeenPlaces:
         self.by_topic[topic] = reason
 
 
-async def test_without_a_name_server_the_known_brokers_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_known_brokers_are_polled_without_a_name_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark_parts, "ROUTE_POLL_SECONDS", 0.0)  # each poll refreshes the routes
     async with embedded_rocketmq(EmbeddedOptions(topics={"orders": 2})) as rocketmq:
         spec = SimpleNamespace(

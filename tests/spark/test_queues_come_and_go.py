@@ -1,4 +1,4 @@
-"""Queues, topics and retries that come and go while a stream reads them; over an embedded broker, as Spark calls."""
+"""Queues and topics that are created or deleted while a stream reads them, over an embedded broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.spark.stream_options import grouped, numbers, options  # noqa: E402
 
 
 def test_a_new_queue_is_read_from_its_first_message(broker: EmbeddedBroker) -> None:
-    """Also where the query began at the end; a batch that died starts there again."""
+    """The query may have started at the latest offset. A killed batch starts there again."""
     broker.fill("orders", 1, 3)
     checkpoint, more = Checkpoint(), options(broker, startingOffsets="latest")
     query = Query(checkpoint, more)
@@ -31,8 +31,8 @@ def test_a_new_queue_is_read_from_its_first_message(broker: EmbeddedBroker) -> N
     assert Query(checkpoint, more).run_until_idle() == [["1:0", "1:1"]]
 
 
-def test_a_topic_that_is_gone_for_long_is_dropped(broker: EmbeddedBroker) -> None:
-    """With the next batch, and also if the query was stopped meanwhile; what is read from it later is new."""
+def test_a_deleted_topic_is_dropped_after_queue_retention(broker: EmbeddedBroker) -> None:
+    """The next batch drops it, even if the query was stopped in between. A recreated topic counts as new."""
     broker.fill("orders", 1, 2)
     broker.fill("bills", 1, 2)
     checkpoint, both = Checkpoint(), {**options(broker), "subscribe": "orders,bills"}
@@ -59,8 +59,8 @@ def test_a_topic_that_is_gone_for_long_is_dropped(broker: EmbeddedBroker) -> Non
     assert Query(checkpoint, both).run_until_idle() == [["0:0"]]
 
 
-def test_a_new_queue_starts_where_its_group_is(broker: EmbeddedBroker) -> None:
-    """The group may have consumed it by other means."""
+def test_a_new_queue_starts_at_the_groups_offset(broker: EmbeddedBroker) -> None:
+    """Another consumer of the group may have consumed the queue."""
     broker.fill("orders", 1, 1)
     checkpoint = Checkpoint()
     Query(checkpoint, grouped(broker)).run_until_idle()

@@ -1,4 +1,4 @@
-"""What a plan makes of the answers of brokers: nobody is asked, and no time passes."""
+"""How a range plan handles scripted responses, without a network and without waiting."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ACCESS = ClientAccess(ClientOptions(nameservers=("ns:1",)))
 
 
 def requests(plan: RangePlan) -> dict[int, tuple[int, int]]:
-    """The offset and the number of messages of each pull that leaves now, by its opaque."""
+    """The offset and the maximum number of messages of each new pull, by opaque."""
     while plan.add_span():
         pass
     frames = FrameDecoder().feed(b"".join(frame for _, frame in plan.new_requests()))
@@ -42,12 +42,12 @@ def requests(plan: RangePlan) -> dict[int, tuple[int, int]]:
 
 
 def asked(plan: RangePlan) -> list[tuple[int, int]]:
-    """The same, in their order."""
+    """The values of `requests`, in the order of the pulls."""
     return list(requests(plan).values())
 
 
 class Driver:
-    """Does what a plan wants, at once, by a case's script."""
+    """Runs a plan against a case's scripted replicas, without waiting."""
 
     def __init__(self, case: Case, *, loss_fails: bool) -> None:
         self.plan = RangePlan(queue_range(case, ADDRESSES, ACCESS, loss_fails=loss_fails))
@@ -57,7 +57,7 @@ class Driver:
         self._replies: dict[int | None, Reply] = {}
 
     def run(self) -> None:
-        """Until the range is dealt with."""
+        """Run until the range is settled."""
         for _ in itertools.takewhile(lambda _: self.plan.is_unfinished, range(1000)):
             try:
                 self._step()
@@ -83,8 +83,8 @@ class Driver:
                 self.found += range(dealt.start, dealt.end)
 
 
-def test_what_a_range_comes_to() -> None:
-    """By the table that both pullers keep to."""
+def test_each_range_case_has_the_expected_outcome() -> None:
+    """Both pullers are tested with the same cases."""
     for case, loss_fails in RUNS:
         driver, outcome = Driver(case, loss_fails=loss_fails), wanted(case, loss_fails=loss_fails)
         with capture_logs() as logs:
@@ -118,21 +118,21 @@ def plan_of(
 
 
 def answer(code: ResponseCode, following: int, remark: str = "") -> RemotingCommand:
-    """A broker's, which goes on at `following`."""
+    """A broker's response with the next begin offset `following`."""
     return RemotingCommand(
         int(code), 0, 1, PullMessageResponseHeader(following, 0, 100).ext_fields(), b"", remark=remark
     )
 
 
-def test_pulls_are_under_way_at_offsets_that_are_known_beforehand() -> None:
-    """As many as may be; the last as short as what is left."""
+def test_several_pulls_at_fixed_offsets_are_in_flight() -> None:
+    """The number of pulls is limited. The last pull ends with the range."""
     plan = plan_of(10)
     assert asked(plan) == [(0, 4), (4, 4), (8, 2)]
     assert (asked(plan), plan.max_awaited_messages, plan.reaches_to) == ([], 10, 10)
 
 
-def test_half_of_the_pulls_are_answered() -> None:
-    """No more than half of those that may be are left then, and one at least."""
+def test_new_pulls_are_sent_once_half_of_them_are_answered() -> None:
+    """The unanswered pulls are at most half of the maximum number, and at least one."""
     cases: list[tuple[int, int]] = [(2, 1), (3, 2), (16, 8)]
     for in_flight, answers in cases:
         plan = plan_of(400, in_flight=in_flight)
@@ -145,8 +145,8 @@ def test_half_of_the_pulls_are_answered() -> None:
         assert asked(plan) == [(4 * number, 4) for number in range(in_flight, in_flight + answers)]
 
 
-def test_an_answer_that_is_cut_short_is_pulled_on_and_the_next_spans_are_as_short() -> None:
-    """A broker's limit of bytes is met by the others, too; one that is full again makes them longer."""
+def test_a_short_response_is_completed_and_shortens_the_next_spans() -> None:
+    """Longer spans would meet the broker's byte limit too. A full response makes them longer again."""
     plan = plan_of(40)
     asked(plan)
     assert plan.handle_response(answer(ResponseCode.SUCCESS, 2)) == SettledRange(0, 2, has_messages=True)
@@ -155,8 +155,8 @@ def test_an_answer_that_is_cut_short_is_pulled_on_and_the_next_spans_are_as_shor
     assert asked(plan) == [(12, 4)]
 
 
-def test_spans_are_no_longer_than_the_answers_of_a_broker() -> None:
-    """With a `batch_size` above its limit, the pulls that were under way first are cut short, and no others."""
+def test_spans_become_as_short_as_the_brokers_responses() -> None:
+    """If `batch_size` is above the broker's limit, only the first pulls in flight are cut short."""
     plan, limit, cut = plan_of(6400, batch_size=64), 32, 0
     pulls: dict[int, tuple[int, int]] = {}
     while plan.is_unfinished:
@@ -167,8 +167,7 @@ def test_spans_are_no_longer_than_the_answers_of_a_broker() -> None:
     assert cut == 3
 
 
-def test_what_there_was_no_room_for_is_pulled_again() -> None:
-    """From the offset on at which opening bodies stopped."""
+def test_messages_without_room_are_pulled_again() -> None:
     plan = plan_of(4)
     asked(plan)
     assert plan.handle_response(answer(ResponseCode.SUCCESS, 4), cut_at=3) == SettledRange(0, 3, has_messages=True)
@@ -176,7 +175,7 @@ def test_what_there_was_no_room_for_is_pulled_again() -> None:
 
 
 def test_one_pull_at_a_time() -> None:
-    """Where a filter decides how far an answer reaches, or the group waits between pulls."""
+    """This applies if a filter decides how far a response reaches, or if the group waits between pulls."""
     cases: list[tuple[int, str, ResponseCode]] = [
         (1, "*", ResponseCode.SUCCESS),
         (3, "a", ResponseCode.PULL_RETRY_IMMEDIATELY),
@@ -188,22 +187,22 @@ def test_one_pull_at_a_time() -> None:
         assert asked(plan) == [(7, 3)]
 
 
-def test_an_answer_that_goes_past_the_range_ends_it() -> None:
+def test_a_response_beyond_the_range_settles_all_of_it() -> None:
     plan = plan_of(10, tags="a")
     asked(plan)
     assert plan.handle_response(answer(ResponseCode.PULL_NOT_FOUND, 50)) == SettledRange(0, 10, has_messages=False)
     assert not plan.is_unfinished
 
 
-def test_an_operators_reset_says_nothing_of_the_range() -> None:
-    """Who pulls decides what comes of it; the span is asked again."""
+def test_an_operators_reset_does_not_affect_the_range() -> None:
+    """The puller decides how to handle the reset. The span is pulled again."""
     plan = plan_of(4)
     asked(plan)
     assert plan.handle_response(answer(ResponseCode.PULL_OFFSET_MOVED, 77, "OFFSET_RESET")) == ResetByOperator(77)
     assert asked(plan) == [(0, 4)]
 
 
-def test_a_failure_repeats_all_pulls_under_way() -> None:
+def test_a_failure_repeats_all_pulls_in_flight() -> None:
     plan = plan_of(10)
     asked(plan)
     plan.handle_response(answer(ResponseCode.SUCCESS, 4))
@@ -213,8 +212,8 @@ def test_a_failure_repeats_all_pulls_under_way() -> None:
     assert asked(plan) == [(4, 4), (8, 2)]
 
 
-def test_the_patience_begins_anew_with_what_is_dealt_with() -> None:
-    """It is for a broker that gives nothing."""
+def test_each_settled_range_restarts_the_patience() -> None:
+    """The patience limits the time without any settled offset."""
     plan = plan_of(10)
     for second in (0.0, 50.0, 100.0, 150.0):
         plan.handle_failure(RemotingConnectError("master:1", "away"), second)
@@ -227,8 +226,8 @@ def test_the_patience_begins_anew_with_what_is_dealt_with() -> None:
         plan.keep_known_replicas(RemotingConnectError("ns:1", "away"))
 
 
-def test_no_loss_is_believed_while_the_route_is_unknown() -> None:
-    """Another broker may be master since."""
+def test_a_loss_is_not_believed_while_the_route_is_unknown() -> None:
+    """Another replica may have become the master."""
     plan = plan_of(4)
     asked(plan)
     moved = answer(ResponseCode.PULL_OFFSET_MOVED, 50)
@@ -240,8 +239,8 @@ def test_no_loss_is_believed_while_the_route_is_unknown() -> None:
     assert plan.wants_route
 
 
-def test_the_route_confirms_each_loss_and_those_that_follow_each_other_at_once() -> None:
-    """Another master may be elected while a range is pulled; but a loss of many spans asks for one route."""
+def test_each_loss_needs_a_new_route_and_adjacent_losses_share_one() -> None:
+    """Another master may be elected while a range is pulled. A loss across many spans needs one route query."""
     plan = plan_of(20, loss_fails=False)
     master = [Replica(0, ADDRESSES[0])]
     asked(plan)
@@ -260,8 +259,8 @@ def test_the_route_confirms_each_loss_and_those_that_follow_each_other_at_once()
     assert plan.lost == 12
 
 
-def test_a_master_that_came_into_the_route_is_asked_first() -> None:
-    """It alone can say what the broker has."""
+def test_a_master_that_is_new_in_the_route_is_pulled_from_first() -> None:
+    """Only the master knows which messages the broker has."""
     master, slave = Replica(0, ADDRESSES[0]), Replica(1, ADDRESSES[1])
     plan = plan_of(4)
     plan.use_replicas([slave])

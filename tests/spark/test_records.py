@@ -1,4 +1,4 @@
-"""Columns of messages say what views of the same messages say."""
+"""Message columns, compared with the views that handlers get of the same messages."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def table(data: bytes, *columns: str) -> dict[str, list[Any]]:
 
 
 def offsets(data: bytes, low: int = 0, high: int = LAST, *tags: str) -> list[int]:
-    """The offsets of those records that are wanted."""
+    """The offsets of the records within the range, with one of the tags."""
     records = Records()
     records.add(FramedResponse(data, 0), low, high, QueueOrigin(QUEUE, frozenset(tags)))
     found: list[int] = records.finish().fixed_size_field("queue_offset").tolist()
@@ -72,7 +72,7 @@ def test_every_field_of_every_layout(stored: list[StoredMessage]) -> None:
 
 
 def check_every_field(stored: list[StoredMessage]) -> None:
-    """Several records in a row, in two replies, with IPv4 and IPv6 in any mixture."""
+    """Check several records in two responses, with any mix of IPv4 and IPv6 hosts."""
     data = list(map(encode_message, stored))
     builder = BatchBuilder(Decoding(tuple(COLUMN_TYPES)))
     for part in (data[:2], data[2:]):
@@ -98,7 +98,7 @@ def test_compressed_bodies(stored: StoredMessage, kind: CompressionType) -> None
 
 
 def check_compressed_body(stored: StoredMessage, kind: CompressionType) -> None:
-    """A compressed body, next to the same one that is not compressed."""
+    """Compare a compressed body with the same body uncompressed."""
     packed = replace(stored, body=compress(stored.body, kind), sys_flag=stored.sys_flag | compressed_flag(kind))
     assert table(encode_message(packed) + encode_message(stored), "body") == {"body": [stored.body] * 2}
 
@@ -107,7 +107,7 @@ BATCH = [BatchMember(b"0", {"TAGS": "x"}, 4), BatchMember(b"1", {"TAGS": "y", "A
 
 
 def test_members_of_a_batch_are_rows() -> None:
-    """As handlers see them; a range may begin and end within a batch."""
+    """The rows equal the messages that handlers get. A range may start and end within a batch."""
     for kind in [None, *CompressionType]:
         single = encode_message(replace(STORED, queue_offset=3))
         reply = encode_message(batch_of(BATCH, 0, STORED, kind)) + single
@@ -125,8 +125,8 @@ def test_members_of_a_batch_are_rows() -> None:
         assert offsets(reply, 0, LAST, "x") == [0, 3]
 
 
-def test_a_batch_that_cannot_be_taken_apart_is_told() -> None:
-    """Also where it begins before the range: one of its members may be in it, and have a tag that is wanted."""
+def test_a_batch_that_cannot_be_unpacked_is_reported() -> None:
+    """It may start before the range, because a member within the range may have a wanted tag."""
     for tags in [frozenset[str](), frozenset({"x"})]:
         for low in [0, 1]:
             bad = replace(batch_of(BATCH, 0, STORED), body=b"no batch")
@@ -137,8 +137,8 @@ def test_a_batch_that_cannot_be_taken_apart_is_told() -> None:
             assert "of a batch" in records.finish(permissive=True).errors[0]
 
 
-def test_offsets_and_tags_choose() -> None:
-    """A tag is compared whole, wherever it stands among the properties."""
+def test_records_are_filtered_by_offset_and_tag() -> None:
+    """Whole tags are compared, at any position among the properties."""
     data = b"".join(
         encode_message(replace(STORED, queue_offset=offset, properties=properties))
         for offset, properties in enumerate(
@@ -150,8 +150,8 @@ def test_offsets_and_tags_choose() -> None:
     assert offsets(data, 0, LAST, "none") == []
 
 
-def test_a_batch_may_have_messages_of_several_queues() -> None:
-    """Each by its queue's offsets and tags, with its queue's place, and retries by the topic that they were sent to."""
+def test_an_arrow_batch_may_have_messages_of_several_queues() -> None:
+    """Each queue has its own offsets and tags. Retries name their original topic too."""
     retry = {"RETRY_TOPIC": "orders", "TAGS": "y"}
     builder = BatchBuilder(Decoding(("topic", "source_topic", "broker", "queue_id", "queue_offset", "tags")))
     for queue, tags, properties in (
@@ -170,8 +170,8 @@ def test_a_batch_may_have_messages_of_several_queues() -> None:
     ]
 
 
-def test_a_corrupt_body_is_told_with_its_offset() -> None:
-    """Unless nobody asked for that one."""
+def test_a_corrupt_body_is_reported_with_its_offset() -> None:
+    """Messages outside the range are not checked."""
     good, damaged = encode_message(STORED), bytearray(encode_message(STORED))
     damaged[damaged.index(b"0123456789")] ^= 0x10
     packed = encode_message(replace(STORED, sys_flag=1))
@@ -193,8 +193,7 @@ def test_a_corrupt_body_is_told_with_its_offset() -> None:
     assert (len(unchecked), unchecked == STORED.body) == (len(STORED.body), False)
 
 
-def test_cut_short_anywhere_is_a_protocol_error() -> None:
-    """And nothing else."""
+def test_a_record_cut_short_anywhere_is_a_protocol_error() -> None:
     for host in HOSTS:
         for topic in ("T", "T" * 200):
             record = encode_message(replace(STORED, topic=topic, born_host=host, store_host=host))
@@ -203,8 +202,8 @@ def test_cut_short_anywhere_is_a_protocol_error() -> None:
                     table(record + record[:size], "body")
 
 
-def test_a_record_that_announces_another_size_is_a_protocol_error() -> None:
-    """Whatever it announces, with others before and after it."""
+def test_a_record_that_announces_a_wrong_size_is_a_protocol_error() -> None:
+    """All wrong sizes are tried, with other records before and after the wrong one."""
     for shorter in [True, False]:
         for host in HOSTS:
             good = encode_message(replace(STORED, sys_flag=0, born_host=host, store_host=host))
@@ -214,8 +213,8 @@ def test_a_record_that_announces_another_size_is_a_protocol_error() -> None:
                     table(good + size.to_bytes(4) + good[4:] + good, "body")
 
 
-def test_damage_to_one_of_many_that_are_alike_is_found_as_in_a_record_alone() -> None:
-    """Wherever it is: they are looked at all at once, and may be no less."""
+def test_damage_among_records_of_equal_layout_is_found_as_in_a_single_record() -> None:
+    """Such records are checked at once, which must find damage at every position."""
     for topic in ["T", "T" * 200]:
         records = [encode_message(replace(STORED, sys_flag=0, topic=topic, queue_offset=number)) for number in range(9)]
         for at in range(len(records[4])):
@@ -227,8 +226,8 @@ def test_damage_to_one_of_many_that_are_alike_is_found_as_in_a_record_alone() ->
             assert among.count == (9 if among.broken is None else 4), at
 
 
-def test_bodies_and_properties_of_messages_that_are_alike() -> None:
-    """But for one, which may have the same size in all; and where no message has a body."""
+def test_bodies_and_properties_of_messages_of_equal_layout() -> None:
+    """One message differs, possibly with the same total size. The others may have no body."""
     for value in ["12345", "123"]:
         for other in [b"body", b"b0dy", b"longer", b""]:
             for body in (b"body", b""):
@@ -246,8 +245,7 @@ def test_bodies_and_properties_of_messages_that_are_alike() -> None:
                 assert [dict(entries) for entries in found["properties"]] == [view.properties for view in views]
 
 
-def test_the_crc_of_one_of_many_bodies_of_one_length() -> None:
-    """It is named by its offset."""
+def test_a_wrong_crc_is_found_among_bodies_of_equal_length() -> None:
     stored = [replace(STORED, sys_flag=0, body=b"body", queue_offset=number) for number in range(9)]
     records = list(map(encode_message, stored))
     records[4] = records[4].replace(b"body", b"b0dy")

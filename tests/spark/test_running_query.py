@@ -1,4 +1,4 @@
-"""What a query failed by, in one line, from the pages that Spark raises."""
+"""The cause of a failed query in one line, extracted from the long report that Spark raises."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Traceback (most recent call last):
 """
 
 
-def test_the_cause_is_what_a_person_needs() -> None:
+def test_the_cause_is_extracted_from_sparks_report() -> None:
     cases: list[tuple[str, str]] = [
         (PAGES.format(said="Job aborted", raised="rmqd.errors.DataLossError: data loss in x"), "data loss in x"),
         (PAGES.format(said="Job aborted", raised="KeyError: 'order'"), "KeyError: 'order'"),
@@ -50,8 +50,8 @@ def test_the_cause_is_what_a_person_needs() -> None:
         assert error.spark_report == said
 
 
-def test_the_cause_comes_with_the_messages_of_its_batch() -> None:
-    """Whatever the sink; a task's own error, or Java's, does not say which messages it was about."""
+def test_the_cause_names_the_messages_of_its_batch() -> None:
+    """Errors of a task or of Java do not name their messages themselves."""
     queue = MessageQueue("orders", "broker-a", 0)
     plans = [f"v1\n{{}}\n{json.dumps(SourceOffsets({queue: end}).to_json())}".encode() for end in (100, 120)]
     named = BatchFailedError(MicroBatch("query", 7, plans[1]).messages_since(plans[0]))
@@ -60,5 +60,5 @@ def test_the_cause_comes_with_the_messages_of_its_batch() -> None:
     assert str(query_error(Exception(chain))) == f"shop.flows.BadPriceError: {said}"
 
 
-def test_a_cause_of_many_pages_is_cut() -> None:
+def test_a_very_long_cause_is_cut() -> None:
     assert len(str(query_error(RuntimeError("ValueError: " + "x" * 5000)))) == MAX_CAUSE_CHARACTERS

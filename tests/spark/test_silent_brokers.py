@@ -1,4 +1,4 @@
-"""A stream of which one broker does not answer while others do, and one whose master is away."""
+"""Streams with an unresponsive broker among others, or with an unreachable master."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Cluster:
         self.know({name: {0: peer.address} for name, peer in self.peers.items()})
 
     def know(self, replicas: dict[str, dict[int, str]]) -> None:
-        """Have the name server name these."""
+        """Let the name server return these replicas."""
         self.by_topic[TOPIC] = route_of(replicas, 1)
 
     def have_group(self) -> None:
-        """Have brokers know the group."""
+        """Make the group known to the brokers."""
         for peer in self.peers.values():
             peer.on(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, Reply(body=json.dumps({"groupName": GROUP}).encode()))
 
@@ -54,11 +54,11 @@ class Cluster:
         await self.brokers[name].store(MessageQueue(TOPIC, name, 0), *bodies)
 
     async def query(self, checkpoint: Checkpoint | None = None, **more: str) -> Query:
-        """A stream from the first messages on."""
+        """A stream that starts at the first messages."""
         return await asyncio.to_thread(Query, checkpoint or Checkpoint(), self._options(more))
 
     async def available_now(self, checkpoint: Checkpoint | None = None, **more: str) -> Query:
-        """The same up to what there is now."""
+        """The same stream, up to the current ends."""
         options = self._options(more)
         return await asyncio.to_thread(Query, checkpoint or Checkpoint(), options, available_now=True)
 
@@ -68,7 +68,7 @@ class Cluster:
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[Cluster]:
-    """All of it runs."""
+    """A running cluster."""
     async with AsyncExitStack() as ending:
         peers = [await ending.enter_async_context(Peer()) for _ in range(3)]
         yield Cluster(*peers)
@@ -76,7 +76,7 @@ async def cluster() -> AsyncIterator[Cluster]:
 
 @pytest.fixture
 def logs() -> Iterator[list[Any]]:
-    """What is logged in a test."""
+    """The log entries of a test."""
     with capture_logs() as logs:
         yield logs
 
@@ -85,8 +85,8 @@ def events(logs: list[Any], name: str) -> list[tuple[str, object]]:
     return [(entry["broker"], entry.get("queues")) for entry in logs if entry["event"] == name]
 
 
-async def test_a_broker_that_does_not_answer_is_told(cluster: Cluster, logs: list[Any]) -> None:
-    """Once; the others' queues go on, and its own when it is back."""
+async def test_an_unresponsive_broker_is_reported(cluster: Cluster, logs: list[Any]) -> None:
+    """The report is logged once. Other brokers' queues continue, and its own when it responds again."""
     query = await cluster.query(unavailableToleranceMs="60000")
     await asyncio.to_thread(query.poll)
     await cluster.peers["b"].down()
@@ -105,10 +105,10 @@ async def test_a_broker_that_does_not_answer_is_told(cluster: Cluster, logs: lis
 
 
 @pytest.mark.parametrize("request_code", [RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.UPDATE_CONSUMER_OFFSET])
-async def test_a_commit_that_one_broker_refuses_hides_no_other(
+async def test_a_commit_refused_by_one_broker_does_not_block_others(
     cluster: Cluster, logs: list[Any], request_code: RequestCode
 ) -> None:
-    """Others' are made; its own is told once, and made again until it is taken."""
+    """Other brokers get their commits. The refused one is logged once, and repeated until it is accepted."""
     cluster.have_group()
     for name in cluster.brokers:
         await cluster.store(name, b"1", b"2")
@@ -128,8 +128,8 @@ async def test_a_commit_that_one_broker_refuses_hides_no_other(
     assert cluster.brokers["a"].commits_of(MessageQueue(TOPIC, "a", 0)) == [0, 2]
 
 
-async def test_a_bounded_query_ends_where_masters_say(cluster: Cluster) -> None:
-    """A slave that is behind would have it end as done, with messages unread that its master has."""
+async def test_a_bounded_query_ends_at_the_masters_end(cluster: Cluster) -> None:
+    """A slave may be behind, and messages beyond its end would stay unread."""
     await cluster.store("a", *(b"%d" % number for number in range(5)))
     slave, master = cluster.peers["b"], cluster.peers["a"].address
     slave.on(RequestCode.GET_MAX_OFFSET, Reply(ext_fields={"offset": "2"}))

@@ -57,7 +57,7 @@ def batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
 
 
 def write(nameserver: str, *batches: list[dict[str, Any]], **options: str) -> StoredRowCount:
-    """Write a partition, with the writer gone through pickle as it does between processes."""
+    """Write a partition. The writer is pickled, as between Spark's processes."""
     arrow = [batch(rows) for rows in batches]
     schema = from_arrow_schema(arrow[0].schema)
     writer = RocketMQSource({"nameserver": nameserver, "topic": "orders", **options}).writer(schema, False)
@@ -66,7 +66,7 @@ def write(nameserver: str, *batches: list[dict[str, Any]], **options: str) -> St
     return stored
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     values = {"topik": "a", "nameserver": "nowhere", "sendparallelism": "0", "checkpointlocation": "/c"}
     columns = {"tag": "string", "properties": "map<string,int>", "delay_level": "string", "queue_offset": "bigint"}
     with pytest.raises(ConfigError) as raised:
@@ -85,7 +85,7 @@ def test_all_problems_are_told_at_once() -> None:
 
 
 def test_a_row_becomes_a_message(embedded: RocketMQ) -> None:
-    """With all that columns say; what RocketMQ sets itself is not copied from the properties of another message."""
+    """Properties that RocketMQ sets itself are not copied from another message."""
     embedded.create_topic("orders", 4)
     row = {
         "body": "paid 7", "topic": "elsewhere", "tags": "paid", "keys": "k1 k2", "sharding_key": "c1", "queue_id": 3,
@@ -101,7 +101,7 @@ def test_a_row_becomes_a_message(embedded: RocketMQ) -> None:
     assert message.properties["CLUSTER"] != "other"
 
 
-def test_a_row_that_cannot_be_sent(embedded: RocketMQ) -> None:
+def test_a_row_that_cannot_be_sent_is_refused(embedded: RocketMQ) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"body": None, "tags": "a"}, "row 1 of partition 0: its body is null"),
         (
@@ -117,8 +117,8 @@ def test_a_row_that_cannot_be_sent(embedded: RocketMQ) -> None:
 
 
 @pytest.mark.parametrize("refused", [{"body": None}, {"body": "b", "properties": {"a": "x" * 40_000}}])
-def test_a_refused_row_is_named_by_its_message_or_left_out(embedded: RocketMQ, refused: dict[str, Any]) -> None:
-    """Whether it makes no message, or one that cannot be sent; the rows beside it are stored."""
+def test_a_refused_row_is_named_by_its_message_or_skipped(embedded: RocketMQ, refused: dict[str, Any]) -> None:
+    """The row is invalid, or its message cannot be sent. If it is skipped, the other rows are stored."""
     embedded.create_topic("orders")
     place = {"topic": "bills", "broker": "broker-a", "queue_id": 3}
     rows = [
@@ -135,7 +135,7 @@ def test_a_refused_row_is_named_by_its_message_or_left_out(embedded: RocketMQ, r
 
 
 async def test_rows_share_requests() -> None:
-    """A request for each would cost sender and broker seven times as much."""
+    """A request for each row would cost sender and broker seven times as much."""
     async with Peer() as name_server, Peer() as broker:
         route = route_of({"a": {0: broker.address}}, 1)
         name_server.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, Reply(body=route.to_json()))
@@ -145,7 +145,7 @@ async def test_rows_share_requests() -> None:
             try:
                 return write(name_server.address, [{"body": str(number)} for number in range(96)])
             finally:
-                close_row_senders()  # those of this thread
+                close_row_senders()  # the senders of this thread
 
         assert (await asyncio.to_thread(write_all)).messages == 96
         assert len(broker.got(RequestCode.SEND_BATCH_MESSAGE)) == 3
@@ -153,7 +153,7 @@ async def test_rows_share_requests() -> None:
 
 
 def test_rows_of_a_sharding_key_stay_in_order(embedded: RocketMQ) -> None:
-    """In one queue, over batches, while other keys' rows are under way."""
+    """They are in one queue, across batches, while rows of other keys are in flight."""
     embedded.create_topic("orders", 4)
     rows = [{"body": str(number), "sharding_key": f"c{number % 7}"} for number in range(420)]
     assert write(embedded.nameserver, rows[:300], rows[300:]).messages == 420
@@ -164,8 +164,7 @@ def test_rows_of_a_sharding_key_stay_in_order(embedded: RocketMQ) -> None:
         assert [int(message.body) for message in mine] == list(range(key, 420, 7))
 
 
-def test_the_page_lists_what_the_sink_takes() -> None:
-    """Options and columns, in docs/spark.md."""
+def test_the_docs_list_the_options_and_columns_of_the_sink() -> None:
     page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text().split("\n## Writing\n")[1].split("\n## ")[0]
     options, columns = page.split("| option of the sink |")[1].split("| column of the sink |")
     listed_options = re.findall(r"^\| `(\w+)` \|", options, re.MULTILINE)
@@ -184,22 +183,22 @@ def bundled(*rows: OutgoingRow) -> list[list[str]]:
 
 
 def test_a_request_has_one_topic_and_one_lane() -> None:
-    """Rows of each stay in their order."""
+    """The rows of a lane stay in order."""
     rows = [sent(str(n), topic="ab"[n % 2], sharding_key="xyz"[n // 4]) for n in range(12)]
     assert bundled(*rows) == [["0", "2"], ["1", "3"], ["4", "6"], ["5", "7"], ["8", "10"], ["9", "11"]]
     assert bundled(sent("a", queue_id=1), sent("b", queue_id=2), sent("c", queue_id=1)) == [["a", "c"], ["b"]]
 
 
-def test_a_request_has_only_so_many_rows_and_bytes() -> None:
-    """A row that is larger goes alone."""
+def test_a_request_is_limited_in_rows_and_bytes() -> None:
+    """A row above the limit is sent alone."""
     many = [str(number) for number in range(2 * MAX_REQUEST_ROWS + 1)]
     assert bundled(*map(sent, many)) == [many[:MAX_REQUEST_ROWS], many[MAX_REQUEST_ROWS:-1], many[-1:]]
     half, large = "h" * (MAX_REQUEST_BYTES // 2), "l" * (MAX_REQUEST_BYTES * 2)
     assert bundled(sent("1"), sent(half), sent(half), sent(large), sent("2")) == [["1", half], [half], [large], ["2"]]
 
 
-def test_delayed_rows_and_retries_go_alone() -> None:
-    """No batch may have them; what came before in their lane is stored before."""
+def test_delayed_rows_and_retries_are_sent_alone() -> None:
+    """Batches must not contain them. Earlier rows of their lane are stored first."""
     rows = [sent("1"), sent("2", delay_level=3), sent("3", deliver_at_ms=1), sent("4", topic="%RETRY%group"), sent("5")]
     assert bundled(*rows) == [["2"], ["3"], ["4"], ["1", "5"]]
     in_lane = [sent("1", queue_id=0), sent("2", queue_id=0, delay_level=3), sent("3", queue_id=0)]

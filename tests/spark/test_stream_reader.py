@@ -20,8 +20,8 @@ from tests.spark.micro_batches import Checkpoint, Killed, Query  # noqa: E402
 from tests.spark.stream_options import grouped, numbers, options  # noqa: E402
 
 
-def test_a_backlog_and_what_comes_later(broker: EmbeddedBroker) -> None:
-    """Each message in one batch; a query to which nothing comes has none."""
+def test_a_backlog_and_later_messages_are_read(broker: EmbeddedBroker) -> None:
+    """Each message is in one batch. Without new messages there is no batch."""
     broker.fill("orders", 2, 3)
     query = Query(Checkpoint(), options(broker))
     assert query.run_until_idle() == [numbers(0, 0, 3) + numbers(1, 0, 3)]
@@ -30,7 +30,7 @@ def test_a_backlog_and_what_comes_later(broker: EmbeddedBroker) -> None:
 
 
 def test_a_stream_starts_at_the_end_by_default(broker: EmbeddedBroker) -> None:
-    """Where that was when it was asked first: it is asked again before the first batch is read."""
+    """The end at the first call counts. Spark calls `initialOffset` again before the first batch is read."""
     broker.fill("orders", 1, 3)
     more = options(broker)
     del more["startingOffsets"]
@@ -41,8 +41,8 @@ def test_a_stream_starts_at_the_end_by_default(broker: EmbeddedBroker) -> None:
     assert query.run_until_idle() == [["0:3", "0:4"]]
 
 
-def test_a_batch_that_died_is_read_again_exactly(broker: EmbeddedBroker) -> None:
-    """Though there is more by then, and the limit is another."""
+def test_a_killed_batch_is_repeated_exactly(broker: EmbeddedBroker) -> None:
+    """More messages, or another limit, do not change it."""
     broker.fill("orders", 2, 10)
     checkpoint = Checkpoint()
     query = Query(checkpoint, options(broker, maxOffsetsPerTrigger="6"))
@@ -58,7 +58,7 @@ def test_a_batch_that_died_is_read_again_exactly(broker: EmbeddedBroker) -> None
 
 
 def test_a_batch_has_no_more_rows_than_the_limit(broker: EmbeddedBroker) -> None:
-    """Divided by what waits."""
+    """The limit is divided in proportion to the backlog."""
     broker.fill("orders", 2, 10)
     broker.send("orders", *numbers(1, 10, 30), queue_id=1)
     query = Query(Checkpoint(), options(broker, maxOffsetsPerTrigger="8"))
@@ -68,8 +68,8 @@ def test_a_batch_has_no_more_rows_than_the_limit(broker: EmbeddedBroker) -> None
     assert [len(batch) for batch in query.run_until_idle()] == [8, 8, 8, 8, 8]
 
 
-def test_what_is_available_now_ends_where_it_was(broker: EmbeddedBroker) -> None:
-    """In batches of the limit; what comes meanwhile is for the next run, and so is a new queue."""
+def test_an_available_now_query_ends_at_the_offsets_of_its_start(broker: EmbeddedBroker) -> None:
+    """The limit applies to each batch. Later messages and new queues are left to the next run."""
     broker.fill("orders", 1, 5)
     checkpoint = Checkpoint()
     query = Query(checkpoint, options(broker, maxOffsetsPerTrigger="2"), available_now=True)
@@ -81,7 +81,7 @@ def test_what_is_available_now_ends_where_it_was(broker: EmbeddedBroker) -> None
 
 
 def test_the_group_has_no_lag_once_the_query_is_idle(broker: EmbeddedBroker) -> None:
-    """Spark commits the last batch never; the poll after it does."""
+    """Spark never commits the last batch, so the poll after it does."""
     broker.fill("orders", 2, 5)
     query = Query(Checkpoint(), grouped(broker))
     query.poll()
@@ -91,7 +91,7 @@ def test_the_group_has_no_lag_once_the_query_is_idle(broker: EmbeddedBroker) -> 
 
 
 def test_the_group_is_never_ahead_of_the_checkpoint(broker: EmbeddedBroker) -> None:
-    """A batch that died is not committed."""
+    """A killed batch is not committed."""
     broker.fill("orders", 1, 6)
     checkpoint = Checkpoint()
     query = Query(checkpoint, grouped(broker, maxOffsetsPerTrigger="2"))
@@ -103,8 +103,8 @@ def test_the_group_is_never_ahead_of_the_checkpoint(broker: EmbeddedBroker) -> N
     assert broker.offsets("reports", "orders") == {0: 6}
 
 
-def test_a_group_starts_where_it_is_and_notes_where_it_begins(broker: EmbeddedBroker) -> None:
-    """A query that dies before its first batch begins at the same place."""
+def test_a_query_starts_at_the_groups_offsets_and_commits_its_start(broker: EmbeddedBroker) -> None:
+    """If it dies before its first batch, the next query starts at the same offsets."""
     broker.fill("orders", 2, 5)
     broker.commit("reports", "orders", {0: 3})
     more = grouped(broker, startingOffsetsFallback="latest")
@@ -115,7 +115,7 @@ def test_a_group_starts_where_it_is_and_notes_where_it_begins(broker: EmbeddedBr
 
 
 def test_an_idle_query_commits_nothing(broker: EmbeddedBroker) -> None:
-    """What an operator sets meanwhile stays until the query has done more."""
+    """An offset that an operator sets stays until the query has read more."""
     broker.fill("orders", 1, 5)
     query = Query(Checkpoint(), grouped(broker))
     query.run_until_idle()
@@ -127,8 +127,8 @@ def test_an_idle_query_commits_nothing(broker: EmbeddedBroker) -> None:
     assert broker.offsets("reports", "orders") == {0: 6}
 
 
-def test_a_broker_that_is_away_is_borne_with(broker: EmbeddedBroker) -> None:
-    """The query has nothing to do meanwhile, and goes on."""
+def test_a_query_tolerates_an_unreachable_broker(broker: EmbeddedBroker) -> None:
+    """The query is idle meanwhile, and continues afterwards."""
     broker.fill("orders", 1, 2)
     query = Query(Checkpoint(), grouped(broker, unavailableToleranceMs="60000"))
     query.run_until_idle()
@@ -141,8 +141,8 @@ def test_a_broker_that_is_away_is_borne_with(broker: EmbeddedBroker) -> None:
     assert query.rows[1:] == [["0:2"]]
 
 
-def test_a_topic_made_anew_is_a_loss(broker: EmbeddedBroker) -> None:
-    """Its offsets begin again; without failOnDataLoss the query goes on with its first message."""
+def test_a_recreated_topic_is_a_data_loss(broker: EmbeddedBroker) -> None:
+    """Its offsets start again. Without failOnDataLoss the query continues with its first message."""
     broker.fill("orders", 1, 5)
     checkpoint = Checkpoint()
     Query(checkpoint, options(broker)).run_until_idle()
@@ -160,8 +160,8 @@ def test_a_topic_made_anew_is_a_loss(broker: EmbeddedBroker) -> None:
 
 
 @pytest.mark.parametrize("more", [5, 12])
-def test_a_topic_made_anew_with_as_many_messages_or_more_is_a_loss(broker: EmbeddedBroker, more: int) -> None:
-    """Other messages are where some were read; the checkpoint has what tells them apart."""
+def test_a_recreated_topic_with_as_many_messages_is_a_data_loss(broker: EmbeddedBroker, more: int) -> None:
+    """Other messages have the offsets that were read. The checkpoint distinguishes them."""
     broker.fill("orders", 1, 5)
     checkpoint = Checkpoint()
     Query(checkpoint, options(broker), available_now=True).run_until_idle()
@@ -173,8 +173,8 @@ def test_a_topic_made_anew_with_as_many_messages_or_more_is_a_loss(broker: Embed
     assert query.run_until_idle() == [numbers(0, 0, more)]
 
 
-def test_a_broker_that_lost_its_last_messages_goes_on_at_its_end(broker: EmbeddedBroker) -> None:
-    """The message that was marked is still there, so what was read before it is not read again."""
+def test_a_query_continues_at_the_end_of_a_broker_that_lost_messages(broker: EmbeddedBroker) -> None:
+    """The marked message still exists, so the messages before it are not read again."""
     broker.fill("orders", 1, 5)
     query = Query(Checkpoint(), options(broker, failOnDataLoss="false"))
     query.run_until_idle()

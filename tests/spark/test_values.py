@@ -1,4 +1,4 @@
-"""Bodies decoded by the source: what fits a schema, what does not, and schemas that are refused."""
+"""Bodies decoded by the source: values that fit a schema or do not, and invalid schemas."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ORDER = "id bigint, lines array<struct<sku:string,price:double>>, paid boolean"
 PLACE = "queue_offset,value,_bad_row"
 
 
-def test_a_schema_is_read_as_sql_writes_it() -> None:
+def test_a_schema_is_parsed_as_sql_ddl() -> None:
     cases: list[tuple[str, str]] = [
         ("id BIGINT, Name string", "struct<id:bigint,Name:string>"),
         ("a: long, b struct<c: decimal(12, 3), `d e`: int>", "struct<a:bigint,b:struct<c:decimal(12,3),`d e`:int>>"),
@@ -43,7 +43,7 @@ def test_a_schema_is_read_as_sql_writes_it() -> None:
         assert parse_schema(text).sql == sql
 
 
-def test_what_is_no_schema_is_told() -> None:
+def test_an_invalid_schema_is_reported() -> None:
     cases: list[tuple[str, str]] = [
         ("id", "ends too early; expected a type"),
         ("", "ends too early; expected the name of a field"),
@@ -63,7 +63,7 @@ def test_what_is_no_schema_is_told() -> None:
 TIME = datetime(2026, 3, 1, 10, tzinfo=UTC)
 
 
-def test_what_fits_a_type() -> None:
+def test_values_that_fit_a_type_are_converted() -> None:
     cases: list[tuple[str, Any, Any]] = [
         ("tinyint", 127, 127),
         ("double", 1, 1.0),
@@ -85,7 +85,7 @@ def test_what_fits_a_type() -> None:
         assert converter_to(parse_schema(f"v {kind}"))({"v": given}) == {"v": fitted}
 
 
-def test_what_does_not_fit_is_told_with_its_place() -> None:
+def test_a_value_that_does_not_fit_is_reported_with_its_field() -> None:
     cases: list[tuple[str, Any, str]] = [
         ("tinyint", 128, "v: 128 is too large for tinyint"),
         ("bigint", 1.5, "v: 1.5 is not a valid bigint"),
@@ -108,8 +108,8 @@ def test_what_does_not_fit_is_told_with_its_place() -> None:
             converter_to(parse_schema(f"v {kind}"))({"v": given})
 
 
-def test_bodies_of_json_become_a_column(broker: EmbeddedBroker) -> None:
-    """What is none, or does not fit, is null, and the column beside it says why: nothing ends the read."""
+def test_json_bodies_become_a_column(broker: EmbeddedBroker) -> None:
+    """An invalid body becomes null, and `_bad_row` has the reason. The read continues."""
     broker.create_topic("orders", 1)
     bodies = [
         '{"id": 7, "lines": [{"sku": "x", "price": 2}], "more": 1}',
@@ -157,8 +157,8 @@ JSON_VALUES: dict[str, tuple[str, str, Any, str | None]] = {
 
 
 @pytest.mark.parametrize(("schema", "written", "value", "reason"), JSON_VALUES.values(), ids=JSON_VALUES)
-def test_a_value_of_json_is_exact_or_its_row_is_bad(schema: str, written: str, value: Any, reason: str | None) -> None:
-    """One body that no column can hold does not take the batch's other ones with it."""
+def test_a_json_value_is_exact_or_its_row_is_bad(schema: str, written: str, value: Any, reason: str | None) -> None:
+    """A body that no column can hold does not affect the other bodies of its batch."""
     bodies = ['{"a": null}', f'{{"a": {written}}}', '{"a": null}']
     columns = BodyDecoder(ValueFormat("json", parse_schema(schema))).columns(pa.array(map(str.encode, bodies)))
     first, row, last = pa.RecordBatch.from_pydict(columns).to_pylist()
@@ -199,8 +199,7 @@ REFUSED: dict[str, tuple[dict[str, str], str]] = {
 }
 
 
-def test_wrong_options_are_refused_at_once() -> None:
-    """No broker is asked."""
+def test_invalid_options_are_refused_without_a_request() -> None:
     for options, message in REFUSED.values():
         source = RocketMQSource({"nameserver": "127.0.0.1:1", "subscribe": "orders", **options})
         with pytest.raises(ConfigError, match=message):

@@ -1,4 +1,4 @@
-"""The source and the sink in a real session: what a notebook's user does."""
+"""The source and the sink in a real session, as in a notebook."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECONDS = 120
 
 
 def run(spark: SparkSession, broker: EmbeddedBroker, folder: Path, **options: str) -> StreamingQuery:
-    """Read what is available now into Parquet, to the end."""
+    """Write all available messages to Parquet."""
     reader = spark.readStream.format("rocketmq").option("nameserver", broker.nameserver).option("subscribe", "orders")
     frame = reader.options(**options).load().selectExpr("CAST(body AS STRING) AS body")
     query = (
@@ -42,8 +42,8 @@ def written(spark: SparkSession, folder: Path) -> list[str]:
     return sorted(row.body for row in spark.read.parquet(str(folder / "out")).collect())
 
 
-def test_a_topic_in_sql(spark: SparkSession, broker: EmbeddedBroker) -> None:
-    """Every column, by its documented type."""
+def test_a_topic_is_queried_in_sql(spark: SparkSession, broker: EmbeddedBroker) -> None:
+    """Every column has its documented type."""
     broker.create_topic("orders", 2)
     for number in range(20):
         tag = "paid" if number % 2 else "open"
@@ -64,8 +64,8 @@ def test_a_topic_in_sql(spark: SparkSession, broker: EmbeddedBroker) -> None:
     assert len(frame.where("queue_offset = 3").collect()[0]) == len(COLUMN_TYPES)
 
 
-def test_wrong_options_are_told_by_load(spark: SparkSession) -> None:
-    """All of them, before anything is read, in the error's first lines."""
+def test_load_reports_all_invalid_options(spark: SparkSession) -> None:
+    """They are in the first lines of the error, before anything is read."""
     with pytest.raises(Exception, match="nameserver: missing") as raised:
         spark.read.format("rocketmq").options(subscribe="orders", namesrv="localhost:9876", minPartitions="many").load()
     first, *others = str(raised.value).splitlines()
@@ -74,8 +74,8 @@ def test_wrong_options_are_told_by_load(spark: SparkSession) -> None:
     assert not any("Traceback" in line for line in others)
 
 
-def test_a_schema_says_which_columns_are_read(spark: SparkSession, broker: EmbeddedBroker) -> None:
-    """A wrong one is told by the driver, before a task is tried."""
+def test_a_schema_selects_the_columns(spark: SparkSession, broker: EmbeddedBroker) -> None:
+    """The driver reports an invalid schema before a task starts."""
     broker.fill("orders", 1, 2)
     reader = spark.read.format("rocketmq").options(nameserver=broker.nameserver, subscribe="orders")
     rows = reader.schema("body binary, queue_offset bigint").load().collect()
@@ -85,8 +85,8 @@ def test_a_schema_says_which_columns_are_read(spark: SparkSession, broker: Embed
     assert "Job aborted" not in str(raised.value)
 
 
-def test_what_is_available_now_is_written_once(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
-    """In batches of the limit; the next run goes on from the checkpoint, and the group has no lag after it."""
+def test_available_messages_are_written_once(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """The limit applies to each batch. The next run continues from the checkpoint, and leaves no lag."""
     broker.fill("orders", 2, 25)
     query = run(spark, broker, tmp_path, groupId="archive", maxOffsetsPerTrigger="20")
     assert [progress.numInputRows for progress in query.recentProgress] == [20, 20, 10]
@@ -101,7 +101,7 @@ def test_what_is_available_now_is_written_once(spark: SparkSession, broker: Embe
 
 
 def test_a_stream_copies_a_topic(spark: SparkSession, embedded: RocketMQ, tmp_path: Path) -> None:
-    """Source to sink, in batches that are marked."""
+    """The copies name their query and batch."""
     embedded.create_topic("orders", 2)
     embedded.create_topic("copies", 2)
     for number in range(20):

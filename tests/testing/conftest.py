@@ -1,4 +1,4 @@
-"""The kit's own fixtures, in the place of the suite's `rocketmq`, which is a real one."""
+"""The fixtures of rmqd's test kit. They replace the suite's `rocketmq`, which is a real cluster."""
 
 from pathlib import Path
 
@@ -12,5 +12,5 @@ __all__ = ["make_batch", "make_message", "rocketmq", "run_handler"]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> UserFolder:
-    """Empty."""
+    """Return an empty folder."""
     return UserFolder(tmp_path)

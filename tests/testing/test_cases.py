@@ -1,4 +1,4 @@
-"""`rmqd test`: cases in YAML, what is told of one that fails, and what is wrong with a file."""
+"""`rmqd test`: cases in YAML, reports of failed cases, and errors in files."""
 
 from __future__ import annotations
 
@@ -97,12 +97,12 @@ def in_the_folder(folder: UserFolder, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def cases(folder: UserFolder) -> UserFolder:
-    """With handlers beside the cases."""
+    """Return the folder, which also contains handlers."""
     folder.write("handlers_of_cases.py", HANDLERS)
     return folder
 
 
-def test_cases_that_hold(cases: UserFolder) -> None:
+def test_passed_cases_are_reported(cases: UserFolder) -> None:
     cases.write("good.cases.yaml", GOOD)
     ended = rmqd("test")
     assert (ended.code, ended.err) == (0, ended.err)
@@ -113,7 +113,7 @@ def test_cases_that_hold(cases: UserFolder) -> None:
         "",
         "2 cases: 2 as expected, 0 not",
     ]
-    assert "handled order-1" in ended.err, "what a handler prints is no part of the answer"
+    assert "handled order-1" in ended.err, "the output of a handler is written to standard error"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_cases_that_hold(cases: UserFolder) -> None:
         ("", "order-1: expected never handed to the handler"),
     ],
 )
-def test_a_case_that_does_not_hold_is_told_message_by_message(cases: UserFolder, expect: str, told: str) -> None:
+def test_a_failed_case_is_reported_message_by_message(cases: UserFolder, expect: str, told: str) -> None:
     messages = "messages: [{keys: order-1, tags: poison, body: x}]"
     case = f"  a case:\n    group: {{max_reconsume_times: 2}}\n    {messages}\n    expect: {{{expect}}}\n"
     cases.write("bad.cases.yaml", GROUP + case)
@@ -145,7 +145,7 @@ def test_a_case_that_does_not_hold_is_told_message_by_message(cases: UserFolder,
 
 
 def test_chaos_fails_a_case_whose_handler_is_not_repeatable(cases: UserFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SEARCH_SECONDS", "SHORTEN_SECONDS"):  # the search ends when it has found the history
+    for name in ("SEARCH_SECONDS", "SHORTEN_SECONDS"):  # limits only; the search ends when it has found the history
         monkeypatch.setattr(f"rmqd.testing.chaos.chaos_search.{name}", 120)
     case = (
         "  a case:\n    messages: [{keys: order-1, body: x}, {keys: order-2, body: y}]\n    expect: {acked: [1, 2]}\n"
@@ -186,7 +186,7 @@ def test_chaos_fails_a_case_whose_handler_is_not_repeatable(cases: UserFolder, m
         ),
     ],
 )
-def test_what_is_wrong_with_a_file_is_told_with_its_place(cases: UserFolder, text: str, told: str) -> None:
+def test_an_error_in_a_file_is_reported_with_its_position(cases: UserFolder, text: str, told: str) -> None:
     cases.write("bad.cases.yaml", GROUP + text)
     ended = rmqd("test", "bad.cases.yaml")
     assert (ended.code, ended.out) == (78, "")

@@ -1,4 +1,4 @@
-"""The clock that jumps: what jumps, what does not, and what is called back."""
+"""The jumping clock: its wall time, its monotonic time, and its callbacks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from rmqd.testing.test_group import JumpingClock
 
 
-def test_only_the_wall_jumps() -> None:
+def test_only_the_wall_time_jumps() -> None:
     clock = JumpingClock()
     before, wall = time.monotonic(), clock.wall()
     clock.jump_to(wall + 3600)
@@ -16,13 +16,13 @@ def test_only_the_wall_jumps() -> None:
     assert 3590 < clock.jumped_seconds <= 3600
 
 
-def test_it_never_goes_back() -> None:
+def test_the_wall_time_never_jumps_back() -> None:
     clock = JumpingClock()
     clock.jump_to(clock.wall() - 3600)
     assert clock.jumped_seconds == 0
 
 
-def test_it_calls_back_what_is_due_in_the_order_of_the_times() -> None:
+def test_due_callbacks_are_called_in_the_order_of_their_times() -> None:
     clock, called = JumpingClock(), list[str]()
     clock.call_later(20, called.append, "twenty")
     clock.call_later(10, called.append, "ten")

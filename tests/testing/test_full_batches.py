@@ -1,4 +1,4 @@
-"""`consume_message_batch_max_wait`: a batch is handed over when it is full, or when its oldest message has waited."""
+"""`consume_message_batch_max_wait`: a handler receives a batch when it is full or its oldest message has waited."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MODES = pytest.mark.parametrize("mode", ["concurrently", "orderly", "pop"])
 
 
 def sizes_of(rocketmq: RocketMQ, run_handler: Run, **keys: Any) -> tuple[list[int], RunResult]:
-    """The sizes of a group's batches."""
+    """Run a group, and return the sizes of its batches and the result."""
     sizes: list[int] = []
 
     async def handle(batch: Batch) -> None:
@@ -26,7 +26,7 @@ def sizes_of(rocketmq: RocketMQ, run_handler: Run, **keys: Any) -> tuple[list[in
 
 
 @MODES
-def test_what_does_not_fill_a_batch_waits(rocketmq: RocketMQ, run_handler: Run, mode: str) -> None:
+def test_messages_that_do_not_fill_a_batch_wait(rocketmq: RocketMQ, run_handler: Run, mode: str) -> None:
     rocketmq.create_topic("orders")
     for number in range(23):
         rocketmq.send("orders", f"order {number}")

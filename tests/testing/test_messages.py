@@ -1,4 +1,4 @@
-"""Messages and batches by hand: what a handler sees of them is what a broker's would show."""
+"""Messages and batches made by hand, which look to a handler like a broker's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rmqd.handler_api.batch import Outcome
 from rmqd.testing import make_batch, make_message
 
 
-def test_a_message_has_what_it_was_given() -> None:
+def test_a_message_has_the_given_attributes() -> None:
     message = make_message(
         b"paid",
         topic="orders",
@@ -41,11 +41,11 @@ def test_a_message_has_what_it_was_given() -> None:
     ("given", "sent"),
     [("grüße", "grüße".encode()), (b"\x00\xff", b"\x00\xff"), ({"id": 17}, b'{"id": 17}'), ([1, 2], b"[1, 2]")],
 )
-def test_a_body_may_be_bytes_text_or_what_becomes_json(given: object, sent: bytes) -> None:
+def test_a_body_may_be_bytes_text_or_a_json_value(given: object, sent: bytes) -> None:
     assert make_message(given).body == sent  # type: ignore[arg-type]
 
 
-def test_a_batch_takes_decisions() -> None:
+def test_a_batch_records_decisions() -> None:
     paid, broken = make_message(b"paid"), make_message(b"oops")
     batch = make_batch(paid, broken)
     assert type(batch) is Batch
@@ -56,7 +56,7 @@ def test_a_batch_takes_decisions() -> None:
     assert not batch.revoked
 
 
-def test_a_batch_of_an_orderly_group_knows_its_lock() -> None:
+def test_a_batch_of_an_orderly_group_can_be_revoked_or_committed() -> None:
     assert make_batch(consume_mode="orderly", revoked=True).revoked
     assert not make_batch(consume_mode="orderly").revoked
     make_batch(consume_mode="orderly", auto_commit=False).commit()

@@ -1,4 +1,4 @@
-"""Groups with an offset store of their own: effect and offset are one transaction, whatever happens in between."""
+"""Groups with their own offset store: effect and offset are one transaction, despite failures in between."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OWN = {"offset_store": {"plugin": f"{__name__}:MemoryOffsets"}}
 
 
 class MemoryOffsets:
-    """A database in memory: a transaction is a list of effects, and what is to be stored with them."""
+    """A database in memory. A transaction is a list of effects, with the progress that is stored with them."""
 
     effects: ClassVar[list[str]] = []
     rows: ClassVar[dict[StoredQueue, tuple[str, StoredProgress | None]]] = {}
@@ -68,13 +68,13 @@ class MemoryOffsets:
 
 
 def finished(progress: StoredProgress) -> set[int]:
-    """The offsets that are."""
+    """Return the finished offsets."""
     ranges = [one.split("-") for one in progress.above.split(",") if one]
     return {*range(progress.offset)}.union(*(range(int(first), int(last) + 1) for first, last in ranges))
 
 
 class Written(list[str]):
-    """A transaction that is open."""
+    """An open transaction."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class Written(list[str]):
 
 @pytest.fixture(autouse=True)
 def memory() -> type[MemoryOffsets]:
-    """An empty one."""
+    """Empty the store, and return its class."""
     MemoryOffsets.effects, MemoryOffsets.shrunk, MemoryOffsets.rows, MemoryOffsets.commits = [], [], {}, iter(())
     MemoryOffsets.failures = iter(())
     return MemoryOffsets
@@ -102,13 +102,13 @@ class TestMemory(OffsetStoreSuite):
 
 @handler(decode=bytes.decode)
 async def add(body: str, effects: Effects) -> None:
-    """Has one effect for each message."""
+    """Add one effect for each message."""
     effects.append(body)
 
 
 @pytest.fixture
 def bodies(rocketmq: RocketMQ) -> list[str]:
-    """Twelve messages in one queue."""
+    """Send twelve messages to one queue, and return their bodies."""
     rocketmq.create_topic("orders")
     for number in range(12):
         rocketmq.send("orders", f"m{number:02}")
@@ -117,10 +117,10 @@ def bodies(rocketmq: RocketMQ) -> list[str]:
 
 @pytest.mark.parametrize("mode", [{}, {"consume_mode": "orderly"}, {"order_by": "keys"}])
 @pytest.mark.parametrize("size", [1, 5])
-def test_effects_are_there_once_whatever_becomes_of_commits(
+def test_each_message_has_one_effect_despite_failed_commits(
     rocketmq: RocketMQ, run_handler: Run, memory: type[MemoryOffsets], bodies: list[str], mode: Any, size: int
 ) -> None:
-    """Also where a commit has no answer, and where a message of a batch fails after it had its effect."""
+    """Also if a commit gets no response, and if a message of a batch fails after its effect."""
     memory.commits = iter(["", "unheard", "away", "", "unheard"])
     failed = set[str]()
 
@@ -139,10 +139,10 @@ def test_effects_are_there_once_whatever_becomes_of_commits(
     assert rocketmq.offsets("g", "orders") == {0: 12}
 
 
-def test_what_is_finished_by_the_store_is_not_handed_out_again(
+def test_messages_that_are_finished_in_the_store_are_not_handled_again(
     rocketmq: RocketMQ, run_handler: Run, memory: type[MemoryOffsets], bodies: list[str]
 ) -> None:
-    """A process was killed: its broker has an older offset. An operator's reset counts for more than the store."""
+    """The store's progress counts, not the broker's offset, which is 12. An operator's reset overrides the store."""
     run_handler(add, topic="orders", group="g", **OWN)
     [queue] = [queue for queue in memory.rows if queue.topic == "orders"]
     assert (queue.group, queue.broker, queue.queue, bool(queue.cluster)) == ("g", "broker-a", 0, True)
@@ -158,10 +158,10 @@ def test_what_is_finished_by_the_store_is_not_handed_out_again(
     assert memory.rows[queue][1] == StoredProgress(12)
 
 
-def test_a_driver_s_error_is_waited_for_as_if_the_store_had_named_it(
+def test_a_driver_error_before_the_handler_call_is_retried(
     rocketmq: RocketMQ, run_handler: Run, memory: type[MemoryOffsets], bodies: list[str]
 ) -> None:
-    """Before the handler is called it is not the handler's failure, so no message is sent back."""
+    """Such an error is not the handler's failure, so no message is sent back."""
     memory.failures = iter([OSError("refused"), None] * 10)
     result = run_handler(add, topic="orders", group="g", **OWN)
     assert sorted(memory.effects) == bodies

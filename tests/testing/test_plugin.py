@@ -1,4 +1,4 @@
-"""The plugin in a pytest of a user's own: found by its entry point, light, and clean at its end."""
+"""The plugin in a user's pytest: found by its entry point, without other plugins, and without leftovers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_fixtures_are_there(rocketmq, run_handler, make_message, make_batch)
 
 
 @pytest.mark.process
-def test_it_needs_nothing_but_pytest_and_runs_cases_too(folder: UserFolder) -> None:
+def test_the_plugin_works_without_pytest_asyncio_and_runs_cases(folder: UserFolder) -> None:
     folder.write("test_user.py", WITHOUT_ASYNCIO)
     folder.write("handlers_of_cases.py", HANDLERS)
     folder.write("good.cases.yaml", GOOD)
@@ -38,9 +38,9 @@ def test_it_needs_nothing_but_pytest_and_runs_cases_too(folder: UserFolder) -> N
     assert "test_bad.cases.yaml:5:3" in out
 
 
-def test_nothing_is_left_behind(folder: UserFolder) -> None:
+def test_no_thread_remains_after_rocketmq_is_closed(folder: UserFolder) -> None:
     before = set(threading.enumerate())
     with RocketMQ() as rocketmq:
         rocketmq.send("orders", "one")
         rocketmq.run_handler(lambda batch: None, topic="orders", group="mailer")
-    wait_until(lambda: before.issuperset(threading.enumerate()), "the handler's own thread, which was told to, ends")
+    wait_until(lambda: before.issuperset(threading.enumerate()), "the handler's thread ends")

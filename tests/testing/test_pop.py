@@ -1,4 +1,4 @@
-"""`run_handler` for a group that pops: retries by visibility, without waiting for them."""
+"""`run_handler` for a group in POP mode, whose retries take no real time."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def test_every_message_is_acknowledged_once(rocketmq: RocketMQ, run_handler: Run
     assert rocketmq.retries("mailer") == []
 
 
-def test_what_fails_comes_again_after_the_delays_of_pop(rocketmq: RocketMQ, run_handler: Run) -> None:
-    """10 s, 30 s, a minute: those of Java's POP client, all of which the broker's clock jumps over."""
+def test_failed_messages_are_redelivered_after_the_delays_of_pop(rocketmq: RocketMQ, run_handler: Run) -> None:
+    """10 s, 30 s and a minute, as in Java's POP client. The broker's clock skips these delays."""
     rocketmq.create_topic("orders")
     rocketmq.send("orders", "hard", keys="h")
     rocketmq.send("orders", "easy")

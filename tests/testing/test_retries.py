@@ -1,4 +1,4 @@
-"""Retries, delays and dead letters without waiting: what RocketMQ would do in hours is done when the test looks."""
+"""Retries, delays and dead letters without waiting, although they take hours with RocketMQ."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ LEVELS = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3
 
 
 class Broken(Exception):
-    """What the handlers below raise."""
+    """Raised by the handlers below."""
 
 
 def always_fails(batch: Batch) -> None:
     raise Broken(batch[0].body.decode())
 
 
-def test_sixteen_retries_walk_into_the_dead_letters(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_a_message_is_dead_lettered_after_sixteen_retries(rocketmq: RocketMQ, run_handler: Run) -> None:
     rocketmq.create_topic("orders")
     rocketmq.send("orders", "poison", keys="order-1")
     began = time.monotonic()
     result = run_handler(always_fails, topic="orders", group="mailer")
-    assert time.monotonic() - began < 30, "nobody waits for delays"
+    assert time.monotonic() - began < 30, "delays take no real time"
     attempts = result.attempts_of("order-1")
     assert [one.number for one in attempts] == list(range(1, 18))
     assert [one.outcome for one in attempts] == ["retried"] * 16 + ["dead_lettered"]
@@ -48,7 +48,7 @@ def test_sixteen_retries_walk_into_the_dead_letters(rocketmq: RocketMQ, run_hand
     assert rocketmq.offsets("mailer", "orders") == {0: 1}
 
 
-def test_a_message_of_a_batch_is_given_up_with_its_reason(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_one_message_of_a_batch_is_dead_lettered_with_its_reason(rocketmq: RocketMQ, run_handler: Run) -> None:
     rocketmq.create_topic("orders")
     for body in ("good", "bad", "good too"):
         rocketmq.send("orders", body, keys=body)
@@ -64,7 +64,7 @@ def test_a_message_of_a_batch_is_given_up_with_its_reason(rocketmq: RocketMQ, ru
     assert result.elapsed_seconds < 5
 
 
-def test_an_orderly_queue_rests_without_waiting(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_a_suspension_of_an_orderly_queue_takes_no_real_time(rocketmq: RocketMQ, run_handler: Run) -> None:
     rocketmq.create_topic("orders", queues=2)
     for number in range(3):
         rocketmq.send("orders", f"a{number}", queue_id=0)
@@ -83,21 +83,21 @@ def test_an_orderly_queue_rests_without_waiting(rocketmq: RocketMQ, run_handler:
     assert rocketmq.offsets("mailer", "orders") == {0: 3, 1: 3}
 
 
-def test_a_queue_is_at_rest_when_its_pull_is_held_and_nothing_of_it_moves() -> None:
+def test_a_queue_is_idle_if_its_pull_is_held_or_a_message_waits_for_a_delay() -> None:
     place = MessageQueue("orders", "broker-a", 0)
     queue, held = ProcessQueue(place, 0, TopicStats("orders", is_retry=False)), {("orders", 0)}
     assert is_cache_idle(queue, held)
-    assert not is_cache_idle(queue, {("orders", 1)}), "its pull is on its way"
+    assert not is_cache_idle(queue, {("orders", 1)}), "the broker does not hold its pull"
     queue.put(block_of([0, 1]), 2)
     assert not is_cache_idle(queue, held), "a message waits for a handler"
     queue.postpone(queue.take(1))
-    assert is_cache_idle(queue, set()), "it waits behind one that failed, which waits for the clock"
+    assert is_cache_idle(queue, set()), "a failed message waits for a delay"
     queue.begin_turn()
     assert not is_cache_idle(queue, held), "a handler has a batch"
 
 
-def test_time_stands_while_a_handler_works(rocketmq: RocketMQ, run_handler: Run) -> None:
-    """A retry of one message must not overtake what another handler call is at."""
+def test_the_clock_does_not_jump_while_a_handler_runs(rocketmq: RocketMQ, run_handler: Run) -> None:
+    """A retry of one message must not overtake another running handler call."""
     rocketmq.create_topic("orders", queues=2)
     rocketmq.send("orders", "fails", queue_id=0)
     rocketmq.send("orders", "works", queue_id=1)

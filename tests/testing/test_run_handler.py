@@ -1,4 +1,4 @@
-"""`run_handler`: every form of a handler, what it gives back, and what it refuses."""
+"""`run_handler`: forms of handlers, results and errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def seen() -> Seen:
     return Seen()
 
 
-def test_it_returns_when_all_is_consumed_and_committed(rocketmq: RocketMQ, run_handler: Run, seen: Seen) -> None:
+def test_it_returns_when_all_messages_are_consumed_and_committed(
+    rocketmq: RocketMQ, run_handler: Run, seen: Seen
+) -> None:
     rocketmq.create_topic("orders", queues=3)
     for number in range(50):
         rocketmq.send("orders", f"order {number}")
@@ -38,7 +40,7 @@ def test_it_returns_when_all_is_consumed_and_committed(rocketmq: RocketMQ, run_h
     assert rocketmq.dead_letters("mailer") == []
 
 
-def test_a_message_comes_as_it_was_sent(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_a_handler_receives_a_message_as_it_was_sent(rocketmq: RocketMQ, run_handler: Run) -> None:
     rocketmq.create_topic("orders")
     sent = rocketmq.send("orders", "grüße", keys="order-1 ada", tags="paid", properties={"region": "eu"})
     (message,) = run_handler(lambda batch: None, topic="orders", group="mailer").acked
@@ -47,7 +49,7 @@ def test_a_message_comes_as_it_was_sent(rocketmq: RocketMQ, run_handler: Run) ->
     assert (message.topic, message.msg_id, message.queue_offset) == ("orders", sent.msg_id, sent.queue_offset)
 
 
-def test_the_handler_of_the_docs_skips_what_is_far_behind(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_the_handler_of_the_docs_skips_messages_far_behind(rocketmq: RocketMQ, run_handler: Run) -> None:
     [code] = [one for one in blocks((TOP / "docs" / "handlers.md").read_text(), "python") if "MAX_BEHIND" in one]
     shown, names = list[bytes](), dict[str, Any]()
     exec(code, names)
@@ -61,14 +63,14 @@ def test_the_handler_of_the_docs_skips_what_is_far_behind(rocketmq: RocketMQ, ru
 
 
 class Mailer:
-    """A class as a plugin has it."""
+    """A handler class with options, as in a plugin."""
 
     class Options(pydantic.BaseModel):
-        """What it takes."""
+        """The options of the handler."""
 
         sender: str
 
-    said: list[str] = []  # noqa: RUF012 - looked at by the test
+    said: list[str] = []  # noqa: RUF012 - read by the test
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -83,7 +85,7 @@ class Mailer:
         self.said.append("stop")
 
 
-def test_a_class_gets_its_options_and_is_started_and_stopped(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_a_handler_class_gets_its_options_and_is_started_and_stopped(rocketmq: RocketMQ, run_handler: Run) -> None:
     Mailer.said.clear()
     rocketmq.send("orders", "one")
     run_handler(Mailer, topic="orders", group="mailer", options={"sender": "shop@example.org"})
@@ -91,7 +93,7 @@ def test_a_class_gets_its_options_and_is_started_and_stopped(rocketmq: RocketMQ,
 
 
 def handle_by_name(batch: Batch) -> None:
-    """Found as module:attribute."""
+    """A handler that is named as module:attribute."""
     raise DeadLetter("found by name")
 
 
@@ -101,7 +103,7 @@ BY_NAME = f"{__name__}:handle_by_name"
 @pytest.mark.parametrize(
     "named", [BY_NAME, {"plugin": BY_NAME}, {"plugin": "log", "canary": {"plugin": BY_NAME, "share": "100%"}}]
 )
-def test_a_handler_by_its_name(rocketmq: RocketMQ, run_handler: Run, named: object) -> None:
+def test_a_handler_may_be_given_by_its_name(rocketmq: RocketMQ, run_handler: Run, named: object) -> None:
     rocketmq.send("orders", "one")
     run_handler(named, topic="orders", group="mailer")
     assert [one.properties["RMQD_REASON"] for one in rocketmq.dead_letters("mailer")] == ["found by name"]
@@ -117,7 +119,7 @@ def test_an_expression_filters_the_topic(rocketmq: RocketMQ, run_handler: Run, s
     assert rocketmq.offsets("mailer", "orders") == {0: 2}
 
 
-def test_a_topic_that_does_not_exist_is_told_at_once(run_handler: Run, seen: Seen) -> None:
+def test_a_missing_topic_is_an_error_that_names_the_solution(run_handler: Run, seen: Seen) -> None:
     with pytest.raises(RmqdError, match=r"does not exist; create it with rocketmq.create_topic\('ordres'\)"):
         run_handler(seen.take, topic="ordres", group="mailer")
 
@@ -126,7 +128,7 @@ class Broken(Exception):
     """Raised by the handlers below."""
 
 
-def test_what_a_handler_raises_is_in_the_result(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_an_exception_of_a_handler_is_in_the_result(rocketmq: RocketMQ, run_handler: Run) -> None:
     rocketmq.send("orders", "one", keys="order-1")
 
     async def fail(batch: Batch) -> None:
@@ -144,7 +146,7 @@ def test_what_a_handler_raises_is_in_the_result(rocketmq: RocketMQ, run_handler:
     assert result.acked == []
 
 
-def test_a_handler_that_does_not_end_is_told_with_its_message(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_a_handler_that_does_not_return_is_reported_with_its_message(rocketmq: RocketMQ, run_handler: Run) -> None:
     rocketmq.send("orders", "one", keys="order-1")
 
     async def hang(batch: Batch) -> None:
@@ -159,11 +161,11 @@ def test_a_handler_that_does_not_end_is_told_with_its_message(rocketmq: RocketMQ
     assert re.search(r"group mailer has something left to do after \d+(\.\d)? m?s", text)
     assert "(keys order-1)" in text
     assert "has not returned" in text
-    # and the message is there for the next run
+    # the next run still receives the message
     assert len(run_handler(lambda batch: None, topic="orders", group="mailer").acked) == 1
 
 
-def test_it_may_run_until_something_is_true(rocketmq: RocketMQ, run_handler: Run, seen: Seen) -> None:
+def test_it_may_run_until_a_condition_is_true(rocketmq: RocketMQ, run_handler: Run, seen: Seen) -> None:
     rocketmq.send("orders", "poison")
 
     def fail(batch: Batch) -> None:
@@ -178,7 +180,7 @@ def test_it_may_run_until_something_is_true(rocketmq: RocketMQ, run_handler: Run
 
 
 @pytest.mark.parametrize("kind", [Mock, AsyncMock])
-def test_a_mock_as_a_handler(rocketmq: RocketMQ, run_handler: Run, kind: Callable[..., Any]) -> None:
+def test_a_handler_may_be_a_mock(rocketmq: RocketMQ, run_handler: Run, kind: Callable[..., Any]) -> None:
     rocketmq.send("orders", "one", keys="order-1")
     handler = kind(side_effect=[Broken("once"), None])
     run_handler(handler, topic="orders", group="mailer")

@@ -1,4 +1,4 @@
-"""SyncPullConsumer: no `await`, beside a loop that runs, and interrupted by Ctrl-C."""
+"""SyncPullConsumer: inside a running event loop, and closed by another thread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rmqd.errors import PullConsumerError
 from rmqd.testing import RocketMQ
 
 
-async def test_it_works_where_a_loop_runs_as_in_a_notebook(rocketmq: RocketMQ) -> None:
+async def test_it_works_inside_a_running_event_loop_as_in_a_notebook(rocketmq: RocketMQ) -> None:
     rocketmq.create_topic("orders")
     with SyncPullConsumer("report", nameserver=rocketmq.nameserver, auto_commit=True) as consumer:
         consumer.subscribe("orders")
@@ -24,7 +24,7 @@ async def test_it_works_where_a_loop_runs_as_in_a_notebook(rocketmq: RocketMQ) -
         consumer.poll()
 
 
-def test_a_close_in_another_thread_ends_a_poll(rocketmq: RocketMQ) -> None:
+def test_closing_in_another_thread_ends_a_poll(rocketmq: RocketMQ) -> None:
     rocketmq.create_topic("orders")
     consumer, said = SyncPullConsumer("report", nameserver=rocketmq.nameserver), []
     consumer.subscribe("orders")

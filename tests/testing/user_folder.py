@@ -1,4 +1,4 @@
-"""A folder as a user of rmqd has it: tests run by a pytest of their own, with the plugin by its entry point alone."""
+"""The folder of a user of rmqd: a separate pytest runs its tests, and finds the plugin only by its entry point."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ TOP = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class UserFolder:
-    """The folder; `pytest` runs what is in it."""
+    """The folder; `pytest` runs its tests."""
 
     path: Path
 
     def write(self, name: str, text: str) -> Path:
-        """Make a file."""
+        """Create a file."""
         file = self.path / name
         file.write_text(text)
         return file
 
     def pytest(self, *arguments: str) -> tuple[int, str]:
-        """Run its tests, without pytest-asyncio unless that is asked for; the exit code, and what was printed."""
+        """Run the tests, by default without pytest-asyncio. Return the exit code and the output."""
         return self.python(
             "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", *(arguments or ("-p", "no:asyncio"))
         )
@@ -46,5 +46,5 @@ class UserFolder:
 
 
 def blocks(page: str, language: str) -> list[str]:
-    """The code blocks of a language."""
+    """Return the code blocks of a language."""
     return re.findall(rf"^```{language}\n(.*?)^```", page, re.DOTALL | re.MULTILINE)

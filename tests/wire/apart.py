@@ -1,4 +1,4 @@
-"""Measurements in a process of their own: tracemalloc counts what every thread of a process holds."""
+"""Measurements in a separate process, because tracemalloc counts the memory of all threads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TOP: Final = Path(__file__).parents[2]
 
 
 def figures(program: str, *arguments: object) -> list[int]:
-    """The integers that a Python program prints, in a process that does nothing else."""
+    """Run a Python program in a process that does nothing else, and return the integers that it prints."""
     command = [sys.executable, "-c", program, *map(str, arguments)]
     return list(
         map(int, subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=TOP).stdout.split())

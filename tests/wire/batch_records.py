@@ -1,4 +1,4 @@
-"""Records of topics with queue.type=BatchCQ: a batch each."""
+"""Records of topics with queue.type=BatchCQ. Each record holds a batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.wire.compressing import compress, compressed_flag
 def batch_of(
     members: Sequence[BatchMember], base: int, stored: StoredMessage, kind: CompressionType | None = None
 ) -> StoredMessage:
-    """What a broker stores for a batch whose first member has the queue offset `base`; the rest is of `stored`."""
+    """Return a broker's record of a batch whose first member has the queue offset `base`; other fields as `stored`."""
     body = encode_batch(members)
     flags = INNER_BATCH | NEED_UNWRAP
     if kind is not None:

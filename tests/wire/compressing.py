@@ -14,7 +14,7 @@ LEVEL: Final = 5  # Java: rocketmq.message.compressLevel
 
 
 def compress(body: bytes, kind: CompressionType) -> bytes:
-    """The compressed body. `compressed_flag(kind)` gives the bits to set."""
+    """Return the compressed body. `compressed_flag(kind)` returns the bits to set."""
     if kind is CompressionType.ZLIB:
         return zlib.compress(body, LEVEL)
     if kind is CompressionType.LZ4:
@@ -23,5 +23,5 @@ def compress(body: bytes, kind: CompressionType) -> bytes:
 
 
 def compressed_flag(kind: CompressionType) -> int:
-    """The bits that mark a body as compressed with this type."""
+    """Return the bits that mark a body as compressed with this type."""
     return COMPRESSED | kind << COMPRESSION_SHIFT

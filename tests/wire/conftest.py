@@ -1,4 +1,4 @@
-"""The tests of decoders run with both cores."""
+"""Fixtures that run the tests of decoders with both cores."""
 
 from __future__ import annotations
 

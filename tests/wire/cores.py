@@ -1,4 +1,4 @@
-"""Compares the two cores: the same bytes, decoded by both."""
+"""A comparison of the two cores: both decode the same bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUEUE: Final = MessageQueue("T", "b", 0)
 
 @contextmanager
 def use_core(native: core.NativeCore | None) -> Iterator[None]:
-    """Decode with this core for a while; None is the Python code."""
+    """Decode with this core inside the block; None is the Python code."""
     before, core.native = core.native, native
     try:
         yield
@@ -34,7 +34,7 @@ def assert_cores_agree(payload: bytes) -> None:
 
 
 def _everything(payload: bytes) -> object:
-    """Return all that is decoded of a response to a pull, or the error."""
+    """Return all decoded values of a pull response, or the error."""
     try:
         command = decode_command(payload)
     except ProtocolError as error:

@@ -11,11 +11,11 @@ NAMES = sorted(path.stem for path in FOLDER.glob("*.hex"))
 
 
 def frame(name: str) -> bytes:
-    """The bytes of a recorded frame."""
+    """Return the bytes of a recorded frame."""
     return bytes.fromhex((FOLDER / f"{name}.hex").read_text())
 
 
 def command(name: str) -> RemotingCommand:
-    """A recorded frame, decoded."""
+    """Decode a recorded frame."""
     (payload,) = FrameDecoder().feed(frame(name))
     return decode_command(payload)

@@ -1,4 +1,4 @@
-"""Signatures: the Java client's own for the same request, and those of pulls, which are written another way."""
+"""Signatures, compared with the Java client, and signatures of pulls, which have their own code."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ LENT = Credentials("ak", "sk12345678", "token%d")
 LONG = st.integers(0, 2**63 - 1)
 
 
-def test_a_signature_is_that_of_the_java_client() -> None:
-    """The vector is from RocketMQ 5.5.0's own classes."""
+def test_a_signature_equals_the_java_clients() -> None:
+    """The expected signature was made by the classes of RocketMQ 5.5.0."""
     fields = {
         "topic": "T1",
         "commitOffset": "0",
@@ -36,14 +36,14 @@ def test_a_signature_is_that_of_the_java_client() -> None:
 
 
 def test_a_token_is_sent_and_signed() -> None:
-    """It belongs to keys that were lent for a time."""
+    """Temporary keys have a token."""
     signed = LENT.signed({"n": "1"}, b"")
     assert (signed["SecurityToken"], signed["AccessKey"]) == ("token%d", "ak")
     assert signed["Signature"] != Credentials("ak", "sk12345678").signed({"n": "1"}, b"")["Signature"]
 
 
-def test_a_request_that_is_signed_again_is_signed_alike() -> None:
-    """As one that is sent once more is: the old signature takes no part."""
+def test_signing_a_request_again_gives_the_same_signature() -> None:
+    """A request that is sent again is signed again. The old signature is not signed."""
     once = LENT.signed({"n": "1"}, b"x")
     assert LENT.signed(once, b"x") == once
 
@@ -52,7 +52,7 @@ def test_a_request_that_is_signed_again_is_signed_alike() -> None:
 def test_a_pull_is_signed_like_any_request(
     group: str, topic: str, subscription: str, offset: int, version: int, most: int
 ) -> None:
-    """Whatever the names hold and the numbers are."""
+    """With any names and numbers."""
     template = PullRequestTemplate(
         group=group, topic=topic, queue_id=3, broker_name="100%d", subscription=subscription, credentials=LENT
     )
@@ -67,12 +67,11 @@ def test_a_pull_is_signed_like_any_request(
 @given(st.text(), st.binary())
 @example("k" * 65, b"")
 def test_signatures_are_hmac_sha1(secret: str, content: bytes) -> None:
-    """Also by keys longer than SHA-1's block."""
+    """Also with keys longer than SHA-1's block."""
     assert Credentials("ak", secret).sign(content) == b64encode(hmac.digest(secret.encode(), content, "sha1"))
 
 
-def test_nothing_shows_the_keys() -> None:
-    """Neither they themselves nor a request that carries them."""
+def test_texts_of_credentials_and_requests_do_not_contain_the_keys() -> None:
     request = RemotingCommand(11, ext_fields=LENT.signed({"n": "1"}, b""))
     shown = f"{LENT} {LENT!r} {request!r}"
     assert not any(secret in shown for secret in ("ak", "sk12345678", "token", request.ext_fields["Signature"]))

@@ -1,4 +1,4 @@
-"""Commands in both header serialisations."""
+"""Remoting commands in both header serialisations."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def same(left: RemotingCommand, right: RemotingCommand) -> bool:
 
 
 @given(INT, INT, st.integers(0, 3), FIELDS, st.binary(max_size=50), st.none() | TEXT, LANGUAGES, INT)
-def test_json_header_there_and_back(
+def test_json_header_round_trip(
     code: int,
     opaque: int,
     flag: int,
@@ -56,7 +56,7 @@ def test_json_header_there_and_back(
     st.none() | TEXT,
     LANGUAGES,
 )
-def test_binary_header_there_and_back(
+def test_binary_header_is_decoded(
     code: int,
     opaque: int,
     flag: int,
@@ -74,18 +74,18 @@ def test_binary_header_there_and_back(
     assert same(decode_command(b"\1" + len(header).to_bytes(3) + header + body), sent)
 
 
-def test_recorded_frames_survive(subtests: pytest.Subtests) -> None:
+def test_recorded_frames_are_the_same_after_encoding(subtests: pytest.Subtests) -> None:
     for name in NAMES:
         with subtests.test(name=name):
             assert same(decode_command(encode_command(command(name))[4:]), command(name))
 
 
-def test_binary_and_json_headers_say_the_same() -> None:
+def test_binary_and_json_headers_have_the_same_fields() -> None:
     binary, plain = command("pull_request_rocketmq_header"), command("pull_request")
     assert (binary.code, binary.ext_fields, binary.language) == (plain.code, plain.ext_fields, plain.language)
 
 
-def test_request_is_what_java_reads() -> None:
+def test_request_has_the_format_that_java_reads() -> None:
     sent = encode_request(RequestCode.GET_ROUTEINFO_BY_TOPIC, 7, {"topic": 'a"b'}, b"body")
     length, header_size = int.from_bytes(sent[:4]), int.from_bytes(sent[5:8])
     assert length == len(sent) - 4
@@ -96,14 +96,14 @@ def test_request_is_what_java_reads() -> None:
     assert sent[8 + header_size :] == b"body"
 
 
-def test_oneway_request_says_so() -> None:
+def test_oneway_request_is_marked() -> None:
     decoded = decode_command(encode_request(15, 1, {}, oneway=True)[4:])
     assert decoded.is_oneway
     assert not decoded.is_response
     assert decoded.ext_fields == {}
 
 
-def test_response_answers_its_request() -> None:
+def test_response_has_the_opaque_of_its_request() -> None:
     request = decode_command(encode_request(34, 4711, {})[4:])
     answer = decode_command(encode_response(request, ResponseCode.SYSTEM_ERROR, "no", {"a": "b"}, b"x")[4:])
     assert answer.is_response
@@ -111,12 +111,12 @@ def test_response_answers_its_request() -> None:
     assert (answer.ext_fields, answer.body) == ({"a": "b"}, b"x")
 
 
-def test_frame_that_no_peer_reads_is_not_written() -> None:
+def test_frame_that_is_too_large_for_peers_is_not_written() -> None:
     with pytest.raises(ProtocolError, match="16777216"):
         encode_request(10, 1, {}, bytes(16 * 1024 * 1024))
 
 
-def test_values_that_are_no_strings_become_what_java_keeps() -> None:
+def test_values_that_are_not_strings_become_strings_as_in_java() -> None:
     header = {"code": 0, "opaque": 1, "extFields": {"n": 5, "f": 0.5, "t": True, "none": None, "s": "x"}}
     assert decode_command(payload(header)).ext_fields == {"n": "5", "f": "0.5", "t": "true", "s": "x"}
 
@@ -128,13 +128,13 @@ def test_values_that_are_no_strings_become_what_java_keeps() -> None:
         rb'{"code":0,"opaque":1,"remark":"a\uD800","extFields":{"k\uDFFF":"\uD83D\uDE00"}}',
     ],
 )
-def test_half_characters_become_question_marks(header: bytes) -> None:
+def test_lone_surrogates_become_question_marks(header: bytes) -> None:
     decoded = decode_command(payload(header))
     assert decoded.remark == "a?"
     assert decoded.ext_fields == {"k?": "\U0001f600"}
 
 
-def test_unknown_language_and_blanks_are_fine() -> None:
+def test_unknown_language_and_blanks_are_accepted() -> None:
     decoded = decode_command(payload(b' {"code": 5, "opaque": 1, "language": "KLINGON"} \n'))
     assert decoded.language is LanguageCode.OTHER
     assert (decoded.flag, decoded.version, decoded.remark, decoded.ext_fields) == (0, 0, None, {})
@@ -189,13 +189,13 @@ def test_broken_header_is_a_protocol_error(subtests: pytest.Subtests) -> None:
 
 
 @given(st.binary(max_size=80))
-def test_no_header_does_anything_else(data: bytes) -> None:
+def test_any_header_is_decoded_or_a_protocol_error(data: bytes) -> None:
     for serialize_type in SerializeType:
         with contextlib.suppress(ProtocolError):
             decode_command(bytes([serialize_type]) + len(data).to_bytes(3) + data)
 
 
-def test_codes_of_newer_brokers_have_a_name_too() -> None:
+def test_unknown_codes_have_a_name() -> None:
     assert ResponseCode(4711).name == "UNKNOWN_4711"
     assert ResponseCode(4711) == 4711
     assert RequestCode(200077).name == "UNKNOWN_200077"

@@ -1,4 +1,4 @@
-"""The native core reads the same as Python from every frame, and is optional."""
+"""The optional native core, which decodes every frame to the same values as the Python code."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ HEADERS = (
 
 
 def test_recorded_frames(subtests: pytest.Subtests) -> None:
-    """As they are, cut short, and with changed bytes."""
+    """Unchanged, cut short, and with changed bytes."""
     chance = Random(1)
     for name in NAMES:
         payload = frame(name)[4:]
@@ -58,13 +58,13 @@ def test_recorded_frames(subtests: pytest.Subtests) -> None:
 
 @pytest.mark.parametrize("header", HEADERS)
 def test_headers(header: bytes) -> None:
-    """Plain ones, others that are valid, invalid ones, and what is left of each if it ends early."""
+    """Plain, other valid, and invalid headers, each also cut short at every byte."""
     for size in range(len(header) + 1):
         assert_cores_agree(size.to_bytes(4) + header)
 
 
 def test_records() -> None:
-    """Every bit of a record is flipped, alone and between plain records; and the last record is cut short anywhere."""
+    """Every bit of a record is flipped, alone and between plain records. The last record is cut short at every byte."""
     good = [encode_message(replace(STORED, queue_offset=at)) for at in (6, 8)]
     record = encode_message(STORED)
     head = encode_request(0, 1, {})[4:]
@@ -78,7 +78,7 @@ def test_records() -> None:
 
 
 def test_other_records() -> None:
-    """Both cores count runs of offsets alike, also at the ends of their range and where one leaves off."""
+    """Both cores count the same runs of offsets, also at the ends of the range and after the native core stops."""
     v6 = {"born_host": "[::1]:1", "store_host": "[::1]:1"}
     odd: list[dict[str, Any]] = [{}, v6, {"sys_flag": 1}, {"sys_flag": 0x1000}, {"topic": "T" * 200}, {"body": b""}]
     for offsets in ((-1, 0, 1), (3, 4, 5), (3, 3, 4), (2**63 - 2, 2**63 - 1, -(2**63)), (2**63 - 1, 0, 1)):
@@ -89,7 +89,7 @@ def test_other_records() -> None:
 
 
 def test_the_native_core_refuses_wrong_arguments(native: core.NativeCore) -> None:
-    """It writes to no object but a message, and reads nothing outside of the bytes."""
+    """It writes only to messages, and reads only the given bytes."""
     record = encode_message(STORED)
     wrong: list[tuple[Any, ...]] = [
         (),

@@ -1,4 +1,4 @@
-"""Subscriptions by tag and by SQL, and Java's hash."""
+"""Subscriptions by tag and by SQL, and Java's hash of tags."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from rmqd.wire.bodies.heartbeat_data import intended_filter, java_hash, sql_subs
 HASHES = [("", 0), ("TagA", 2598919), ("TagB", 2598920), ("hello world", 1794106052), ("中文", 646394)]
 
 
-def test_hash_is_javas(subtests: pytest.Subtests) -> None:
+def test_hash_equals_javas(subtests: pytest.Subtests) -> None:
     for text, expected in HASHES:
         with subtests.test(text=text):
             assert java_hash(text) == expected
 
 
 def test_hash_counts_utf16_units_and_is_signed() -> None:
-    """Characters outside the basic plane are two units to Java; a lone half of one has a hash too."""
+    """In Java, a character outside the basic plane is two units. A lone surrogate has a hash too."""
     assert java_hash("\U0001f600") == 31 * 0xD83D + 0xDE00
     assert java_hash("\ud83d") == 0xD83D
     assert java_hash("polygenelubricants") == -(2**31)
 
 
-def test_everything(subtests: pytest.Subtests) -> None:
+def test_expressions_for_all_messages(subtests: pytest.Subtests) -> None:
     for expression in ("*", "", None, "  ", " * "):
         with subtests.test(expression=expression):
             subscription = tag_subscription("T", expression, 5)
@@ -40,14 +40,14 @@ def test_tags(subtests: pytest.Subtests) -> None:
 
 
 def test_tags_with_equal_hashes() -> None:
-    """The broker compares hashes and so lets "BB" through where "Aa" is wanted; the names are what tells them apart."""
+    """The broker compares hashes, so it delivers "BB" if "Aa" is wanted. Only the names of the tags differ."""
     wanted, other = tag_subscription("T", "Aa", 0), tag_subscription("T", "BB", 0)
     assert wanted.code_set == other.code_set
     assert wanted.tags_set != other.tags_set
 
 
 def test_expression_without_a_tag_is_refused() -> None:
-    """Brokers take it and then deliver nothing, for ever."""
+    """Brokers accept such an expression and never deliver a message."""
     with pytest.raises(InvalidNameError, match="contains no tag"):
         tag_subscription("T", " || ", 0)
 
@@ -82,7 +82,7 @@ def test_sql() -> None:
         *((right, None) for right in ("50%", "sale-50% || paid", "refund(part)")),
     ],
 )
-def test_a_filter_that_matches_no_message_has_one_that_was_meant(expression: str, meant: str | None) -> None:
+def test_the_intended_filter_is_found_for_one_that_matches_no_message(expression: str, meant: str | None) -> None:
     assert intended_filter(expression, "TAG") == meant
     assert intended_filter("region = \u201ceu\u201d", "SQL92") == "{sql: \"region = 'eu'\"}"
     assert intended_filter("TAGS = 'a||b' AND c = d", "SQL92") == "{sql: \"TAGS IN ('a', 'b') AND c = d\"}"

@@ -1,4 +1,4 @@
-"""Cutting a byte stream into frames."""
+"""The frame decoder, which cuts a byte stream into frames."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ def framed(payload: bytes) -> bytes:
 
 
 @given(st.lists(st.binary(max_size=50), max_size=8), st.lists(st.integers(1, 20), min_size=1))
-def test_cuts_do_not_matter(payloads: list[bytes], cuts: list[int]) -> None:
-    """The same payloads come out however the stream is cut into reads."""
+def test_payloads_do_not_depend_on_the_sizes_of_reads(payloads: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(map(framed, payloads))
     decoder, received, turn = FrameDecoder(), [], 0
     while stream:
@@ -26,7 +25,7 @@ def test_cuts_do_not_matter(payloads: list[bytes], cuts: list[int]) -> None:
     assert received == payloads
 
 
-def test_payload_waits_for_its_last_byte() -> None:
+def test_a_payload_is_returned_with_its_last_byte() -> None:
     decoder = FrameDecoder()
     assert decoder.feed(framed(b"payload")[:-1]) == []
     assert decoder.feed(b"d" + framed(b"next")) == [b"payload", b"next"]
@@ -38,8 +37,7 @@ def test_largest_frame_is_read() -> None:
 
 
 @pytest.mark.parametrize("length", [MAX_FRAME_SIZE_BYTES + 1, 2**31, 2**32 - 1])
-def test_too_large_frame_is_refused_by_its_length_alone(length: int) -> None:
-    """Nothing of the frame itself has to arrive: the four bytes are enough."""
+def test_a_too_large_frame_is_refused_after_its_four_length_bytes(length: int) -> None:
     decoder = FrameDecoder()
     assert decoder.feed(length.to_bytes(4)[:3]) == []
     with pytest.raises(ProtocolError, match=f"frame of {length} bytes"):

@@ -1,4 +1,4 @@
-"""Typed headers: what we send is what the Java client and the accepted probe sent."""
+"""Typed headers, compared with the recorded requests of the Java client and of an accepted probe."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ REQUESTS: list[tuple[str, RequestHeader]] = [
 ]
 
 
-def test_header_is_the_recorded_one(subtests: pytest.Subtests) -> None:
-    """Same code and the same ext fields as recorded, and reading the recorded ones gives our header."""
+def test_header_equals_the_recorded_one(subtests: pytest.Subtests) -> None:
+    """The code and the ext fields are the recorded ones, and the recorded fields are read as our header."""
     for name, header in REQUESTS:
         with subtests.test(name=name):
             recorded = command(name)
@@ -163,7 +163,7 @@ def test_a_broker_reads_the_long_names_of_old_clients() -> None:
 
 
 @pytest.mark.parametrize("name", ["send_v2_request", "java_send_batch_request"])
-def test_a_broker_reads_every_send_alike(name: str) -> None:
+def test_a_broker_reads_the_same_fields_as_the_full_header(name: str) -> None:
     recorded = command(name)
     whole = SendMessageRequestHeaderV2.from_ext_fields(recorded.ext_fields)
     read = ReceivedSendHeader.from_request(recorded)
@@ -197,7 +197,7 @@ def test_pull_reply_without_usable_offsets_is_refused(subtests: pytest.Subtests)
 
 
 @given(LONG, st.text(), st.booleans() | st.none())
-def test_ext_fields_there_and_back(number: int, text: str, flag: bool | None) -> None:
+def test_ext_fields_round_trip(number: int, text: str, flag: bool | None) -> None:
     header = GetConsumerRunningInfoRequestHeader(consumer_group=text, client_id=text, jstack_enable=flag)
     assert GetConsumerRunningInfoRequestHeader.from_ext_fields(header.ext_fields()) == header
     search = SearchOffsetRequestHeader(topic=text, queue_id=number, timestamp=number, boundary_type=None)
@@ -223,15 +223,15 @@ def test_only_a_java_long_is_an_integer(subtests: pytest.Subtests) -> None:
             OffsetResponseHeader.from_ext_fields({"offset": text})
 
 
-def test_boolean_as_java_reads_it(subtests: pytest.Subtests) -> None:
+def test_booleans_are_read_as_in_java(subtests: pytest.Subtests) -> None:
     for text, expected in (("true", True), ("TRUE", True), ("false", False), ("yes", False)):
         with subtests.test(text=text):
             fields = {"consumerGroup": "g", "clientId": "c", "jstackEnable": text}
             assert GetConsumerRunningInfoRequestHeader.from_ext_fields(fields).jstack_enable is expected
 
 
-def test_every_header_is_a_header() -> None:
-    """The base class alone has no code, so that nobody sends it by mistake."""
+def test_the_base_class_of_request_headers_has_no_code() -> None:
+    """So it cannot be sent by mistake."""
     assert issubclass(PullMessageRequestHeader, Header)
     assert not hasattr(RequestHeader, "code")
 
@@ -285,7 +285,7 @@ def test_template_writes_the_java_clients_pull() -> None:
 def test_template_holds_any_name(
     group: str, topic: str, broker_name: str, small: int, large: int, subscription: str | None
 ) -> None:
-    """Whatever characters the names have, the frame is whole and says what it was told."""
+    """With any characters in the names, the frame is complete and has the given values."""
     header = replace(
         TEMPLATE_HEADER,
         consumer_group=group,
@@ -305,7 +305,7 @@ def test_template_holds_any_name(
     assert PullMessageRequestHeader.from_ext_fields(decoded.ext_fields) == header
 
 
-def test_template_takes_fields_that_every_request_carries() -> None:
+def test_template_includes_the_extra_fields_of_every_request() -> None:
     template = PullRequestTemplate(
         group="g", topic="t", queue_id=1, broker_name="b", extra_fields={"nsd": "true", "ns": "100%"}
     )

@@ -1,4 +1,4 @@
-"""Routes and resets that are too large to be held are refused, before they take the memory."""
+"""Size limits of routes, resets and headers, checked before they use the memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def route(brokers: int, queues_each: int) -> TopicRouteData:
 
 
 @pytest.mark.parametrize("strict", [True, False])
-def test_a_topic_at_the_limits_is_read(strict: bool) -> None:
+def test_a_route_at_the_limits_is_read(strict: bool) -> None:
     for large in (route(MAX_BROKERS, MAX_QUEUES // MAX_BROKERS), route(1, MAX_QUEUES)):
         assert TopicRouteData.from_json(large.to_json(strict=strict)) == large
 
@@ -33,13 +33,13 @@ TOO_LARGE = {
 }
 
 
-def test_what_is_beyond_them_is_refused_with_its_size(subtests: pytest.Subtests) -> None:
+def test_a_route_beyond_a_limit_is_refused(subtests: pytest.Subtests) -> None:
     for name, (body, reason) in TOO_LARGE.items():
         with subtests.test(name), pytest.raises(ProtocolError, match=reason):
             TopicRouteData.from_json(body)
 
 
-def test_a_reset_has_limits_too() -> None:
+def test_a_reset_beyond_a_limit_is_refused() -> None:
     limits = "a reset", MAX_RESET_BYTES, MAX_RESET_OBJECTS
     check_body(b"{" * 2 * MAX_QUEUES, *limits)
     for body in (b" " * (8 * 1024 * 1024 + 1), b"{" * (2 * MAX_QUEUES + 1)):
@@ -48,7 +48,7 @@ def test_a_reset_has_limits_too() -> None:
 
 
 def test_a_header_has_a_limited_number_of_fields() -> None:
-    """A remark may be long."""
+    """The length of a remark is not limited."""
     header = encode_command(RemotingCommand(1, remark="x" * 1_000_000))[4:]
     assert decode_command(header).remark == "x" * 1_000_000
     many = encode_request(1, 1, {f"field-{number}-of-many": "" for number in range(MAX_HEADER_FIELDS + 1)})[4:]

@@ -1,4 +1,4 @@
-"""Lite topics: names of queues, places of messages, and the counts in replies, as a 5.5.0 broker wrote them."""
+"""Lite topics: names of topics and queues, counts in pop responses, and subscriptions, as in a 5.5.0 broker."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ QUEUE = lite_topic_queue("lt", "la", "broker-a")
 
 
 def test_the_queue_of_a_lite_topic() -> None:
-    """And back: which parent a name belongs to; other queues of brokers have none."""
+    """Its name, and the parent topic of that name. Other queues of brokers have no parent topic."""
     assert MessageQueue("%LMQ%$lt$la", "broker-a", 0) == QUEUE
     assert parent_topic_of(QUEUE.topic) == "lt"
     assert [parent_topic_of(name) for name in ("lt", "%LMQ%la", "%LMQ%$lt", "%LMQ%$lt$", "%LMQ%$$la")] == [None] * 5
 
 
-def test_names_that_brokers_could_not_keep_apart(subtests: pytest.Subtests) -> None:
-    """Separators of theirs, and what is no name at all."""
+def test_names_that_brokers_could_not_distinguish_are_refused(subtests: pytest.Subtests) -> None:
+    """Names with separators of brokers, and invalid names."""
     for name in ("", "a$b", "a,b", "a b", "a/b", "ä", "x" * 65):
         with subtests.test(name=name), pytest.raises(InvalidNameError):
             check_lite_topic(name)
 
 
 def test_the_counts_of_pops() -> None:
-    """The broker writes the number alone for what is new, and words before it for what was popped before."""
+    """The broker writes only the number for new messages, and words before it for messages that were popped before."""
     assert parse_pop_counts("0;0;0", 3) == [0, 0, 0]
     assert parse_pop_counts("0 qo0%0 1;0 qo0%1 2", 2) == [1, 2]
     assert parse_pop_counts(None, 0) == []
@@ -37,7 +37,7 @@ def test_the_counts_of_pops() -> None:
 
 
 def test_the_body_of_a_subscription() -> None:
-    """There and back, in Java's names."""
+    """A round trip with Java's names."""
     wanted = LiteSubscription(LiteSubscriptionAction.COMPLETE_ADD, "cid1", "lg", "lt", ("la", "lb"), 5)
     body = LiteSubscriptionCtlRequestBody((wanted,))
     assert body.to_dict() == {

@@ -1,4 +1,4 @@
-"""fastjson's dialect."""
+"""fastjson's dialect of JSON."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-def test_there_and_back(value: object) -> None:
+def test_round_trip(value: object) -> None:
     assert loads(dumps(value)) == value
 
 
 @given(VALUES)
-def test_strict_json_means_the_same(value: object) -> None:
+def test_strict_json_is_read_as_the_json_module_reads_it(value: object) -> None:
     text = dumps(value)
     try:
         strict = json.loads(text)
@@ -59,19 +59,19 @@ WRITTEN = [
 ]
 
 
-def test_what_fastjson_writes(subtests: pytest.Subtests) -> None:
+def test_fastjson_output_is_read(subtests: pytest.Subtests) -> None:
     for text, expected in WRITTEN:
         with subtests.test(text=text):
             assert loads(text) == expected
 
 
-def test_object_key_can_be_read_again() -> None:
+def test_object_key_can_be_converted_to_a_dict() -> None:
     (key,) = loads('{{"queueId":0,"topic":"T"}:1}')
     assert dict(key) == {"topic": "T", "queueId": 0}
 
 
 def test_object_keys_are_written_as_java_needs_them() -> None:
-    """As real objects: a string that contains JSON makes the Java side throw."""
+    """They are written as objects. For a string that contains JSON, Java would raise an exception."""
     recorded = command("push_consumer_status_221_reply").body
     assert dumps(loads(recorded)) == recorded
 
@@ -118,14 +118,14 @@ def test_anything_else_is_a_protocol_error(subtests: pytest.Subtests) -> None:
             loads(text)
 
 
-def test_keys_that_are_numbers_are_written_with_quotes_or_bare() -> None:
+def test_number_keys_are_written_with_or_without_quotes() -> None:
     value = {1: {2: [{3: "x"}]}, "k": True}
     assert dumps(value) == b'{"1":{"2":[{"3":"x"}]},"k":true}'
     assert dumps(value, bare_keys=True) == b'{1:{2:[{3:"x"}]},"k":true}'
     assert loads(dumps(value, bare_keys=True)) == value
 
 
-def test_bytes_that_are_no_text() -> None:
+def test_bytes_that_are_not_utf8_are_protocol_errors() -> None:
     with pytest.raises(ProtocolError):
         loads(b'{"a":"\xff"}')
 
@@ -138,7 +138,7 @@ def test_nesting_is_bounded(subtests: pytest.Subtests) -> None:
                     loads(opening * depth)
 
 
-def test_allowed_nesting_is_read_on_both_paths() -> None:
+def test_the_deepest_allowed_nesting_is_read_in_both_dialects() -> None:
     text = "[" * MAX_DEPTH + "]" * MAX_DEPTH
     assert dumps(loads(text)).decode() == text
     loose = "{0:" * MAX_DEPTH + "1" + "}" * MAX_DEPTH
@@ -148,11 +148,11 @@ def test_allowed_nesting_is_read_on_both_paths() -> None:
             loads(deeper)
 
 
-def test_broad_is_not_deep() -> None:
+def test_many_values_side_by_side_do_not_count_as_nesting() -> None:
     assert len(loads("[" + ",".join(["[]"] * 1000) + "]")) == 1000
 
 
 @given(st.text(alphabet='{}[]:,"0159-.eEtrufalsn\\ ', max_size=40))
-def test_no_text_does_anything_else(text: str) -> None:
+def test_any_text_is_read_or_a_protocol_error(text: str) -> None:
     with contextlib.suppress(ProtocolError):
         loads(text)

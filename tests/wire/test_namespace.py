@@ -1,4 +1,4 @@
-"""Names with and without a namespace: as brokers know them, and as people do."""
+"""Names with a namespace, as brokers use them, and without it, as operators and handlers use them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rmqd.wire.topics import without_namespace
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """What a snapshot is made of."""
+    """Stands for a dataclass of a snapshot."""
 
     name: str
     parts: tuple[str, ...]
@@ -37,7 +37,7 @@ SHOWN = [
 ]
 
 
-def test_no_name_keeps_the_namespace(subtests: pytest.Subtests) -> None:
+def test_the_namespace_is_removed_from_all_names_in_a_value(subtests: pytest.Subtests) -> None:
     for known, shown in SHOWN:
         with subtests.test(known=known):
             assert without_namespace(known, "shop") == shown
@@ -45,7 +45,7 @@ def test_no_name_keeps_the_namespace(subtests: pytest.Subtests) -> None:
 
 
 def test_a_message_has_its_topic_without_the_namespace() -> None:
-    """Also in another process; and what goes back to brokers has it."""
+    """Also after pickling. The topics for requests to brokers keep the namespace."""
     record = encode_message(StoredMessage(topic="shop%orders", queue_id=0, body=b"x"))
     block = decode_messages(record, MessageQueue("shop%orders", "a", 0), namespace="shop")
     for message in (block.messages[0], pickle.loads(pickle.dumps(block.messages[0]))):
@@ -53,7 +53,7 @@ def test_a_message_has_its_topic_without_the_namespace() -> None:
         assert (message.origin_topic, message.record_topic) == ("shop%orders", "shop%orders")
 
 
-def test_a_retried_message_has_its_first_topic_without_the_namespace() -> None:
+def test_a_retried_message_has_its_original_topic_without_the_namespace() -> None:
     stored = StoredMessage(topic="%RETRY%shop%m", queue_id=0, body=b"x", properties={RETRY_TOPIC: "shop%orders"})
     block = decode_messages(encode_message(stored), MessageQueue("%RETRY%shop%m", "a", 0), namespace="shop")
     (message,) = block.messages

@@ -1,4 +1,4 @@
-"""POP on the wire: what we write is what the Java client and the broker wrote."""
+"""POP on the wire, compared with recorded frames of the Java client and the broker."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ REQUESTS: list[tuple[str, RequestHeader]] = [
 
 
 @pytest.mark.parametrize(("name", "header"), REQUESTS, ids=[name for name, _ in REQUESTS])
-def test_header_is_the_java_clients(name: str, header: RequestHeader) -> None:
+def test_header_equals_the_java_clients(name: str, header: RequestHeader) -> None:
     recorded = command(name)
     ours = decode_command(encode_request(header.code, 1, header.ext_fields())[4:])
     assert (ours.code, ours.ext_fields) == (recorded.code, recorded.ext_fields)
@@ -109,14 +109,14 @@ REPLIES: list[tuple[str, Header]] = [
 
 
 @pytest.mark.parametrize(("name", "header"), REPLIES, ids=[name for name, _ in REPLIES])
-def test_reply_is_the_brokers(name: str, header: Header) -> None:
+def test_response_equals_the_brokers(name: str, header: Header) -> None:
     recorded = command(name).ext_fields
     assert type(header).from_ext_fields(recorded) == header
     assert header.ext_fields() == recorded
 
 
-def test_codes_are_those_of_the_protocol() -> None:
-    """By number, since frames of some of them were not recorded."""
+def test_codes_have_the_numbers_of_the_protocol() -> None:
+    """Frames of some codes were not recorded."""
     assert {code.name: code.value for code in RequestCode if code.value >= 200000} == {
         "POP_MESSAGE": 200050,
         "ACK_MESSAGE": 200051,
@@ -131,7 +131,7 @@ def test_codes_are_those_of_the_protocol() -> None:
     }
 
 
-def test_handle_of_the_java_client_there_and_back() -> None:
+def test_handle_of_the_java_client_round_trip() -> None:
     text = command("java_ack_request").ext_fields["extraInfo"]
     assert PopHandle.parse(text) == HANDLE
     assert str(HANDLE) == text
@@ -140,7 +140,7 @@ def test_handle_of_the_java_client_there_and_back() -> None:
 
 
 @given(st.integers(0, 2**63 - 1), st.sampled_from(RetryFlag), st.text("ab-_0|%", min_size=1), st.integers(0, 2**31 - 1))
-def test_any_handle_there_and_back(number: int, retry: RetryFlag, broker: str, small: int) -> None:
+def test_any_handle_round_trip(number: int, retry: RetryFlag, broker: str, small: int) -> None:
     handle = PopHandle(number, number, small, small, retry, broker, small, number)
     assert PopHandle.parse(str(handle)) == handle
 
@@ -168,7 +168,7 @@ NORMAL_2, NORMAL_1, RETRY_0 = (
 )
 
 
-def test_infos_are_read_and_written_as_the_broker_writes_them() -> None:
+def test_offset_infos_have_the_format_of_the_broker() -> None:
     assert parse_start_offsets("0 2 0;0 1 0") == {NORMAL_2: 0, NORMAL_1: 0}
     assert format_start_offsets({NORMAL_2: 0, NORMAL_1: 0}) == "0 2 0;0 1 0"
     assert parse_start_offsets(None) == parse_start_offsets("") == {}
@@ -186,13 +186,13 @@ def test_order_counts_of_queues_and_of_messages() -> None:
 BROKEN_INFOS = ["0 2", "0 2 x", "0 2 1;0 2 2", "5 2 1", "0 x 1", "0 2 1;", "0 2 1,,3", "0 qo1%x 1"]
 
 
-def test_broken_infos_are_refused(subtests: pytest.Subtests) -> None:
+def test_broken_offset_infos_are_refused(subtests: pytest.Subtests) -> None:
     for text in BROKEN_INFOS:
         with subtests.test(text=text), pytest.raises(ProtocolError):
             parse_start_offsets(text)
 
 
-def test_assignments_are_the_brokers() -> None:
+def test_assignment_response_equals_the_brokers() -> None:
     popped = QueryAssignmentResponseBody(
         (MessageQueueAssignment(MessageQueue("T1", "probe-a", -1), MessageRequestMode.POP),)
     )
@@ -207,14 +207,14 @@ def test_assignments_are_the_brokers() -> None:
         QueryAssignmentResponseBody.from_json(command("query_assignment_pop_response").body.replace(b"POP", b"PUT"))
 
 
-def test_a_broker_that_cannot_tell_is_not_one_that_gives_nothing() -> None:
+def test_a_missing_assignment_differs_from_an_empty_one() -> None:
     for body in (b"", b"{}", b'{"messageQueueAssignments":null}'):
         assert QueryAssignmentResponseBody.from_json(body) == QueryAssignmentResponseBody(None)
     for known in (QueryAssignmentResponseBody(None), QueryAssignmentResponseBody(())):
         assert QueryAssignmentResponseBody.from_json(known.to_json()) == known
 
 
-def test_asking_for_assignments_is_the_java_clients() -> None:
+def test_assignment_request_equals_the_java_clients() -> None:
     recorded = command("java_query_assignment_request")
     body = QueryAssignmentRequestBody("%RETRY%jc_pop", "jc_pop", "192.0.2.2@10451#2795897189269")
     assert recorded.code == RequestCode.QUERY_ASSIGNMENT
@@ -222,7 +222,7 @@ def test_asking_for_assignments_is_the_java_clients() -> None:
     assert loads(body.to_json()) == loads(recorded.body)
 
 
-def test_batch_ack_is_the_accepted_one() -> None:
+def test_batch_ack_equals_the_recorded_one() -> None:
     recorded = command("batch_ack_request")
     body = BatchAckMessageRequestBody(
         "probe-a", (BatchAck("gpop", "T1", RetryFlag.NORMAL, 0, 0, 0, 1795248355865, 10000, (2, 3)),)
@@ -232,8 +232,8 @@ def test_batch_ack_is_the_accepted_one() -> None:
     assert loads(body.to_json()) == loads(recorded.body)
 
 
-def test_batch_ack_is_javas_to_the_byte() -> None:
-    """Serialized by the 5.5.0 classes: the bits 0, 3 and 17 of a set that starts at the offset 100."""
+def test_batch_ack_has_the_same_bytes_as_in_java() -> None:
+    """Serialized by the classes of 5.5.0: the bits 0, 3 and 17 of a set that starts at offset 100."""
     ack = BatchAck("g", "T", RetryFlag.NORMAL, 100, 1, 2, 3, 4, (100, 103, 117))
     assert (
         BatchAckMessageRequestBody("bk", (ack,)).to_json()
@@ -242,19 +242,19 @@ def test_batch_ack_is_javas_to_the_byte() -> None:
 
 
 @given(st.integers(0, 2**40), st.sets(st.integers(0, 300)))
-def test_any_batch_ack_there_and_back(start: int, bits: set[int]) -> None:
+def test_any_batch_ack_round_trip(start: int, bits: set[int]) -> None:
     offsets = tuple(start + bit for bit in sorted(bits))
     body = BatchAckMessageRequestBody("b", (BatchAck("g", "T", RetryFlag.RETRY_V1, start, 1, 2, 3, 4, offsets),))
     assert BatchAckMessageRequestBody.from_json(body.to_json()) == body
 
 
-def test_more_bits_than_a_pop_can_take_are_refused() -> None:
+def test_more_bits_than_a_pop_can_return_are_refused() -> None:
     body = command("batch_ack_request").body.replace(b"DA==", b"AAAA" * 30_000)
     with pytest.raises(ProtocolError, match="bit set of 90000 bytes"):
         BatchAckMessageRequestBody.from_json(body)
 
 
-def test_bits_that_are_no_base64_are_refused() -> None:
+def test_bits_that_are_not_base64_are_refused() -> None:
     body = command("batch_ack_request").body.replace(b"DA==", b"D")
     with pytest.raises(ProtocolError, match="base64"):
         BatchAckMessageRequestBody.from_json(body)

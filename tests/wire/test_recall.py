@@ -13,8 +13,8 @@ TEXT = "djEgb3JkZXJzIGJyb2tlci1hIDE3NjM5MDAwMDAwMDAgQzAwMDAyMDIzRjMwNTNCOTZCNDM2
 HANDLE = RecallHandle("orders", "broker-a", 1763900000000, "C00002023F3053B96B43698BB4F20001")
 
 
-def test_there_and_back() -> None:
-    """Java's encoder pads; its decoder takes text without padding too."""
+def test_round_trip() -> None:
+    """Java's encoder adds padding. Its decoder also accepts text without padding."""
     assert str(HANDLE) == TEXT
     assert RecallHandle.parse(TEXT) == RecallHandle.parse(TEXT.rstrip("=")) == HANDLE
 
@@ -30,8 +30,8 @@ NO_HANDLES = [
 ]
 
 
-def test_what_is_no_handle(subtests: pytest.Subtests) -> None:
-    """Each with an error of its own, before a broker is asked."""
+def test_invalid_handles_are_protocol_errors(subtests: pytest.Subtests) -> None:
+    """They are refused before a request to a broker."""
     for text in NO_HANDLES:
         with subtests.test(text=text), pytest.raises(ProtocolError, match="recall handle"):
             RecallHandle.parse(text)

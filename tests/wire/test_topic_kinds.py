@@ -1,4 +1,4 @@
-"""Kinds of topics that rmqd knows, by what brokers say of them."""
+"""Topic attributes of brokers that rmqd knows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rmqd.wire.bodies.config_bodies import TopicConfig, unknown_attributes
 
 
 def told(attributes: dict[str, str], **fields: object) -> TopicConfig:
-    """A topic's settings as a broker's reply to GET_TOPIC_CONFIG has them."""
+    """Return the settings of a topic from a broker's response to GET_TOPIC_CONFIG."""
     return TopicConfig.from_json(json.dumps({"topicName": "t", "attributes": attributes, **fields}).encode())
 
 
@@ -22,13 +22,13 @@ def told(attributes: dict[str, str], **fields: object) -> TopicConfig:
         ("cleanup.policy", "DELETE COMPACTION"),
     ],
 )
-def test_the_kinds_of_rocketmq_5_5_are_known(name: str, values: str) -> None:
+def test_the_attributes_of_rocketmq_5_5_are_known(name: str, values: str) -> None:
     for value in values.split():
         assert unknown_attributes(told({name: value})) == []
         assert unknown_attributes(told({name: value.swapcase()})) == [f"{name}={value.swapcase()}"]
 
 
-def test_each_unknown_mark_is_named() -> None:
+def test_each_unknown_attribute_is_named() -> None:
     assert unknown_attributes(told({})) == []
     assert unknown_attributes(told({"reserve.time": "7"}, topicFilterType="MULTI_TAG")) == []
     marks = {"message.type": "TABLE", "queue.type": "TreeCQ", "cleanup.policy": "SNAPSHOT"}

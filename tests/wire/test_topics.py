@@ -48,7 +48,7 @@ def test_refused_names(subtests: pytest.Subtests) -> None:
 
 
 def test_groups_are_shorter_than_topics() -> None:
-    """120 in RocketMQ 5.5, so that the retry topic's name still fits."""
+    """The limit is 120 in RocketMQ 5.5, so that the retry topic's name is not too long."""
     assert check_topic("x" * 127)
     with pytest.raises(InvalidNameError, match="at most 120"):
         check_group("x" * 121)
@@ -94,7 +94,7 @@ WRAPPED = [
 ]
 
 
-def test_namespace_there_and_back(subtests: pytest.Subtests) -> None:
+def test_namespace_round_trip(subtests: pytest.Subtests) -> None:
     for plain, wrapped in WRAPPED:
         with subtests.test(plain=plain):
             assert wrap_namespace(plain, "ns") == wrapped
@@ -108,5 +108,5 @@ def test_a_pop_retry_topic_has_the_namespace_twice() -> None:
         assert unwrap_namespace(make("ns%group", "ns%topic"), "ns") == make("group", "topic")
 
 
-def test_no_namespace_changes_nothing() -> None:
+def test_without_a_namespace_names_do_not_change() -> None:
     assert wrap_namespace("%RETRY%a%b", "") == unwrap_namespace("%RETRY%a%b", "") == "%RETRY%a%b"

@@ -1,4 +1,4 @@
-"""Trace records, as Java reads them, and how many go into one message."""
+"""Trace records, as Java reads them, and their distribution to messages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ AFTER = sub_after_record(
 )
 
 
-def test_what_was_consumed_reads_as_it_was_written() -> None:
+def test_java_reads_the_trace_of_a_consumed_message() -> None:
     [data] = trace_messages([TracePart(BEFORE + AFTER, "0A01", "k1 k2")])
 
     assert read_trace(data.body) == [
@@ -54,7 +54,7 @@ def test_what_was_consumed_reads_as_it_was_written() -> None:
     assert (data.keys, data.count) == ("0A01 k1 k2", 2)
 
 
-def test_what_was_sent_reads_as_it_was_written() -> None:
+def test_java_reads_the_trace_of_a_sent_message() -> None:
     record = pub_record(
         timestamp_ms=1767225600000,
         region="DefaultRegion",
@@ -81,7 +81,7 @@ def test_what_was_sent_reads_as_it_was_written() -> None:
     ]  # fmt: skip
 
 
-def test_a_key_that_several_messages_share_stands_once() -> None:
+def test_a_key_of_several_messages_is_listed_once() -> None:
     parts = [TracePart(BEFORE, "0A01", "k1 k2"), TracePart(BEFORE, "0A02", "k2")]
 
     assert [data.keys for data in trace_messages(parts)] == ["0A01 k1 k2 0A02"]
@@ -95,7 +95,7 @@ def test_a_key_that_several_messages_share_stands_once() -> None:
     ],
     ids=["body", "keys"],
 )
-def test_what_is_too_long_for_one_message_goes_into_several(parts: list[TracePart]) -> None:
+def test_records_too_long_for_one_message_are_divided(parts: list[TracePart]) -> None:
     messages = list(trace_messages(parts))
 
     assert b"".join(data.body for data in messages).decode() == "".join(part.records for part in parts)
@@ -107,5 +107,5 @@ def test_what_is_too_long_for_one_message_goes_into_several(parts: list[TracePar
     assert {part.msg_id for part in parts} <= set(named)
 
 
-def test_nothing_makes_no_message() -> None:
+def test_no_records_make_no_message() -> None:
     assert list(trace_messages([])) == []

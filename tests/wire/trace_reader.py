@@ -9,7 +9,7 @@ import pytest
 
 
 def read_trace(data: bytes) -> list[dict[str, Any]]:
-    """Java's `String.split` drops what is empty at the end, and the fields stand by their numbers."""
+    """Read trace records as Java does: its `String.split` drops empty fields at the end, and fields have numbers."""
     contexts: list[dict[str, Any]] = []
     for context in java_split(data.decode(), "\x02"):
         line = java_split(context, "\x01")

@@ -1,4 +1,4 @@
-"""The formats of Canal and Debezium: their messages as changes of rows. Pure.
+"""Converts messages of Canal and Debezium to changes of rows. No I/O.
 
 A flat message of Canal has the rows of one event of MySQL's binlog, with values as text:
 
@@ -12,8 +12,9 @@ An envelope of Debezium has one row before and after a change, with or without a
     {"op": "u", "before": {...}, "after": {"id": 7, "state": "paid"}, "ts_ms": 1772359200321,
      "source": {"db": "shop", "schema": "public", "table": "orders", "ts_ms": 1772359200000, "lsn": 24023128, ...}}
 
-or the same as `payload`, next to a `schema` that gives the meaning of numbers and bytes. `op`: c created, u updated, d
-deleted, r read by a snapshot, t truncated. A tombstone, which follows a deletion because Kafka needs it, has no body.
+With a schema, the envelope is in `payload`, next to `schema`, which gives the meaning of numbers and bytes. `op`: c
+created, u updated, d deleted, r read by a snapshot, t truncated. After a deletion, Debezium sends a tombstone without
+a body, because Kafka needs it.
 """
 
 from __future__ import annotations
@@ -38,20 +39,20 @@ class BadChangeError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """A row to store, or to delete. A row to delete may have only its key."""
+    """A row to store or to delete. A row to delete may have only the values of its key."""
 
     row: Mapping[str, Any]
     is_deleted: bool
     time_ms: int
-    """Its time in the source. Negative for a row from a snapshot, so that it precedes all changes."""
+    """The change's time in the source, in ms since 1970. Negative for a row of a snapshot, so that it is first."""
     number: int
-    """Its index among the changes of the source's event."""
+    """The change's index among the changes of one event of the source."""
     position: int | None = None
-    """Its position in the source's log, if the message contains it."""
+    """The change's position in the source's log; None if the message does not contain it."""
 
 
 class ChangeMaker:
-    """Creates changes from a row's values before and after."""
+    """Creates changes from the values of a row before and after the change."""
 
     def __init__(self, columns: tuple[ChangeColumn, ...], keys: Sequence[str], reader: Reader) -> None:
         self._keys = tuple(keys)
@@ -65,7 +66,10 @@ class ChangeMaker:
         place: RowChange,
         schemas: Mapping[str, ColumnSchema],
     ) -> Iterator[RowChange]:
-        """Yield the changes for a row to store. `former` are the row's previous values, if known."""
+        """Yield the changes for a row to store. If its key has changed, the first one deletes the row with the old key.
+
+        `former` has the previous values of changed columns; None if unknown.
+        """
         row = self._reader.row(after, schemas)
         self._key(after, schemas)
         if former is not None:
@@ -89,12 +93,12 @@ class ChangeMaker:
 
 
 def change_position(time_ms: int, row: int, position: int | None = None) -> RowChange:
-    """Return the position of a change. A row has two positions: the first is for the deletion of its former key."""
+    """Return a change with only its position. A row has two numbers: the first is for the deletion of its old key."""
     return RowChange({}, False, time_ms, row * 2, position)
 
 
 def parsed(body: bytes) -> Any:
-    """Return a body's JSON. Numbers with a decimal point are exact. Raises BadChangeError."""
+    """Parse a body as JSON, with Decimal for numbers with a decimal point. Raises BadChangeError."""
     try:
         return json.loads(body, parse_float=Decimal, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -119,7 +123,7 @@ def tree(value: Any, what: str) -> Mapping[str, Any]:
 
 
 def rows_unnamed(table: str, what: str) -> str:
-    """Return why a table that was emptied or dropped in the source has no rows: its keys are unknown."""
+    """Return the error for a table that was emptied or dropped: the event does not contain the keys of its rows."""
     return (
         f"{table} {what}: this event does not name the rows, so the copy keeps them; "
         "delete them there by hand, and set bad_rows: leave_out to continue"
@@ -129,12 +133,12 @@ def rows_unnamed(table: str, what: str) -> str:
 ROW_CHANGES: Final = ("INSERT", "UPDATE", "DELETE")
 # statements that remove rows without listing them
 TABLE_REMOVALS: Final = {"TRUNCATE": "was emptied", "ERASE": "was dropped", "RENAME": "was renamed"}
-# messages without a change of rows; the last two types belong to TiDB and Canal
+# types of messages without a change of rows, which are skipped; the last two types are from Canal and TiDB
 ROWLESS_CHANGES: Final = "CREATE ALTER CINDEX DINDEX QUERY GTID XACOMMIT XAROLLBACK MHEARTBEAT TIDB_WATERMARK".split()
 
 
 def canal_changes(body: bytes, tables: Sequence[str], make: ChangeMaker) -> Iterator[RowChange]:
-    """Yield the changes in a message, in their order. Raises BadChangeError, BadValueError."""
+    """Yield the changes in a message of Canal, in their order. Raises BadChangeError, BadValueError."""
     message = tree(parsed(body), "the message")
     kind = str(message.get("type", "")).upper()
     if kind in ROWLESS_CHANGES:
@@ -165,9 +169,9 @@ def _rows(value: Any, what: str) -> list[Any]:
 
 OPS: Final = "cudrt"
 _BEFORE_ALL_MS: Final = 1 << 53
-"""Subtracted from the time of a snapshot row, to sort it before all changes: the read may be later than a change."""
+"""Subtracted from the time of a snapshot row, which is the time of the read, to sort the row before all changes."""
 _FILE_NUMBER: Final = re.compile(r".*\.([0-9]+)")
-_FILE_BITS: Final = 40  # room for the position, so that file number and position form one number
+_FILE_BITS: Final = 40  # bits for the position in a binlog file, below the bits of the file's number
 _TIMES: Final = {
     "io.debezium.time.Timestamp": PER_SECOND["milliseconds"],
     "io.debezium.time.MicroTimestamp": PER_SECOND["microseconds"],
@@ -178,7 +182,7 @@ _DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 
 
 def debezium_changes(body: bytes, tables: Sequence[str], make: ChangeMaker) -> Iterator[RowChange]:
-    """Yield the changes in a message: two if the key changed. Raises BadChangeError, BadValueError."""
+    """Yield the changes in a message of Debezium: two if the key changed. Raises BadChangeError, BadValueError."""
     message = parsed(body) if body.strip() else None
     if message is None:  # a tombstone
         return
@@ -213,7 +217,7 @@ def debezium_changes(body: bytes, tables: Sequence[str], make: ChangeMaker) -> I
 
 
 def _position(source: Mapping[str, Any]) -> int | None:
-    """Return the position in the source's log: PostgreSQL's lsn, Oracle's scn, MySQL's file and position."""
+    """Return the position in the source's log (PostgreSQL's lsn, Oracle's scn, MySQL's file and position), or None."""
     for name in ("lsn", "scn"):
         value = source.get(name)
         if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()):

@@ -1,4 +1,4 @@
-"""The columns of the option `schema`, and the conversion of a message's values to their types. Pure.
+"""The columns of the option `schema`, and the conversion of a message's values to their types. No I/O.
 
 Canal writes values as text. Debezium writes numbers, text, days, and fractions of seconds since 1970.
 """
@@ -23,13 +23,13 @@ WHOLE_BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 OTHERS: Final = ("float", "double", "boolean", "string", "binary", "date", "timestamp", "timestamp_ntz")
 ACCEPTED: Final = f"{', '.join([*WHOLE_BITS, *OTHERS])}, decimal(p,s)"
 PER_SECOND: Final = {"milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}
-# Debezium's placeholder for a large value that had not changed and was not logged: as text, and as base64 of that text
+# Debezium's placeholder for a large value that had not changed, and so was not logged: as text, and that text as base64
 UNAVAILABLE: Final = ("__debezium_unavailable_value", "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==")
 _SYNONYMS: Final = {"integer": "int", "long": "bigint", "real": "float", "numeric": "decimal", "dec": "decimal"}
 _COLUMN: Final = re.compile(
     r"\s*(?P<name>\w+|`[^`]+`)\s+(?P<kind>\w+)\s*(?:\(\s*(?P<p>\d+)\s*(?:,\s*(?P<s>\d+)\s*)?\))?\s*(?:,|$)"
 )
-_LARGEST_EXPONENT: Final = 18  # the exponent of a bigint's first digit: a number such as 3e200000000 is never expanded
+_LARGEST_EXPONENT: Final = 18  # the exponent of a bigint's first digit; a number such as 3e200000000 is refused
 _DIGITS: Final = re.compile(r"[+-]?[0-9]+")
 _ZERO_DATE: Final = "0000-00-00"  # MySQL's zero date, which is in no calendar; Debezium converts it to null
 
@@ -82,7 +82,7 @@ class ColumnSchema:
     """A message's description of a column, from Debezium's schema."""
 
     per_second: int = 0
-    """The units per second of a number that is a time; 0 if unknown."""
+    """The unit of times that are numbers, such as 1,000 per second for milliseconds; 0 if unknown."""
     scale: int | None = None
     """The scale of a decimal that is encoded as bytes; None if it is a number or text."""
 
@@ -91,7 +91,7 @@ NO_COLUMN_SCHEMA: Final = ColumnSchema()
 
 
 class Reader:
-    """Converts values to columns. `binary` decodes text that stands for bytes; `per_second` is the unit of times."""
+    """Converts values to columns. `binary` converts text to bytes; `per_second` is the unit of times without schema."""
 
     def __init__(self, columns: tuple[ChangeColumn, ...], binary: Read, per_second: int = 0) -> None:
         self._columns = {column.name: column for column in columns}
@@ -101,7 +101,7 @@ class Reader:
     def row(
         self, values: Mapping[str, Any], schemas: Mapping[str, ColumnSchema], names: Iterable[str] = ()
     ) -> dict[str, Any]:
-        """Return the columns `names`, by default all; missing ones are null. Raises BadValueError."""
+        """Return the columns `names`, by default all columns. Missing values are None. Raises BadValueError."""
         return {
             name: self._value(name, values.get(name), schemas.get(name, NO_COLUMN_SCHEMA))
             for name in names or self._columns
@@ -149,12 +149,12 @@ class Reader:
 
 
 def latin_1(text: Any) -> bytes:
-    """Return bytes that Canal has written as characters."""
+    """Decode bytes that Canal has written as text, one Latin-1 character for each byte."""
     return str(text).encode("latin-1")
 
 
 def base_64(text: Any) -> bytes:
-    """Return bytes that Debezium has written."""
+    """Decode bytes that Debezium has written as base64."""
     return base64.b64decode(text, validate=True)
 
 
@@ -163,7 +163,7 @@ def _no(value: Any, column: ChangeColumn) -> str:
 
 
 def described(value: Any) -> str:
-    """Describe a value for reasons, which go to logs and must not contain values of a body."""
+    """Describe a value by its kind. Reasons are logged, so they must not contain values of a body."""
     if isinstance(value, str):
         return f"a text of {len(value)} character{'' if len(value) == 1 else 's'}"
     names = {bool: "a boolean", int: "a whole number", list: "an array", dict: "an object", type(None): "null"}
@@ -204,7 +204,7 @@ def _decimal(column: ChangeColumn, value: Any, schema: ColumnSchema) -> Decimal:
         number = of_unscaled(int.from_bytes(base_64(value), "big", signed=True), schema.scale)
     else:
         try:
-            number = Decimal(str(value).replace("_", "no number"))  # Python's own digit separator
+            number = Decimal(str(value).replace("_", "no number"))  # refuses Python's digit separator
         except InvalidOperation:
             hint = (
                 "" if not isinstance(value, str) else "; if it is base64, set decimal.handling.mode=string in Debezium"
@@ -223,5 +223,5 @@ def _time(value: Any, per_second: int, *, is_local: bool) -> datetime:
             )
         made = EPOCH + timedelta(microseconds=value * 1_000_000 // per_second)
     else:
-        made = in_utc(datetime.fromisoformat(value))  # a time zone may move a time outside the calendar
+        made = in_utc(datetime.fromisoformat(value))  # raises OverflowError if the result is outside the calendar
     return made.replace(tzinfo=None) if is_local else made

@@ -99,7 +99,7 @@ def cdc(frame: DataFrame, spark: SparkSession, options: Options) -> DataFrame:
 
 
 def _kind(options: Options) -> dict[str, Any]:
-    """Return the kind of the order. Offsets belong to topics, and each format assigns keys to queues differently."""
+    """Return the meaning of the order, as metadata. Offsets are only comparable within the same format and topics."""
     if options.order != "offset":
         return {ORDER_KIND: f"cdc, order: {options.order}"}
     return {ORDER_KIND: f"cdc, format: {options.format}, order: offset in {{topics}}"}
@@ -117,7 +117,7 @@ class ChangeDecoder:
         self._make = ChangeMaker(self.columns, options.keys, reader)
 
     def changes(self, body: bytes | None, queue_offset: int) -> list[tuple[RowChange, list[int]]]:
-        """Return a message's changes, each with its position in the order. Raises BadChangeError, BadValueError."""
+        """Return a message's changes, each with its value of `_order`. Raises BadChangeError, BadValueError."""
         found = list(self._changes(body or b"", self._tables, self._make))
         placed = [(change, self._place(change, queue_offset)) for change in found]
         if any(not -_BIGINT <= number < _BIGINT for _, place in placed for number in place):
@@ -176,7 +176,7 @@ class ChangeRows:
 
 @dataclass(frozen=True, slots=True)
 class BadRows:
-    """A function for `mapInArrow` that returns the bad messages with the reason."""
+    """A function for `mapInArrow` that returns the messages that are not changes, with the reason in `_bad_row`."""
 
     decoder: ChangeDecoder
 

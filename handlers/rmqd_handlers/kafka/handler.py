@@ -32,21 +32,21 @@ OURS: Final = {
     "retries": None,
     "transactional.id": None,
 }
-"""Settings that `client` cannot contain, with the option to use instead."""
+"""Settings that the option `client` must not contain, with the option to use instead; None if no option changes it."""
 
 DEFAULTS: Final[Mapping[str, Any]] = {
     "client.id": "rmqd",
-    # as in Kafka's Java clients: all clients assign a key to the same partition
+    # as in Kafka's Java clients, so that all clients assign a key to the same partition
     "partitioner": "murmur2_random",
     "reconnect.backoff.ms": 100,
     "reconnect.backoff.max.ms": 2000,
-    # the handler reports failed connections once per batch; the client would log every attempt
+    # critical errors only: the handler reports failed connections, and the client would log every attempt
     "log_level": 2,
 }
 
 
 def client_settings(servers: str, retry_for_seconds: float, given: Mapping[str, SecretStr]) -> dict[str, Any]:
-    """Return the client's settings: idempotent, and confirmed by all in-sync replicas."""
+    """Return the settings of an idempotent client, whose records are confirmed by all in-sync replicas."""
     return {
         **DEFAULTS,
         **{name: value.get_secret_value() for name, value in given.items()},
@@ -58,7 +58,7 @@ def client_settings(servers: str, retry_for_seconds: float, given: Mapping[str, 
 
 
 def _as_setting(value: object) -> object:
-    """Return a number or flag from YAML in the client's notation."""
+    """Convert a number or boolean from YAML to the text that the client expects."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int | float) else value
@@ -85,11 +85,11 @@ POLL_SECONDS: Final = 0.2  # how often it checks whether the brokers have create
 
 
 class NotConfirmedError(Exception):
-    """Records of a batch are not confirmed. Their messages wait."""
+    """Kafka has not confirmed records of a batch. Their messages wait in their queue."""
 
 
 class TopicMissingError(Exception):
-    """The topic does not exist, and brokers do not create it."""
+    """The topic is not usable, or it does not exist and the brokers do not create it."""
 
 
 class Kafka:
@@ -177,7 +177,7 @@ class Kafka:
         return KafkaRecord(topic, key_bytes, value, list(headers.items()), message.born_timestamp)
 
     async def _write(self, batch: Batch, written: list[Written]) -> tuple[Sequence[Written], str]:
-        """Write the batch. Returns the unconfirmed records, which wait, and the reason."""
+        """Write the batch. Returns the unconfirmed records, whose messages must wait, and the reason."""
         failures = await self._producer.send([record for _, record in written])
         unknown = records_to_repeat(written, failures, lambda failure: not failure.is_refusal)
         reason = self._not_confirmed(self._producer, failures) if unknown else ""
@@ -193,7 +193,7 @@ class Kafka:
         return unknown, reason
 
     async def _write_one_by_one(self, batch: Batch, written: list[Written]) -> tuple[Sequence[Written], str]:
-        """Send each record in a separate request and decide by its result: one bad record fails its whole request."""
+        """Send each record in a separate request, because one bad record fails its whole request."""
         from rmqd_handlers.kafka.kafka_producer import KafkaProducer
 
         if self._one_by_one is None:
@@ -202,7 +202,7 @@ class Kafka:
             failures = await self._one_by_one.send([record])
             [failure] = failures
             if failure is not None and not failure.is_refusal:
-                # each other record might wait equally long for the same response
+                # the remaining records are not sent, because each of them might wait equally long for a response
                 return written[place:], self._not_confirmed(self._one_by_one, failures)
             if failure is not None:
                 self._refuse(batch, message, record, failure)
@@ -222,7 +222,7 @@ class Kafka:
         refuse(batch, message, reason, self._options.on_invalid)
 
     async def _look_up(self) -> None:
-        """Check the topic. Raises KafkaException if no broker responds, or TopicMissingError."""
+        """Check that the topic exists or is created. Raises TopicMissingError, or KafkaException without a response."""
         until = time.monotonic() + START_SECONDS
         name = self._options.topic.fixed
         while (error := await self._producer.look_up(name, START_SECONDS)) is not None:

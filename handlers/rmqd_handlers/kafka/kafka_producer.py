@@ -1,6 +1,4 @@
-"""Messages as Kafka records, the errors of records, and the client that sends them: librdkafka, which retries and keeps
-the order.
-"""
+"""Messages as Kafka records, the failures of records, and the librdkafka client that sends, retries and orders them."""
 
 from __future__ import annotations
 
@@ -94,11 +92,11 @@ class RecordFailure:
 
     error: KafkaError
     is_sent: bool
-    """Whether it left the client. The client refuses some records itself."""
+    """Whether the client sent the record. False if the client itself refused it."""
 
     @property
     def is_refusal(self) -> bool:
-        """Whether this record, or another one of its request, can never be written. Others may be written later."""
+        """Whether this record, or another record of its request, is invalid. False if a later attempt may succeed."""
         error = self.error
         return error.code() in [getattr(error, name) for name in KAFKA_ERRORS]
 
@@ -112,7 +110,7 @@ class RecordFailure:
 
 
 def is_missing(error: KafkaError) -> bool:
-    """Return whether the topic does not exist, or not yet."""
+    """Return whether the error says that the topic does not exist, or is just being created."""
     return error.code() in (error.UNKNOWN_TOPIC_OR_PART, error.LEADER_NOT_AVAILABLE)
 
 
@@ -152,20 +150,20 @@ class KafkaProducer:
 
     @property
     def trouble(self) -> str:
-        """The client's last error about its brokers, since they last confirmed a record."""
+        """The client's last error about its brokers; empty after a record was confirmed."""
         return self._client.trouble
 
     async def close(self) -> None:
-        """Wait a while for records in flight, and end the client's thread."""
+        """Wait up to `CLOSE_SECONDS` for records in flight, and end the client's thread."""
         await self._client.close()
 
     async def look_up(self, topic: str | None, timeout_seconds: float) -> KafkaError | None:
-        """Return why the cluster lacks the topic, which it may create now. Raises KafkaException without a response."""
+        """Query a topic, which may create it. Returns its error, or None. Raises KafkaException without a response."""
         listed = await asyncio.to_thread(self._client.kafka.list_topics, topic or "", timeout_seconds)
         return listed.topics[topic].error if topic else None
 
     async def send(self, records: Sequence[KafkaRecord]) -> list[RecordFailure | None]:
-        """Send the records in order. Returns why each was not written; None for confirmed records."""
+        """Send the records in order. Returns the failure of each record; None for confirmed records."""
         if self._client.is_broken:
             broken, self._client = self._client, _Client(self._settings)
             logger.warning("handler.client_replaced", extra={"counterpart": "kafka", "error": broken.trouble})
@@ -213,9 +211,9 @@ class _Client:
         await asyncio.to_thread(self._thread.join)
 
     async def produce(self, record: KafkaRecord, note: Callable[[RecordFailure | None], None]) -> RecordFailure | None:
-        """Pass a record to the client. Returns why the client refuses it.
+        """Pass a record to the client. Returns the failure if the client refuses the record.
 
-        If the client accepts it, `note` is called later, in any thread, with the result.
+        If the client accepts the record, this returns None, and `note` is called later with the result, in any thread.
         """
         from confluent_kafka import KafkaException
 
@@ -237,7 +235,7 @@ class _Client:
                     headers=record.headers,
                 )
                 return None
-            except BufferError:  # the buffer has room again when records are confirmed or expire
+            except BufferError:  # wait until the client's buffer has room, because records were confirmed or expired
                 await asyncio.sleep(QUEUE_POLL_SECONDS)
             except KafkaException as error:
                 self._note_fatal(error.args[0])

@@ -1,4 +1,4 @@
-"""The columns of the files with their types, and the conversion of messages' values to these types."""
+"""The columns of Parquet files, and the conversion of messages' values to the columns' types."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def type_of(name: str) -> pa.DataType:
 
 @dataclass(frozen=True, slots=True)
 class ParquetColumn:
-    """A column, and the source of its values."""
+    """A column: its Arrow type, and the function that reads its value from a message."""
 
     name: str
     type: pa.DataType
@@ -80,7 +80,7 @@ class ParquetColumn:
 
 
 def mapped(values: Mapping[str, Value], types: Mapping[str, str]) -> tuple[ParquetColumn, ...]:
-    """Return the columns of the options. By default a field has its natural type, and any other value is text."""
+    """Return the columns of the options. By default a message field has its natural type; any other value is text."""
     columns = []
     for name, value in values.items():
         kind = type_of(types[name]) if name in types else _OF_FIELDS.get(value.text, pa.string())

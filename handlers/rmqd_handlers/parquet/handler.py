@@ -1,4 +1,4 @@
-"""The handler `parquet`: a call returns when the file that gathers its messages is complete and in the manifest."""
+"""The handler `parquet`: a call returns when the file with its messages is complete and listed in the manifest."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Row:
 
     @property
     def place(self) -> tuple[str, str, int]:
-        """Rows with the same place are written to one file. Date and topic are the file's folders; the range of offsets
-        is the folder of its entry.
+        """Rows with the same place are written to one file. It consists of the file's folders (date and topic), and the
+        folder of its entry (a range of offsets).
         """
         return self.date, self.message.topic, self.message.queue_offset // OFFSETS_PER_FOLDER
 
@@ -58,9 +58,9 @@ class UnwrittenRows:
     def __init__(self, queue: MessageQueue, most_bytes: int) -> None:
         self.queue = queue
         self.size_bytes = 0
-        """The size of the bodies."""
+        """The total size of the messages' bodies."""
         self.due = asyncio.Event()
-        """Set when it must be written at once."""
+        """Set when the file must be written now, before `roll_after` has passed."""
         self.why = "roll_after"
         self._most_bytes = most_bytes
         self._parts: dict[object, list[Row]] = {}
@@ -69,9 +69,9 @@ class UnwrittenRows:
         self._offsets: frozenset[int] = frozenset()
 
     async def take(self, rows: list[Row]) -> None:
-        """Add the rows of a call, and wait until they are listed. Raises the exception of writing them.
+        """Add the rows of a call, and wait until their file is in the manifest. Raises any exception of the write.
 
-        If a call is cancelled before the file is closed, its rows are removed: their messages are redelivered.
+        If a call is cancelled before `close`, its rows are removed, because their messages are redelivered.
         """
         part = object()
         self._parts[part] = rows
@@ -92,7 +92,7 @@ class UnwrittenRows:
             self.due.set()
 
     def close(self) -> Iterator[list[Row]]:
-        """Accept no more rows. Yields the rows of each file to write, by ascending offsets."""
+        """Accept no more rows. Yields the rows of each file to write, sorted by offset."""
         self._is_closed = True
         # each row once: if a queue is released and acquired again, its messages may be redelivered while their first
         # calls are still open
@@ -105,20 +105,20 @@ class UnwrittenRows:
                 yield list(of_file)
 
     def finished(self, error: Exception | None = None) -> None:
-        """Called when the file is written, or failed with `error`: the calls that wait for it return, or raise."""
+        """Called when the rows are written, or the write failed: the waiting calls return, or raise `error`."""
         if error is None:
             self._done.set_result(None)
         elif self._parts:
             self._done.set_exception(error)
 
     async def settled(self, rows: list[Row]) -> None:
-        """Wait until the file is written, if it contains some of these redelivered rows."""
+        """Wait until the rows are written, if some of the redelivered `rows` are among them."""
         if not self._offsets.isdisjoint(row.message.queue_offset for row in rows):
             await asyncio.wait((self._done,))
 
 
 def _apart(rows: list[Row]) -> Iterator[list[Row]]:
-    """Yield the rows by ascending offsets. If the topic was recreated, its new rows are separate from the old ones."""
+    """Yield lists of rows by ascending offsets. Rows of a topic before and after its recreation are separate."""
     found: list[Row] = []
     for row in sorted(rows, key=lambda row: (row.message.store_timestamp, row.message.queue_offset)):
         if found and row.message.queue_offset <= found[-1].message.queue_offset:
@@ -132,7 +132,7 @@ def _apart(rows: list[Row]) -> Iterator[list[Row]]:
 logger = logging.getLogger(__name__)
 
 NEWS_AFTER_SECONDS: Final = 1.0
-"""A queue whose messages pause for this long may have been owned by another member meanwhile."""
+"""If a queue had no messages for this long, another member may have owned it and written files meanwhile."""
 PARTITIONS: Final = {"date", "topic"}
 
 
@@ -188,7 +188,7 @@ class Parquet:
             mapped(options.columns, options.types) if options.columns else archived()
         )
         self._store: Store
-        self._queues: dict[str, _QueueFiles] = {}  # the key is the source
+        self._queues: dict[str, _QueueFiles] = {}  # the key is the text of the queue's identity
         self._writing: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -206,7 +206,7 @@ class Parquet:
         await asyncio.gather(*self._writing, return_exceptions=True)
 
     def end_calls(self) -> None:
-        """Close the files of all queues, because rmqd waits for their calls; one by one, to avoid tiny files."""
+        """Called while rmqd waits for open calls: close each queue's file, unless its last file is being written."""
         for files in self._queues.values():
             if files.filling is not None and not files.closing:
                 files.filling.end("waited_for")
@@ -226,13 +226,13 @@ class Parquet:
         queue, message = batch.message_queue, batch[0]  # a batch belongs to one lite topic
         source = str(message.identity.of_queue(queue))
         if source not in self._queues:
-            # all lite topics had the same former name, and a replay writes messages again
+            # lite topics have no former name, because it was the same for all; a replay must write messages again
             former = None if message.lite_topic or message.identity.replay else queue
             self._queues[source] = _QueueFiles(self._store, queue, source, former)
         return self._queues[source]
 
     def _filling_of(self, files: _QueueFiles) -> UnwrittenRows:
-        """Return the file that now gathers a queue's messages. A new one is closed after a while."""
+        """Return the rows that gather a queue's messages. New ones are written after `roll_after`, or when due."""
         if files.filling is None:
             files.filling = UnwrittenRows(files.queue, self._options.roll_size)
             task = asyncio.create_task(self._fill_and_write(files, files.filling), name=f"parquet:{files.queue}")
@@ -256,7 +256,7 @@ class Parquet:
             files.closing.remove(filling)
 
     async def _write(self, files: _QueueFiles, rows: list[Row], why: str) -> None:
-        """Write one file and its entry. If they already exist, they are overwritten with the same content."""
+        """Write one file, then its entry in the manifest. Existing ones are overwritten with the same content."""
         begun = time.monotonic()
         content = await asyncio.to_thread(self._content, rows)
         messages = [row.message for row in rows]
@@ -287,7 +287,7 @@ class Parquet:
 
 
 class _QueueFiles:
-    """The files of one queue: gathering, being written, and listed."""
+    """The files of one queue: the file that gathers rows, files that are being written, and files in the manifest."""
 
     def __init__(self, store: Store, queue: MessageQueue, source: str, former: MessageQueue | None) -> None:
         self.queue = queue
@@ -300,13 +300,13 @@ class _QueueFiles:
         self._seen_at = 0.0
 
     async def rows_without_file(self, rows: list[Row], retry_for_seconds: float) -> list[Row]:
-        """Return the rows that are in no listed file. Raises OSError if that is unknown."""
+        """Return the rows whose messages are not in a file of the manifest. Raises OSError if it cannot be read."""
         first, last = rows[0].message.queue_offset, rows[-1].message.queue_offset
         async with self._turn:
             for closing in list(self.closing):
                 await closing.settled(rows)
             now = time.monotonic()
-            # after a pause, later offsets may be listed too, by a member that owned the queue and did not commit
+            # after a pause, the manifest may have later offsets, from a member that owned the queue and did not commit
             is_news = first < self._next_offset or now - self._seen_at > NEWS_AFTER_SECONDS
 
             async def look() -> None:

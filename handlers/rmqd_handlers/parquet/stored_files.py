@@ -1,9 +1,10 @@
 """The destination of files: a local folder, or an S3 bucket. A file appears completely or not at all.
 
-The manifest has an entry for each complete Parquet file, with the file's offsets of a queue. The folder of an entry is
-its source plus a range of a million offsets. So entries of given offsets are found without reading the whole manifest.
-An entry never crosses such a range. The source is the text of the queue's identity: cluster, namespace, group, topic,
-lite topic, broker and queue. rmqd 0.1.0 wrote only the queue; such entries still count, for each cluster and group.
+The manifest has an entry for each complete Parquet file, with the offsets of one queue that are in the file. An entry's
+folder is named by its source and a range of a million offsets, so that entries are found without reading the whole
+manifest. An entry never crosses such a range. The source is the text of the queue's identity: cluster, namespace,
+group, topic, lite topic, broker and queue. rmqd 0.1.0 wrote only topic, broker and queue: such entries apply to all
+clusters and groups.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ SCHEME: Final = "s3://"
 
 
 class S3Options(BaseModel):
-    """The connection to S3. Missing options are taken from the same places as in AWS's programs."""
+    """The connection to S3. Missing options are found in the same way as by AWS's programs."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
@@ -55,7 +56,7 @@ class S3Options(BaseModel):
 
 
 class LocalFolder:
-    """A folder. Unfinished files have names that start with a dot, which readers of folders skip.
+    """A local folder. The name of an unfinished file starts with a dot, so that readers of the folder skip the file.
 
     Names are relative to the folder. All methods block, and raise OSError.
     """
@@ -69,7 +70,7 @@ class LocalFolder:
             raise PermissionError(f"{self._path} is not writable for this user")
 
     def put(self, name: str, content: Any) -> None:
-        """Write a file. After the return it is durable. Readers never see a part of it."""
+        """Write a file durably. Readers see the complete file, or none."""
         path = self._path / name
         _make(path.parent)
         unfinished = path.with_name(f".{path.name}.tmp")
@@ -95,7 +96,7 @@ class LocalFolder:
 
 
 class Bucket:
-    """An S3 bucket, or a folder in it, with the same methods. An object appears when it was sent completely."""
+    """An S3 bucket, or a folder in it, with the methods of `LocalFolder`. S3 shows an object when it is complete."""
 
     def __init__(self, url: str, options: S3Options, timeout_seconds: float) -> None:
         from pyarrow import fs  # type: ignore[import-untyped]
@@ -113,7 +114,7 @@ class Bucket:
             scheme=scheme or "https",
             connect_timeout=timeout_seconds,
             request_timeout=timeout_seconds,
-            retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=1),  # `try_again` limits the time
+            retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=1),  # because `try_again` retries
             tls_ca_file_path=options.ca_file and str(options.ca_file),
             allow_delayed_open=True,  # small objects are sent in one request
         )
@@ -153,21 +154,21 @@ OFFSETS_PER_FOLDER: Final = 1_000_000
 MAX_RUNS: Final = 20_000
 
 _FileRun = tuple[int, int, int, int, str]
-"""The first and last offset of a run, the oldest and latest store time in its file, and its entry."""
+"""A run of offsets: first and last offset, oldest and latest store time in the file, and the name of its entry."""
 _first_of_run: Final = itemgetter(0)
 
 
 def entry_of(
     source: str, queue: MessageQueue, date: str, messages: Sequence[Message], size_bytes: int
 ) -> tuple[str, ManifestEntry]:
-    """Return the entry of a file, and the entry's path. The same messages always get the same paths.
+    """Return the path of a file's entry, and the entry. The same messages always have the same paths.
 
-    The messages are of one date and topic, in the order of their offsets.
+    The messages must be of one date and topic, in the order of their offsets.
     """
     offsets, topic = [message.queue_offset for message in messages], messages[0].topic
     gaps = [(one, other) for one, other in pairwise(offsets) if other != one + 1]
     times = [message.store_timestamp for message in messages]
-    # with the time, because a recreated broker uses the same offsets and ids again
+    # with store times, because a recreated broker uses the same offsets and message ids again
     ids = " ".join(f"{message.offset_msg_id} {message.store_timestamp}" for message in messages)
     stem = entry_stem(offsets[0], offsets[-1], source + ids)
     prefix = "" if queue.topic == topic else "retry-"
@@ -190,11 +191,11 @@ def entry_of(
 
 
 class EntryIndex:
-    """Entries of one queue. Finds the file that contains a message."""
+    """An index of one queue's entries, which finds out whether a file contains a message."""
 
     def __init__(self, known: dict[str, list[_FileRun]]) -> None:
         self.known = known
-        """The runs of each entry."""
+        """The runs of each entry, by the entry's file name."""
         # In each list the runs ascend and do not overlap. A recreated topic starts at 0 again: its messages are
         # different, and its runs overlap the old ones, so they are in another list.
         self._layers: list[list[_FileRun]] = []
@@ -237,7 +238,7 @@ class ListedOffsets:
     """The offsets of one queue in the manifest, as far as it was read."""
 
     def __init__(self, store: Store, source: str, former: MessageQueue | None) -> None:
-        """`former` is the queue that rmqd 0.1.0 used as the source's name."""
+        """`former` is the queue under whose name rmqd 0.1.0 wrote entries; None: ignore such entries."""
         self._store = store
         self._sources = [source]
         if former is not None:
@@ -252,10 +253,10 @@ class ListedOffsets:
         return all(first >= self._floor.get(number, first + 1) for number in _ranges(first, last))
 
     def read(self, first: int, last: int) -> ManifestReading:
-        """Return the known entries, and an index of them with unknown entries of these offsets or later ones, if any.
+        """Read unknown entries with these or later offsets. Return the known ones, and an index of all if any was read.
 
-        Blocks, and raises OSError. Call it in a thread, because there may be tens of thousands of entries. It does not
-        see entries that are added or forgotten meanwhile.
+        Blocks, so call it in a thread: there may be tens of thousands of entries. Raises OSError. Entries that are
+        added or forgotten meanwhile are not considered.
         """
         known = self._index.known.copy()
         found = {
@@ -267,7 +268,7 @@ class ListedOffsets:
         return known, EntryIndex(known | found) if found else None
 
     def learn(self, first: int, last: int, reading: ManifestReading) -> None:
-        """Use the entries that were read for these offsets."""
+        """Add the result of `read` for these offsets."""
         known, index = reading
         if index is not None:
             known, self._index = self._index.known, index
@@ -287,7 +288,7 @@ class ListedOffsets:
         return self._index.has(message)
 
     def _forget_below(self, offset: int) -> None:
-        """Forget earlier entries if there are too many. They are read again if their messages are redelivered."""
+        """If there are too many runs, forget entries below an offset. They are read again for redelivered messages."""
         if self._index.size > self._most_runs:
             kept = {name: runs for name, runs in self._index.known.items() if _last_of(name) >= offset}
             self._index = EntryIndex(kept)
@@ -314,7 +315,7 @@ def _ranges(first: int, last: int) -> range:
 def _last_of(name: str) -> int:
     """Return the last offset of an entry, from its name; -1 if the file is not an entry.
 
-    A compaction also writes entries with another ending, which only handlers read.
+    Only the part before the first dot counts, because a compaction also writes entries with another ending.
     """
     offsets = offsets_in_stem(name.partition(".")[0])
     return -1 if offsets is None else offsets[1]

@@ -1,6 +1,6 @@
 """The handler `postgresql`: a batch is one transaction.
 
-Values are in PostgreSQL's text format. The column's type determines the format, so a value cannot have a wrong format.
+Values are sent in PostgreSQL's text format, which the database reads by the type of the column.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from psycopg import AsyncConnection
     from psycopg_pool import AsyncConnectionPool
 
-# limit of the wait for a connection: the pool has a free one, so a longer wait means that the database is unavailable
+# time limit to get a connection: the pool has a free connection, so a longer wait means an unavailable database
 WAIT_SECONDS = 1.0
 
 
@@ -102,8 +102,8 @@ def _as_element(value: Any) -> str:
 
 Mode = Literal["insert", "upsert", "copy"]
 
-# Parameters are cast to the type without a length, and without its domain: a cast to varchar(40) silently cuts a text
-# that is too long, while writing it into such a column is an error.
+# Parameters are cast to the column's type without its length or domain: a cast to varchar(40) would silently cut a text
+# that is too long, while PostgreSQL refuses to write this text into the column.
 COLUMNS = """
     SELECT a.attname, format_type(b.oid, -1), b.typname, b.typcategory
     FROM pg_attribute a
@@ -128,7 +128,7 @@ class TableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Table(WriteTarget):
-    """A table, and how its rows are written."""
+    """A table, and the SQL statements that write its rows."""
 
     name: str
     """The name in the options: `orders`, or `shop.orders`."""
@@ -138,7 +138,7 @@ class Table(WriteTarget):
 
     @classmethod
     async def look_up(cls, connection: AsyncConnection[Any], options: PostgreSql.Options) -> Table:
-        """Look the table up in the database. Raises TableError if a column or the unique index is missing."""
+        """Read the table from the database. Raises TableError if the table, a column or the unique index is missing."""
         name, values, key = options.table, options.columns, options.key
         table = (_quoted(name),)
         found = await (await connection.execute(COLUMNS, table)).fetchall()
@@ -172,23 +172,23 @@ class Table(WriteTarget):
         return f"{self._insert} VALUES ({self._values}){self._on_conflict}".encode()
 
     def convert(self) -> bytes:
-        """Return the statement that only converts one row's values to the types of their columns."""
+        """Return a SELECT that converts the values of one row to the types of their columns, without writing them."""
         return f"SELECT {self._values}".encode()
 
     def copy(self) -> bytes:
-        """Return the statement before rows in COPY's format."""
+        """Return the COPY statement, to be followed by rows in COPY's format."""
         table = self._stage if self.stages else _quoted(self.name)
         return f"COPY {table} ({quote_identifiers(self.written)}) FROM STDIN".encode()
 
     def make_stage(self) -> bytes:
-        """Create a transaction's temporary table. A pool's session may have one of another group or version."""
+        """Return the statement that creates the transaction's temporary table, whose name has a hash of its columns."""
         return (
             f"CREATE TEMPORARY TABLE {self._stage} ON COMMIT DROP AS SELECT {quote_identifiers(self.written)} "
             f"FROM {_quoted(self.name)} WITH NO DATA"
         ).encode()
 
     def empty_stage(self) -> bytes:
-        """Return the statement that moves the rows of the temporary table to the table, except existing keys."""
+        """Return the statement that inserts the rows of the temporary table into the table, except existing keys."""
         return f"{self._insert} SELECT {quote_identifiers(self.written)} FROM {self._stage}{self._on_conflict}".encode()
 
     @property
@@ -202,7 +202,7 @@ class Table(WriteTarget):
 
     @property
     def _insert(self) -> str:
-        overriding = " OVERRIDING SYSTEM VALUE" if self.mode == "copy" else ""  # as COPY itself
+        overriding = " OVERRIDING SYSTEM VALUE" if self.mode == "copy" else ""  # COPY does the same
         return f"INSERT INTO {_quoted(self.name)} AS {TARGET_ALIAS} ({quote_identifiers(self.written)}){overriding}"
 
     @property
@@ -216,7 +216,7 @@ def _quoted(name: str) -> str:
 
 
 def _quotes_no_row(record: logging.LogRecord) -> bool:
-    """Return whether to keep a log record: psycopg's warnings quote the server's response, which contains the row."""
+    """Return whether to log a record of psycopg: its warnings quote the server's response, which contains the row."""
     return record.levelno >= logging.ERROR
 
 
@@ -252,7 +252,7 @@ class PostgreSql(RowHandler[Table]):
         self._options = options
         self._pool: AsyncConnectionPool[AsyncConnection[Any]]
         self._slots = asyncio.Semaphore(options.max_connections)
-        self._prepares = True  # whether statements are prepared; a pool in front of the database may mix them up
+        self._prepares = True  # whether to prepare statements; False if a pool may mix them up
 
     async def start(self) -> None:
         """Look the table up now: a wrong name, or an unavailable database, fails the start instead of each message."""
@@ -293,7 +293,7 @@ class PostgreSql(RowHandler[Table]):
 
     @asynccontextmanager
     async def _connected(self, table: Table, rows: Rows) -> AsyncIterator[AsyncConnection[Any]]:
-        """Open a connection. Errors keep the driver's class, but their texts contain no values."""
+        """Use a connection of the pool. Errors keep the driver's class, but their texts do not contain row values."""
         from psycopg import Error
 
         try:
@@ -340,7 +340,7 @@ class PostgreSql(RowHandler[Table]):
 
         refused = []
         async with connection.transaction():
-            # a deferred constraint then refuses only its row
+            # so that a deferred constraint fails at its row, and not at COMMIT
             await connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
             for message, row in rows:
                 try:
@@ -359,13 +359,13 @@ class PostgreSql(RowHandler[Table]):
 
 
 async def _is_of_values(connection: AsyncConnection[Any], table: Table, row: Row, error: Any) -> bool:
-    """Return whether a column's type refuses a value of the row. Types such as tsquery have their own codes."""
+    """Return whether a column's type refuses a value. The SQLSTATE may not show it, for example for tsquery."""
     nothing = await _state_after(connection, table.convert(), [None] * len(row))
     return nothing is None and await _state_after(connection, table.convert(), row) == error.sqlstate
 
 
 async def _state_after(connection: AsyncConnection[Any], statement: bytes, values: Sequence[Any] = ()) -> str | None:
-    """Return the SQLSTATE if a statement fails; None otherwise. Its changes are rolled back."""
+    """Run a statement, and roll its changes back. Returns the SQLSTATE if it fails; else None."""
     from psycopg.errors import DatabaseError
 
     try:
@@ -377,10 +377,10 @@ async def _state_after(connection: AsyncConnection[Any], statement: bytes, value
 
 
 async def _may_satisfy(connection: AsyncConnection[Any], table: Table, error: Any) -> bool:
-    """Return whether other values may satisfy the violated constraint: it has a written column, or a computed value.
+    """Return whether a row with other values may satisfy the violated constraint.
 
-    A value that is refused outside of triggers may also be the default of a column that is not written. If so, a row of
-    nulls is refused too.
+    It may if the constraint has a column that the handler writes, or a computed value. If a value is invalid (class
+    22), it may be the default of another column: then a row of nulls is refused too, and this returns False.
     """
     name, place, state = error.diag.constraint_name, _quoted(table.name), str(error.sqlstate)
     if state.startswith("22") and not error.diag.context:

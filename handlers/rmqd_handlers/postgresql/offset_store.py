@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from psycopg import AsyncConnection
     from psycopg_pool import AsyncConnectionPool
 
-LOCK = "SELECT pg_advisory_xact_lock(hashtext('rmqd_offsets'))"  # two processes cannot create a table at once
+LOCK = "SELECT pg_advisory_xact_lock(hashtext('rmqd_offsets'))"  # concurrent attempts to create a table would fail
 MAKE = """
 CREATE TABLE IF NOT EXISTS rmqd_offsets (
     cluster text, consumer_group text, topic text, broker text, queue integer,
@@ -24,13 +24,13 @@ CREATE TABLE IF NOT EXISTS rmqd_offsets (
     PRIMARY KEY (cluster, consumer_group, topic, broker, queue)
 )
 """
-WAIT = "SET LOCAL lock_timeout = '5s'"  # timeout if a previous owner has written, but not committed
+WAIT = "SET LOCAL lock_timeout = '5s'"  # how long TAKE waits for a previous owner that has not committed yet
 TAKE = """
 INSERT INTO rmqd_offsets (cluster, consumer_group, topic, broker, queue, owner) VALUES (%s, %s, %s, %s, %s, %s)
 ON CONFLICT (cluster, consumer_group, topic, broker, queue) DO UPDATE SET owner = EXCLUDED.owner, changed_at = now()
 RETURNING next_offset, above
 """
-# if a process is suspended before its commit, it loses the transaction, and so the row, after 10 s
+# if a process is suspended before its commit, PostgreSQL ends its transaction after 10 s, which releases the row
 WRITE = """
 UPDATE rmqd_offsets SET next_offset = %s, above = %s, changed_at = now()
 FROM (SELECT set_config('idle_in_transaction_session_timeout', '10s', true)) AS limits
@@ -93,7 +93,7 @@ class PostgresqlOffsets:
         except (Error, PoolTimeout) as error:
             if connection is None or connection.closed:
                 raise OffsetStoreError(f"PostgreSQL: {str(error) or type(error).__name__}") from error
-            raise  # the handler has caused it
+            raise  # the connection works, so the handler caused the error
 
     async def write(self, connection: Any, queue: StoredQueue, owner: str, progress: StoredProgress) -> bool:
         cursor = await _executed(connection, WRITE, *progress, *queue, owner)

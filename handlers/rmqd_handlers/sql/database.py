@@ -1,4 +1,4 @@
-"""The connections to a database, whose drivers block, so each has its own thread; and calls with their cancellation."""
+"""Writes to a database in threads, because drivers block, and cancels running statements."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _MYSQL: Final = ("pymysql", "mysqldb")
 
 
 class CallAbandonedError(Exception):
-    """The call was abandoned, so that its exception has no receiver."""
+    """Raised in the thread of an abandoned call, to end it. No caller receives this exception."""
 
 
 class DatabaseCall:
-    """One call. The thread stores its connection, so that the event loop can cancel the running statement."""
+    """One call in a thread. It stores the thread's connection, so that the running statement can be cancelled."""
 
     def __init__(self) -> None:
         self._is_over = False
@@ -43,7 +43,7 @@ class DatabaseCall:
 
     @contextlib.contextmanager
     def by(self, connection: Connection) -> Iterator[None]:
-        """A block that uses a connection. Its end waits for a running cancellation of the connection's statement.
+        """Use a connection in the block. The end of the block waits for a running `cancel_statement`.
 
         Raises CallAbandonedError if the call was abandoned.
         """
@@ -56,7 +56,7 @@ class DatabaseCall:
                 self._connection = None
 
     def give_up(self) -> None:
-        """Abandon the call: its thread does nothing more."""
+        """Abandon the call. Its thread ends at the next `check`."""
         self._is_over = True
 
     def check(self) -> None:
@@ -65,9 +65,9 @@ class DatabaseCall:
             raise CallAbandonedError
 
     def cancel_statement(self) -> None:
-        """Cancel the running statement in the database, if there is one. Call it in a thread.
+        """Cancel the running statement in the database, if there is one. Blocks, so call it in a thread.
 
-        If the driver is unknown here, or MySQL does not cancel it, the statement runs until the database responds.
+        If the driver is unknown, or MySQL does not cancel the statement, it runs until the database responds.
         """
         try:
             with self._at_connection:
@@ -92,7 +92,7 @@ def _cancel(connection: Connection) -> None:
 
 
 def _cancel_process(engine: Engine, process: int) -> None:
-    """Cancel by SQL: psycopg2's own cancellation blocks all threads of this process until the server responds."""
+    """Cancel a statement with SQL, because psycopg2's `cancel` blocks all threads until the server responds."""
     with engine.connect() as other:
         driver: Any = other.connection.dbapi_connection
         if other.exec_driver_sql(BACKEND_PID).scalar() != driver.info.backend_pid:
@@ -101,7 +101,7 @@ def _cancel_process(engine: Engine, process: int) -> None:
 
 
 def _cancel_or_cut(driver: Any, cancel: Callable[[], None]) -> None:
-    """Cancel a statement of PostgreSQL. If that fails or takes long, cut its connection, which ends it here.
+    """Cancel a statement of PostgreSQL. If that fails or takes too long, shut its socket down, so that its call fails.
 
     Before libpq 17, `cancel_safe` waits for the server without a limit.
     """
@@ -135,7 +135,7 @@ class _EndedError(Exception):
 
 
 class Database:
-    """A database, by its URL."""
+    """The database at a URL, used with a thread for each connection."""
 
     def __init__(self, url: str, connect_args: Mapping[str, Any], max_connections: int, *, once: bool) -> None:
         """Does not connect yet. Raises UrlError."""
@@ -163,9 +163,9 @@ class Database:
             raise
 
     async def close(self) -> None:
-        """Close each connection now, or when its thread has finished, without waiting for that.
+        """Close idle connections now, and each other connection when its thread has finished, without waiting for it.
 
-        It waits a while for cancellations, because the process may end afterwards.
+        Waits up to `CONNECT_SECONDS` for running cancellations, because the process may end afterwards.
         """
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._is_closed = True
@@ -175,20 +175,18 @@ class Database:
                 await asyncio.to_thread(self._cancelling.shutdown)
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
-        # message.once finds its group in the context
+        # in a copy of the context, because message.once reads the group from a context variable
         context = contextvars.copy_context()
         return await asyncio.get_running_loop().run_in_executor(self._threads, context.run, self._to_its_end, call)
 
     def _to_its_end(self, call: Callable[[], T]) -> T:
-        """Run a call in a thread. If `close` was called meanwhile, this thread closes the connections that it returns
-        to the pool.
+        """Run a call in a thread. If `close` was called meanwhile, close the connection that the call has returned.
 
-        The connection that cancels its statement is also closed, because the cancellation ends before the statement's
-        connection is returned.
+        This also closes the connection that cancelled the call's statement: the cancellation has ended by then.
         """
         try:
             return call()
-        finally:  # the connection is back in the pool, so that either this or `close` finds it there
+        finally:  # the call has returned its connection to the pool, so this method or `close` closes it
             if self._is_closed:
                 self._close_idle()
 
@@ -197,7 +195,7 @@ class Database:
         self._engine.pool.dispose()
 
     def _write(self, target: RowTarget, rows: Rows, work: DatabaseCall) -> WrittenRows:
-        """Write all rows in one statement, else row by row in one transaction, else each in its own transaction."""
+        """Write all rows in one statement, else row by row in one transaction, else each row in its own transaction."""
         if not self._once and self._write_all(target, rows, work):
             return WrittenRows()
         try:
@@ -206,14 +204,14 @@ class Database:
             return self._write_each(target, rows, work)
 
     def _write_all(self, target: RowTarget, rows: Rows, work: DatabaseCall) -> bool:
-        """Return whether the database accepts all rows in one statement."""
+        """Write all rows in one statement. Returns False if the database refuses it, and nothing was written."""
         with contextlib.suppress(RowsRefusedError), self._transaction(target, rows, work) as connection:
             connection.execute(target.statement, [_parameters(target, row) for _, row in rows])
             return True
         return False
 
     def _write_rows(self, target: RowTarget, rows: Rows, work: DatabaseCall) -> WrittenRows:
-        """Write row by row in one transaction. After an error of `_transaction`, or _EndedError, nothing is written."""
+        """Write row by row in one transaction. If this raises an error, nothing was written."""
         written = WrittenRows()
         with self._transaction(target, rows, work) as connection:
             # PostgreSQL has already tried the rows together
@@ -226,7 +224,7 @@ class Database:
         return written
 
     def _write_each(self, target: RowTarget, rows: Rows, work: DatabaseCall) -> WrittenRows:
-        """Write each row in its own transaction, so that a row that ends its transaction affects no other row."""
+        """Write each row in its own transaction, so that a row that ends its transaction does not affect other rows."""
         together = WrittenRows()
         for message, row in rows:
             try:
@@ -268,7 +266,7 @@ class Database:
     def _write_one(
         self, connection: Connection, target: RowTarget, message: Message, row: Row, written: WrittenRows
     ) -> None:
-        """Write a row in a savepoint. Raises errors that do not concern only the row, so that nothing is committed."""
+        """Write a row in a savepoint. Raises errors that concern the whole transaction, so that it is rolled back."""
         block = message.once(connection) if self._once else connection.begin_nested()
         of_row: Exception | None = None
         try:
@@ -303,7 +301,7 @@ def _parameters(target: RowTarget, row: Row) -> dict[str, Any]:
 
 
 def _written_columns(target: RowTarget, rows: Rows) -> Sequence[str] | None:
-    """Return the columns that the rows set; for a statement None, which means any, or nothing if no value is NULL."""
+    """Return the columns that the rows set. For a statement they are unknown: None, or () if no value is NULL."""
     if target.kinds:
         return target.names
     return None if any(value is None for _, row in rows for value in row) else ()

@@ -1,4 +1,4 @@
-"""Configures SQLAlchemy's connections, and decides the effect of its errors on a batch."""
+"""Creates SQLAlchemy's engine, and classifies its errors."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rmqd_handlers.faults import ErrorCause
 from rmqd_handlers.option_kinds import BACKEND_PID, CONNECT_SECONDS, PARAMETERS
 from rmqd_handlers.sql.target import json_serializer
 
-WAIT_SECONDS: Final = 5.0  # limit for getting a connection of the pool, which has one for each thread
+WAIT_SECONDS: Final = 5.0  # time limit to get a connection of the pool, which has a connection for each thread
 
 _MYSQL: Final[Mapping[str, Any]] = {
     "connect_timeout": CONNECT_SECONDS,
-    "read_timeout": 60,  # longer than the 50 s that a row's lock is waited for
+    "read_timeout": 60,  # longer than MySQL's default of 50 s to wait for the lock of a row
     "write_timeout": 60,
     "init_command": "SET time_zone = '+00:00'",  # a TIMESTAMP uses the session's time zone, and our times are in UTC
 }
@@ -82,17 +82,17 @@ def make_engine(url: str, connect_args: Mapping[str, Any], max_connections: int)
 
 
 def _prepare_unless_pooled(connection: Any, _: object) -> None:
-    """Disable prepared statements behind a pool, which mixes up the statements of its clients."""
+    """Disable prepared statements if a pool is in front of the server, because it mixes up its clients' statements."""
     with connection.transaction():
         if connection.execute(BACKEND_PID).fetchone() != (connection.info.backend_pid,):
             connection.prepare_threshold = None
 
 
 def has_ended(connection: Connection) -> bool:
-    """Return whether the transaction has ended: the database rolled it back, or can only roll it back.
+    """Return whether the transaction cannot be committed: the database has rolled it back, or will do so.
 
-    SQLite rolls back at a full disk or RAISE(ROLLBACK), and would then commit each later statement on its own.
-    PostgreSQL treats COMMIT as ROLLBACK after an error. Drivers of other databases do not report this.
+    SQLite rolls back at a full disk or RAISE(ROLLBACK), and would then commit each later statement separately.
+    PostgreSQL treats COMMIT as ROLLBACK after an error. False for other databases, whose drivers do not report it.
     """
     driver: Any = connection.connection.dbapi_connection
     if connection.dialect.driver == "pysqlite":
@@ -103,10 +103,10 @@ def has_ended(connection: Connection) -> bool:
 
 
 def _begin_by_ourselves(engine: Engine) -> None:
-    """Start SQLite's transactions when SQLAlchemy does, and acquire the writer's lock at once.
+    """Start SQLite's transactions when SQLAlchemy begins them, and acquire the writer's lock at once.
 
-    The driver itself starts one only at the first INSERT, so earlier savepoints would be separate transactions. A
-    transaction that reads first and then writes fails if another one has written meanwhile.
+    The driver would start a transaction only at the first INSERT, so earlier savepoints would be separate transactions.
+    The lock is needed at once, because a transaction that reads before it writes fails if another process has written.
     """
 
     @event.listens_for(engine, "connect")
@@ -128,12 +128,12 @@ def fault_of(error: Exception, written: Collection[str] | None) -> ErrorCause:
 
 
 def is_temporary(error: Exception) -> bool:
-    """Return whether to retry at once."""
+    """Return whether an error may be temporary, so that the batch is retried in place."""
     if isinstance(error, DBAPIError):
         return error.connection_invalidated or faults.is_temporary(error.orig)
     return isinstance(error, PoolTimeoutError)
 
 
 def is_of_connection(error: Exception) -> bool:
-    """Return whether another connection may help: this one leads to a standby, or mixes up prepared statements."""
+    """Return whether another connection may help: the server is a standby, or a pool mixes up prepared statements."""
     return isinstance(error, DBAPIError) and (faults.is_standby(error.orig) or faults.is_unprepared(error.orig))

@@ -1,4 +1,4 @@
-"""The SQL for a row, an INSERT or a statement of the options, and its values, converted to the types of the columns."""
+"""The SQL statement for each row (an INSERT, or the option `statement`), and the conversion of values to its types."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def json_serializer(value: object) -> str:
 
 
 def for_column(name: str, kind: types.TypeEngine[Any], value: Value) -> Callable[[ParsedMessage], Any]:
-    """Return the function that reads a message's value for a column. It raises InvalidBodyError if there is none."""
+    """Return the function that reads a message's value for a column. It raises InvalidBodyError for a wrong type."""
     read, what = _reader(kind, is_timestamp=value.is_timestamp)
 
     def part(opened: ParsedMessage) -> Any:
@@ -65,7 +65,7 @@ def for_column(name: str, kind: types.TypeEngine[Any], value: Value) -> Callable
 
 
 def for_parameter(value: Value, *, has_decimals: bool) -> Callable[[ParsedMessage], Any]:
-    """Return the function that reads a message's value for a parameter. Without a column, its type decides."""
+    """Return the function that reads a message's value for a parameter, which is converted by the value's own type."""
 
     def part(opened: ParsedMessage) -> Any:
         found = value(opened)
@@ -77,7 +77,7 @@ def for_parameter(value: Value, *, has_decimals: bool) -> Callable[[ParsedMessag
 
 
 def _reader(kind: types.TypeEngine[Any], *, is_timestamp: bool) -> tuple[Callable[[Any], Any], str]:
-    """Return the function that converts a value for a column, or returns `_NOT_READ`, and the expected form."""
+    """Return a function and the expected form as text. It converts a value for a column, or returns `_NOT_READ`."""
     if isinstance(kind, types.JSON):
         return lambda value: JsonText(as_json(value)), "JSON"
     if isinstance(kind, types.ARRAY):
@@ -107,12 +107,12 @@ def _array_reader(kind: types.ARRAY[Any]) -> Callable[[Any], Any]:
 
 
 def _naive_or_aware(kind: types.DateTime) -> Callable[[datetime], datetime]:
-    """Convert times to UTC in a column without time zones. A text without a zone is in UTC."""
+    """Return the conversion of times to UTC: naive for a column without time zones. A naive input is in UTC."""
     return in_utc if kind.timezone else lambda at: in_utc(at).replace(tzinfo=None)
 
 
 def _by(parse: Callable[[str], Any], value: Any) -> Any:
-    """Parse a text, or a body as text."""
+    """Parse a text, or a body as text. Returns `_NOT_READ` for an invalid text, or another type."""
     try:
         return parse(as_text(value)) if isinstance(value, str | bytes) else _NOT_READ
     except (ValueError, OverflowError, InvalidOperation):
@@ -171,7 +171,7 @@ class TargetError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RowTarget(WriteTarget):
-    """The SQL for each row, whose parts are its parameters."""
+    """The SQL statement for each row. The parts of a row are the parameters of the statement."""
 
     statement: Executable
 
@@ -198,7 +198,7 @@ def of_statement(connection: Connection, statement: str, parameters: Mapping[str
 def of_table(
     connection: Connection, name: str, values: Mapping[str, Value], mode: str, key: Sequence[str], version: str | None
 ) -> RowTarget:
-    """Look the table up in the database. Raises TargetError if a column, or a requirement of the key, is missing."""
+    """Read the table from the database. Raises TargetError if a column is missing, or the key has no unique index."""
     schema, _, bare = name.rpartition(".")
     try:
         table = Table(bare, MetaData(), schema=schema or None, autoload_with=connection, resolve_fks=False)

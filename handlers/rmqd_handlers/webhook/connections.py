@@ -1,8 +1,8 @@
 """The connections to a server: TLS, kept clients, and how the response's status settles messages.
 
-Each call has a client with one connection, so that its cost does not depend on the number of connections. An httpx
-client with many checks each of them whenever a call starts or ends. It also assigns one idle connection to several
-calls that start together, and all but one then search again: with 64 concurrent calls this is twelve times the work.
+Each call uses a client with one connection, so that its cost does not depend on the number of connections. An httpx
+client with many connections checks all of them whenever a call starts or ends. It also assigns one idle connection to
+several calls that start together, and all but one search again: with 64 concurrent calls this is twelve times the work.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Tls(HandlerOptions):
         return self
 
     def context(self) -> ssl.SSLContext:
-        """Return the context. Raises OSError or ssl.SSLError for unusable files."""
+        """Return the SSL context for these settings. Raises OSError or ssl.SSLError for unusable files."""
         context = ssl.create_default_context(cafile=self.ca_file)
         if not self.verify:
             context.check_hostname = False
@@ -66,13 +66,13 @@ class Connections:
         self._make = make
         self._slots = asyncio.Semaphore(most)
         self._idle: deque[tuple[float, httpx.AsyncClient]] = deque()
-        """Each with the time since which it is idle, the longest idle first."""
+        """Idle clients, each with the monotonic time of its last use. The longest idle client is first."""
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[httpx.AsyncClient]:
-        """Yield a client for exclusive use in the block. Waits if all are in use.
+        """Yield a client for exclusive use in the block. Waits if all clients are in use.
 
-        The most recently used client is chosen, so that surplus ones stay idle and are closed.
+        The most recently used client is chosen, so that surplus clients stay idle and are closed.
         """
         async with self._slots:
             client = self._idle.pop()[1] if self._idle else self._make()
@@ -86,7 +86,7 @@ class Connections:
             await self.close(IDLE_SECONDS)
 
     async def close(self, idle_seconds: float = -1.0) -> None:
-        """Close the clients that are idle for longer."""
+        """Close the clients that have been idle for longer than `idle_seconds`; by default all idle clients."""
         while self._idle and time.monotonic() - self._idle[0][0] > idle_seconds:
             await self._idle.popleft()[1].aclose()
 
@@ -94,7 +94,7 @@ class Connections:
 Action = Literal["ack", "wait", "retry", "dead_letter"]
 
 DEFAULTS: Final[Mapping[str, Action]] = {"2xx": "ack", **dict.fromkeys(map(str, HTTP_STATUSES), "dead_letter")}
-"""Other statuses wait, including 401, 403 and 404, which indicate an error in the options or the server."""
+"""All other statuses mean `wait`, including 401, 403 and 404, which indicate an error in the options or the server."""
 
 DELAYS_SECONDS: Final[tuple[int, ...]] = (1, 5, 10, 30, *(60 * minutes for minutes in (*range(1, 11), 20, 30, 60, 120)))
 """RocketMQ's delay levels from level 1, with a broker's default messageDelayLevel."""
@@ -114,7 +114,7 @@ Status = Annotated[str, BeforeValidator(_status, json_schema_input_type=str | in
 
 
 def action_for(status: int, policy: Mapping[str, Action]) -> Action:
-    """Return the action of the policy for this status, or for its class, or the default action."""
+    """Return the policy's action for this status, else for its class such as 5xx, else the default action."""
     kind = f"{status // 100}xx"
     for table in (policy, DEFAULTS):
         for pattern in (str(status), kind):
@@ -124,9 +124,9 @@ def action_for(status: int, policy: Mapping[str, Action]) -> Action:
 
 
 def retry_after_seconds(header: str | None) -> float:
-    """Return the header Retry-After, in seconds or as a date; 0 if it is missing or invalid.
+    """Return the delay in the header Retry-After, which is a number or a date; 0 if it is missing or invalid.
 
-    At most the longest delay level, so that a server cannot delay messages for days.
+    The delay is at most the longest delay level, so that a server cannot delay messages for days.
     """
     if header is None:
         return 0.0

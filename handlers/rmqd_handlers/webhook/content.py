@@ -1,4 +1,4 @@
-"""The content of a call: bodies as they are, rmqd's records as JSON, or CloudEvents 1.0; and its signature."""
+"""The content of an HTTP call (unchanged bodies, rmqd's records as JSON, or CloudEvents 1.0), and its signature."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def signed(scheme: Scheme, key: bytes, call_id: str, content: bytes) -> dict[str
 
 Format = Literal["body", "json", "cloudevents", "cloudevents_binary"]
 ONE_BY_ONE: Final = ("body", "cloudevents_binary")
-"""Formats with fields as headers, so that a call has only one message."""
+"""Formats that send a message's fields as HTTP headers, so that a call can have only one message."""
 
 # the printable ASCII characters that CloudEvents leaves unchanged in a header: all except space, " and %
 _PLAIN: Final = "".join(map(chr, range(0x21, 0x7F))).replace('"', "").replace("%", "")
@@ -54,7 +54,7 @@ class WebhookCall:
     """One POST, before it is signed."""
 
     id: str
-    """The same whenever the same messages are sent again."""
+    """An id that is the same whenever the same messages are sent again."""
     content: bytes
     headers: dict[str, str]
 
@@ -85,7 +85,7 @@ class Contents:
         return WebhookCall(call_id, _encoded(f"[{','.join(item for _, item in items)}]"), {"Content-Type": kind})
 
     def item(self, message: Message) -> str:
-        """Return the JSON object of a message. Raises InvalidBodyError if the body is not JSON, but must be."""
+        """Return the JSON object of a message. Raises InvalidBodyError if a body that must be JSON is not JSON."""
         return self._event(message) if self.format == "cloudevents" else _as_json(to_record(message))
 
     def _call(self, message: Message, headers: dict[str, str], content: bytes | None = None) -> WebhookCall:
@@ -109,7 +109,7 @@ class Contents:
         body = bytes(message.body)
         if is_json(self.content_type):
             parse_json(body)
-            # unchanged, so that its numbers keep all digits
+            # the body is inserted unchanged, so that its numbers keep all digits
             return f'{_as_json(event)[:-1]},"data":{body.decode(json.detect_encoding(body), "surrogatepass")}}}'
         try:
             event["data"] = body.decode()
@@ -119,7 +119,7 @@ class Contents:
 
 
 def is_json(content_type: str) -> bool:
-    """Return whether a media type is JSON, without its parameters."""
+    """Return whether a content type is JSON. Parameters, such as the charset, are ignored."""
     media_type = content_type.partition(";")[0].strip().lower()
     return media_type == "application/json" or media_type.endswith("+json")
 

@@ -51,7 +51,7 @@ _HEADER_VALUE: Final = re.compile(r"([!-~]([\t -~]*[!-~])?)?")
 
 
 class RedirectError(AwayError):
-    """The server refers to another URL. No further call helps until the options name it."""
+    """The server redirects to another URL. All calls fail until the option `url` names it."""
 
 
 class Webhook:
@@ -186,7 +186,7 @@ class Webhook:
                     raise
                 failure = failure or error
             else:
-                batch.ack(message)  # regardless of the others
+                batch.ack(message)  # so that it is not sent again if another message fails
         if failure is not None:
             raise failure
 
@@ -199,7 +199,7 @@ class Webhook:
     async def _post_all(
         self, batch: Batch, items: Sequence[tuple[Message, str]], until: float, *, is_part: bool
     ) -> None:
-        """Send messages in one call. If the server refuses it, send halves, because other messages may be accepted."""
+        """Send messages in one call. If the server refuses it, send each half, because the others may be accepted."""
         try:
             await self._post(batch, self._contents.of_many(items), until)
         except DeadLetter as refused:
@@ -214,7 +214,10 @@ class Webhook:
                 batch.ack(message)  # regardless of the others
 
     async def _post(self, batch: Batch, call: WebhookCall, until: float) -> None:
-        """Send until the server accepts. Raises DeadLetter; after the time `until` Retry, Suspend or the last error."""
+        """Send a call until the server accepts it. Raises DeadLetter if the server refuses it.
+
+        At the monotonic time `until`, raises Retry or Suspend if the server asked to wait, else the last error.
+        """
         import httpx
 
         away = (httpx.TransportError, TimeoutError, AwayError)
@@ -257,7 +260,7 @@ class Webhook:
                 raise AwayError(said, wait_seconds, is_attempt=action == "retry")
 
     async def _exchange(self, client: httpx.AsyncClient, call: WebhookCall) -> tuple[httpx.Response, str]:
-        """Return the response, and the start of its text."""
+        """Send a call. Returns the response, and the start of its text."""
         headers = {"Idempotency-Key": call.id, **call.headers}
         if self._key is not None:
             headers |= signed(self._options.signing, self._key, call.id, call.content)

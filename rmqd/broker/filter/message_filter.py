@@ -1,8 +1,8 @@
 """Filters for messages: by the hashes of tags, or by an SQL92 condition on properties.
 
-The real broker stores "filter data" of each group and topic next to the subscriptions, and a pull may find one older
-than the other (FILTER_DATA_NOT_LATEST). Here a filter is derived from the subscription, so this cannot happen. Java:
-`ExpressionMessageFilter`, `FilterAPI`.
+The real broker stores "filter data" of each group and topic next to the subscriptions, so a pull may find filter data
+older than the subscription (FILTER_DATA_NOT_LATEST). Here a filter is derived from the subscription, so this cannot
+happen. Java: `ExpressionMessageFilter`, `FilterAPI`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rmqd.errors import InvalidNameError
 from rmqd.wire.bodies import heartbeat_data
 from rmqd.wire.messages.decode import stored_properties
 
-_MAX_FILTERS: Final = 1000  # cached, of pulling groups
+_MAX_FILTERS: Final = 1000  # limit of the caches of filters and requested subscriptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class MessageFilter:
     """A filter by hashes of tags, or by a condition on properties."""
 
     codes: frozenset[int] | None = None
-    """A message with another tag and the same hash passes, and the client drops it."""
+    """The hashes of the wanted tags; None for any tag. The client drops other tags with the same hash."""
     condition: Condition | None = None
 
     def matches_code(self, tags_code: int) -> bool:
@@ -32,7 +32,7 @@ class MessageFilter:
         return self.codes is None or tags_code in self.codes
 
     def matches_record(self, record: bytes) -> bool:
-        """Return whether the condition, if any, is true. Unknown, or an evaluation error, counts as false."""
+        """Return whether the condition, if any, is true. An unknown result or an evaluation error counts as false."""
         try:
             return self.condition is None or self.condition(stored_properties(record)) is True
         except EvaluationError:
@@ -59,7 +59,7 @@ def filter_of(subscription: heartbeat_data.SubscriptionData) -> MessageFilter | 
 def requested_subscription(
     topic: str, text: str | None, expression_type: str | None
 ) -> heartbeat_data.SubscriptionData:
-    """Return the subscription in a pull's own fields. Raises InvalidNameError if Java's parser throws an exception."""
+    """Return the subscription that a pull or pop contains. Raises InvalidNameError if Java cannot parse it."""
     if expression_type not in (None, heartbeat_data.EXPRESSION_TAG):
         if not text:
             raise InvalidNameError(f"an expression of type {expression_type} must not be empty")
@@ -73,7 +73,7 @@ def requested_subscription(
 
 
 def compiled(expression_type: str, text: str) -> Condition:
-    """Parse a condition. Raises ExpressionError, also if the kind of expression is unknown."""
+    """Parse an SQL92 condition. Raises ExpressionError if the type or the text is invalid."""
     if expression_type != heartbeat_data.EXPRESSION_SQL92:
         raise ExpressionError(f"unknown type of expression {expression_type!r:.80}; expected TAG or SQL92")
     return compile_condition(text)

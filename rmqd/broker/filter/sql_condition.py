@@ -1,9 +1,8 @@
 """SQL92 conditions on properties: a parser that returns a function, and the comparison of values as in Java.
 
-The language is that of `SelectorParser.jj`. A condition is accepted or refused, and true or false for a message, as on
-a real broker. A property is a string; a constant is a string, a number or a boolean. When a string is compared
-with a number, it is parsed as that kind of number: "5.5" is not an integer, and the message does not pass. None is
-SQL's "unknown".
+The language is defined by `SelectorParser.jj`. This module accepts the same conditions as a real broker, with the same
+results. A property is a string; a constant is a string, a number or a boolean. A string that is compared with an
+integer is parsed as an integer. So a message whose property is "5.5" does not pass. None stands for SQL's "unknown".
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
 _MAX_CONDITIONS: Final = 100  # limit of the cache, as in Java's parser
-_MAX_DIGITS: Final = 1000  # Python parses at most a few thousand digits
+_MAX_DIGITS: Final = 1000  # `int` raises ValueError for more than a few thousand digits
 _INT: Final = -(2**31), 2**31 - 1
 _LONG: Final = -(2**63), 2**63 - 1
-# A comment up to the end of the line requires the line break. Otherwise `--` is two minus signs.
+# `--` starts a comment only if a line break ends it. Otherwise `--` is two minus signs.
 _BLANK: Final = re.compile(r"(?:[ \t\n\r\f]|--[^\n\r]*[\n\r]|/\*[^*]*\*(?:\*|[^*/][^*]*\*)*/)*")
 _TOKEN: Final = re.compile(
     r"(?P<double>(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)"
@@ -49,11 +48,11 @@ class EvaluationError(Exception):
 
 
 class Long(int):
-    """An integer in a condition that exceeds Java's int. Its negative is a Long, too."""
+    """An integer constant in a condition, above Java's int. Its negative is also a Long."""
 
 
 class Operand(NamedTuple):
-    """An operand of a condition. `value` is the value of a constant, which may be TRUE, FALSE or NULL."""
+    """An operand of a condition. `value` is set for a constant. The constants TRUE, FALSE and NULL are "boolean"."""
 
     kind: Literal["condition", "boolean", "constant", "property", "negative"]
     evaluate: Callable[[Properties], Any]
@@ -62,7 +61,7 @@ class Operand(NamedTuple):
 
 @lru_cache(_MAX_CONDITIONS)
 def compile_condition(text: str) -> Condition:
-    """Parse a condition. As in Java, text after it is ignored. Raises ExpressionError."""
+    """Parse a condition. As in Java, text after a complete condition is ignored. Raises ExpressionError."""
     try:
         return _as_condition(_Parser(text).alternatives())
     except RecursionError:
@@ -70,9 +69,7 @@ def compile_condition(text: str) -> Condition:
 
 
 class _Parser:
-    """Parses one condition. `_kind` and `_text` are the next token. A keyword or symbol is its own kind; at the end the
-    kind is empty.
-    """
+    """A parser of one condition. `_kind` of the next token is a group of _TOKEN, a keyword or a symbol, or empty."""
 
     def __init__(self, text: str) -> None:
         self._whole, self._at, self._start = text, 0, 0
@@ -159,7 +156,7 @@ class _Parser:
         return _constant(_integer(text) if kind == "integer" else _finite(text) if kind == "double" else _plain(text))
 
     def _is(self, kind: str) -> bool:
-        """Take the next token if it is of this kind."""
+        """Consume the next token if it is of this kind. Returns whether it was."""
         if self._kind != kind:
             return False
         self._take()
@@ -171,7 +168,7 @@ class _Parser:
         return _plain(self._take()[1])
 
     def _take(self) -> tuple[str, str]:
-        """Return the next token, and read the one after it."""
+        """Return the kind and text of the next token, and read the following token."""
         taken = self._kind, self._text
         blank = _BLANK.match(self._whole, self._at)
         self._start = self._at if blank is None else blank.end()
@@ -318,7 +315,7 @@ _TEXT_TESTS: Final[Mapping[str, Callable[[str, str], bool]]] = {
 
 
 def _text_test(operand: Operand, test: str, part: str, negated: bool) -> Operand:
-    """Return a test of a text. It is false, even if negated, if a side is not a text, and never unknown."""
+    """Return a test such as CONTAINS. Even if negated, it is false if the value is not a string or `part` is empty."""
 
     def evaluate(properties: Properties) -> bool:
         value = operand.evaluate(properties)
@@ -343,7 +340,7 @@ def _finite(text: str) -> float:
 
 
 def _compare(left: str | float | bool, right: str | float | bool) -> int:
-    """Compare two values. The result is below, equal to or above zero. Raises EvaluationError."""
+    """Compare two values as in Java. Returns a number below, equal to or above zero. Raises EvaluationError."""
     if isinstance(left, str):
         if not isinstance(right, str):
             left = _as_kind_of(right, left)

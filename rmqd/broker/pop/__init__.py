@@ -1,4 +1,4 @@
-"""POP: messages that are hidden from other members while one member has them. Members do not own queues.
+"""POP consumption: a popped message is hidden from other members for a time, and members do not own queues.
 
-`broker/processors` answers the requests.
+This package has the state of pops. `broker/processors` answers the requests.
 """

@@ -1,8 +1,8 @@
-"""Lite topics: subscribers and notifications (`LiteSubscriptionRegistry`, `LiteEventDispatcher`).
+"""The subscribers of lite topics, and their notifications (`LiteSubscriptionRegistry`, `LiteEventDispatcher`).
 
 A member is notified of a lite topic when a message arrives, when the member subscribes, and when another member's
-messages of the topic are settled or shown again. Its next pop reads the lite topics of its notifications. Among several
-members, one is chosen at random.
+messages of the topic are settled or shown again. The member's next pop reads these lite topics. If several members of a
+group subscribe to a lite topic, one of them is chosen at random.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from rmqd.wire.lite_topic import (
     parent_topic_of,
 )
 
-EXPIRE_SECONDS: Final = 180.0  # a subscription expires after it; Java: liteSubscriptionCheckTimeoutMills
+EXPIRE_SECONDS: Final = 180.0  # the lifetime of an unrenewed subscription; Java: liteSubscriptionCheckTimeoutMills
 CHECK_SECONDS: Final = 1.0  # Java: liteEventCheckInterval
 INACTIVE_SECONDS: Final = 10.0  # if a notified member does not pop within this time, another member is notified
 
 
 @dataclass(slots=True)
 class _Member:
-    """A client's subscription. `notified` are the lite topic queues that its next pop should read, in order."""
+    """A client's subscription to lite topics. `notified` has the queues that its next pop should read, in order."""
 
     group: str
     topic: str
@@ -47,10 +47,10 @@ class _Member:
 
 
 class LiteSubscriptions:
-    """The subscriptions of all clients by client id.
+    """The subscriptions of all clients to lite topics, by client id.
 
-    `wake` makes a pop of a client and group check again. If another member of an exclusive group takes a lite topic,
-    the previous client receives NOTIFY_UNSUBSCRIBE_LITE (200073).
+    `wake` is called with a client id and a group to answer the client's held pop. If another member of an exclusive
+    group subscribes to a lite topic, the previous client receives NOTIFY_UNSUBSCRIBE_LITE (200073).
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class LiteSubscriptions:
         self._channels: dict[str, Channel] = {}
 
     def note_channel(self, client_id: str, channel: Channel) -> None:
-        """Record the connection of a client's subscription."""
+        """Record the connection on which a client subscribed."""
         self._channels[client_id] = channel
 
     def add(self, client_id: str, group: str, topic: str, queues: Collection[str]) -> None:
@@ -85,7 +85,7 @@ class LiteSubscriptions:
             member.wanted -= set(queues)
 
     def replace(self, client_id: str, group: str, topic: str, queues: Collection[str]) -> None:
-        """Subscribe a client to exactly these lite topics; in a wildcard group, to all of its parent topic."""
+        """Subscribe a client to exactly these lite topics; in a wildcard group, to all lite topics of `topic`."""
         member = self._member(client_id, group, topic)
         if self.is_wildcard(group):
             before, member.takes_all = member.takes_all, True
@@ -95,7 +95,7 @@ class LiteSubscriptions:
         self._subscribe(member, set(queues) - member.wanted)
 
     def leave(self, client_id: str) -> None:
-        """Remove a client. Other members of its group get its notifications."""
+        """Remove a client's subscription. Other members of its group receive its notifications."""
         self._channels.pop(client_id, None)
         if (member := self._members.pop(client_id, None)) is not None:
             for queue in member.notified:
@@ -116,7 +116,7 @@ class LiteSubscriptions:
             self._notify(random.choice(active or client_ids), name, queue)
 
     def notified(self, client_id: str) -> Iterator[str]:
-        """Yield the queues that a client's pop should read, each once, and remove each from the list."""
+        """Yield the queues that a client was notified of, so that its pop reads them. Each queue is yielded once."""
         member = self._members.get(client_id)
         if member is None:
             return
@@ -136,7 +136,7 @@ class LiteSubscriptions:
                 self.notify(queue, member.group)
 
     async def run(self) -> None:
-        """Check every second, until cancelled."""
+        """Call `expire` every second, until cancelled."""
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             self.expire()

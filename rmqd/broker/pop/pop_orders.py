@@ -1,6 +1,6 @@
-"""Orderly pops: a queue is closed to others while a member has its messages (`ConsumerOrderInfoManager.java`).
+"""Orderly pops: a queue is blocked for other pops while a member has its messages (`ConsumerOrderInfoManager.java`).
 
-It opens again when they are acknowledged, or when their time is over (`ConsumerOrderInfoLockManager.java`).
+It is free again when all are acknowledged, or their invisible time is over (`ConsumerOrderInfoLockManager.java`).
 
 Priority topics (RIP-80): a message's priority is its queue id, and pops read the queues in order of priority.
 """
@@ -32,9 +32,9 @@ class OrderInfo:
     attempt_id: str | None = None
     acknowledged: list[int] = field(default_factory=list)
     next_visible: dict[int, int] = field(default_factory=dict)
-    """By offset, the time at which a message with changed invisible time is shown again."""
+    """The time when a message is shown again, by offset, for messages whose invisible time was changed."""
     tried: dict[int, int] = field(default_factory=dict)
-    """By offset, how often a message was popped before, if it was."""
+    """How often a message was popped before, by offset, for messages that were popped before."""
 
     @property
     def missing(self) -> list[int]:
@@ -42,12 +42,12 @@ class OrderInfo:
         return [offset for offset in self.offsets if offset not in self.acknowledged]
 
     def next_visible_at(self) -> int:
-        """Return the time when its last hidden message is shown again; 0 if all are acknowledged."""
+        """Return the time when the pop's last hidden message is shown again; 0 if all are acknowledged."""
         usual = self.pop_time + self.invisible_time
         return max((self.next_visible.get(offset, usual) for offset in self.missing), default=0)
 
     def to_json(self) -> bytes:
-        """Return the value as the journal stores it."""
+        """Return the JSON that the journal stores."""
         return loose_json.dumps(asdict(self))
 
     @classmethod
@@ -66,7 +66,7 @@ class OrderInfo:
 
 
 class ConsumerOrderInfoManager:
-    """The orderly pops of all queues. `free` is called when a queue opens, `wake` with the time of the opening."""
+    """The last orderly pop of each queue. `free` is called when a queue is free, `wake` beforehand with that time."""
 
     def __init__(self, journal: Journal, free: Callable[[GroupQueue], None], wake: Callable[[int], None]) -> None:
         self._journal = journal
@@ -99,7 +99,7 @@ class ConsumerOrderInfoManager:
         return OrderCounts({queue: least}, {(queue, offset): count for offset, count in info.tried.items()})
 
     def is_blocked(self, key: GroupQueue, attempt_id: str | None, now_ms: int) -> bool:
-        """Return whether the queue is closed because a member has its messages. The same attempt may pop again."""
+        """Return whether a member has messages of the queue. A pop with the same attempt id is not blocked."""
         info = self._infos.get(key)
         if info is None or (attempt_id is not None and attempt_id == info.attempt_id):
             return False
@@ -123,14 +123,14 @@ class ConsumerOrderInfoManager:
         return min(info.missing, default=info.offsets[-1] + 1)
 
     def hide(self, key: GroupQueue, offset: int, pop_time: int, until_ms: int) -> None:
-        """Hide a message of the last pop until another time."""
+        """Hide a message of the queue's last pop until `until_ms`."""
         info = self._infos.get(key)
         if info is not None and pop_time == info.pop_time:
             info.next_visible[offset] = until_ms
             self._changed(key, info)
 
     def suspend(self, key: GroupQueue, pop_time: int, until_ms: int) -> None:
-        """Hide all messages of the last pop until another time. The pop does not count as an attempt."""
+        """Hide all messages of the queue's last pop until `until_ms`. The pop then does not count as an attempt."""
         info = self._infos.get(key)
         if info is not None and pop_time == info.pop_time:
             info.tried = {offset: max(0, count - 1) for offset, count in info.tried.items()}
@@ -139,7 +139,7 @@ class ConsumerOrderInfoManager:
             self._changed(key, info)
 
     def clear(self, key: GroupQueue) -> None:
-        """Open a queue that an operator has reset: members no longer have messages of it."""
+        """Delete the last pop of a queue, so that the queue is free. Called when an operator reset the offset."""
         if self._infos.pop(key, None) is not None:
             self._journal.delete(JournalKind.POP_ORDER, key_of(*key))
 
@@ -149,13 +149,13 @@ class ConsumerOrderInfoManager:
             self.clear(key)
 
     def next_due_ms(self) -> int | None:
-        """Return the time at which the next queue opens, or None."""
+        """Return when the next queue is free, in milliseconds since 1970; None if no queue is blocked."""
         while self._due and not self._is_current(*self._due[0]):
             heappop(self._due)
         return self._due[0][0] if self._due else None
 
     def deliver_next(self, now_ms: int) -> None:
-        """Call `free` for the next queue: its messages can be popped again."""
+        """Call `free` for the next queue, whose messages can be popped again."""
         _, key = heappop(self._due)
         self._free(key)
 
@@ -181,10 +181,10 @@ _OTHER_KINDS: Final = frozenset(
 
 
 def queue_by_priority(properties: dict[str, str], config: TopicConfig) -> int | None:
-    """Return the queue for a message's priority, whatever the topic's type; None without a priority.
+    """Return the id of the queue for a message's priority, whatever the topic's type; None without a priority.
 
-    Delayed messages, messages with a sharding key, and messages of a transaction have no priority: the property is
-    removed. Java: `SendMessageProcessor.sendMessage`, `TopicMessageType.parseFromMessageProperty`.
+    Delayed messages, messages with a sharding key, and messages of a transaction lose their priority property. Java:
+    `SendMessageProcessor.sendMessage`, `TopicMessageType.parseFromMessageProperty`.
     """
     try:
         priority = parse_integer(properties.get(names.PRIORITY, "-1"), names.PRIORITY)
@@ -199,9 +199,9 @@ def queue_by_priority(properties: dict[str, str], config: TopicConfig) -> int | 
 
 
 def pops_by_priority(topic: TopicConfig | None, group: SubscriptionGroupConfig | None, dice: int) -> bool:
-    """Return whether a pop with this random number, 0 to 99, reads the queues in order of priority.
+    """Return whether a pop of a priority topic reads the queues by priority. `dice` is a random number from 0 to 99.
 
-    The group's attribute `priority.factor` is the percentage of its pops that do so; by default all do.
+    The group's attribute `priority.factor` is the percentage of pops that read by priority; by default, all pops.
     """
     if topic is None or topic.attributes.get(MESSAGE_TYPE) != "PRIORITY":
         return False

@@ -1,4 +1,4 @@
-"""Revives popped messages that were not acknowledged in time: stores them in a pop retry topic (`PopReviveService`).
+"""The revival of popped messages: without an acknowledgement in time, they are stored again (`PopReviveService`).
 
 The real broker writes pops and acknowledgements to a separate topic, and compares them some seconds later. Here every
 hidden message has a row in the journal, and is revived exactly on time.
@@ -25,11 +25,11 @@ from rmqd.wire.topics import is_retry_topic, pop_retry_topic, pop_retry_topic_v2
 
 RETRY_QUEUES: Final = 1  # Java: PopAckConstants.retryQueueNum
 _SLACK: Final = 1000
-"""The heap may have this many entries more than hidden messages, because it keeps acknowledged ones for a while."""
+"""The heap, which keeps settled messages, is rebuilt at this many entries more than twice the hidden messages."""
 
 
 class HiddenPop(NamedTuple):
-    """A hidden message, as its handle names it. Times are milliseconds of the broker's clock."""
+    """A hidden message, with the fields of its receipt handle. Times are milliseconds of the broker's clock."""
 
     topic: str
     """The topic that stores the message; it may be a retry topic."""
@@ -46,10 +46,10 @@ class HiddenPop(NamedTuple):
 
 
 class PopReviveService:
-    """Hides popped messages, and stores unacknowledged ones again for later pops.
+    """The service that hides popped messages, and stores unacknowledged messages again, in a pop retry topic.
 
-    `wake` is called with the time of the next revival, in milliseconds since 1970. Storing the new message and ending
-    the old one become durable in one turn of the loop, so no message is lost by a restart.
+    `wake` is called with the time of each revival, in milliseconds since 1970. A new message and the end of the old
+    message become durable together, so a restart loses no message.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class PopReviveService:
         self._hidden: dict[HiddenPop, None] = {}
         self._by_queue: defaultdict[tuple[str, int], set[HiddenPop]] = defaultdict(set)
         self._due: list[tuple[int, HiddenPop]] = []
-        """A heap by time. An entry is valid only while its message is hidden."""
+        """A heap of due times and messages. An entry is valid only while its message is hidden."""
         for key, _ in journal.items(JournalKind.POPPED):
             self._add(_parsed(key))
         store.keep(self._needed_from)
@@ -82,7 +82,7 @@ class PopReviveService:
             self._wake(popped.due_ms)
 
     def settle(self, popped: HiddenPop) -> None:
-        """Stop hiding a message: it is acknowledged, or has a new handle. An outdated handle has no effect."""
+        """Stop hiding a message that was acknowledged or gets a new handle. An outdated handle has no effect."""
         if popped in self._hidden:
             self._remove(popped)
             if len(self._due) > 2 * len(self._hidden) + _SLACK:
@@ -94,13 +94,13 @@ class PopReviveService:
             self._remove(one)
 
     def next_due_ms(self) -> int | None:
-        """Return the time when the next message is shown again, or None."""
+        """Return when the next message is shown again, in milliseconds since 1970; None if no message is hidden."""
         while self._due and self._due[0][1] not in self._hidden:
             heappop(self._due)
         return self._due[0][0] if self._due else None
 
     def deliver_next(self, now_ms: int) -> None:
-        """Revive the next message. Raises Refusal like MessageStore.put."""
+        """Store the next message in its pop retry topic. Raises Refusal like MessageStore.put."""
         popped = self._due[0][1]
         self._revive(popped)
         heappop(self._due)
@@ -135,7 +135,7 @@ class PopReviveService:
             self._store.put(replace(_again(message, popped, retry, queue_id), properties=message.properties))
 
     def _retry_queue(self, retry: str, popped: HiddenPop) -> int:
-        """Return the retry topic's queue for a message. If it is missing, create the topic or add queues."""
+        """Return the id of the retry topic's queue for a message, creating a missing topic and missing queues."""
         origin = self._topics.get(popped.topic)
         queues = RETRY_QUEUES
         if self.settings.useSeparateRetryQueue and origin is not None:

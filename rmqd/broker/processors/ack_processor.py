@@ -25,11 +25,11 @@ from rmqd.wire.receipt_handle import ORDER_REVIVE_QUEUE, PopHandle
 from rmqd.wire.topics import LIGHT_QUEUE_ID
 
 AckOrChange = AckMessageRequestHeader | ChangeInvisibleTimeRequestHeader
-"""For a lite topic, the header's topic is the parent topic, and its offset is one in the lite topic's queue."""
+"""For a lite topic, the header's topic is the parent topic, and its offset belongs to the lite topic's queue."""
 
 
 class AckProcessor(RequestProcessor):
-    """Answers acknowledgements and changes of invisible time. Requests with an outdated handle have no effect."""
+    """The processor of acknowledgements and changes of invisible time. An ack with an outdated handle has no effect."""
 
     @answers(RequestCode.ACK_MESSAGE)
     def acknowledge(self, channel: Channel, request: RemotingCommand) -> Reply:
@@ -73,7 +73,7 @@ class AckProcessor(RequestProcessor):
 
     @answers(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
     def hide_for_longer(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """CHANGE_MESSAGE_INVISIBLETIME (200053): hide a message for another time span from now on.
+        """CHANGE_MESSAGE_INVISIBLETIME (200053): hide a message for another time span, counted from now.
 
         As on the real broker, this also hides a message that was acknowledged or shown again.
         """
@@ -101,7 +101,7 @@ class AckProcessor(RequestProcessor):
         return Reply(remark=NO_CODE, ext_fields=_hidden(now_ms, header.invisible_time, handle.revive_queue_id))
 
     def _acknowledge_lite(self, header: AckMessageRequestHeader) -> Reply:
-        """Acknowledge a message, and open its lite topic if it was the last one."""
+        """Acknowledge a message of a lite topic. After the last message of a pop, the topic can be popped again."""
         broker, key = self._broker, self._lite_key(header)
         known_topic(broker, header.topic)
         config = broker.groups.find(key.group)
@@ -117,7 +117,7 @@ class AckProcessor(RequestProcessor):
         return Reply()
 
     def _hide_lite(self, header: ChangeInvisibleTimeRequestHeader) -> Reply:
-        """Hide a message for another time. With `suspend`, hide its whole pop, which then is not an attempt."""
+        """Hide a message of a lite topic for another time. `suspend` hides its whole pop, and counts no attempt."""
         broker, key = self._broker, self._lite_key(header)
         known_topic(broker, header.topic)
         if header.offset > broker.store.max_offset(key.topic, key.queue_id):
@@ -137,7 +137,7 @@ class AckProcessor(RequestProcessor):
         return GroupQueue(queue.topic, header.consumer_group, queue.queue_id)
 
     def _ends(self, channel: Channel, header: AckOrChange) -> tuple[int, int]:
-        """Return the ends of the request's queue. Raises Refusal."""
+        """Return the min offset and max offset of the request's queue. Raises Refusal if the queue is missing."""
         config = known_topic(self._broker, header.topic)
         if not 0 <= header.queue_id < config.read_queue_nums:
             raise Refusal(ResponseCode.MESSAGE_ILLEGAL, illegal_queue(channel, header, config))

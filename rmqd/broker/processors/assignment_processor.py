@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 Allocate = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
-"""(own client id, all queues sorted, all client ids sorted) -> own queues"""
+"""Called with a client id, all queues and all client ids, both sorted. Returns the client's queues."""
 
 
 def averagely(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
-    """Give members contiguous shares. The first members get one more if the queues do not divide evenly."""
+    """Return a member's contiguous share of the queues. The first members get one more if a remainder is left."""
     if client_id not in client_ids:
         return []
     index, (share, rest) = client_ids.index(client_id), divmod(len(queues), len(client_ids))
@@ -41,20 +41,20 @@ def averagely(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequen
 def averagely_by_circle(
     client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
 ) -> list[MessageQueue]:
-    """Give queues to members in turn."""
+    """Return a member's queues if all queues are given to the members in turn."""
     if client_id not in client_ids:
         return []
     return list(queues[client_ids.index(client_id) :: len(client_ids)])
 
 
 STRATEGIES: Final[Mapping[str, Allocate]] = MappingProxyType({"AVG": averagely, "AVG_BY_CIRCLE": averagely_by_circle})
-"""The strategies that brokers have, by their names in requests."""
+"""The allocation strategies of brokers, by their names in requests."""
 
 
 def allocate_for_pop(
     allocate: Allocate, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], share_queues: int
 ) -> set[MessageQueue]:
-    """Return the queues that a member pops: any of the broker, or its own and the queues of `share_queues` others."""
+    """Return the queues that a member pops: -1 for any queue, or its own and the queues of `share_queues` members."""
     if share_queues <= 0 or share_queues >= len(client_ids) - 1:
         return {MessageQueue(queue.topic, queue.broker_name, ANY_QUEUE) for queue in queues}
     if len(client_ids) > len(queues):
@@ -70,11 +70,11 @@ def allocate_for_pop(
 
 
 class QueryAssignmentProcessor(RequestProcessor):
-    """Answers which queues of a topic a member reads, and whether it pulls or pops them."""
+    """The processor of requests for the queues that a member reads, and whether the member pulls or pops them."""
 
     @answers(RequestCode.QUERY_ASSIGNMENT)
     def assignment(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """QUERY_ASSIGNMENT (400): a member's queues; no list for a new client, or an unknown topic or strategy."""
+        """Answer QUERY_ASSIGNMENT (400) with a member's queues; null if the group, topic or strategy is unknown."""
         asked = QueryAssignmentRequestBody.from_json(request.body)
         set_mode = self._broker.groups.request_mode(asked.topic, asked.consumer_group)
         is_pop = set_mode is not None and set_mode.mode == MessageRequestMode.POP
@@ -84,7 +84,7 @@ class QueryAssignmentProcessor(RequestProcessor):
         return Reply(body=QueryAssignmentResponseBody(assignments).to_json())
 
     def queues_of(self, topic: str) -> list[MessageQueue] | None:
-        """Return all queues of a topic, sorted, because this broker is the whole cluster. None if none is readable."""
+        """Return all queues of a topic, sorted; None if the topic cannot be read. This broker is the whole cluster."""
         config = self._broker.topics.get(topic)
         if config is None or not config.perm & PERM_READ:
             return None

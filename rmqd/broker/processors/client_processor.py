@@ -1,4 +1,4 @@
-"""Requests of clients about themselves: heartbeats, subscriptions, members, offsets and locks of queues.
+"""Clients' requests about their groups: heartbeats, subscriptions, members, offsets and queue locks.
 
 Java: `ClientManageProcessor`, `ConsumerManageProcessor`, and `AdminBrokerProcessor` for lists of connections and locks.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class ClientProcessor(RequestProcessor):
-    """Answers clients about their groups, and other requests about members and subscriptions."""
+    """The processor of heartbeats, offsets and queue locks, and of queries for members and subscriptions."""
 
     def __init__(self, broker: BrokerController) -> None:
         super().__init__(broker)
@@ -61,16 +61,16 @@ class ClientProcessor(RequestProcessor):
         for group in data.producer_groups:
             broker.producers.register(group, make_client())
         if data.heartbeat_fingerprint == 0:
-            sub_change = True  # a heartbeat of the first version always has subscriptions
+            sub_change = True  # a heartbeat of version 1, which has no fingerprint, always has subscriptions
         return Reply(
             ext_fields={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if sub_change else "false"}
         )
 
     @answers(RequestCode.UNREGISTER_CLIENT)
     def unregister(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """UNREGISTER_CLIENT (35): a client leaves a group."""
+        """UNREGISTER_CLIENT (35): remove a client from a producer group, a consumer group, or both."""
         broker = self._broker
-        # The client id may be missing, because the connection identifies the member.
+        # The request may omit the client id, because the connection identifies the client.
         header = group_headers.UnregisterClientRequestHeader.from_ext_fields({"clientID": "", **request.ext_fields})
         if header.producer_group is not None:
             broker.producers.unregister(header.producer_group, channel)
@@ -82,7 +82,7 @@ class ClientProcessor(RequestProcessor):
 
     @answers(RequestCode.GET_CONSUMER_CONNECTION_LIST)
     def consumers(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_CONSUMER_CONNECTION_LIST (203): a group's members."""
+        """Answer GET_CONSUMER_CONNECTION_LIST (203) with a group's members and subscriptions."""
         header = group_headers.GetConsumerConnectionListRequestHeader.from_ext_fields(request.ext_fields)
         info = self._broker.consumers.get(header.consumer_group)
         if info is None:
@@ -99,7 +99,7 @@ class ClientProcessor(RequestProcessor):
 
     @answers(RequestCode.GET_PRODUCER_CONNECTION_LIST)
     def producers(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_PRODUCER_CONNECTION_LIST (204): a group's producers."""
+        """Answer GET_PRODUCER_CONNECTION_LIST (204) with the producers of a group."""
         header = topic_headers.GetProducerConnectionListRequestHeader.from_ext_fields(request.ext_fields)
         clients = self._broker.producers.get(header.producer_group)
         if not clients:
@@ -109,13 +109,13 @@ class ClientProcessor(RequestProcessor):
 
     @answers(RequestCode.GET_ALL_PRODUCER_INFO)
     def all_producers(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_ALL_PRODUCER_INFO (328): the producers of all groups."""
+        """Answer GET_ALL_PRODUCER_INFO (328) with the producers of all groups."""
         wall, now = self._broker.clock.wall(), self._broker.now()
         groups = {
             group: tuple(
                 group_bodies.ProducerInfo(
                     client.client_id,
-                    f"/{client.channel.address}",  # in Java's notation of an address
+                    f"/{client.channel.address}",  # Java writes a slash before an address
                     client.language.name,
                     client.version,
                     int((wall - now + client.heard_at) * 1000),
@@ -128,7 +128,7 @@ class ClientProcessor(RequestProcessor):
 
     @answers(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO)
     def groups_of_topic(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """QUERY_TOPIC_CONSUME_BY_WHO (300): groups that subscribe to the topic or committed an offset in it."""
+        """Answer QUERY_TOPIC_CONSUME_BY_WHO (300) with the groups that subscribe to a topic or committed in it."""
         topic = topic_headers.QueryTopicConsumeByWhoRequestHeader.from_ext_fields(request.ext_fields).topic
         online = (info.group for info in self._broker.consumers.all() if topic in info.subscriptions)
         groups = dict.fromkeys([*online, *self._broker.offsets.groups_of(topic)])
@@ -136,7 +136,7 @@ class ClientProcessor(RequestProcessor):
 
     @answers(RequestCode.QUERY_TOPICS_BY_CONSUMER)
     def topics_of_group(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """QUERY_TOPICS_BY_CONSUMER (343): topics in which the group committed an offset."""
+        """Answer QUERY_TOPICS_BY_CONSUMER (343) with the topics in which a group committed an offset."""
         header = topic_headers.QueryTopicsByConsumerRequestHeader.from_ext_fields(request.ext_fields)
         return Reply(
             body=TopicList(tuple(self._broker.offsets.topics_of(header.group)), self._broker.address).to_json()
@@ -144,7 +144,7 @@ class ClientProcessor(RequestProcessor):
 
     @answers(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
     def subscription(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """QUERY_SUBSCRIPTION_BY_CONSUMER (345): a group's subscription to a topic, from its members' heartbeats."""
+        """Answer QUERY_SUBSCRIPTION_BY_CONSUMER (345) with a group's subscription to a topic, from its heartbeats."""
         header = group_headers.QuerySubscriptionByConsumerRequestHeader.from_ext_fields(request.ext_fields)
         info = self._broker.consumers.get(header.group)
         data = None if info is None or header.topic is None else info.subscriptions.get(header.topic)
@@ -152,7 +152,7 @@ class ClientProcessor(RequestProcessor):
 
     @answers(RequestCode.CHECK_CLIENT_CONFIG)
     def check(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """CHECK_CLIENT_CONFIG (46): reject a condition that cannot be parsed."""
+        """CHECK_CLIENT_CONFIG (46): reject a subscription whose SQL92 condition cannot be parsed."""
         if not request.body:
             return Reply()
         subscription = CheckClientRequestBody.from_json(request.body).subscription_data
@@ -169,7 +169,7 @@ class ClientProcessor(RequestProcessor):
 
     @answers(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
     def consumer_list(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_CONSUMER_LIST_BY_GROUP (38): the client ids of the members."""
+        """Answer GET_CONSUMER_LIST_BY_GROUP (38) with the client ids of a group's members."""
         header = group_headers.GetConsumerListByGroupRequestHeader.from_ext_fields(request.ext_fields)
         info = self._broker.consumers.get(header.consumer_group)
         if info is None:
@@ -178,7 +178,7 @@ class ClientProcessor(RequestProcessor):
 
     @answers(RequestCode.QUERY_CONSUMER_OFFSET)
     def query_offset(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """QUERY_CONSUMER_OFFSET (14): the offset; 0 for a new group if the queue still has its first message."""
+        """Answer QUERY_CONSUMER_OFFSET (14); 0 for a group without an offset if the queue has its first message."""
         header = group_headers.QueryConsumerOffsetRequestHeader.from_ext_fields(request.ext_fields)
         offset = self._broker.offsets.get(header.consumer_group, header.topic, header.queue_id)
         if offset is None:
@@ -211,7 +211,7 @@ class ClientProcessor(RequestProcessor):
 
     @answers(RequestCode.LOCK_BATCH_MQ)
     def lock(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """LOCK_BATCH_MQ (41): lock queues. Queues that are missing from the response belong to another member."""
+        """LOCK_BATCH_MQ (41): lock queues. The response omits queues that another member has locked."""
         body = group_bodies.LockBatchRequestBody.from_json(request.body)
         got = self._broker.locks.lock(body.consumer_group, body.client_id, body.queues)
         return Reply(body=group_bodies.LockBatchResponseBody(got).to_json())
@@ -224,7 +224,7 @@ class ClientProcessor(RequestProcessor):
         return Reply()
 
     def _fingerprint_changed(self, group: str, fingerprint: int) -> bool:
-        """Return whether the group's subscriptions differ. If so, the client sends all of them next time."""
+        """Return whether a group's subscriptions changed. If so, its client sends all of them in the next heartbeat."""
         known = self._fingerprints.get(group)
         self._fingerprints[group] = fingerprint
         return known not in (None, fingerprint)

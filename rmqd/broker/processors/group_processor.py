@@ -25,13 +25,13 @@ from rmqd.wire.headers import group_headers
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import MAX_GROUP_LENGTH, is_retry_topic
 
-_MAX_GROUPS: Final = 2000  # limit for one reply; Java: splitMetadataSize
+_MAX_GROUPS: Final = 2000  # limit for a page of groups; Java: splitMetadataSize
 _UNSET: Final = {"group": "null", "timestamp": "0", "isForce": "false"}  # Java's values of missing fields
 _ALL_QUEUES: Final = -1
 
 
 class GroupProcessor(RequestProcessor):
-    """Answers administrators about consumer groups, and about resets and copies of their offsets."""
+    """The processor of administrators' requests about consumer groups, and to reset or copy their offsets."""
 
     @answers(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
     def update(self, channel: Channel, request: RemotingCommand) -> Reply:
@@ -42,15 +42,15 @@ class GroupProcessor(RequestProcessor):
 
     @answers(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
     def update_list(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225): create or change groups; none if a name is illegal."""
+        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225): create or change groups, or no group if a name is illegal."""
         self._update(SubscriptionGroupList.from_json(request.body).group_config_list)
         return Reply()
 
     @answers(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     def all_configs(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201): all groups, or a page of them by name.
+        """Answer GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201) with all groups, or with a page of groups, sorted by name.
 
-        If the table changed since the last page, paging restarts at the first page.
+        If the groups changed since the client's last page, paging restarts at the first page.
         """
         groups = self._broker.groups
         header = group_headers.GetAllSubscriptionGroupRequestHeader.from_ext_fields(request.ext_fields)
@@ -65,7 +65,7 @@ class GroupProcessor(RequestProcessor):
 
     @answers(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
     def config(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_SUBSCRIPTIONGROUP_CONFIG (352): one group. The request creates it if it does not exist."""
+        """Answer GET_SUBSCRIPTIONGROUP_CONFIG (352) with a group's configuration, creating a missing group."""
         header = group_headers.GetSubscriptionGroupConfigRequestHeader.from_ext_fields(request.ext_fields)
         config = self._broker.groups.find(header.group)
         if config is None:
@@ -85,7 +85,7 @@ class GroupProcessor(RequestProcessor):
 
     @answers(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN)
     def forbidden(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """UPDATE_AND_GET_GROUP_FORBIDDEN (353): whether a group may read a topic; the request may change it."""
+        """UPDATE_AND_GET_GROUP_FORBIDDEN (353): set (if requested) and return whether a group may read a topic."""
         groups = self._broker.groups
         header = group_headers.UpdateGroupForbiddenRequestHeader.from_ext_fields(request.ext_fields)
         if header.readable:
@@ -110,7 +110,7 @@ class GroupProcessor(RequestProcessor):
 
     @answers(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
     def request_modes(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_ALL_MESSAGE_REQUEST_MODE (402): the modes that SET_MESSAGE_REQUEST_MODE set, by topic and group."""
+        """Answer GET_ALL_MESSAGE_REQUEST_MODE (402) with the pull and pop modes that were set, by topic and group."""
         table: dict[str, dict[str, Any]] = {}
         for mode in self._broker.groups.request_modes():
             table.setdefault(mode.topic, {})[mode.consumer_group] = mode.to_dict()
@@ -118,7 +118,7 @@ class GroupProcessor(RequestProcessor):
 
     @answers(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
     def reset(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """INVOKE_BROKER_TO_RESET_OFFSET (222): reset here, or by a push to members (useServerSideResetOffset)."""
+        """INVOKE_BROKER_TO_RESET_OFFSET (222): reset offsets here (useServerSideResetOffset), or notify members."""
         header = group_headers.ResetOffsetRequestHeader.from_ext_fields({**_UNSET, **request.ext_fields})
         if self._broker.settings.useServerSideResetOffset:
             return self._reset_here(header)
@@ -126,7 +126,7 @@ class GroupProcessor(RequestProcessor):
 
     @answers(RequestCode.CLONE_GROUP_OFFSET)
     def clone(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """CLONE_GROUP_OFFSET (314): copy the offsets of one group to another."""
+        """CLONE_GROUP_OFFSET (314): copy a group's offsets in one or all of its topics to another group."""
         header = group_headers.CloneGroupOffsetRequestHeader.from_ext_fields(request.ext_fields)
         broker = self._broker
         info = None if header.offline else broker.consumers.get(header.src_group)
@@ -170,9 +170,9 @@ class GroupProcessor(RequestProcessor):
         return {queue_id: offset}
 
     def _reset_members(self, header: group_headers.ResetOffsetRequestHeader, *, as_list: bool) -> Reply:
-        """Send RESET_CONSUMER_CLIENT_OFFSET (220) to each member.
+        """Send RESET_CONSUMER_CLIENT_OFFSET (220) with new offsets to each member.
 
-        Without force, queues only move backward. The fields `queueId` and `offset` are ignored.
+        Without `isForce`, an offset is never moved forward. The fields `queueId` and `offset` are ignored.
         """
         broker, topic, group = self._broker, header.topic, header.group
         config = broker.topics.get(topic)
@@ -201,7 +201,7 @@ class GroupProcessor(RequestProcessor):
         return Reply(remark=NO_CODE, body=body.to_json())
 
     def _search(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """Return the offset at a time; the end of the queue for a time below 0."""
+        """Return the offset of the first message at or after a time; the end of the queue for a time below 0."""
         store = self._broker.store
         return (
             store.max_offset(topic, queue_id)

@@ -1,4 +1,4 @@
-"""Subscriptions to lite topics, and pops of them (`LiteSubscriptionCtlProcessor`, `PopLiteMessageProcessor`)."""
+"""Subscriptions to lite topics, and pops of lite topics (`LiteSubscriptionCtlProcessor`, `PopLiteMessageProcessor`)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NOTHING_POPPED: Final = PopLiteMessageResponseHeader(pop_time=0, invisible_time
 
 
 class LiteProcessor(RequestProcessor):
-    """Answers subscriptions to lite topics, and pops of them."""
+    """The processor of subscriptions to lite topics and of pops of lite topics."""
 
     @answers(RequestCode.LITE_SUBSCRIPTION_CTL)
     def subscribe(self, channel: Channel, request: RemotingCommand) -> Reply:
@@ -45,7 +45,7 @@ class LiteProcessor(RequestProcessor):
 
     @answers(RequestCode.POP_LITE_MESSAGE)
     def pop(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """POP_LITE_MESSAGE (200070): messages of the client's lite topics, at once, or when messages arrive."""
+        """Answer POP_LITE_MESSAGE (200070) with messages of the client's lite topics, at once or when they arrive."""
         header = PopLiteMessageRequestHeader.from_ext_fields({"bornTime": "0", **request.ext_fields})
         now_ms = self._broker.now_ms()
         born_ms = header.born_time or now_ms
@@ -123,7 +123,7 @@ def _check(broker: BrokerController, header: PopLiteMessageRequestHeader, late_m
 
 
 def _take(broker: BrokerController, header: PopLiteMessageRequestHeader, now_ms: int) -> tuple[list[bytes], list[int]]:
-    """Take messages of lite topics that are not blocked by a previous pop. Returns records and earlier pops of each."""
+    """Pop messages of lite topics that no earlier pop blocks. Returns records, and how often each was popped before."""
     records: list[bytes] = []
     tries: list[int] = []
     group, attempt_id = header.consumer_group, header.attempt_id

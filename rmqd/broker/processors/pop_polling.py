@@ -1,4 +1,7 @@
-"""Waiting messages and pops (`PeekMessageProcessor`, `NotificationProcessor`, `PollingInfoProcessor`)."""
+"""Requests about messages to pop and about held pops: peeks, notifications and polling info.
+
+Java: `PeekMessageProcessor`, `NotificationProcessor`, `PollingInfoProcessor`.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,11 @@ from rmqd.wire.headers.pop_headers import (
 
 
 class PopPollingProcessor(RequestProcessor):
-    """Answers requests about messages that a pop would return, without popping them."""
+    """The processor of requests about messages that a pop would return, and about held pops."""
 
     @answers(RequestCode.PEEK_MESSAGE)
     def peek(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """PEEK_MESSAGE (200052): the messages that a pop would return, without popping them."""
+        """Answer PEEK_MESSAGE (200052) with the messages that a pop would return, without hiding them."""
         header = PeekMessageRequestHeader.from_ext_fields(request.ext_fields)
         broker, rest = self._broker, 0
         with refusing_with(NOTHING_POPPED):
@@ -45,14 +48,14 @@ class PopPollingProcessor(RequestProcessor):
 
     @answers(RequestCode.NOTIFICATION)
     def notification(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """NOTIFICATION (200054): answer at once, or when there is a message to pop."""
+        """NOTIFICATION (200054): report whether a message can be popped, at once or when a message arrives."""
         header = NotificationRequestHeader.from_ext_fields({"bornTime": "0", **request.ext_fields})
         until_ms = (header.born_time or self._broker.now_ms()) + header.poll_time
         return self._notify(channel, request, header, until_ms)
 
     @answers(RequestCode.POLLING_INFO)
     def polling_info(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """POLLING_INFO (200055): the number of held pops."""
+        """Answer POLLING_INFO (200055) with the number of a group's held pops for a queue."""
         header = PollingInfoRequestHeader.from_ext_fields(request.ext_fields)
         with refusing_with({"pollingNum": "0"}):
             check_reading(self._broker, channel, header, "peeking")
@@ -85,7 +88,7 @@ class PopPollingProcessor(RequestProcessor):
         return broker.store.max_offset(topic, queue_id) > self._place(group, topic, queue_id)
 
     def _queues(self, header: QueueHeader) -> Iterator[tuple[str, int]]:
-        """Yield the queues in the order of a pop: retries are first in one pop of five."""
+        """Yield topics and queue ids in the order of a pop. In one of five pops, the retry topic is first."""
         dice, broker = random.randrange(DICE), self._broker
         retry = retry_topic_to_read(broker.settings, header.consumer_group, header.topic, dice)
         first, last = (retry, header.topic) if dice % 5 == 0 else (header.topic, retry)

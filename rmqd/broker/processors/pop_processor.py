@@ -1,4 +1,4 @@
-"""Pops: which queues and messages one pop gets, after a check of its group (`PopMessageProcessor.java`)."""
+"""Pops: the check of a pop's group, and the choice of queues and messages for a pop (`PopMessageProcessor.java`)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 LATE_AFTER_MS: Final = 500
-"""A pop that arrives later than its own waiting time plus this is rejected, because its client no longer waits."""
+"""A pop that arrives this long after its waiting time is over is rejected, because its client no longer waits."""
 
 
 QueueHeader = (
@@ -53,7 +53,7 @@ QueueHeader = (
 
 
 def check_reading(broker: BrokerController, channel: Channel, header: QueueHeader, doing: str) -> None:
-    """Raise Refusal if the group must not read this queue."""
+    """Raise Refusal if the group must not read this queue. `doing` is the verb in the remark."""
     settings, group, topic = broker.settings, header.consumer_group, header.topic
     if not settings.brokerPermission & PERM_READ:
         raise Refusal(ResponseCode.NO_PERMISSION, f"the broker[{settings.brokerIP1}] {doing} message is forbidden")
@@ -75,7 +75,7 @@ def known_topic(broker: BrokerController, topic: str) -> TopicConfig:
 
 
 def known_group(broker: BrokerController, group: str) -> SubscriptionGroupConfig:
-    """Return a group's configuration, or create the group. Raises Refusal if that is disabled or not possible."""
+    """Return a group's configuration, creating a missing group. Raises Refusal if that is disabled or impossible."""
     config = broker.groups.find(group)
     if config is None:
         remark = f"subscription group [{group}] does not exist, {SEE_FAQ}"
@@ -98,7 +98,7 @@ _WRONG_OFFSET: Final = (GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFS
 
 
 def retry_topic_to_read(settings: BrokerSettings, group: str, topic: str, dice: int) -> str:
-    """Return the pop retry topic to read this time. Its name has two forms, and both topics may have messages."""
+    """Return the pop retry topic to read. Its name has two forms; if both topics may have messages, `dice` decides."""
     if settings.enableRetryTopicV2 and not (settings.retrieveMessageFromPopRetryTopicV1 and dice % 2 == 0):
         return pop_retry_topic_v2(group, topic)
     return pop_retry_topic(group, topic)
@@ -125,9 +125,9 @@ class PoppedMessages:
         return self.header.max_msg_nums - len(self.records)
 
     def take(self, dice: int) -> None:
-        """Take messages. `dice`, 0 to 99, selects the first queue of the round, and whether retries are first.
+        """Take messages from the queues. `dice` (0 to 99) selects the first queue, and whether retries are first.
 
-        A pop by priorities begins with the highest priority.
+        A pop by priority begins with the queue of the highest priority.
         """
         header, broker = self.header, self.broker
         topic, group = broker.topics.get(header.topic), broker.groups.get(header.consumer_group)
@@ -195,7 +195,7 @@ class PoppedMessages:
         broker.stats.pulled(group, topic, len(offsets), sum(map(len, found.records)))
 
     def _as_of_the_topic(self, record: bytes, queue: receipt_handle.PoppedQueue, start: int, offset: int) -> bytes:
-        """Return a retried message with the original topic's name. Its handle names the topic that stores it."""
+        """Return a record of a retry topic under the original topic. Its handle (POP_CK) names the retry topic."""
         message = decode_record(record)
         handle = receipt_handle.PopHandle(
             start,
@@ -213,7 +213,7 @@ class PoppedMessages:
 
 
 def start_of(broker: BrokerController, group: str, topic: str, queue_id: int, init_mode: int = FROM_LAST) -> int:
-    """Return the group's offset in a queue. If the group has none, set and commit one."""
+    """Return the group's offset in a queue: a pending reset, the committed offset, or a newly committed offset."""
     reset = broker.offsets.take_reset(group, topic, queue_id)
     if reset is not None:
         broker.pop_order.clear(GroupQueue(topic, group, queue_id))
@@ -232,7 +232,7 @@ def start_of(broker: BrokerController, group: str, topic: str, queue_id: int, in
 def from_legal_offset(
     broker: BrokerController, key: GroupQueue, offset: int, most: int, wanted: MessageFilter | None = None
 ) -> tuple[GetResult, int]:
-    """Read a queue. Returns result and offset. An offset outside the queue is corrected and committed."""
+    """Read a queue. Returns the result and its offset. An offset outside the queue is corrected and committed."""
     found = broker.store.get(key.topic, key.queue_id, offset, most, wanted)
     if found.status in _WRONG_OFFSET:
         offset = found.next_begin_offset
@@ -243,11 +243,11 @@ def from_legal_offset(
 
 DICE: Final = 100
 NOTHING_POPPED: Final = PopMessageResponseHeader(pop_time=0, invisible_time=0, revive_qid=0, rest_num=0).ext_fields()
-"""The ext fields of refusals."""
+"""The ext fields of the response to a refused pop."""
 
 
 class PopMessageProcessor(RequestProcessor):
-    """Answers pops: hands messages to members, and hides these messages from other members for a while."""
+    """The processor of pops: gives messages to a member, and hides them from other members for a time."""
 
     def __init__(self, broker: BrokerController) -> None:
         super().__init__(broker)
@@ -255,7 +255,7 @@ class PopMessageProcessor(RequestProcessor):
 
     @answers(RequestCode.POP_MESSAGE)
     def pop(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """POP_MESSAGE (200050): answer at once, or when a message arrives."""
+        """POP_MESSAGE (200050): return messages and hide them, at once or when messages arrive."""
         header = PopMessageRequestHeader.from_ext_fields({"bornTime": "0", **request.ext_fields})
         now_ms, ip = self._broker.now_ms(), self._broker.settings.brokerIP1
         born_ms = header.born_time or now_ms
@@ -283,7 +283,7 @@ class PopMessageProcessor(RequestProcessor):
             pop = HeldRequest(place, place.group, channel, request, again, wanted)
             code = broker.held_pops.hold(pop, until_ms - taking.pop_time, header.poll_time)
         if taking.rest > 0 and header.max_msg_nums > 0 and code in (None, ResponseCode.SUCCESS):
-            broker.held_pops.wake(place)  # another pop, or another queue, may have more messages
+            broker.held_pops.wake(place)  # another held pop may take the messages that this pop left
         return None if code is None else self._reply(code, taking)
 
     def _reply(self, code: ResponseCode, taking: PoppedMessages) -> Reply:
@@ -300,7 +300,7 @@ class PopMessageProcessor(RequestProcessor):
         return Reply(code, remark, header.ext_fields(), b"".join(taking.records))
 
     def _wanted(self, header: PopMessageRequestHeader) -> MessageFilter | None:
-        """Return the filter of a pop. The pop also sets the group's subscription, without a heartbeat."""
+        """Return the filter of a pop; None if all messages pass. Also subscribes the group to the topic."""
         try:
             subscription = requested_subscription(header.topic, header.exp, header.exp_type)
             wanted = filter_of(subscription)

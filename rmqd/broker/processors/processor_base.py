@@ -19,7 +19,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def answers(*codes: RequestCode) -> Callable[[Method], Method]:
-    """Mark a method of a RequestProcessor as answering requests with these codes."""
+    """Mark a method of a RequestProcessor as the method that answers requests with these codes."""
 
     def mark(method: Method) -> Method:
         method.answered = codes  # type: ignore[attr-defined]
@@ -29,12 +29,12 @@ def answers(*codes: RequestCode) -> Callable[[Method], Method]:
 
 
 def is_current(text: str | None, version: DataVersion) -> bool:
-    """Return whether a client's earlier pages of a table are from its current version."""
+    """Return whether `text`, the data version of a client's earlier pages of a table, is still the current version."""
     return bool(text) and DataVersion.from_dict(as_object(loose_json.loads(text or ""), "a data version")) == version
 
 
 class RequestProcessor:
-    """Answers requests for one broker, each with the method that is marked with its code."""
+    """The base of processors. Each request is answered by the method that `answers` marks with its code."""
 
     def __init__(self, broker: BrokerController) -> None:
         self._broker = broker

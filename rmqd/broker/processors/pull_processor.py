@@ -36,7 +36,7 @@ _CODES: Final = {
 
 
 class _Forbidden(Refusal):
-    """A refusal with NO_PERMISSION, and the type of settings that cause it."""
+    """A refusal with NO_PERMISSION. `by` is the kind of setting that forbids the pull."""
 
     BROKER, GROUP, TOPIC, BROADCASTING, SUBSCRIPTION = 1, 2, 3, 4, 5  # Java: ForbiddenType
 
@@ -45,15 +45,15 @@ class _Forbidden(Refusal):
 
 
 class PullMessageProcessor(RequestProcessor):
-    """Answers pulls (PULL_MESSAGE) with messages, at once or when messages arrive, or with the reason for none."""
+    """The processor of pulls: answers with messages, at once or when they arrive, or with the reason for no message."""
 
     @answers(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
     def pull(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): answer at once, or when a message arrives."""
+        """Answer PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361), at once or when a message arrives."""
         return self._answer(channel, request, first=True)
 
     def _answer(self, channel: Channel, request: RemotingCommand, *, first: bool) -> Answer:
-        """Answer a pull. A pull that was held is answered again, and its commit offset is stored already."""
+        """Answer a pull. `first` is False after the pull was held: it is not held again, and commits no offset."""
         header = PullMessageRequestHeader.from_ext_fields(request.ext_fields)
         broker = self._broker
         group, topic, queue_id, sys_flag = header.consumer_group, header.topic, header.queue_id, header.sys_flag

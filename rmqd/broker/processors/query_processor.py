@@ -1,4 +1,4 @@
-"""Single messages: found by key, unique key or commit log offset, or recalled.
+"""Requests about single messages: queries by key, unique key or commit log offset, and recalls.
 
 Java: `QueryMessageProcessor`, `RecallMessageProcessor`.
 """
@@ -35,14 +35,14 @@ _FIELDS: Final = {names.MSG_REGION: REGION}
 
 
 class QueryProcessor(RequestProcessor):
-    """Answers queries by scanning a topic's records, newest first. An index would slow down every send.
+    """The processor of queries and recalls. A query scans a topic's records, because an index would slow down sends.
 
-    A recall is a timer message itself, due in the same second as the message that it recalls.
+    A recall is also a timer message, due in the same second as the message that it recalls.
     """
 
     @answers(RequestCode.QUERY_MESSAGE)
     async def query(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """QUERY_MESSAGE (12): the newest messages with a key, in the order in which they were stored."""
+        """Answer QUERY_MESSAGE (12) with the newest messages that have a key, in order of storage."""
         header = QueryMessageRequestHeader.from_ext_fields(request.ext_fields)
         most = min(header.max_num, MAX_FOUND)
         if request.ext_fields.get(UNIQUE_KEY_QUERY, "").lower() == "true":
@@ -56,7 +56,7 @@ class QueryProcessor(RequestProcessor):
 
     @answers(RequestCode.VIEW_MESSAGE_BY_ID)
     def view(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """VIEW_MESSAGE_BY_ID (33): the message at a commit log offset."""
+        """Answer VIEW_MESSAGE_BY_ID (33) with the message at a commit log offset."""
         offset = ViewMessageRequestHeader.from_ext_fields(request.ext_fields).offset
         record = self._broker.store.record(offset)
         if record is None:
@@ -65,7 +65,7 @@ class QueryProcessor(RequestProcessor):
 
     @answers(RequestCode.RECALL_MESSAGE)
     def recall(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """RECALL_MESSAGE (370): recall a timer message. As in RocketMQ, the message need not exist."""
+        """RECALL_MESSAGE (370): recall a timer message. As in RocketMQ, a missing message is not an error."""
         header, broker = RecallMessageRequestHeader.from_ext_fields(request.ext_fields), self._broker
         if not broker.settings.recallMessageEnable:
             raise _failed(ResponseCode.NO_PERMISSION, "operation is forbidden")
@@ -106,7 +106,7 @@ class QueryProcessor(RequestProcessor):
         return found
 
     def _handle(self, header: RecallMessageRequestHeader) -> RecallHandle:
-        """Return the handle of a request if its message can still be recalled. Raises Refusal."""
+        """Return the handle of a recall. Raises Refusal if it is invalid, or its delivery time has passed."""
         broker = self._broker
         try:
             handle = RecallHandle.parse(header.recall_handle)
@@ -130,7 +130,7 @@ def _tagged(properties: Mapping[str, str], tag: str) -> bool:
 
 
 def _index_progress(commit_log_offset: int, store_timestamp: int) -> dict[str, str]:
-    """Return the ext fields with the last message in the key index. This broker has no index, so it is the newest."""
+    """Return the ext fields for the last message in the key index: here the newest message, without an index."""
     return {"indexLastUpdateTimestamp": str(store_timestamp), "indexLastUpdatePhyoffset": str(commit_log_offset)}
 
 

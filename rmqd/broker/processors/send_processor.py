@@ -46,7 +46,7 @@ _MAX_V1_TOPIC: Final = 127
 
 
 class SendProcessor(RequestProcessor):
-    """Answers sends and send-backs. Messages of transactions are rejected, because this broker cannot commit them."""
+    """The processor of sends and send-backs. It rejects transaction messages, which this broker cannot commit."""
 
     def __init__(self, broker: BrokerController) -> None:
         super().__init__(broker)
@@ -55,7 +55,7 @@ class SendProcessor(RequestProcessor):
 
     @answers(RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
     def send(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320). A field, not the code, marks a batch."""
+        """SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320): store messages. A field marks a batch."""
         header = ReceivedSendHeader.from_request(request)
         body = request.body
         if not body:
@@ -74,7 +74,7 @@ class SendProcessor(RequestProcessor):
     def send_back(self, channel: Channel, request: RemotingCommand) -> Reply:
         """CONSUMER_SEND_MSG_BACK (36): store a message again, as a delayed retry or as a dead letter.
 
-        The commit log offset identifies the message; its other fields are ignored.
+        Only the commit log offset identifies the message. The request's message id and topic are ignored.
         """
         header = ConsumerSendMsgBackRequestHeader.from_ext_fields(request.ext_fields)
         broker, group = self._broker, header.group
@@ -142,7 +142,7 @@ class SendProcessor(RequestProcessor):
         return Reply(ext_fields=_FIELDS | reply.ext_fields())
 
     def _send_batch(self, channel: Channel, header: ReceivedSendHeader, config: TopicConfig, body: bytes) -> Reply:
-        """Store the messages of a batch unchanged. Only a single message gets additional properties."""
+        """Store the messages of a batch with unchanged properties. Only a single message gets additional properties."""
         topic, queue_id = header.topic, _queue(header, config)
         if len(topic) > _MAX_V1_TOPIC:
             raise Refusal(ResponseCode.MESSAGE_ILLEGAL, f"message topic length too long {len(topic)}")
@@ -190,7 +190,7 @@ class SendProcessor(RequestProcessor):
         return Reply(ext_fields=_FIELDS | reply.ext_fields())
 
     def _topic(self, channel: Channel, header: ReceivedSendHeader) -> TopicConfig:
-        """Return the topic to store in. It is created if that is allowed."""
+        """Return the topic of a send, creating a missing topic if that is allowed. Raises Refusal."""
         topics, topic = self._broker.topics, header.topic
         config = topics.get(topic)
         if config is not None and config.order and not self._broker.settings.brokerPermission & PERM_WRITE:
@@ -222,11 +222,11 @@ class SendProcessor(RequestProcessor):
         return config
 
     def _is_dead_letter(self, header: ReceivedSendHeader) -> bool:
-        """Return whether a retry that a consumer sent as a separate message has had all its attempts."""
+        """Return whether a message that a consumer sent to its retry topic has used all its attempts."""
         group = header.topic.removeprefix(RETRY_PREFIX)
         config = self._group(group)
         most = config.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
-        # an orderly group sends a message here only after its last attempt
+        # an orderly group, which has locks, sends a message to its retry topic only after the last attempt
         return header.reconsume_times > most or self._broker.locks.has_any(group)
 
     def _group(self, group: str) -> SubscriptionGroupConfig:
@@ -271,7 +271,7 @@ class SendProcessor(RequestProcessor):
 
 
 def _queue(header: ReceivedSendHeader, config: TopicConfig) -> int:
-    """Return the queue to store in; the broker chooses if the id is negative. Raises ProtocolError if unknown."""
+    """Return the queue id of a send; a random id if it is negative. Raises ProtocolError if the topic has no queue."""
     if header.queue_id >= 0:
         return header.queue_id
     if config.write_queue_nums < 1:
@@ -294,7 +294,7 @@ def _written(config: TopicConfig) -> str:
 def _received(
     channel: Channel, header: ReceivedSendHeader, topic: str, queue_id: int, body: bytes, properties: Mapping[str, str]
 ) -> StoredMessage:
-    """Return the message of a send."""
+    """Return the message of a send request, with the client's address as its born host."""
     return StoredMessage(
         topic=topic,
         body=body,

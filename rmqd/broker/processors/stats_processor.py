@@ -1,4 +1,4 @@
-"""Operators' requests: forwarded to members, or about the broker's settings, figures, rates and times.
+"""Operators' requests: for the state of members, and for the broker's settings and statistics.
 
 Java: `Broker2Client`, `AdminBrokerProcessor`.
 """
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-STATUS_SECONDS: Final = 5.0  # timeouts for members
-CALL_SECONDS: Final = 10.0
+STATUS_SECONDS: Final = 5.0  # timeout for a member's response with its offsets
+CALL_SECONDS: Final = 10.0  # timeout for a member's response to a forwarded request
 _PROTECTED: Final = frozenset({"configBlackList", "brokerConfigPath"})
 _NO_TIME: Final = -1
 
 
 class StatsProcessor(RequestProcessor):
-    """Answers operators: with the responses of members, settings, offsets, times and rates."""
+    """The processor of operators' requests for members' state, and for the broker's settings and statistics."""
 
     def __init__(self, broker: BrokerController) -> None:
         super().__init__(broker)
@@ -51,7 +51,7 @@ class StatsProcessor(RequestProcessor):
 
     @answers(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
     async def consumer_status(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223): members' offsets. Members that do not answer are omitted."""
+        """Answer INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223) with the offsets of the members that respond."""
         header = group_headers.GetConsumerStatusRequestHeader.from_ext_fields(request.ext_fields)
         info = self._broker.consumers.get(header.group)
         if info is None:
@@ -70,7 +70,7 @@ class StatsProcessor(RequestProcessor):
 
     @answers(RequestCode.GET_CONSUMER_RUNNING_INFO)
     async def running_info(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_CONSUMER_RUNNING_INFO (307): a member's running info."""
+        """Answer GET_CONSUMER_RUNNING_INFO (307) with a member's response to the same request."""
         header = group_headers.GetConsumerRunningInfoRequestHeader.from_ext_fields(request.ext_fields)
         return await self._relay(request, header.consumer_group, header.client_id, request.ext_fields)
 
@@ -93,7 +93,7 @@ class StatsProcessor(RequestProcessor):
 
     @answers(RequestCode.UPDATE_BROKER_CONFIG)
     def update_settings(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """UPDATE_BROKER_CONFIG (25): change settings until the broker stops. Unknown ones are ignored and logged."""
+        """UPDATE_BROKER_CONFIG (25): change settings until the broker stops. Unknown settings are only logged."""
         values = load_properties(request.body)
         if _PROTECTED & values.keys():
             raise Refusal(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
@@ -110,13 +110,13 @@ class StatsProcessor(RequestProcessor):
 
     @answers(RequestCode.GET_BROKER_CONFIG)
     def get_settings(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_BROKER_CONFIG (26): the settings of this broker."""
+        """Answer GET_BROKER_CONFIG (26) with the settings of this broker."""
         fields = {"version": self._version.to_json().decode()}
         return Reply(ext_fields=fields, body=dump_properties(self._broker.settings.as_properties()))
 
     @answers(RequestCode.GET_BROKER_RUNTIME_INFO)
     def runtime_info(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_BROKER_RUNTIME_INFO (28): the broker's runtime figures."""
+        """Answer GET_BROKER_RUNTIME_INFO (28) with the broker's runtime figures."""
         return Reply(body=KVTable(runtime_info(self._broker)).to_json())
 
     @answers(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.DELETE_EXPIRED_COMMITLOG)
@@ -132,7 +132,7 @@ class StatsProcessor(RequestProcessor):
 
     @answers(RequestCode.GET_TOPIC_STATS_INFO)
     def topic_stats(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_TOPIC_STATS_INFO (202): the ends of each queue of a topic."""
+        """Answer GET_TOPIC_STATS_INFO (202) with min offset, max offset and last store time of a topic's queues."""
         config = self._topic(topic_headers.GetTopicStatsInfoRequestHeader.from_ext_fields(request.ext_fields).topic)
         store, topic, table = self._broker.store, config.topic_name, dict[MessageQueue, stats_bodies.TopicOffset]()
         for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
@@ -143,7 +143,7 @@ class StatsProcessor(RequestProcessor):
 
     @answers(RequestCode.GET_CONSUME_STATS)
     def consume_stats(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_CONSUME_STATS (208): a group's offsets in a topic, or in all its subscribed topics with offsets."""
+        """Answer GET_CONSUME_STATS (208) with a group's offsets in a topic, or in all its subscribed topics."""
         header = topic_headers.GetConsumeStatsRequestHeader.from_ext_fields(request.ext_fields)
         group = header.consumer_group
         if header.topic_list:
@@ -161,7 +161,7 @@ class StatsProcessor(RequestProcessor):
 
     @answers(RequestCode.GET_BROKER_CONSUME_STATS)
     def all_consume_stats(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_BROKER_CONSUME_STATS (317): the offsets of every group."""
+        """Answer GET_BROKER_CONSUME_STATS (317) with the offsets of every group."""
         header = topic_headers.GetConsumeStatsInBrokerHeader.from_ext_fields(request.ext_fields)
         broker, groups = self._broker, dict[str, tuple[stats_bodies.ConsumeStats, ...]]()
         for group in broker.groups.all():
@@ -179,7 +179,7 @@ class StatsProcessor(RequestProcessor):
 
     @answers(RequestCode.QUERY_CONSUME_TIME_SPAN)
     def time_span(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """QUERY_CONSUME_TIME_SPAN (303): times of the first, the last and the first unhandled message of each queue."""
+        """Answer QUERY_CONSUME_TIME_SPAN (303) with times of each queue's first, last and last finished message."""
         header = topic_headers.QueryConsumeTimeSpanRequestHeader.from_ext_fields(request.ext_fields)
         config = self._topic(header.topic)
         spans = (self._span(header.group, header.topic, number) for number in range(config.write_queue_nums))
@@ -187,7 +187,7 @@ class StatsProcessor(RequestProcessor):
 
     @answers(RequestCode.VIEW_BROKER_STATS_DATA)
     def counter(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """VIEW_BROKER_STATS_DATA (315): a counter over the last minute, hour and day."""
+        """Answer VIEW_BROKER_STATS_DATA (315) with a counter's increase over the last minute, hour and day."""
         header = topic_headers.ViewBrokerStatsDataRequestHeader.from_ext_fields(request.ext_fields)
         gained = self._broker.stats.named(header.stats_name, header.stats_key)
         if gained is None:
@@ -198,7 +198,7 @@ class StatsProcessor(RequestProcessor):
 
     @answers(RequestCode.QUERY_CONSUME_QUEUE)
     def consume_queue(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """QUERY_CONSUME_QUEUE (321): entries of a queue's index."""
+        """Answer QUERY_CONSUME_QUEUE (321) with entries of a queue's index."""
         header = topic_headers.QueryConsumeQueueRequestHeader.from_ext_fields(request.ext_fields)
         topic, place = header.topic, f"{header.queue_id}@{header.topic}"
         queue = self._broker.store.queue(topic, header.queue_id)
@@ -210,7 +210,7 @@ class StatsProcessor(RequestProcessor):
         if header.consumer_group is not None:
             info = self._broker.consumers.get(header.consumer_group)
             subscription = None if info is None else info.subscriptions.get(topic)
-            # Java's response contains the filter as JSON, and only for SQL92
+            # Java's response contains the filter data as JSON if the subscription is SQL92
             filter_data = f"{header.consumer_group}@{topic} is not online!" if subscription is None else "null"
         entries = (
             stats_bodies.ConsumeQueueData(entry.commit_log_offset, entry.size, entry.tags_code)
@@ -230,7 +230,7 @@ class StatsProcessor(RequestProcessor):
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
         try:
             reply = await client.channel.call(request.code, fields, body, timeout_seconds=CALL_SECONDS)
-        except (RemotingTimeoutError, RemotingClosedError) as error:  # RocketMQ also waits for a member that leaves
+        except (RemotingTimeoutError, RemotingClosedError) as error:  # RocketMQ waits, even if the member disconnects
             remark = f"consumer <{group}> <{client_id}> Timeout: {error}"
             raise Refusal(ResponseCode.CONSUME_MSG_TIMEOUT, remark) from None
         return Reply(reply.code, reply.remark, reply.ext_fields, reply.body)
@@ -280,7 +280,7 @@ class StatsProcessor(RequestProcessor):
         place = -1 if committed is None else committed
         consumed = self._store_time(topic, queue_id, place - 1) if place > 0 else first
         delay = 0
-        if place < high:  # if the group has no offset, this is the age of a message that does not exist
+        if place < high:  # without an offset (-1) no such message exists, and the delay is the time since 1970
             delay = int(self._broker.clock.wall() * 1000) - self._store_time(topic, queue_id, place)
         return QueueTimeSpan(
             self._queue(topic, queue_id), first, self._store_time(topic, queue_id, high - 1), consumed, delay

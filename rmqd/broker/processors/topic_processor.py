@@ -32,7 +32,7 @@ _DONE: Final = Reply(remark=NO_CODE)
 
 
 class TopicProcessor(RequestProcessor):
-    """Answers administrators' requests about topics and static topics."""
+    """The processor of administrators' requests about topics and static topics."""
 
     @answers(RequestCode.UPDATE_AND_CREATE_TOPIC)
     def create(self, channel: Channel, request: RemotingCommand) -> Reply:
@@ -50,7 +50,7 @@ class TopicProcessor(RequestProcessor):
 
     @answers(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
     def create_topics(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """UPDATE_AND_CREATE_TOPIC_LIST (18): create or change several topics; none if one of them is rejected."""
+        """UPDATE_AND_CREATE_TOPIC_LIST (18): create or change several topics, or no topic if one is rejected."""
         configs = CreateTopicListRequestBody.from_json(request.body).topic_config_list
         for config in configs:
             self._check_name(config.topic_name)
@@ -60,7 +60,7 @@ class TopicProcessor(RequestProcessor):
 
     @answers(RequestCode.DELETE_TOPIC_IN_BROKER)
     def delete(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """DELETE_TOPIC_IN_BROKER (215): delete a topic, its messages, groups' offsets in it, and popped messages.
+        """DELETE_TOPIC_IN_BROKER (215): delete a topic with its messages, offsets and pops, and its pop retry topics.
 
         A missing topic is not an error.
         """
@@ -76,7 +76,7 @@ class TopicProcessor(RequestProcessor):
 
     @answers(RequestCode.GET_TOPIC_CONFIG)
     def topic(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_TOPIC_CONFIG (351): a topic's configuration; with `lo` also the mapping of a static topic."""
+        """Answer GET_TOPIC_CONFIG (351) with a topic's configuration; with `lo` also the mapping of a static topic."""
         header = topic_headers.GetTopicConfigRequestHeader.from_ext_fields(request.ext_fields)
         config = self._broker.topics.get(header.topic)
         if config is None:
@@ -88,7 +88,7 @@ class TopicProcessor(RequestProcessor):
 
     @answers(RequestCode.GET_ALL_TOPIC_CONFIG)
     def all_topics(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_ALL_TOPIC_CONFIG (21): all topics, or a page of them by name if the client requests pages."""
+        """Answer GET_ALL_TOPIC_CONFIG (21) with all topics, or with a page of topics if the client requests pages."""
         header = topic_headers.GetAllTopicConfigRequestHeader.from_ext_fields(request.ext_fields)
         broker = self._broker
         topics, version = broker.topics.all(), DataVersion(broker.topics.revision, int(broker.booted_at * 1000))
@@ -102,7 +102,7 @@ class TopicProcessor(RequestProcessor):
 
     @answers(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
     def system_topics(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305): the names of the broker's own topics."""
+        """Answer GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305) with the names of the broker's own topics."""
         return Reply(body=TopicList(reserved_topics(self._broker.settings)).to_json())
 
     @answers(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC)
@@ -129,7 +129,7 @@ class TopicProcessor(RequestProcessor):
             raise Refusal(ResponseCode.INVALID_PARAMETER, f"The topic[{topic}] is conflict with system topic.")
 
     def _checked(self, config: TopicConfig) -> TopicConfig:
-        """Return a topic's new configuration. The request's attributes are changes with `+` or `-` before the key."""
+        """Return a topic's new configuration. `config.attributes` are changes, with `+` or `-` before the key."""
         if config.attributes.get(f"+{MESSAGE_TYPE}") == MIXED:
             raise Refusal(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
         known = self._broker.topics.get(config.topic_name)
@@ -175,33 +175,33 @@ _NEVER: Final = -1  # the first offset of a queue of batches that never had a me
 
 
 class QueueEndsProcessor(RequestProcessor):
-    """Answers requests about the ends of a queue."""
+    """The processor of requests for the first and next offset of a queue, and for offsets by time."""
 
     @answers(RequestCode.GET_MAX_OFFSET)
     def max_offset(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_MAX_OFFSET (30): the offset of the next message."""
+        """Answer GET_MAX_OFFSET (30) with the offset of a queue's next message."""
         header = group_headers.GetMaxOffsetRequestHeader.from_ext_fields(request.ext_fields)
         return _offset(self._broker.store.max_offset(header.topic, header.queue_id))
 
     @answers(RequestCode.GET_MIN_OFFSET)
     def min_offset(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_MIN_OFFSET (31): the offset of the first message that the broker keeps."""
+        """Answer GET_MIN_OFFSET (31) with the offset of a queue's first message that is still kept."""
         header = group_headers.GetMinOffsetRequestHeader.from_ext_fields(request.ext_fields)
         config, queue = self._broker.topics.get(header.topic), self._broker.store.queue(header.topic, header.queue_id)
         never = _NEVER if config is not None and config.attributes.get(QUEUE_TYPE) == BATCH_QUEUE_TYPE else 0
         reply = _offset(never if queue is None else queue.min_offset)
-        return reply._replace(remark="")  # as the real broker answers
+        return reply._replace(remark="")  # the real broker's response has this empty remark
 
     @answers(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
     def search(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """SEARCH_OFFSET_BY_TIMESTAMP (29): the offset of the first message stored at or after a time."""
+        """Answer SEARCH_OFFSET_BY_TIMESTAMP (29) with the offset of the first message stored at or after a time."""
         header = group_headers.SearchOffsetRequestHeader.from_ext_fields(request.ext_fields)
         upper = (header.boundary_type or "").lower() == "upper"
         return _offset(self._broker.store.offset_by_time(header.topic, header.queue_id, header.timestamp, upper=upper))
 
     @answers(RequestCode.GET_EARLIEST_MSG_STORETIME)
     def earliest(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_EARLIEST_MSG_STORETIME (32): the store time of the first message that the broker keeps."""
+        """Answer GET_EARLIEST_MSG_STORETIME (32) with the store time of a queue's first message that is still kept."""
         header = group_headers.GetEarliestMsgStoretimeRequestHeader.from_ext_fields(request.ext_fields)
         store, queue = self._broker.store, (header.topic, header.queue_id)
         entry = store.entry(*queue, store.min_offset(*queue))

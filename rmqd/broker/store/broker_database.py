@@ -1,4 +1,4 @@
-"""Opens the SQLite database of a data dir, which only one process may open, and explains its errors.
+"""The SQLite database of a data dir, which only one process may open, and explanations of its errors.
 
 SQLite ignores its WAL from the first frame with a wrong checksum, without an error. The ignored part may be half of a
 transaction that was cut when the process ended, or a thousand acknowledged messages. So `LastRecord`, a file next to
@@ -27,7 +27,7 @@ _NEWEST: Final = "SELECT commit_log_offset, store_timestamp FROM record ORDER BY
 
 
 class RecordPlace(NamedTuple):
-    """The position of a record. `store_timestamp` is in milliseconds."""
+    """The position of a record. `store_timestamp` is in milliseconds since 1970."""
 
     commit_log_offset: int
     store_timestamp: int
@@ -41,8 +41,8 @@ class LastRecord:
 
     So the file is written after the commit that stores a record, and before the commit that deletes it. Each write
     replaces the same few bytes in place, so that it works on a full disk, and the end of the process cannot cut it in
-    half. Like commits it does not wait for the disk. After a power cut it may name a record that the database does not
-    have: that record is lost.
+    half. Like a commit, a write does not wait for the disk. After a power cut, the file may name a record that the
+    database does not have. This record is lost.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
@@ -67,11 +67,11 @@ class LastRecord:
         self._write(found)
 
     def before_deletion(self) -> None:
-        """Call this within a transaction that deletes records."""
+        """Stop naming a deleted record. Call this within a transaction, after it deleted records."""
         self._write(min(self._place, self._newest()))
 
     def after_commit(self, appended: Sequence[RecordRow], *, has_deleted: bool) -> None:
-        """Call this after a transaction that appended these records, and perhaps deleted others."""
+        """Write the newest record to the file. Call this after a transaction that appended or deleted records."""
         if has_deleted:
             with contextlib.suppress(sqlite3.Error):  # an error here is not an error of the transaction
                 self._write(self._newest())
@@ -165,17 +165,17 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         raise StorageError(f"{path} is from a newer rmqd: its schema is {version}; expected at most {SCHEMA_VERSION}")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute("PRAGMA wal_autocheckpoint = 4000")  # pages of 4 KiB: each checkpoint waits for the disk
-    connection.execute("BEGIN IMMEDIATE")  # takes the lock, which is held until the end
+    connection.execute("PRAGMA wal_autocheckpoint = 4000")  # pages of 4 KiB; few, because a checkpoint waits for disk
+    connection.execute("BEGIN IMMEDIATE")  # acquires the lock, which is released when the connection is closed
     connection.execute("COMMIT")
     if not tables:
         connection.executescript(_SCHEMA)
 
 
 def storage_error(path: Path, error: sqlite3.Error) -> StorageError:
-    """Return the operator's error for an error of the database."""
-    # Python's own errors, such as for text that is not UTF-8, have no code. rmqd never wrote such text, so it is
-    # damage.
+    """Return the StorageError that explains a database error to the operator."""
+    # Errors of Python's sqlite3 module, such as for text that is not UTF-8, have no code. rmqd never wrote such text,
+    # so the database is damaged.
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StorageError(

@@ -103,7 +103,7 @@ class DataDir:
         return self._select(_ROWS)
 
     def put(self, kind: JournalKind, key: str, value: str) -> None:
-        """Store a value. Raises ProtocolError if the database cannot store the text, which would block all commits."""
+        """Store a value. Raises ProtocolError for invalid Unicode, because it would make every commit fail."""
         try:
             (key + value).encode()
         except UnicodeEncodeError as error:
@@ -119,9 +119,9 @@ class DataDir:
         return iter(list(self._select("SELECT key, value FROM journal WHERE kind = ?", kind)))
 
     def commit(self) -> None:
-        """Make all changes durable. Raises StorageError on failure; the changes are kept and tried again.
+        """Commit all changes. If that fails, raises StorageError, and keeps the changes for the next commit.
 
-        Until it succeeds, responses must not be sent, because each may depend on a change that a crash would undo.
+        Until a commit succeeds, responses must not be sent, because a crash would undo the changes that they report.
         """
         if not (self._appended or self._values or self._discarded):
             return
@@ -180,14 +180,14 @@ class DataDir:
         self._values.clear()
 
     def _try_again(self) -> None:
-        """Raise Refusal while the disk is full, so that the unwritten changes do not grow."""
+        """Commit after a failed commit. Raises Refusal if this fails too, so that unwritten changes do not grow."""
         try:
             self.commit()
         except StorageError as error:
             raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, _FULL) from error
 
     def _forget_older(self) -> None:
-        """Drop a quarter of the held records at once: a dict with many deletions at its front iterates slowly."""
+        """Remove the oldest quarter of a full cache at once. A dict with deletions at its front iterates slowly."""
         if self._newest_bytes <= CACHE_BYTES:
             return
         older = []
@@ -200,7 +200,7 @@ class DataDir:
             del self._newest[offset]
 
     def _commit_soon(self) -> None:
-        """Commit changes at the end of the turn, even if no response follows."""
+        """Commit at the end of this turn of the event loop, even if no response follows."""
         if not self._commit_due:
             self._commit_due = True
             self._loop.call_soon(self._commit_now)

@@ -36,7 +36,7 @@ SEPARATOR: Final = "@"  # names of topics and groups never contain it
 
 
 def key_of(*parts: object) -> str:
-    """Return the key of a row, such as a queue's or a group's in a topic."""
+    """Return the key of a journal row: its parts, such as topic, group and queue id, joined by SEPARATOR."""
     return SEPARATOR.join(map(str, parts))
 
 
@@ -54,11 +54,11 @@ class Journal(Protocol):
         """Delete a value, if it exists."""
 
     def items(self, kind: JournalKind) -> Iterator[tuple[str, str]]:
-        """Return the values of a kind, by key, that were stored before this start."""
+        """Return the keys and values of a kind that were stored before the broker started."""
 
 
 class NoJournal:
-    """The journal of a broker in memory: it stores nothing."""
+    """The journal of a broker without a data dir: it stores nothing."""
 
     def put(self, kind: JournalKind, key: str, value: str) -> None:
         """Do nothing: without a data dir, all state is only in memory."""
@@ -75,11 +75,11 @@ MEMORY_BYTES: Final = 256 * 1024 * 1024
 
 
 LogRow = tuple[int, str, int, int, int, int, int]
-"""Commit log offset, topic, queue id, queue offset, tags code, store timestamp in milliseconds, size in bytes."""
+"""A record's commit log offset, topic, queue id, queue offset, tags code, store time (milliseconds), size in bytes."""
 
 
 class RecordRow(NamedTuple):
-    """A record, its queue and offsets. `store_timestamp` is in milliseconds."""
+    """A record with its queue and offsets. `store_timestamp` is in milliseconds since 1970."""
 
     commit_log_offset: int
     topic: str
@@ -96,7 +96,7 @@ class RecordLog(Protocol):
     name: str
     """The log's name in error messages."""
     usual_capacity_bytes: int
-    """The size of the log if it is not configured."""
+    """The capacity of the log if `maxStoreSize` is 0."""
 
     def append(self, row: RecordRow) -> None:
         """Append a record. Raises Refusal while the log cannot be written."""
@@ -111,11 +111,11 @@ class RecordLog(Protocol):
         """Delete records."""
 
     def rows(self) -> Iterator[LogRow]:
-        """Yield the records that were stored before this start, in order, without their bytes."""
+        """Yield the records that were stored before the broker started, in order, without their bytes."""
 
 
 class MemoryRecordLog:
-    """The log of a broker in memory."""
+    """The log of a broker without a data dir."""
 
     name = "memory"
     usual_capacity_bytes = MEMORY_BYTES

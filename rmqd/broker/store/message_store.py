@@ -30,7 +30,7 @@ from rmqd.wire.topics import LIGHT_QUEUE_ID, is_light_queue
 QueueKey = tuple[str, int]
 
 NeededFrom = Callable[[str, int], int | None]
-"""For a topic and queue id: the first offset whose message must stay; None if all may be deleted."""
+"""Returns, for a topic and queue id, the first offset whose message must be kept; None if all may be deleted."""
 
 
 def oldest_first(
@@ -68,7 +68,7 @@ _tags_hash = lru_cache(maxsize=4096)(java_hash)
 
 
 class PutResult(NamedTuple):
-    """The position of a stored message. `store_timestamp` is in milliseconds."""
+    """The position of a stored message. `store_timestamp` is in milliseconds since 1970."""
 
     queue_offset: int
     commit_log_offset: int
@@ -95,7 +95,7 @@ class MessageStore:
         self, clock: Clock, store_host: str, settings: BrokerSettings, log: RecordLog, journal: Journal
     ) -> None:
         self.size_bytes = 0
-        """The size of all records."""
+        """The total size of all records that are kept."""
         self.newest = 0, 0
         """The commit log offset and store time (milliseconds) of the last stored message."""
         self.end = 0
@@ -116,7 +116,7 @@ class MessageStore:
 
     @property
     def oldest(self) -> queue_store.QueueEntry | None:
-        """The first message that is still kept."""
+        """The index entry of the oldest message that is still kept; None if the store is empty."""
         firsts = (queue.entry(queue.min_offset) for queue in self._queues.values())
         return min((entry for entry in firsts if entry is not None), default=None)
 
@@ -125,11 +125,11 @@ class MessageStore:
         self._listeners.append(listener)
 
     def on_light_arrival(self, listener: Callable[[StoredArrival], None]) -> None:
-        """Call `listener` for each light queue that a message is added to."""
+        """Call `listener` when a message is added to a light queue, once for each light queue."""
         self._light_listeners.append(listener)
 
     def keep(self, needed_from: NeededFrom) -> None:
-        """Keep messages from the offset that `needed_from` returns, whatever their age."""
+        """Never delete messages from the offset on that `needed_from` returns, whatever their age."""
         self._keepers.append(needed_from)
 
     def put(self, message: StoredMessage, tags_code: int | None = None, *, members: int = 0) -> PutResult:
@@ -178,7 +178,7 @@ class MessageStore:
         return PutResult(queue_offset, at, now)
 
     def record(self, commit_log_offset: int) -> bytes | None:
-        """Return the record that begins at a commit log offset, or None."""
+        """Return the record that begins at a commit log offset; None if no record begins there."""
         return self._log.read(commit_log_offset)
 
     def queue(self, topic: str, queue_id: int) -> queue_store.ConsumeQueue | None:
@@ -203,24 +203,24 @@ class MessageStore:
         return {queue_id: queue for (name, queue_id), queue in self._queues.items() if name == topic}
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """Return the offset of the first message that is still kept."""
+        """Return the offset of a queue's first message that is still kept; 0 if the queue never had a message."""
         queue = self.queue(topic, queue_id)
         return 0 if queue is None else queue.min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Return the offset of the next message."""
+        """Return the offset of a queue's next message; 0 if the queue never had a message."""
         queue = self.queue(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
-        """Return the offset of the first message at or after this time; `upper`: of the last one not after it."""
+        """Return the offset of the first message at or after a time; with `upper`, of the last message up to it."""
         queue = self.queue(topic, queue_id)
         return 0 if queue is None else queue.offset_by_time(timestamp_ms, upper=upper)
 
     def get(
         self, topic: str, queue_id: int, offset: int, max_nums: int, wanted: MessageFilter | None = None
     ) -> queue_store.GetResult:
-        """Read from `offset` up to the limits of one response."""
+        """Read messages from `offset` on, up to the limits of one response. `wanted` None reads all messages."""
         return queue_store.get_messages(self._log, self.queue(topic, queue_id), offset, max_nums, wanted, self._limits)
 
     def delete_topic(self, topic: str) -> None:
@@ -242,18 +242,18 @@ class MessageStore:
         self._capacity = self._room_until = settings.maxStoreSize or self._log.usual_capacity_bytes
 
     def expire(self) -> int:
-        """Delete a limited number of messages: those above the limits of age and size. Returns their number."""
+        """Delete messages older than fileReservedTime, at most MAX_AT_ONCE. Returns the number of deleted messages."""
         before = int(self._clock.wall() * 1000) - self._reserved_ms
         return self._discard_while(lambda entry: entry.store_timestamp < before)
 
     async def run(self) -> None:
-        """Delete expired messages regularly, until cancelled."""
+        """Delete expired messages every RETENTION_SECONDS, until cancelled."""
         while True:
             deleted = self.expire()
             await asyncio.sleep(0 if deleted else RETENTION_SECONDS)
 
     def _make_room(self) -> None:
-        """Delete enough messages for the next puts to need no deletion."""
+        """Delete the oldest messages of a full store, and some more, so that the next puts need not delete again."""
         slack = self._capacity // 256
         left = self.size_bytes - self._capacity + slack
 
@@ -264,7 +264,7 @@ class MessageStore:
 
         if self._discard_while(may_delete):
             self._room_until = self._capacity
-        else:  # all messages are still needed, so none is deleted
+        else:  # all messages are still needed, so try again only after more puts
             self._room_until = self.size_bytes + slack
 
     def _discard_while(self, may_delete: Callable[[queue_store.QueueEntry], bool]) -> int:

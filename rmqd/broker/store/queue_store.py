@@ -1,4 +1,4 @@
-"""The index of one queue: the positions of its messages, and the choice of messages for one pull.
+"""The index of a queue: the positions of its messages in the log, and the choice of messages for one response.
 
 Light message queues such as `%LMQ%room-7` are indexes of records that are stored in other topics. Java:
 `ConsumeQueue`, `BatchConsumeQueue`, `LmqDispatch`.
@@ -33,7 +33,7 @@ class QueueEntry(NamedTuple):
 
 
 class BatchEntry(NamedTuple):
-    """The index entry of a record with its offsets, from `offset` to before `following`."""
+    """The index entry of a record, perhaps a batch, which takes the offsets from `offset` to before `following`."""
 
     offset: int
     following: int
@@ -43,7 +43,7 @@ class BatchEntry(NamedTuple):
 
 
 class ConsumeQueue:
-    """Entries without gaps, from `min_offset` to before `max_offset`. They are columns: 32 bytes for each message.
+    """The entries of a queue, without gaps from `min_offset` to before `max_offset`, in columns (32 bytes per entry).
 
     A batch that is stored as one record has one entry, which takes several offsets. Only a queue that ever had a batch
     has a column of offsets.
@@ -60,7 +60,7 @@ class ConsumeQueue:
         self._tags_codes = array("q")
         self._store_timestamps = array("q")
         self._offsets: array[int] | None = None
-        self._end = 0  # used with `_offsets`: the offset after the last one
+        self._end = 0  # the offset of the next message, if `_offsets` is used
 
     @property
     def max_offset(self) -> int:
@@ -105,17 +105,17 @@ class ConsumeQueue:
         return list(map(QueueEntry, *columns))
 
     def records(self, offset: int, most: int) -> tuple[array[int], array[int]]:
-        """Return commit log offsets and sizes from an offset."""
+        """Return the commit log offsets and the sizes of at most `most` records from an offset on."""
         span = self._span(offset, most)
         return self._commit_log_offsets[span], self._sizes[span]
 
     def tagged_records(self, offset: int, most: int) -> Iterator[tuple[int, int, int]]:
-        """Return commit log offsets, sizes and hashes of tags from an offset."""
+        """Return commit log offset, size and tag hash of each record from an offset on, at most `most`."""
         span = self._span(offset, most)
         return zip(self._commit_log_offsets[span], self._sizes[span], self._tags_codes[span], strict=True)
 
     def batches(self, offset: int) -> Iterator[BatchEntry]:
-        """Yield entries from the entry that contains the offset."""
+        """Yield the entries from the entry on that contains the offset."""
         first = max(0, self._position(offset))
         for at in range(first, len(self._sizes)):
             begin, end = self._offset(at), self._offset(at + 1)
@@ -126,12 +126,12 @@ class ConsumeQueue:
         return self._offset(self._position(offset) + 1)
 
     def newest_first(self, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Return the commit log offsets of messages stored in a time span, both ends included."""
+        """Return, newest first, the commit log offsets of messages stored from `begin_ms` to `end_ms` inclusive."""
         first = bisect_left(self._store_timestamps, begin_ms)
         return reversed(self._commit_log_offsets[first : bisect_right(self._store_timestamps, end_ms)])
 
     def discard(self, count: int) -> None:
-        """Remove the oldest entries."""
+        """Remove the `count` oldest entries."""
         self.min_offset = self._offset(count)
         for column in (self._commit_log_offsets, self._sizes, self._tags_codes, self._store_timestamps):
             del column[:count]
@@ -165,7 +165,7 @@ _SYSTEM_PREFIX: Final = "rmq_sys_"
 
 
 class LightQueues:
-    """The indexes of light queues by name. The journal has the queue names of each record in light queues."""
+    """The indexes of light queues by name. For each record in light queues, the journal has the queues' names."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -183,7 +183,7 @@ class LightQueues:
         return [name for name in self._queues if parent_topic_of(name) == parent_topic]
 
     def offsets(self, message: StoredMessage) -> dict[str, int | None]:
-        """Return the next offset in each light queue that a message names; None for names of other queues."""
+        """Return the next offset in each light queue that a message names; None for a name of another kind."""
         names = message.properties.get(INNER_MULTI_DISPATCH)
         if not names or message.topic == SCHEDULE_TOPIC or message.topic.startswith((RETRY_PREFIX, _SYSTEM_PREFIX)):
             return {}
@@ -200,7 +200,7 @@ class LightQueues:
         self._append(self._names.get(entry.commit_log_offset, ()), entry)
 
     def discard(self, commit_log_offsets: Iterable[int]) -> None:
-        """Remove deleted records, and records before them in a light queue."""
+        """Remove deleted records from their light queues, together with all earlier entries of these queues."""
         gone: defaultdict[str, set[int]] = defaultdict(set)
         for at in commit_log_offsets if self._names else ():
             for name in self._names.get(at, ()):
@@ -240,7 +240,7 @@ class LightQueues:
             self._queue(name).append(*entry)
 
 
-MAX_SCANNED: Final = 800  # Java: maxFilterMessageSize 16000 bytes of entries of 20
+MAX_SCANNED: Final = 800  # entries that one read checks; Java: maxFilterMessageSize, 16000 bytes of 20-byte entries
 
 
 class GetMessageStatus(StrEnum):
@@ -256,14 +256,14 @@ class GetMessageStatus(StrEnum):
 
 
 class TransferLimits(NamedTuple):
-    """The limits of one read. A single larger message is returned anyway."""
+    """The limits of one read. A first message above `size` (bytes) is returned anyway."""
 
     messages: int
     size: int
 
 
 class GetResult(NamedTuple):
-    """The result of a read, and the offset of the next one."""
+    """The result of a read. `next_begin_offset` is the offset at which the next read continues."""
 
     status: GetMessageStatus
     next_begin_offset: int
@@ -280,7 +280,7 @@ def get_messages(
     wanted: MessageFilter | None,
     limits: TransferLimits,
 ) -> GetResult:
-    """Read from `offset` up to the limits of one response. `queue` is None if it never had a message."""
+    """Read messages from `offset` on, up to `limits`. `queue` is None if the queue never had a message."""
     if queue is None:
         return GetResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0, [])
     low, high = queue.min_offset, queue.max_offset
@@ -313,7 +313,7 @@ def _read(log: RecordLog, offsets: array[int], sizes: array[int], most_bytes: in
 def _read_wanted(
     log: RecordLog, queue: ConsumeQueue, offset: int, max_nums: int, wanted: MessageFilter, limits: TransferLimits
 ) -> tuple[list[bytes], int]:
-    """Return the records that pass, and the offset to continue at. As in Java, limits count before the filter."""
+    """Return the records that pass, and the next offset. As in Java, the limits are checked before the filter."""
     records: list[bytes] = []
     bytes_left, most, read = limits.size, min(max_nums, limits.messages), log.read
     for at, size, tags_code in queue.tagged_records(offset, max(MAX_SCANNED, max_nums)):
@@ -336,9 +336,9 @@ def _read_batches(
     wanted: MessageFilter | None,
     limits: TransferLimits,
 ) -> tuple[list[bytes], int]:
-    """Like `_read_wanted` for records that may be batches. They are read as a whole, even if `offset` is inside one.
+    """Return records and the next offset like `_read_wanted`. A batch is read as a whole, even if `offset` is inside.
 
-    A batch that would exceed the requested number waits for the next read, unless it is the first.
+    A batch that would exceed the requested number waits for the next read, unless it is the first record.
     """
     records: list[bytes] = []
     members, size, following = 0, 0, offset

@@ -1,1 +1,1 @@
-"""Parsing, output and connections that all commands share."""
+"""The parts that commands share: options, command parsing, output, and clients for clusters and the daemon."""

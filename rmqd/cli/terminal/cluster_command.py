@@ -1,4 +1,4 @@
-"""The common parts of commands against a cluster: finding it, a client without a group, exit codes."""
+"""The parts that commands against a cluster share: how they find it, query it, ask for confirmation and end."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ with import_lazily():
 
 @dataclass(frozen=True, slots=True)
 class ClusterTarget:
-    """The target of a command: the configuration, if any, and the requested cluster."""
+    """The cluster of a command: one of the configuration, or without a configuration the one of `without_config`."""
 
     config: root_model.RootConfig | None
     cluster: str | None = None
     group: str = ""
-    """The group of the command, which may name its cluster."""
+    """The group that the command is about, or "". Without `--cluster`, the configured cluster of the group is used."""
     nameservers: tuple[str, ...] = ()
-    """Name servers that replace the cluster's own."""
+    """The name servers of `--nameserver`, which replace those in the configuration; empty without the option."""
     without_config: client_options.ClientOptions | None = None
     state_root: str = ""
-    """Without a configuration: the folder of local state given by `--set`."""
+    """Without a configuration, the folder for local state from `--set state_dir=PATH`; empty for the default."""
 
     @property
     def namespaces(self) -> tuple[str, ...]:
-        """The namespaces to remove from names in the output."""
+        """The namespaces of all known clusters, which are removed from names in the output."""
         if self.config is not None:
             return self.config.namespaces
         return () if self.without_config is None else (self.without_config.namespace,)
@@ -58,7 +58,7 @@ class ClusterTarget:
 
     @property
     def options(self) -> client_options.ClientOptions:
-        """The client's options for the cluster. Ends the command with 2 if --cluster is needed."""
+        """The client options for the cluster. Ends the command with 2 if `--cluster` is missing or unknown."""
         return self.options_of(self.group)
 
     def options_of(self, group: str) -> client_options.ClientOptions:
@@ -70,25 +70,25 @@ class ClusterTarget:
 
     @property
     def state_dir(self) -> Path:
-        """The folder of local state for the cluster: backups, and the records of commands."""
+        """The folder for the local state of the cluster, such as backups and marks of settled dead letters."""
         if self.config is not None:
             return Path(self.config.state_of_cluster(self._cluster_of(self.config, self.group)))
         return Path(self.state_root or root_model.RootConfig.model_fields["state_dir"].default)
 
     def wrapped(self, name: str) -> str:
-        """Return the name of a topic or group as brokers know it."""
+        """Return the name of a topic or group with the cluster's namespace, as brokers know it."""
         return wrap_namespace(name, self.options.namespace)
 
     def shown(self, value: Answer) -> Answer:
-        """Return a copy whose names of topics and groups have no namespace."""
+        """Return a copy of a value for output, without the namespace in names of topics and groups."""
         return without_namespace(value, self.options.namespace)
 
     def ask(self, question: Callable[[instance.ClientInstance], Awaitable[Answer]]) -> Answer:
-        """Run a query against the cluster, see `ask_cluster`."""
+        """Return the result of `question`, called with a client for the cluster. An error ends the command."""
         return ask_cluster(self.options, question)
 
     def ask_brokers(self, question: Callable[[broker_queries.Brokers], Awaitable[Answer]]) -> Answer:
-        """Run a query against the brokers of the cluster, which are looked up first."""
+        """Look up the cluster's brokers, and return the result of `question`, called with them. Ends like `ask`."""
 
         async def ask(client: instance.ClientInstance) -> Answer:
             return await question(await broker_queries.Brokers.look_up(client))
@@ -107,7 +107,7 @@ class ClusterTarget:
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """The options of commands against a cluster."""
+    """The options that commands against a cluster share."""
 
     nameserver: Annotated[
         str | None,
@@ -132,24 +132,24 @@ class ClusterOptions:
 
     @property
     def as_json(self) -> bool:
-        """Whether the output is JSON."""
+        """Whether `-o json` was given."""
         return self.output == "json"
 
     def say(self, document: object, lines: Iterable[str]) -> None:
-        """Print a document as JSON, or the lines."""
+        """Print the document with `-o json`, otherwise the lines."""
         if self.as_json:
             say_json(document)
         else:
             say(lines)
 
     def target(self, group: str = "") -> ClusterTarget:
-        """Return the cluster at `--nameserver`, else the configuration's, else $NAMESRV_ADDR's.
+        """Return the cluster at `--nameserver`, or else of the configuration, or else at $NAMESRV_ADDR.
 
-        `group` is the command's group: without `--cluster`, its cluster is used. Ends the command with 78 or 2 if an
-        option is wrong.
+        `group` is the group that the command is about: without `--cluster`, its configured cluster is used. Ends the
+        command with 78 or 2 if an option is wrong.
 
-        With only `--nameserver`, and with $NAMESRV_ADDR, no configuration is read, so the command works on a machine
-        without one. The access keys are then read from the environment, and `--set` may add connection settings.
+        If only `--nameserver` is given, or $NAMESRV_ADDR is used, no configuration is needed. Access keys are then read
+        from the environment. If no configuration exists, `--set` can set the connection's settings.
         """
         nameserver, named_by = self.nameserver, "--nameserver"
         if nameserver is None and not _has_config(self.config):
@@ -185,9 +185,9 @@ class ClusterOptions:
         text: Callable[[Any], None],
         document: Callable[[Answer], object] = to_document,
     ) -> None:
-        """Query the brokers of a cluster, and print the answer: its JSON document, or the document as text.
+        """Query the brokers with `question`, convert the result with `document`, and print it as JSON or with `text`.
 
-        Ends the command if a query failed.
+        Ends the command with 69 or 1 if a query failed.
         """
         found, errors = target.ask_brokers(question)
         shown = document(target.shown(found))
@@ -200,16 +200,16 @@ class ClusterOptions:
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """The options of commands that change a cluster: they show a plan first, and ask for confirmation."""
+    """The options of commands that change a cluster. Such commands show a plan first, and ask for confirmation."""
 
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation")] = False
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan")] = False
 
     def ask(self, plan: Iterable[str], *, as_json: bool, document: object = None) -> None:
-        """Show the plan and ask for confirmation. Ends the command with --dry-run, or if the answer is no.
+        """Print the lines of a plan and ask for confirmation. Ends the command with --dry-run, or if the answer is no.
 
-        With `-o json` the plan is written to standard error, so that standard output contains only data: with
-        --dry-run the document.
+        With `-o json` the plan is printed to standard error, because standard output must contain only JSON. With
+        --dry-run this is `document`.
         """
         if as_json and self.dry_run and document is not None:
             say_json(document)
@@ -227,10 +227,10 @@ class Confirmation:
 
 
 def _refusal(err: bool) -> int:
-    """Ask for confirmation. Returns OK, or the exit code if the answer is not yes."""
+    """Ask the user for confirmation. Returns 0 for yes, otherwise the command's exit code."""
     try:
         return ExitCode.OK if typer.confirm("Do it?", err=err) else ExitCode.FAILURE
-    except (typer.Abort, KeyboardInterrupt) as end:  # Ctrl-C during or before reading, or the end of the input
+    except (typer.Abort, KeyboardInterrupt) as end:  # the user pressed Ctrl-C or Ctrl-D
         typer.echo(err=True)
         by_ctrl_c = isinstance(end, KeyboardInterrupt) or isinstance(end.__context__, KeyboardInterrupt)
         return ExitCode.INTERRUPTED if by_ctrl_c else ExitCode.FAILURE
@@ -238,7 +238,7 @@ def _refusal(err: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ConfigGroup:
-    """One configured group, for commands that run its handler. The handler was found, and its options are valid."""
+    """One configured group, for commands that run its handler. Its handler is installed and has valid options."""
 
     name: str
     config: root_model.RootConfig
@@ -249,9 +249,9 @@ class ConfigGroup:
 
     @classmethod
     def find(cls, cluster: ClusterOptions, name: str, *, canary: bool = False) -> ConfigGroup:
-        """Return the group, or the group with its `canary` as its handler.
+        """Return a group of the configuration. With `canary`, its canary replaces its handler.
 
-        Raises ConfigError; ends the command with 2 if the group is unknown, or has no canary.
+        Raises ConfigError. Ends the command with 2 if the group is unknown, or has no handler or no canary.
         """
         config = model_options.load_runnable(cluster.config, cluster.overrides or (), groups=[name])
         if name not in config.groups:
@@ -272,13 +272,13 @@ class ConfigGroup:
 def ask_cluster(
     options: client_options.ClientOptions, question: Callable[[instance.ClientInstance], Awaitable[Answer]]
 ) -> Answer:
-    """Run a query with a client that is not a member of a group.
+    """Return the result of `question`, called in an event loop with a client that is not a member of any group.
 
-    Ends the command with 69 if RocketMQ does not answer, and with 1 if it refuses.
+    Ends the command with 69 if RocketMQ cannot be reached, and with 1 for another RmqdError.
     """
     import asyncio
 
-    # Errors are reported once, by the exit message. Standard output contains only data.
+    # Logging is turned off, because the message at the command's end reports errors.
     log_setup.configure_logging("critical", "console")
     try:
         return asyncio.run(_with_client(options, question))
@@ -292,19 +292,19 @@ def ask_cluster(
 async def _with_client(
     options: client_options.ClientOptions, question: Callable[[instance.ClientInstance], Awaitable[Answer]]
 ) -> Answer:
-    # The client's `run` is not called, so it sends no heartbeats.
+    # `client.run` is not called, so the client sends no heartbeats.
     client = instance.ClientInstance(options)
     try:
         return await question(client)
     except RouteNotFoundError:
-        await broker_queries.Brokers.look_up(client)  # if all brokers are unreachable, a missing route proves nothing
+        await broker_queries.Brokers.look_up(client)  # raises if no broker is known: this may explain the missing route
         raise
     finally:
         await client.remoting.close()
 
 
 def end_for_errors(errors: Mapping[str, RmqdError], namespaces: Iterable[str], more: Iterable[str] = ()) -> None:
-    """End the command with 69 or 1 if there are errors or `more` lines."""
+    """If there are errors or `more` lines, print them and end the command: with 69 if a server is unreachable, or 1."""
     lines = [*(f"rmqd: {where}: {error}" for where, error in errors.items()), *more]
     for namespace in namespaces:
         lines = without_namespace(lines, namespace)
@@ -326,7 +326,7 @@ def _by_environment(addresses: tuple[str, ...]) -> client_options.ClientOptions:
 
 
 def _has_config(config: Path | None) -> bool:
-    """Return whether a configuration exists or was named. Loading it takes $NAMESRV_ADDR into account."""
+    """Return whether a configuration was named or exists. If so, loading it also applies $NAMESRV_ADDR."""
     return config is not None or bool(os.environ.get("RMQD_CONFIG")) or _finds_config()
 
 

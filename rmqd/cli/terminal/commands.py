@@ -1,8 +1,8 @@
-"""Commands that are imported when they are called: their parameters, help, and errors.
+"""Typer commands whose modules are imported only when they are called, with their parameters, help and errors.
 
 A command is a function of a module in `rmqd.cli`. Its parameters become options and arguments as Typer documents it,
-and its docstring is the help. A parameter whose type is a dataclass stands for one option for each field. So options
-that several commands share are declared once, as a dataclass.
+and its docstring is the help. If a parameter's type is a dataclass, each field becomes an option. So options that
+several commands share are declared once, in a dataclass.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from rmqd.errors import ConfigError, ExitCode, RmqdError
 _FOLDER: Final = Path(__file__).parents[1]
 _SHOWN: Final[dict[object, str]] = {Path: "PATH", list[Path]: "PATH", int: "NUMBER", float: "NUMBER"}
 _MAKE: Final[dict[object, Callable[[str], Any]]] = {str: str, list[str]: str, Path: Path, list[Path]: Path}
-_USAGE_ERROR: Final[Any] = typer.BadParameter.__base__  # Typer does not export it under a name
+_USAGE_ERROR: Final[Any] = typer.BadParameter.__base__  # the class UsageError, which Typer does not export
 _ASKS_JSON: Final = re.compile(r"(?:^| )(?:-o ?|--output[= ])json(?: |$)")
 
 
 class Failed(typer.Exit):
-    """The end of a failed command. With `-o json` it prints the document, if there is one."""
+    """Raised to end a failed command with an exit code. `document` is printed with `-o json`; None prints nothing."""
 
     def __init__(self, code: int, document: dict[str, object] | None) -> None:
         super().__init__(code)
@@ -40,9 +40,9 @@ class Failed(typer.Exit):
 
 
 def fail(code: int, error: str = "", *, problems: Iterable[str] = (), has_printed: bool = False) -> NoReturn:
-    """End the command with lines on standard error: the error, and the single problems.
+    """End the command with an exit code, and print the error and each problem as lines on standard error.
 
-    With `-o json` they are also written to standard output as a document, unless it has one already (`has_printed`).
+    With `-o json` they are also printed to standard output as a document, unless the command has printed its own.
     """
     listed = list(problems)
     say([*filter(None, [error]), *listed], err=True)
@@ -51,9 +51,9 @@ def fail(code: int, error: str = "", *, problems: Iterable[str] = (), has_printe
 
 
 class Command(TyperCommand):
-    """A command: its name, and its function, as module:function.
+    """A command of rmqd. `place` is its function as module:function, with the module relative to `rmqd.cli`.
 
-    Errors of rmqd end it with 78 or 1. With `-o json` it prints JSON even if it fails before it has data.
+    A ConfigError ends the command with 78, another RmqdError with 1. With `-o json` it prints JSON even if it fails.
     """
 
     def __init__(self, name: str, place: str, *, hidden: bool = False) -> None:
@@ -61,7 +61,7 @@ class Command(TyperCommand):
         self._place = place
 
     def get_short_help_str(self, limit: int = 45) -> str:
-        """Return the first line of the function's docstring. It is read from the module's text, without an import."""
+        """Return the first line of the function's docstring, read from the module's source without importing it."""
         if self.help is None:
             module, function = self._place.split(":")
             text = (_FOLDER / f"{module}.py").read_text()
@@ -70,11 +70,11 @@ class Command(TyperCommand):
         return super().get_short_help_str(limit)
 
     def load(self) -> Command:
-        """Import the function, and take parameters and help from it."""
+        """Import the function if that was not done, and set the command's parameters, callback and help from it."""
         if self.callback is None:
             module, function = self._place.split(":")
             app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-            gc.disable()  # imported objects stay: collections would only scan them repeatedly
+            gc.disable()  # imported objects stay in memory, so garbage collections would only take time
             app.command()(_with_fields(getattr(importlib.import_module(f"rmqd.cli.{module}"), function)))
             gc.enable()
             made = get_command(app)
@@ -82,12 +82,12 @@ class Command(TyperCommand):
         return self
 
     def get_params(self, ctx: Any) -> Any:
-        """Return its parameters, including --help, which Typer adds last."""
+        """Return the command's parameters, including Typer's --help, adapted for rmqd."""
         return [_adapted(parameter) for parameter in super().get_params(ctx)]
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         self.load()
-        words = " ".join(args)  # parsing empties the list
+        words = " ".join(args)  # joined before parsing, which empties `args`
         try:
             return super().make_context(info_name, args, parent, **extra)
         except _USAGE_ERROR as error:
@@ -116,11 +116,11 @@ class Command(TyperCommand):
             fail(ExitCode.FAILURE, f"rmqd: {error}")
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the words of the usage line, with required arguments as `GROUP` instead of `{GROUP}`."""
+        """Return the words of the usage line, without the braces that Typer prints around required arguments."""
         return [re.sub("[{}]", "", piece) for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments and options."""
+        """Write the help's sections of arguments and options."""
         for kind in ("argument", "option"):
             if rows := [*help_rows(self, ctx, kind)]:
                 with formatter.section(f"{kind.capitalize()}s"):
@@ -128,10 +128,10 @@ class Command(TyperCommand):
 
 
 class Commands(TyperGroup):
-    """A group of commands. Its help shows their whole first sentences, and imports none of them."""
+    """A group of commands, such as `rmqd groups`. Its help shows each command's first sentence without an import."""
 
     def get_params(self, ctx: Any) -> Any:
-        """Return its parameters, including --help, which Typer adds last."""
+        """Return the group's parameters, including Typer's --help, adapted for rmqd."""
         return [_adapted(parameter) for parameter in super().get_params(ctx)]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -143,7 +143,7 @@ class Commands(TyperGroup):
             raise
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """List its commands."""
+        """Write the help's section of commands."""
         with formatter.section("Commands"):
             formatter.write_dl(
                 [(name, one.get_short_help_str(1000)) for name, one in self.commands.items() if not one.hidden]
@@ -151,13 +151,13 @@ class Commands(TyperGroup):
 
 
 def help_rows(command: Any, ctx: Any, *kinds: str) -> Iterator[tuple[str, str]]:
-    """Yield a row for each argument or option: its name, and its help with the range of a number in words."""
+    """Yield the name and help of each argument or option of these kinds. Ranges of numbers are written in words."""
     for parameter in command.get_params(ctx):
         record = parameter.get_help_record(ctx)
         if record is not None and parameter.param_type_name in kinds:
             text = re.sub(r"(\S+)<=x<=(\S+)(?=])", r"\1 to \2", record[1])
             text = re.sub(r"x>=(\S+)(?=])", r"at least \1", text)
-            if parameter.param_type_name == "argument":  # Typer's record also has its type
+            if parameter.param_type_name == "argument":  # Typer's name for an argument would include its type
                 name = parameter.metavar + "..." * (parameter.nargs != 1)
             else:
                 name = record[0]
@@ -169,7 +169,7 @@ def _say_usage_error(error: Any) -> None:
 
 
 def _with_fields(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with the fields of its dataclass parameters as options, after its own."""
+    """Return a function with the command's other parameters, then the fields of its dataclass parameters."""
     shared: dict[str, Any] = {name: kind for name, kind in get_type_hints(command).items() if is_dataclass(kind)}
     if not shared:
         return command
@@ -197,9 +197,9 @@ def _parameters(function: Callable[..., object]) -> dict[str, inspect.Parameter]
 
 
 class _Reader:
-    """Reads the values of a parameter: text and paths unchanged, and others with Typer.
+    """Converts the values of a parameter on the command line: texts and paths directly, other types with Typer.
 
-    Typer's own way imports pydantic, which takes 0.1 s of CPU. Most commands do not need it.
+    Typer's conversion imports pydantic, which takes 0.1 s of CPU time and is not needed for most commands.
     """
 
     def __init__(self, parameter: Any) -> None:
@@ -207,7 +207,7 @@ class _Reader:
         self._typers = parameter.get_runtime_param
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return a value of the parameter's kind, from the command line or a default."""
+        """Return a value converted to the parameter's type. Called by Typer with command-line values and defaults."""
         if value is None:
             return () if param.multiple or param.nargs == -1 else None
         make = _MAKE.get(self._kind)
@@ -218,7 +218,7 @@ class _Reader:
 
 
 def _adapted(parameter: Any) -> Any:
-    """Show values in capitals, such as `--config PATH` and `[GROUP]...`, and read them without pydantic."""
+    """Change a Typer parameter and return it. Its value is shown in capitals (`--config PATH`), and read by _Reader."""
     if "get_runtime_param" not in vars(parameter):
         if parameter.param_type_name == "argument":
             name = parameter.name.removesuffix("s") if parameter.nargs == -1 else parameter.name

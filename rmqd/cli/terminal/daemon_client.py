@@ -1,6 +1,6 @@
-"""An HTTP client for a running daemon. Address and token are from its configuration, or from options.
+"""An HTTP client for a running daemon. Its address and token are from the daemon's configuration, or from options.
 
-A token is sent only to the address in the same configuration, and never to the target of a redirect.
+A configuration's token is sent only to the address in that configuration. Redirects are never followed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ with import_lazily():
     from rmqd.wire.messages import message_id
 
 TIMEOUT_SECONDS = 10.0
-# A reload is answered after the changed groups have drained, so it has a longer timeout.
+# The daemon responds to a reload only when the changed groups have drained, so this timeout is longer.
 RELOAD_TIMEOUT_SECONDS = 600.0
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
-# Keys that identify responses of rmqd.
+# Keys that rmqd's responses have, by kind of request. A response without them is not from rmqd.
 _STATUS_KEYS = frozenset({"version", "client_id", "groups"})
 _SWITCH_KEYS = frozenset({"group", "result", "scope", "queues", "pauses"})
 _RELOAD_KEYS = frozenset({"unchanged", "updated", "restarted", "started", "stopped"})
@@ -35,11 +35,11 @@ _EVERY_ADDRESS = frozenset({"0.0.0.0", "::"})
 
 
 class DaemonUnreachableError(RmqdError):
-    """The address does not answer, or is not a daemon."""
+    """No server responds at the daemon's address, or the server is not rmqd."""
 
 
 class DaemonRefusedError(RmqdError):
-    """The daemon refused the request."""
+    """The daemon refused a request. `problems` are the errors of its configuration, if these are the reason."""
 
     def __init__(self, status: int, document: dict[str, Any]) -> None:
         super().__init__(str(document.get("error") or f"HTTP status {status}"))
@@ -48,7 +48,7 @@ class DaemonRefusedError(RmqdError):
 
 @dataclass(frozen=True, slots=True)
 class DaemonClient:
-    """One daemon's API. Raises DaemonUnreachableError and DaemonRefusedError."""
+    """The API of one daemon. Methods block, and raise DaemonUnreachableError and DaemonRefusedError."""
 
     url: str
     token: str = ""
@@ -60,7 +60,7 @@ class DaemonClient:
     def switch(
         self, action: Literal["pause", "resume"], group: str, topic: str | None, broker: str | None, queue: int | None
     ) -> dict[str, Any]:
-        """Pause or resume a group, or its queues with the given topic, broker and id."""
+        """Pause or resume a group, or only its queues with this topic, broker name and queue id. None matches all."""
         return self._ask(
             "POST", _path(group, action, topic=topic, broker=broker, queue=queue), _SWITCH_KEYS, TIMEOUT_SECONDS
         )
@@ -68,19 +68,19 @@ class DaemonClient:
     def change(
         self, group: str, what: Literal["concurrency", "canary", "restart"], **given: str | None
     ) -> dict[str, Any]:
-        """Change a group. Returns when the change has taken effect, which may need a drain."""
+        """Change a group's concurrency or canary, or restart it. Returns when it is done, possibly after a drain."""
         return self._ask("POST", _path(group, what, **given), _RELOAD_KEYS, RELOAD_TIMEOUT_SECONDS)
 
     def reload(self) -> dict[str, Any]:
-        """Reload the configuration. Returns when it is applied."""
+        """Reload the daemon's configuration. Returns when the daemon has applied it."""
         return self._ask("POST", "/api/v1/reload", _RELOAD_KEYS, RELOAD_TIMEOUT_SECONDS)
 
     def _ask(self, method: str, path: str, keys: frozenset[str], timeout_seconds: float) -> dict[str, Any]:
         headers = {"Accept": "application/json"}
-        if self.token and method != "GET":  # a read-only request needs no token
+        if self.token and method != "GET":  # the daemon requires the token only for changes
             headers["Authorization"] = f"Bearer {self.token}"
         request = urllib.request.Request(self.url + path, method=method, headers=headers)
-        # Without a proxy from the environment, because the daemon is usually on this machine.
+        # Proxies from the environment are not used, because the daemon is usually on this machine.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
         try:
             with opener.open(request, timeout=timeout_seconds) as response:
@@ -103,14 +103,14 @@ class DaemonClient:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows no redirects: a daemon sends none, and its token must not be sent to another address."""
+    """Makes urllib follow no redirects: a daemon sends none, and its token must not be sent to another address."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Return None, so that the redirect itself is the response."""
+        """Return None, so that urllib raises HTTPError for the redirect."""
 
 
 def find_daemon(address: str | None, config: Path | None, token_file: Path | None = None) -> DaemonClient:
-    """Return the daemon at `--http`, else the configuration's. Raises ConfigError if that cannot be read."""
+    """Return a client for the daemon at `address`; None uses the configuration's. Raises ConfigError if it is wrong."""
     given = None if token_file is None else _token_in(token_file)
     if address is not None:
         url = (address if "://" in address else f"http://{address}").rstrip("/")
@@ -139,7 +139,7 @@ def _token_in(path: Path) -> str:
 
 
 def _own_token(url: str, config: Path | None) -> str:
-    """Return the token for `--http`: the configuration's, if there is one and the URL is its daemon's."""
+    """Return the configuration's token if the URL of `--http` is the address of its daemon, else an empty text."""
     try:
         settings = load.load_http(config)
         return settings.read_token() if _is_own(url, settings, any_port=config is not None) else ""
@@ -152,7 +152,7 @@ def _own_token(url: str, config: Path | None) -> str:
 def _is_own(url: str, settings: root_model.HttpConfig, any_port: bool) -> bool:
     """Return whether the URL is the address of a daemon with these settings.
 
-    `any_port` ignores the port: `--http` was given with this configuration, whose port may be assigned by the system.
+    `any_port` ignores the port. It is set if `--config` was given too, because its daemon may listen on any free port.
     """
     parts = urlsplit(url)
     host, port = forms.split_host_port(settings.listen)
@@ -162,7 +162,7 @@ def _is_own(url: str, settings: root_model.HttpConfig, any_port: bool) -> bool:
 
 
 def _reachable(listen: str) -> str:
-    """Return the address to connect to for a listening address. 0.0.0.0 is all addresses, so loopback works."""
+    """Return the address at which a client reaches a listening address. For 0.0.0.0 and :: this is loopback."""
     host, port = forms.split_host_port(listen)
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return message_id.host_port(host, port)

@@ -1,4 +1,4 @@
-"""`rmqd --man`: the manual page, generated from the commands, so that it is complete."""
+"""`rmqd --man`: the manual page, generated from the help of all commands."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _FILES: Final = (
 
 
 def show_manual(context: Any) -> None:
-    """Open the page in man on a terminal; without a terminal or man print its source, for `man -l -`."""
+    """Show the manual page with `man`. Without a terminal or `man`, print the page's source, as `man -l -` reads it."""
     page = manual(context.command, context)
     if sys.stdout.isatty() and shutil.which("man"):
         subprocess.run(["man", "-l", "-"], input=page.encode(), check=False)
@@ -50,7 +50,7 @@ def show_manual(context: Any) -> None:
 
 
 def manual(root: Any, context: Any) -> str:
-    """Return the page as roff."""
+    """Return the source of the manual page, in roff."""
     lines = [f'.TH RMQD 1 "" "rmqd {__version__}" "User Commands"', ".SH NAME"]
     lines += [rf"rmqd \- {_text(paragraphs(root)[0]).rstrip('.')}", ".SH SYNOPSIS", ".B rmqd"]
     lines += [r"[\fIOPTIONS\fR] \fICOMMAND\fR [\fIARGS\fR]...", ".SH DESCRIPTION", *_body(paragraphs(root)[1:])]
@@ -66,7 +66,7 @@ def manual(root: Any, context: Any) -> str:
 
 
 def leaves(command: Any, context: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the runnable commands below a command, each with its context, without hidden ones."""
+    """Yield the commands below a group of commands, at any depth, with their contexts. Omits hidden commands."""
     for name, one in command.commands.items():
         if not one.hidden:
             if isinstance(one, Command):
@@ -100,6 +100,6 @@ def _item(term: str, text: str) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    """Return text that roff shows unchanged."""
+    """Return the text with the characters escaped that have a meaning in roff."""
     escaped = text.replace("\\", r"\e").replace("-", r"\-")
     return rf"\&{escaped}" if escaped.startswith((".", "'")) else escaped

@@ -1,7 +1,7 @@
-"""The options and arguments that several commands share, with their shell completion.
+"""The options and arguments that several commands share, their shell completion, and parsers of their values.
 
-Completed names are from the configuration. Clusters are not queried, because a shell must not wait for an unreachable
-name server.
+Shell completion offers names from the configuration. It queries no cluster, because a shell must not wait for an
+unreachable name server.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ with import_lazily():
 
 
 def group_names(context: typer.Context) -> list[str]:
-    """Return the configured groups."""
+    """Return the names of the configured groups, for shell completion."""
     return sorted(_configured(context))
 
 
 def topic_names(context: typer.Context) -> list[str]:
-    """Return the configured topics, or only the topics of the group on the command line."""
+    """Return the configured topics for shell completion; if the command line has a group, only the group's topics."""
     groups = _configured(context)
     named = groups.get(context.params.get("group") or "")
     return sorted({topic for topics in groups.values() for topic in topics} if named is None else named)
 
 
 def one_of(*values: str) -> Callable[[], list[str]]:
-    """Complete one of these values."""
+    """Return a function for shell completion that offers these values."""
     return lambda: [*values]
 
 
@@ -89,7 +89,7 @@ Force = Annotated[bool, typer.Option("--force", help="Use a file of another clus
 
 
 def duration_ms(text: str, option: str) -> float:
-    """Return the milliseconds of a duration such as 30s. Raises typer.BadParameter, which names the option."""
+    """Return the milliseconds of a duration such as 30s. Raises typer.BadParameter that names `option`."""
     try:
         return value_kinds.parse_duration_ms(text)
     except ValueError as error:
@@ -97,9 +97,9 @@ def duration_ms(text: str, option: str) -> float:
 
 
 def moment_ms(text: str, option: str, or_else: str = "") -> int:
-    """Return Unix milliseconds of a time: ISO 8601 with a zone, or @milliseconds.
+    """Return the Unix milliseconds of a time: ISO 8601 with a zone, or @milliseconds.
 
-    Raises typer.BadParameter, which names the option, and `or_else` as another form.
+    Raises typer.BadParameter that names `option` and, after the expected forms, the text `or_else`.
     """
     try:
         return forms.PointInTime().check(text)
@@ -108,7 +108,7 @@ def moment_ms(text: str, option: str, or_else: str = "") -> int:
 
 
 def moment_or_age_ms(text: str, option: str) -> int:
-    """Return Unix milliseconds of a time, or of an age such as 10m. Raises typer.BadParameter."""
+    """Return the Unix milliseconds of a time or an age such as 10m. Raises typer.BadParameter that names `option`."""
     try:
         return round(time.time() * 1000 - value_kinds.parse_duration_ms(text))
     except ValueError:
@@ -116,7 +116,7 @@ def moment_or_age_ms(text: str, option: str) -> int:
 
 
 def topic_name(text: str, option: str) -> str:
-    """Return the text if it can name a topic. Raises typer.BadParameter, which names the option."""
+    """Return the text if it is a valid topic name. Raises typer.BadParameter that names `option`."""
     try:
         return check_topic(text)
     except InvalidNameError as error:
@@ -124,7 +124,7 @@ def topic_name(text: str, option: str) -> str:
 
 
 def name_and_value(text: str, option: str, form: str = "name=value") -> tuple[str, str]:
-    """Return the parts of name=value. Raises typer.BadParameter, which names the option."""
+    """Split a text NAME=VALUE into its name and value. Raises typer.BadParameter that names `option` and `form`."""
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise typer.BadParameter(f"{text!r} is not {form}", param_hint=option)

@@ -1,4 +1,4 @@
-"""Output of commands: JSON, tables, messages of a cluster, times, and the progress of a long command."""
+"""The output of commands: JSON, tables, RocketMQ messages, times, and the progress of a long command."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 class CommandProgress:
-    """Shows the progress of a command on standard error: in place on a terminal, else regularly on a separate line.
+    """Shows the progress of a command on standard error: on a terminal in one line, otherwise as a line every 5 s.
 
-    As a context manager it clears its line at the end, so that the next output starts on an empty line.
+    On a terminal, the end of its `with` block clears the line, so that the next output starts on an empty line.
     """
 
     def __init__(self, total: int, verb: str) -> None:
@@ -63,9 +63,9 @@ MIN_COLUMN: Final = 8
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
-    """Return the lines of a table: capitalised column names, then the rows, with columns as wide as needed.
+    """Return the lines of a table: column names in capitals, then the rows.
 
-    If they need more than `width` (None: the terminal's width), the widest columns are wrapped.
+    If the table is wider than `width` characters (None: the terminal's width), its widest columns are wrapped.
     """
     every = [[column.upper() for column in columns], *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(row[index]) for row in every) for index in range(len(columns))]
@@ -84,17 +84,17 @@ def _row_lines(row: Sequence[str], widths: Sequence[int]) -> list[str]:
 
 
 def _terminal_width() -> int:
-    """Return the width of the terminal, less the indentation of some tables; no limit for a pipe or a file."""
+    """Return the width for tables: two less than the terminal's, for indented tables; unlimited without a terminal."""
     return shutil.get_terminal_size().columns - 2 if sys.stdout.isatty() else sys.maxsize
 
 
 Answer = TypeVar("Answer")
 Columns = Sequence[str | tuple[str, str | Callable[[dict[str, Any]], str]]]
-"""The columns of a table of JSON documents: the key of each value, or the title with the key or with a function."""
+"""The columns of a table of documents: each a key, or a title with a key, or a title with a function for the cells."""
 
 
 def document_table(columns: Columns, documents: Iterable[dict[str, Any]]) -> list[str]:
-    """Return the lines of a table of JSON documents. The unit in a key decides how the value is written."""
+    """Return the lines of a table with a row for each document. A key's unit (_ms, _seconds) sets the cell format."""
     named = dict((one, one) if isinstance(one, str) else one for one in columns)
     rows = [
         [_cell(value, one.get(value)) if isinstance(value, str) else value(one) for value in named.values()]
@@ -126,7 +126,7 @@ def count(number: int, noun: str) -> str:
 
 
 def was(number: int) -> str:
-    """Return the verb after a count: `was`, `were`."""
+    """Return `was` for 1, else `were`."""
     return "was" if number == 1 else "were"
 
 
@@ -138,7 +138,7 @@ _WITHOUT_CLUSTER_OPTIONS: Final = {"check", "run"}
 def with_options(
     step: str, config: Path | None, http: str | None = None, of_cluster: Mapping[str, str | None] | None = None
 ) -> str:
-    """Return a next step whose `rmqd` commands have the given options of this command, so that they work as printed."""
+    """Return a next step with options of this command added to its `rmqd` commands, so that users can copy them."""
 
     def add(command: re.Match[str]) -> str:
         given: dict[str, Any] = {"-c": config}
@@ -154,23 +154,23 @@ def with_options(
 
 
 def say_json(document: object) -> None:
-    """Print a document as indented JSON, in ASCII, so that foreign text cannot control the terminal."""
+    """Print a document as indented JSON. Only ASCII is printed, so text from brokers cannot control the terminal."""
     typer.echo(json.dumps(document, indent=2, default=str))
 
 
 def to_document(found: Any) -> Any:
-    """Return the document of a dataclass, or of each in a list."""
+    """Convert a dataclass to a dictionary for JSON, or a list of dataclasses to a list of dictionaries."""
     return [asdict(one) for one in found] if isinstance(found, list) else asdict(found)
 
 
 def say(lines: Iterable[str], err: bool = False) -> None:
-    """Print lines. Text from brokers or producers cannot control the terminal or start a new line."""
+    """Print lines. Control characters are escaped, and line breaks in a line are followed by an indentation."""
     for line in lines:
         typer.echo(printable_lines(line), err=err)
 
 
 def message_document(message: FoundMessage) -> dict[str, Any]:
-    """Return all fields. A UTF-8 body is text, another one `body_base64`."""
+    """Convert a message to a dictionary for JSON. `body` is text; if it is not UTF-8, `body_base64` replaces it."""
     document = asdict(message)
     body = document.pop("body")
     try:
@@ -180,12 +180,12 @@ def message_document(message: FoundMessage) -> dict[str, Any]:
 
 
 def message_body(message: dict[str, Any]) -> bytes:
-    """Return the body of a message's document."""
+    """Return the bytes of the body in the result of `message_document`."""
     return message["body"].encode() if "body" in message else base64.b64decode(message["body_base64"])
 
 
 def message_lines(message: dict[str, Any]) -> list[str]:
-    """Return a line for each field of a message's document, and the body below them."""
+    """Return a message as text: a line for each field of its document that has a value, then the body."""
     fields = {
         "id": message["msg_id"],
         "offset id": message["offset_msg_id"],
@@ -201,15 +201,15 @@ def message_lines(message: dict[str, Any]) -> list[str]:
 
 
 def body_text(message: dict[str, Any]) -> str:
-    """Return the body of a message's document if it is UTF-8, else its length."""
+    """Return the body in a message's document as text; if it is not UTF-8, a note with its length in bytes."""
     return message["body"] if "body" in message else f"({count(len(message_body(message)), 'byte')} that are not UTF-8)"
 
 
 def body_cell(message: dict[str, Any]) -> str:
-    """Return the beginning of the body, for a table."""
+    """Return the first 60 characters of a message's body, for a table."""
     return body_text(message)[:60]
 
 
 def written_time(at_ms: int) -> str:
-    """Return a time in UTC with milliseconds; - for none."""
+    """Return a time (Unix milliseconds) as a text in UTC; `-` for 0 or less."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(" ", "milliseconds") if at_ms > 0 else "-"

@@ -1,5 +1,5 @@
 """`rmqd top`: a live view of the running daemon, from the document of /api/v1/status.
 
-`press` handles keys and `top_frame` renders the picture, both without a terminal. `TerminalScreen` and `run` do the
-I/O. The view uses Rich, which the demo also needs. Textual would add keys and scrolling, and take 0.4 s more to start.
+`top_screen.press` handles keys and `top_frame` renders the screen, both without a terminal. `TerminalScreen` and `run`
+use the terminal. The view uses Rich, which `rmqd demo` needs too. Textual would take 0.4 s more to start.
 """

@@ -1,7 +1,7 @@
-"""The user's choices in `rmqd top`, and the picture of choices and status: as many lines as the terminal has.
+"""The state of the view of `rmqd top` (cursor, order, filter), and the frame that shows it with the daemon's status.
 
-Only keys change the choices (`press`), never the daemon's data.
-Colours are the terminal's own, and only repeat what words say, so that NO_COLOR loses nothing.
+A frame has as many lines as the terminal. Keys and the results of the user's requests change the state, not the status.
+Colours are the terminal's palette. They only repeat information that the text has, so NO_COLOR loses nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from rmqd.runtime.plain_text import format_age
 
 MIN_NAME: Final = 8
 TALL_SCREEN_LINES: Final = 20  # a screen with at least this many lines shows three lines of problems
-FRAME_LINES: Final = 5  # lines other than rows: two at the top, an empty one, the heading, the keys
+FRAME_LINES: Final = 5  # lines other than rows and problems: two at the top, an empty line, the heading, the keys
 KEYS: Final = "Enter queues  p pause  d diagnose  / filter  < > sort  ? help  q quit"
 QUEUE_KEYS: Final = "Esc back  p pause queue  d diagnose  / filter  < > sort  ? help  q quit"
 PAGE_KEYS: Final = "up, down, page up, page down  Esc back"
@@ -64,12 +64,12 @@ HELP: Final = (
 
 
 def key_of(row: Fields) -> str:
-    """Return the key that identifies a row while the list around it changes."""
+    """Return a text that identifies the group or queue of a row, so that the cursor stays on it in later documents."""
     return str(row["name"]) if "name" in row else f"{cell(row, 'topic')}@{row['broker']}:{row['queue']}:{row['worker']}"
 
 
 def matching(rows: list[Fields], columns: tuple[StatusColumn, ...], wanted: str) -> list[Fields]:
-    """Return the rows with a text among their names and states."""
+    """Return the rows that contain `wanted`, ignoring case, in one of their text columns."""
     if not wanted:
         return rows
     names = [column for column in columns if column.is_text]
@@ -77,7 +77,7 @@ def matching(rows: list[Fields], columns: tuple[StatusColumn, ...], wanted: str)
 
 
 def ordered(rows: list[Fields], column: StatusColumn, *, backward: bool) -> list[Fields]:
-    """Return the rows by a column: texts from A to Z, numbers from the greatest, or `backward`; unknown last."""
+    """Sort rows by a column: texts from A to Z, numbers from the greatest; `backward` reverses. Unknown values last."""
 
     def known(row: Fields) -> bool:
         return column.of(row) is not None
@@ -88,7 +88,7 @@ def ordered(rows: list[Fields], column: StatusColumn, *, backward: bool) -> list
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A list with its cursor, order and filter."""
+    """The state of a list: the key of the row under the cursor, the index of the column to sort by, and the filter."""
 
     columns: tuple[StatusColumn, ...]
     cursor: str = ""
@@ -97,17 +97,17 @@ class Listing:
     filter: str = ""
 
     def rows(self, found: list[Fields]) -> list[Fields]:
-        """Return the rows as they are listed."""
+        """Return the rows that match the filter, sorted by the chosen column."""
         return ordered(matching(found, self.columns, self.filter), self.columns[self.sort], backward=self.backward)
 
     def at(self, rows: list[Fields]) -> int:
-        """Return the index of the cursor among the rows; the first if its row is missing."""
+        """Return the index of the row under the cursor; 0 if that row is not in the list any more."""
         return next((place for place, row in enumerate(rows) if key_of(row) == self.cursor), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class PauseSwitch:
-    """A request to pause or resume a group, or one queue of it."""
+    """A user's request to pause or resume a group, or one of its queues. `queue` None with a broker means any queue."""
 
     action: Literal["pause", "resume"]
     group: str
@@ -117,7 +117,7 @@ class PauseSwitch:
 
     @property
     def meant(self) -> str:
-        """The subject of the request as text."""
+        """The text that names the group or queue of the request."""
         return (
             self.group if self.topic is None else f"{self.topic} on {self.broker}, queue {self.queue}, of {self.group}"
         )
@@ -125,14 +125,14 @@ class PauseSwitch:
 
 @dataclass(frozen=True, slots=True)
 class Diagnose:
-    """A request to show `rmqd diagnose` of a group."""
+    """A user's request to run `rmqd diagnose` for a group and show its output."""
 
     group: str
 
 
 @dataclass(frozen=True, slots=True)
 class TextOverlay:
-    """A text over the lists: help, or the output of a command. `lines` is None while the command runs."""
+    """A text that covers the list: the help, or a command's output. `lines` is None while the command runs."""
 
     title: str
     lines: tuple[str, ...] | None
@@ -146,37 +146,37 @@ class ViewState:
     group: str = ""
     """The group whose queues are listed; empty for the list of groups."""
     typed: str | None = None
-    """The filter that is being typed."""
+    """The filter while the user types it; None otherwise."""
     question: PauseSwitch | None = None
-    """The request that waits for confirmation."""
+    """The request that the user must confirm; None if there is none."""
     pages: TextOverlay | None = None
     notice: str = ""
-    """The result of the last request."""
+    """The result of the last request, shown until the next key."""
     page: int = 10
-    """The number of rows in the last picture."""
+    """How many rows fit on the screen; page up and page down move by this number."""
 
     def with_output(self, lines: tuple[str, ...]) -> ViewState:
-        """Show a command's output, unless the user left its page before the command ended."""
+        """Return the state with a command's output; unchanged if the user has closed the overlay that waited for it."""
         if self.pages is None or self.pages.lines is not None:
             return self
         return replace(self, pages=replace(self.pages, lines=lines))
 
     @property
     def listing(self) -> Listing:
-        """The list that is shown."""
+        """The list on the screen: a group's queues, or the groups."""
         return self.queues if self.group else self.groups
 
     def with_listing(self, **changes: Any) -> ViewState:
-        """Return the state with changes to the list that is shown."""
+        """Return the state with some fields of the list on the screen replaced."""
         changed = replace(self.listing, **changes)
         return replace(self, queues=changed) if self.group else replace(self, groups=changed)
 
     def rows(self, document: dict[str, Any]) -> list[Fields]:
-        """Return the rows of the list that is shown."""
+        """Return the filtered and sorted rows of the list on the screen."""
         return self.listing.rows(list(_queues(document, self.group) if self.group else document["groups"]))
 
     def chosen(self, document: dict[str, Any]) -> Fields | None:
-        """Return the row under the cursor."""
+        """Return the row under the cursor; None if the list is empty."""
         rows = self.rows(document)
         return rows[self.listing.at(rows)] if rows else None
 
@@ -199,18 +199,18 @@ class TerminalSize:
 
     @property
     def rows(self) -> int:
-        """The number of rows that fit on the screen."""
+        """How many rows of a list fit on the screen."""
         return max(1, self.height - FRAME_LINES - self.below)
 
     @property
     def below(self) -> int:
-        """The number of lines for problems of the selected row."""
+        """How many lines below the list show the problems of the row under the cursor."""
         return 3 if self.height >= TALL_SCREEN_LINES else 1
 
 
 @dataclass(frozen=True, slots=True)
 class LastStatus:
-    """The daemon's last document, its age, and the error of later queries."""
+    """The daemon's last status document and its age, the error of the latest query or "", and the time of day."""
 
     document: dict[str, Any]
     age_seconds: float = 0.0
@@ -287,7 +287,7 @@ def _list(state: ViewState, document: dict[str, Any], size: TerminalSize, room: 
 
 
 def _said_below(state: ViewState, rows: list[Fields], place: int, size: TerminalSize) -> list[str]:
-    """Return the problems of the row under the cursor, on the lines below the list."""
+    """Return the lines below the list, with the problems of the row under the cursor."""
     said = "" if not rows else "\n".join(stall_lines([rows[place]])) if state.group else problem_of(rows[place])
     lines = wrap(said, max(20, size.width - 2), max_lines=size.below, placeholder=" …")
     return lines + [""] * (size.below - len(lines))
@@ -344,5 +344,5 @@ def _last_line(state: ViewState) -> Text:
 
 
 def clock_time() -> str:
-    """Return the time of day, for the picture's corner."""
+    """Return the local time of day for the top right corner of the screen."""
     return f"{datetime.now().astimezone():%H:%M:%S}"

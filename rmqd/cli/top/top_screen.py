@@ -1,7 +1,7 @@
-"""The live view of `rmqd top`: the terminal, keys, requests to the daemon, and the loop that joins them.
+"""The live view of `rmqd top`: the terminal, the keys, the requests to the daemon, and the main loop.
 
-The daemon is queried in the background, so that keys do not wait for a slow or unreachable daemon. Keys change nothing
-in the daemon without confirmation.
+Threads send the requests, so that keys work while the daemon is slow or unreachable. A key that would change the daemon
+asks for confirmation first.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DIAGNOSE_SECONDS: Final = 60.0
 
 
 class DaemonWatch:
-    """A daemon's last document, and requests to it. `woken` is called whenever there is news."""
+    """A daemon's last status, and threads that send it queries and requests. They call `woken` after a response."""
 
     def __init__(
         self, daemon: DaemonClient, document: dict[str, Any], where: Sequence[str], interval_seconds: float
@@ -48,11 +48,11 @@ class DaemonWatch:
         self._at = time.monotonic()
         self._soon = threading.Event()
         self.news: queue.SimpleQueue[Callable[[top_frame.ViewState], top_frame.ViewState]] = queue.SimpleQueue()
-        """The results of pauses, resumes and `rmqd diagnose`: what they change in the user's state."""
+        """The results of requests, as functions that add the result to the state of the view."""
         self.woken: Callable[[], None] = lambda: None
 
     def start(self) -> None:
-        """Query the daemon regularly, until the process ends."""
+        """Start the thread that queries the daemon until the process ends."""
         threading.Thread(target=self._ask_forever, name="rmqd top asks", daemon=True).start()
 
     def last_status(self, time_of_day: str) -> top_frame.LastStatus:
@@ -71,7 +71,7 @@ class DaemonWatch:
             self.woken()
 
     def request(self, wish: top_frame.PauseSwitch | top_frame.Diagnose) -> None:
-        """Pause or resume a group or a queue of it, or diagnose a group. `news` gets the result."""
+        """Start a thread that executes a request. The result is put into `news`."""
 
         def do() -> None:
             if isinstance(wish, top_frame.PauseSwitch):
@@ -117,7 +117,7 @@ END_KEYS: Final = {"home": 0, "g": 0, "end": -1, "G": -1}
 
 
 class Quit:
-    """A request to end the view."""
+    """A user's request to end `rmqd top`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class KeyResult:
 
 
 def press(state: top_frame.ViewState, key: str, document: dict[str, Any]) -> KeyResult:
-    """Return the state after a key, which is a character or a name such as `enter`."""
+    """Return the state after a key (a character, or a name such as `enter`), and the user's request, if any."""
     if key == "ctrl-c":
         return KeyResult(state, Quit())
     state = replace(state, notice="")
@@ -179,7 +179,7 @@ def _in_list(state: top_frame.ViewState, key: str, document: dict[str, Any]) -> 
 
 
 def _on_row(state: top_frame.ViewState, key: str, document: dict[str, Any], chosen: Fields) -> KeyResult:
-    """Handle a key for the row under the cursor."""
+    """Return the result of a key that moves the cursor, or acts on `chosen`, the row under the cursor."""
     if key in LINE_STEPS or key in PAGE_STEPS or key in END_KEYS:
         return KeyResult(_move(state, key, document))
     name = state.group or str(chosen["name"])
@@ -204,11 +204,11 @@ def _move(state: top_frame.ViewState, key: str, document: dict[str, Any]) -> top
 
 
 def _switch(name: str, document: dict[str, Any], chosen: Fields) -> top_frame.PauseSwitch:
-    """Return the request to pause or resume the group or the selected queue, whichever applies."""
+    """Return a request for the chosen group or queue: to resume if it is paused, else to pause."""
     if "queue" not in chosen:
         return top_frame.PauseSwitch("resume" if chosen["paused"] else "pause", name)
     group = top_frame.group_of(document, name) or {"paused": False, "pauses": []}
-    # -1 means any queue of the broker, because the group pops
+    # a queue id of -1 in the document stands for all queues of the broker, because the group pops
     number = chosen["queue"] if chosen["queue"] >= 0 else None
     scope = {"topic": chosen["topic"], "broker": chosen["broker"], "queue": number}
     is_paused = chosen["state"] == "paused" or scope in group["pauses"]
@@ -227,14 +227,14 @@ _CHUNK: Final = 4096
 
 
 def keys_in(text: str) -> Iterator[str]:
-    """Yield the keys in a terminal's input: a character, or a name such as `up`. Unknown sequences are omitted."""
+    """Yield the keys in a terminal's input, as characters or names such as `up`. Omits unknown escape sequences."""
     for found in _KEY.findall(text):
         if (key := NAMES.get(found, found)).isprintable():
             yield key
 
 
 class TerminalScreen:
-    """A terminal in raw mode for the duration of a block. It is restored afterwards, also on Ctrl-Z and on signals."""
+    """The terminal of `rmqd top`. It is in raw mode inside a `with raw_mode()` block, and is restored afterwards."""
 
     def __init__(self) -> None:
         self._keys = sys.stdin.fileno()
@@ -247,7 +247,7 @@ class TerminalScreen:
 
     @contextlib.contextmanager
     def raw_mode(self) -> Iterator[None]:
-        """Read single keys without echo. Signals that end a process end the view first."""
+        """Return a context that reads single keys without echo. SIGTERM and SIGHUP raise SystemExit in it."""
         handled = {signal.SIGWINCH: lambda *_: self.wake(), signal.SIGTERM: _end, signal.SIGHUP: _end}
         before = {number: signal.signal(number, handler) for number, handler in handled.items()}
         self._settings = termios.tcgetattr(self._keys)
@@ -262,7 +262,7 @@ class TerminalScreen:
     def _open(self) -> None:
         tty.setcbreak(self._keys)
         settings = termios.tcgetattr(self._keys)
-        settings[3] &= ~termios.ISIG  # Ctrl-C and Ctrl-Z are keys
+        settings[3] &= ~termios.ISIG  # Ctrl-C and Ctrl-Z send no signals
         termios.tcsetattr(self._keys, termios.TCSADRAIN, settings)
         self._screen.start()
 
@@ -272,22 +272,22 @@ class TerminalScreen:
             termios.tcsetattr(self._keys, termios.TCSADRAIN, self._settings)
 
     def suspend(self) -> None:
-        """Restore the terminal and stop, like Ctrl-Z; take it again when the shell continues the process."""
+        """Restore the terminal and stop the process, like Ctrl-Z. Show the view again when the shell continues it."""
         self._close()
         os.kill(os.getpid(), signal.SIGTSTP)
         self._open()
 
     def show(self, picture: RenderableType) -> None:
-        """Draw over the last picture."""
+        """Draw a frame over the previous one."""
         self._screen.show(picture)
 
     def wake(self) -> None:
-        """End the wait for a key."""
+        """End a running call of `keys`. May be called in any thread."""
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake, b"\0")
 
     def keys(self, patience_seconds: float) -> list[str]:
-        """Return the pressed keys as soon as there are any; nothing after a timeout or a call of `wake`.
+        """Wait for keys and return them; return an empty list after `patience_seconds`, or if `wake` is called.
 
         Raises EOFError if the terminal is closed.
         """
@@ -306,11 +306,11 @@ def _end(number: int, _frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
-TICK_SECONDS: Final = 1.0  # how often the view is redrawn without news, because it shows ages and the time
+TICK_SECONDS: Final = 1.0  # the view is redrawn this often without keys or news, because it shows ages and the time
 
 
 def run(watch: DaemonWatch) -> None:
-    """Show the daemon until the user quits, or the terminal is closed."""
+    """Show the live view until the user quits or the terminal is closed."""
     screen, state = TerminalScreen(), top_frame.ViewState()
     watch.woken = screen.wake
     watch.start()

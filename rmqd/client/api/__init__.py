@@ -1,6 +1,6 @@
-"""One coroutine for each request that rmqd sends, by subject. Each returns a typed response or raises an error.
+"""One coroutine for each request that rmqd sends, in a module for each subject.
 
-The first arguments are the RemotingClient and the peer's address. They raise BrokerError (a subclass for each response
-code) if the peer refuses, RemotingError if there is no response, and ProtocolError if the response cannot be read. The
-consumer sends pulls and pops itself, because many wait at once and templates create their frames.
+The first arguments are the RemotingClient and the peer's address. A coroutine returns a typed response. It raises a
+subclass of BrokerError for an error code, RemotingError without a response, and ProtocolError for an invalid response.
+The consumer sends pulls and pops itself, because many of them wait at once and templates create their frames.
 """

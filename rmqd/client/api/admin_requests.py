@@ -1,4 +1,4 @@
-"""Requests of operators: the cluster, statistics, topics, offset resets, single messages, and pop or pull."""
+"""Requests for operators: the cluster, statistics, topics, offset resets, single messages, and pull or pop mode."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from rmqd.wire.headers.topic_headers import (
 from rmqd.wire.loose_json import load_properties
 from rmqd.wire.message_queue import MessageQueue
 
-KEY_TIMEOUT_SECONDS = 1.0  # a name server answers from memory
+KEY_TIMEOUT_SECONDS = 1.0  # for keys of name servers, which answer from memory
 RESET_TO_END = -1
 
 
 async def cluster_info(remoting: RemotingClient, address: str) -> ClusterInfo:
-    """Return all brokers that a name server knows."""
+    """Return all clusters and brokers that a name server knows."""
     return ClusterInfo.from_json(await admin_request(remoting, address, RequestCode.GET_BROKER_CLUSTER_INFO))
 
 
 async def get_kv(remoting: RemotingClient, address: str, namespace: str, key: str) -> str:
-    """Return a name server's value. Raises QueryNotFoundError, or RequestCodeNotSupportedError if it keeps none."""
+    """Return a name server's value. Raises QueryNotFoundError, or RequestCodeNotSupportedError if it stores no keys."""
     header = GetKVConfigRequestHeader(namespace=namespace, key=key)
     reply = await request(remoting, address, header, timeout_seconds=KEY_TIMEOUT_SECONDS)
     value = GetKVConfigResponseHeader.from_ext_fields(reply.ext_fields).value
@@ -63,7 +63,7 @@ async def put_kv(remoting: RemotingClient, address: str, namespace: str, key: st
 
 
 async def broker_runtime_info(remoting: RemotingClient, address: str) -> dict[str, str]:
-    """Return a broker's runtime figures as text, by name."""
+    """Return a broker's runtime figures, by name. The values are texts."""
     return KVTable.from_json(await admin_request(remoting, address, RequestCode.GET_BROKER_RUNTIME_INFO)).table
 
 
@@ -75,7 +75,7 @@ async def topic_list(remoting: RemotingClient, address: str) -> tuple[str, ...]:
 
 
 async def topic_configs(remoting: RemotingClient, address: str) -> dict[str, TopicConfig]:
-    """Return the settings of all topics on one broker, by name."""
+    """Return the settings of all topics on one broker, by topic name."""
     body = await admin_request(remoting, address, GetAllTopicConfigRequestHeader())
     return dict(TopicConfigSerializeWrapper.from_json(body).topic_config_table)
 
@@ -88,7 +88,7 @@ async def topic_consumers(remoting: RemotingClient, address: str, topic: str) ->
 
 
 async def topic_stats(remoting: RemotingClient, address: str, topic: str) -> TopicStatsTable:
-    """Return the ends of a topic's queues on one broker."""
+    """Return the first and the next offset of a topic's queues on one broker."""
     return TopicStatsTable.from_json(
         await admin_request(remoting, address, GetTopicStatsInfoRequestHeader(topic=topic))
     )
@@ -103,14 +103,14 @@ async def consume_stats(remoting: RemotingClient, address: str, group: str, *, t
 async def consume_time_span(
     remoting: RemotingClient, address: str, group: str, topic: str
 ) -> dict[MessageQueue, QueueTimeSpan]:
-    """Return the age of a group's unhandled messages, for each queue on one broker."""
+    """Return store times of a group's messages and the age of its oldest waiting message, by queue, on one broker."""
     header = QueryConsumeTimeSpanRequestHeader(topic=topic, group=group)
     spans = QueryConsumeTimeSpanBody.from_json(await admin_request(remoting, address, header)).consume_time_span_set
     return {span.message_queue: span for span in spans}
 
 
 async def create_topic(remoting: RemotingClient, address: str, topic: str, queues: int) -> None:
-    """Create a topic on one broker, or change its queues. Name servers are notified some moments later."""
+    """Create a topic on one broker, or change its number of queues. Name servers know the change some moments later."""
     header = CreateTopicRequestHeader(topic=topic, read_queue_nums=queues, write_queue_nums=queues, perm=6)
     await admin_request(remoting, address, header)
 
@@ -149,10 +149,10 @@ async def reset_offset(
     queue_id: int | None = None,
     offset: int | None = None,
 ) -> dict[MessageQueue, int]:
-    """Reset a group to a time (Unix milliseconds, or RESET_TO_END), in all queues of a broker or in one.
+    """Reset a group's offsets to a time (Unix milliseconds, or RESET_TO_END), in all of a broker's queues or in one.
 
-    Queues are also moved forward. A 5.x broker notifies the members in the response to their next pull.
-    A 4.x broker pushes the reset to them, and raises ConsumerNotOnlineError if there are none. Returns the new offsets.
+    Offsets may move forward and back. Returns the new offsets. A 5.x broker notifies each member in the response to its
+    next pull. A 4.x broker pushes the reset to the members, and raises ConsumerNotOnlineError if there are none.
     """
     header = ResetOffsetRequestHeader(
         topic=topic,
@@ -166,11 +166,11 @@ async def reset_offset(
 
 
 async def view_message(remoting: RemotingClient, address: str, commit_log_offset: int) -> bytes | None:
-    """Return the stored record at a commit log offset, undecoded; None if there is none."""
+    """Return the undecoded record at a commit log offset; None if no record begins there."""
     try:
         return await admin_request(remoting, address, ViewMessageRequestHeader(offset=commit_log_offset))
     except BrokerFailureError as error:
-        # the broker has no specific code: QueryMessageProcessor.viewMessageById
+        # brokers have no specific response code for this case: QueryMessageProcessor.viewMessageById
         if "can not find message" in error.remark:
             return None
         raise
@@ -185,9 +185,9 @@ async def query_message(
     max_messages: int = 32,
     unique: bool = False,
 ) -> bytes:
-    """Return stored records with a key, or with a unique key, one after another, undecoded; empty if none is found.
+    """Return the undecoded records with a key (`unique`: with a unique key) in one byte string; empty if none is found.
 
-    Brokers search by hash, so check the keys of the result.
+    Brokers search by hash, so the result may contain records with other keys. The caller must check the keys.
     """
     header = QueryMessageRequestHeader(
         topic=topic, key=key, max_num=max_messages, begin_timestamp=0, end_timestamp=2**63 - 1
@@ -203,7 +203,7 @@ async def query_message(
 async def request_modes(
     remoting: RemotingClient, address: str
 ) -> dict[tuple[str, str], SetMessageRequestModeRequestBody]:
-    """Return the settings of `mqadmin setConsumeMode` on one broker, by topic and group."""
+    """Return the modes (pull or pop) that `mqadmin setConsumeMode` set on one broker, by (topic, group)."""
     return request_modes_from_json(await admin_request(remoting, address, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE))
 
 

@@ -30,7 +30,7 @@ from rmqd.wire.message_queue import MessageQueue
 
 HEARTBEAT_TIMEOUT_SECONDS = 3.0
 LOCK_TIMEOUT_SECONDS = 1.0  # as in Java (lockBatchMQ)
-RELAYED_TIMEOUT_SECONDS = 12.0  # longer than a broker waits for a member: AdminBrokerProcessor.callConsumer
+RELAYED_TIMEOUT_SECONDS = 12.0  # a broker waits up to 10 s for a member's response (AdminBrokerProcessor.callConsumer)
 
 
 async def get_consumer_list(
@@ -41,7 +41,7 @@ async def get_consumer_list(
     try:
         reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
     except BrokerFailureError as error:
-        # the broker has no specific code for this: ConsumerManageProcessor.getConsumerListByGroup
+        # brokers have no specific response code for this case: ConsumerManageProcessor.getConsumerListByGroup
         if error.remark.startswith("no consumer for this group"):
             return []
         raise
@@ -49,7 +49,7 @@ async def get_consumer_list(
 
 
 async def send_heartbeat(remoting: RemotingClient, address: str, heartbeat: HeartbeatData) -> int:
-    """Send this process's groups and their subscriptions to a broker. Returns the broker's version number."""
+    """Send a heartbeat with groups and their subscriptions to a broker. Returns the broker's version number."""
     body, timeout = heartbeat.to_json(), HEARTBEAT_TIMEOUT_SECONDS
     return (await request(remoting, address, RequestCode.HEART_BEAT, body, timeout_seconds=timeout)).version
 
@@ -63,16 +63,16 @@ async def unregister_client(remoting: RemotingClient, address: str, client_id: s
 async def check_client_config(
     remoting: RemotingClient, address: str, client_id: str, group: str, subscription: SubscriptionData
 ) -> None:
-    """Ask a broker to check a subscription's expression.
+    """Ask a broker to check the filter expression of a subscription.
 
-    Raises SubscriptionParseError for invalid SQL, BrokerFailureError if the broker has SQL filters disabled.
+    Raises SubscriptionParseError for invalid SQL, and BrokerFailureError if SQL filters are disabled at the broker.
     """
     body = CheckClientRequestBody(client_id=client_id, group=group, subscription_data=subscription)
     await request(remoting, address, RequestCode.CHECK_CLIENT_CONFIG, body.to_json())
 
 
 async def consumer_connection(remoting: RemotingClient, address: str, group: str) -> ConsumerConnection:
-    """Return the group's members with connections and subscription. Raises ConsumerNotOnlineError if there are none."""
+    """Return the group's members and subscriptions at a broker. Raises ConsumerNotOnlineError if it has no members."""
     body = await admin_request(remoting, address, GetConsumerConnectionListRequestHeader(consumer_group=group))
     return ConsumerConnection.from_json(body)
 
@@ -80,9 +80,9 @@ async def consumer_connection(remoting: RemotingClient, address: str, group: str
 async def consumer_running_info(
     remoting: RemotingClient, address: str, group: str, client_id: str
 ) -> ConsumerRunningInfo:
-    """Return a member's running info. The broker forwards the request to the member, and waits up to 10 s.
+    """Return a member's report on its state. The broker forwards the request to the member, and waits up to 10 s.
 
-    The timeout must not be shorter, because then the broker would seem to be unreachable.
+    The timeout is longer than 10 s. Otherwise the broker would seem unreachable if the member does not respond.
     """
     header = GetConsumerRunningInfoRequestHeader(consumer_group=group, client_id=client_id, jstack_enable=False)
     reply = await request(remoting, address, header, timeout_seconds=RELAYED_TIMEOUT_SECONDS)
@@ -92,8 +92,8 @@ async def consumer_running_info(
 async def subscription_group(remoting: RemotingClient, address: str, group: str) -> SubscriptionGroupConfig:
     """Return the group's settings on a broker. Raises SubscriptionGroupNotExistError if the group is missing.
 
-    A broker with autoCreateSubscriptionGroup creates a missing group on this request. `subscription_groups` creates
-    nothing.
+    A broker with autoCreateSubscriptionGroup creates the missing group instead. Use `subscription_groups` to avoid
+    that.
     """
     body = await admin_request(remoting, address, GetSubscriptionGroupConfigRequestHeader(group=group))
     return SubscriptionGroupConfig.from_json(body)
@@ -106,14 +106,14 @@ async def subscription_groups(remoting: RemotingClient, address: str) -> dict[st
 
 
 async def update_subscription_group(remoting: RemotingClient, address: str, config: SubscriptionGroupConfig) -> None:
-    """Create or change the group's settings on a broker."""
+    """Create a group on a broker with these settings, or replace its settings."""
     await admin_request(remoting, address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config.to_json())
 
 
 async def delete_subscription_group(remoting: RemotingClient, address: str, group: str) -> None:
-    """Delete a group on a broker, with its offsets there. A missing group is not an error.
+    """Delete a group's settings and offsets on a broker. A missing group is not an error.
 
-    Its retry topic and its dead letters stay, because they are topics.
+    The group's retry topic and dead letter topic are not deleted.
     """
     header = DeleteSubscriptionGroupRequestHeader(group_name=group, clean_offset=True)
     before_5 = {"removeOffset": "true"}
@@ -123,7 +123,7 @@ async def delete_subscription_group(remoting: RemotingClient, address: str, grou
 async def lock_batch(
     remoting: RemotingClient, address: str, group: str, client_id: str, queues: Iterable[MessageQueue]
 ) -> frozenset[MessageQueue]:
-    """Lock queues for a client, or renew its locks. Returns the queues that the client has locked."""
+    """Lock queues for a client, or renew its locks. Returns the queues that are locked for the client now."""
     body = LockBatchRequestBody(consumer_group=group, client_id=client_id, queues=tuple(queues)).to_json()
     reply = await request(remoting, address, RequestCode.LOCK_BATCH_MQ, body, timeout_seconds=LOCK_TIMEOUT_SECONDS)
     return frozenset(LockBatchResponseBody.from_json(reply.body).queues)
@@ -132,16 +132,16 @@ async def lock_batch(
 async def unlock_batch(
     remoting: RemotingClient, address: str, group: str, client_id: str, queues: Iterable[MessageQueue]
 ) -> None:
-    """Unlock queues. Locks of other clients are unchanged."""
+    """Release a client's locks on queues. Locks of other clients are unchanged."""
     body = LockBatchRequestBody(consumer_group=group, client_id=client_id, queues=tuple(queues))
     await request(remoting, address, RequestCode.UNLOCK_BATCH_MQ, body.to_json())
 
 
 async def control_lite_subscription(remoting: RemotingClient, address: str, subscription: LiteSubscription) -> None:
-    """Subscribe a client to lite topics at a broker, or unsubscribe it.
+    """Subscribe a client to lite topics at a broker, or unsubscribe it (`subscription.action`).
 
-    Raises RequestCodeNotSupportedError from a broker before 5.5, and a BrokerError with the code
-    LITE_SUBSCRIPTION_QUOTA_EXCEEDED if the broker has too many subscriptions.
+    Brokers before 5.5 raise RequestCodeNotSupportedError. If a broker has too many subscriptions, it raises a
+    BrokerError with the code LITE_SUBSCRIPTION_QUOTA_EXCEEDED.
     """
     body = LiteSubscriptionCtlRequestBody((subscription,)).to_json()
     await request(remoting, address, RequestCode.LITE_SUBSCRIPTION_CTL, body)

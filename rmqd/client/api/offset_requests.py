@@ -24,16 +24,16 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
 
 PENDING_RESET_REMARK: Final = "Offset has been previously reset"
-NEW_GROUPS_SINCE_VERSION: Final = 412  # V5_0_0_SNAPSHOT: the first version of brokers that heeds setZeroIfNotFound
-EXACT_SEARCH_SINCE_VERSION: Final = 473  # V5_3_0
+NEW_GROUPS_SINCE_VERSION: Final = 412  # V5_0_0_SNAPSHOT: the first broker version that respects setZeroIfNotFound
+EXACT_SEARCH_SINCE_VERSION: Final = 473  # V5_3_0: the first broker version whose search by time is exact
 
 
 @dataclass(frozen=True, slots=True)
 class StoredOffset:
     """A group's stored offset in a queue.
 
-    A 4.x broker returns 0 also for a queue without an offset, until messages of the queue are deleted. Such a 0 is not
-    certain.
+    `is_certain` is False for a 0 from a 4.x broker. Such a broker also returns 0 if the group has no offset, until the
+    queue's first messages are deleted.
     """
 
     offset: int
@@ -41,7 +41,7 @@ class StoredOffset:
 
 
 async def query_consumer_offset(remoting: RemotingClient, address: str, group: str, queue: MessageQueue) -> int | None:
-    """Return the group's committed offset in a queue, or None if it never committed."""
+    """Return the group's stored offset in a queue; None if it never committed. An uncertain 0 counts as an offset."""
     found = await query_stored_offset(remoting, address, group, queue)
     return None if found is None else found.offset
 
@@ -54,10 +54,10 @@ async def query_stored_offset(
     *,
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
 ) -> StoredOffset | None:
-    """Return the group's offset in a queue, and whether it is certain. None if it has no offset, or an offset below 0.
+    """Return the group's stored offset in a queue, and whether it is certain; None if the group has no offset.
 
-    A group may commit an offset below 0, which has no meaning. The request sets setZeroIfNotFound=false; otherwise a
-    5.x broker also returns 0 for a queue without an offset.
+    An offset below 0, which groups may commit, has no meaning and counts as no offset. The request sets
+    setZeroIfNotFound=false. Otherwise a 5.x broker would also return 0 if the group has no offset.
     """
     header = QueryConsumerOffsetRequestHeader(consumer_group=group, set_zero_if_not_found=False, **_queue_fields(queue))
     try:
@@ -77,10 +77,10 @@ async def update_consumer_offset(
     *,
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
 ) -> bool:
-    """Commit an offset for the group, and wait for the response. The broker accepts any value, also a lower one.
+    """Commit an offset for the group. The broker accepts any value, even one below the stored offset.
 
-    Returns False if the broker responds with success but stores nothing. It does so while an operator's reset waits for
-    the group's next pull of the queue.
+    Returns False if the broker reports success but stores nothing. This happens while an operator's reset waits for the
+    group's next pull of the queue.
     """
     header = UpdateConsumerOffsetRequestHeader(consumer_group=group, commit_offset=offset, **_queue_fields(queue))
     reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
@@ -88,21 +88,21 @@ async def update_consumer_offset(
 
 
 async def get_max_offset(remoting: RemotingClient, address: str, queue: MessageQueue) -> int:
-    """Return the offset of the queue's next message."""
+    """Return the queue's end, which is the offset of its next message."""
     return await _offset(remoting, address, GetMaxOffsetRequestHeader(**_queue_fields(queue)))
 
 
 async def get_min_offset(remoting: RemotingClient, address: str, queue: MessageQueue) -> int:
-    """Return the offset of the oldest message that the queue still holds."""
+    """Return the offset of the queue's oldest message."""
     return await _offset(remoting, address, GetMinOffsetRequestHeader(**_queue_fields(queue)))
 
 
 async def search_offset(remoting: RemotingClient, address: str, queue: MessageQueue, timestamp_ms: int) -> int:
-    """Return the offset of the first message stored at or after a Unix time in milliseconds; the end if there is none.
+    """Return the offset of the first message stored at or after `timestamp_ms`, or the queue's end if there is none.
 
     Brokers before 5.3 return the nearest message, even if it is older, and any of several messages with the same
-    millisecond (apache/rocketmq#7961, #4890). So this function reads the store times there. Without permission to read,
-    it returns the broker's offset.
+    millisecond (apache/rocketmq#7961, #4890). So this function reads the store times of messages around the returned
+    offset. Without permission to read the topic, it returns the broker's offset unchecked.
     """
     header = SearchOffsetRequestHeader(timestamp=timestamp_ms, boundary_type="lower", **_queue_fields(queue))
     reply = await request(remoting, address, header)
@@ -121,7 +121,7 @@ async def search_offset(remoting: RemotingClient, address: str, queue: MessageQu
 
 
 async def store_time_at(remoting: RemotingClient, address: str, queue: MessageQueue, offset: int) -> int:
-    """Return the store time of the message at an offset (Unix milliseconds); -1 if there is none."""
+    """Return the store time of the message at an offset (Unix milliseconds); -1 if there is no such message."""
     part = await read_records(remoting, address, queue, offset, 1)
     messages = decode_messages(part.records, queue).messages
     return next((message.store_timestamp for message in messages if message.queue_offset == offset), -1)
@@ -135,7 +135,7 @@ async def earliest_store_time(remoting: RemotingClient, address: str, queue: Mes
 
 
 class _QueueFields(TypedDict):
-    """The fields of a header that name a queue."""
+    """The header fields that identify a queue."""
 
     topic: str
     queue_id: int

@@ -1,4 +1,4 @@
-"""Requests of POP, except the pop itself."""
+"""The requests of POP: assignments, acknowledgements and changed invisible times. The consumer sends pops itself."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ ACK_TIMEOUT_SECONDS = 3.0  # Java: ASYNC_TIMEOUT
 async def query_assignment(
     remoting: RemotingClient, address: str, body: QueryAssignmentRequestBody
 ) -> tuple[MessageQueueAssignment, ...] | None:
-    """Return a member's queues of a topic, and whether to pull or pop each; None if the broker does not know them yet.
+    """Return the queues of a topic that a member should read, and whether by pulls or pops.
 
-    Raises RequestCodeNotSupportedError from a broker of RocketMQ 4.
+    Returns None if the broker does not know the member yet. RocketMQ 4 raises RequestCodeNotSupportedError.
     """
     reply = await request(remoting, address, RequestCode.QUERY_ASSIGNMENT, body.to_json())
     return QueryAssignmentResponseBody.from_json(reply.body).assignments
 
 
 async def batch_ack(remoting: RemotingClient, address: str, broker_name: str, acks: Sequence[BatchAck]) -> None:
-    """Acknowledge many popped messages of one broker."""
+    """Acknowledge popped messages of one broker with one request."""
     body = BatchAckMessageRequestBody(broker_name, tuple(acks)).to_json()
     await request(remoting, address, RequestCode.BATCH_ACK_MESSAGE, body, timeout_seconds=ACK_TIMEOUT_SECONDS)
 
@@ -52,7 +52,7 @@ async def ack_message(
 ) -> None:
     """Acknowledge one popped message. `real_topic` is the topic that stores it, possibly a pop retry topic.
 
-    If the message was popped from a lite topic, it is the parent topic.
+    If the message was popped from a lite topic, `real_topic` is the parent topic.
     """
     header = AckMessageRequestHeader(
         consumer_group=group,
@@ -76,11 +76,11 @@ async def change_invisible_time(
     *,
     lite_topic: str | None = None,
 ) -> PopHandle:
-    """Hide a popped message for `invisible_ms` from now on, and return its new handle."""
+    """Hide a popped message for `invisible_ms` from now on. Returns its new handle; the old handle becomes invalid."""
     header = change_invisible_time_header(group, real_topic, handle, invisible_ms, lite_topic)
     reply = await request(remoting, address, header, timeout_seconds=ACK_TIMEOUT_SECONDS)
     response = ChangeInvisibleTimeResponseHeader.from_ext_fields(reply.ext_fields)
-    return handle._replace(  # the start offset of this handle is the message's offset
+    return handle._replace(  # in the new handle, the start offset is the message's own offset
         start_offset=handle.queue_offset,
         pop_time=response.pop_time,
         invisible_time=response.invisible_time,
@@ -91,7 +91,7 @@ async def change_invisible_time(
 def change_invisible_time_header(
     group: str, real_topic: str, handle: PopHandle, invisible_ms: int, lite_topic: str | None = None
 ) -> ChangeInvisibleTimeRequestHeader:
-    """Return the header of a request to hide a popped message for `invisible_ms` from now on."""
+    """Return the header of the request that hides a popped message for `invisible_ms` from now on."""
     return ChangeInvisibleTimeRequestHeader(
         consumer_group=group,
         topic=real_topic,

@@ -1,4 +1,4 @@
-"""Pulls that read a queue without a group, and commit nothing."""
+"""Pulls that read a queue for an operator: they use the tools group, and commit no offset."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rmqd.wire.topics import TOOLS_GROUP
 
 @dataclass(frozen=True, slots=True)
 class PulledRecords:
-    """The undecoded records of a queue from an offset, the offset to continue at, and the queue's ends."""
+    """The undecoded records in a pull response, the offset of the next pull, and the queue's ends."""
 
     records: bytes
     next_offset: int
@@ -35,12 +35,11 @@ async def read_records(
     subscription: SubscriptionData | None = None,
     hold_seconds: float = 0.0,
 ) -> PulledRecords:
-    """Read up to `most` messages of a queue from an offset, with the tools group that every broker has.
+    """Read up to `most` messages of a queue from `offset` on, with the tools group that every broker has.
 
-    Brokers omit messages that an SQL subscription does not match, and most messages with other tags, because they
-    compare hashes of tags. If there are no messages, they respond at once, or with `hold_seconds` when a message
-    arrives, at the latest after that time. Raises RmqdError; NoPermissionError names the command that makes the topic
-    readable.
+    With an SQL `subscription`, brokers return only matching messages. With tags, they compare hashes, so a few messages
+    with other tags may be returned. If there is no message, the broker waits up to `hold_seconds` for one. Raises
+    RmqdError; NoPermissionError names the command that makes the topic readable.
     """
     by = subscription or SubscriptionData(queue.topic, SUBSCRIPTION_ALL)
     header = PullMessageRequestHeader(
@@ -60,7 +59,7 @@ async def read_records(
     try:
         reply = await request(remoting, address, header, timeout_seconds=seconds, accepted=PULL_RESPONSE_CODES)
     except NoPermissionError as error:
-        if f"the topic[{queue.topic}]" in error.remark:  # brokers of 4.x create dead letter topics so
+        if f"the topic[{queue.topic}]" in error.remark:  # 4.x brokers create dead letter topics without read permission
             command = f"mqadmin updateTopicPerm -t {queue.topic} -p 6"
             error.args = (f"{error.args[0]} (it is write-only; run `{command}` to make it readable)",)
         raise

@@ -1,12 +1,13 @@
 """The common part of all requests, and `SharedCalls`, which shares one call among many callers.
 
-Many parts of a client request the same thing at the same time: a hundred queues lose their broker, and each requests a
-fresh route. One request should serve all of them. But a caller must not get the result of a call that started before
-the caller asked: it asks because something has just changed, and an older result may not show the change.
+Many parts of a client may request the same thing at the same time. For example, a hundred queues lose their broker, and
+each requests a fresh route. One request should serve all of them. But a caller must not get the result of a request
+that started before the caller asked, because the result may not show the change that made the caller ask.
 
-So each caller takes a number, and then waits for the key's lock. The lock's holder checks whether a call that started
-after its own number has ended. If so, it returns that result. Otherwise it takes a second number, which marks the start
-of the call, and makes the call. Many callers cause two calls: the running one, and one for all of them.
+So each caller draws a number from one counter, and waits for the lock of its key. When it holds the lock, it compares
+its number with the number that the last finished call drew at its start. If that call started later, the caller returns
+its result. Otherwise the caller draws a second number, which marks the start of a new call, and makes this call. So
+many callers at once cause at most two calls: the running call, and one call for all of them.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ async def request(
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
     accepted: frozenset[ResponseCode] = SUCCESS,
 ) -> RemotingCommand:
-    """Send a request and return its response. A code that is not in `accepted` raises the BrokerError for that code.
+    """Send a request and return its response. A response code outside `accepted` raises the BrokerError of the code.
 
-    `header` is only a code if the request has no header fields.
+    `header` may be a plain request code if the request has no header fields.
     """
     code, ext_fields = (header, {}) if isinstance(header, RequestCode) else (header.code, header.ext_fields())
     if extra_fields:
@@ -53,7 +54,7 @@ async def request(
 async def admin_request(
     remoting: RemotingClient, address: str, header: RequestHeader | RequestCode, body: bytes = b""
 ) -> bytes:
-    """Send an operator's request, and return the body of the response."""
+    """Send a request with the longer timeout of operators' requests, and return the body of the response."""
     return (await request(remoting, address, header, body, timeout_seconds=ADMIN_TIMEOUT_SECONDS)).body
 
 
@@ -72,12 +73,12 @@ class _Key(Generic[T]):
 
 
 class SharedCalls(Generic[K, T]):
-    """Makes `work(key)` cheap to call from many places at once.
+    """Calls of `work(key)` whose results are shared by all callers that wait for the same key.
 
-    A caller gets the result of a call that started after the caller asked, so the result is never outdated. There are
-    no tasks: one of the callers does the work, and if it is cancelled, the next caller does it. If `work` raises, only
-    the caller that ran it gets the error, and the next caller tries again. So `work` should return errors for all
-    callers instead of raising them.
+    A caller gets the result of a call that started after the caller asked, so the result is never outdated. No tasks
+    are started: one of the callers runs `work`, and if it is cancelled, the next caller runs it. If `work` raises, only
+    the caller that ran it gets the error, and the next caller tries again. So `work` should return an error that
+    concerns all callers instead of raising it.
     """
 
     def __init__(self, work: Callable[[K], Awaitable[T]]) -> None:
@@ -86,18 +87,18 @@ class SharedCalls(Generic[K, T]):
         self._ticks = itertools.count()
 
     def is_running(self, key: K) -> bool:
-        """Return whether a call for the key is running or waiting."""
+        """Return whether a call for the key is running, or callers wait for one."""
         return key in self._keys
 
     async def settled(self, key: K) -> None:
-        """Wait for earlier calls for the key, without starting one."""
+        """Wait until the calls for the key that were made before have ended. Does not start a call."""
         entry = self._keys.get(key)
         if entry is not None:
             async with entry.lock:
                 pass
 
     async def __call__(self, key: K) -> T:
-        """Return the result of `work(key)`, run now or shared."""
+        """Return the result of `work(key)`, from a new call or from another caller's call that starts from now on."""
         asked = next(self._ticks)
         entry = self._keys.get(key)
         if entry is None:

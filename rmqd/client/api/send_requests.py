@@ -16,8 +16,8 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.properties import MSG_REGION, TRACE_ON
 
 SEND_BACK_TIMEOUT_SECONDS = 5.0  # Java: consumerSendMessageBack
-DEFAULT_REGION = "DefaultRegion"  # Java: MixAll.DEFAULT_TRACE_REGION_ID; for brokers that do not report theirs
-# The message is in the broker's log, but the disk or the slave took longer than the broker waits.
+DEFAULT_REGION = "DefaultRegion"  # for brokers that do not report a region; Java: MixAll.DEFAULT_TRACE_REGION_ID
+# The message is stored if the response has one of these codes. Without SUCCESS, the disk or slave was too slow.
 STORED = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -30,9 +30,9 @@ STORED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """A stored message's position. `offset_msg_id` is its place in the broker's log; comma-separated for a batch.
+    """The position of a stored message. `offset_msg_id` is the offset id; comma-separated ids for a batch.
 
-    `status` is SUCCESS, or names the slow part; the message is stored anyway.
+    `status` is one of `STORED`: the message is stored, even if the code says that the disk or slave was slow.
     """
 
     offset_msg_id: str
@@ -40,13 +40,13 @@ class SendResult:
     queue_offset: int
     status: ResponseCode
     region: str
-    """The broker's region, for message trace."""
+    """The region that the broker reports, which trace records contain."""
     is_traced: bool
-    """Whether the broker wants message trace of stored messages."""
+    """Whether trace records should be sent for the message. A broker may disable this."""
     recall_handle: str | None = None
-    """The handle for a recall by Java's producer; None if the message is not timed, or cannot be recalled."""
+    """The handle with which Java's producer can recall a timer message; None if the message cannot be recalled."""
     msg_id: str = ""
-    """The message's unique key, which the producer has made."""
+    """The message's unique key, which the producer created; empty for a batch."""
 
 
 async def send_message(
@@ -57,7 +57,7 @@ async def send_message(
     *,
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
 ) -> SendResult:
-    """Store one message. After a RemotingTimeoutError or RemotingClosedError it may or may not be stored."""
+    """Send one message or batch. After a RemotingTimeoutError or RemotingClosedError, it may or may not be stored."""
     reply = await request(remoting, address, header, body, timeout_seconds=timeout_seconds, accepted=STORED)
     stored = SendMessageResponseHeader.from_ext_fields(reply.ext_fields)
     return SendResult(
@@ -84,11 +84,11 @@ async def send_message_back(
     max_reconsume_times: int | None = None,
     unit_mode: bool = False,
 ) -> None:
-    """Send a message back: its broker delivers it to the group again.
+    """Send a message back to its broker, which redelivers it to the group.
 
-    With `delay_level` 0 the broker chooses the delay (3 + reconsume times). Below 0 the broker dead-letters the
-    message, just like after `max_reconsume_times` (None: the group's setting on the broker). A proxy needs
-    `broker_name` to forward the send-back, and refuses one without it.
+    With `delay_level` 0 the broker uses the level 3 + reconsume times. With a level below 0, or after
+    `max_reconsume_times` (None: the group's setting on the broker), it dead-letters the message. `broker_name` is for a
+    proxy, which otherwise refuses to forward the send-back.
     """
     header = ConsumerSendMsgBackRequestHeader(
         offset=commit_log_offset,

@@ -1,4 +1,4 @@
-"""One connection to one name server or broker: many requests at once, distinguished by their opaque."""
+"""One connection to a name server or broker, with many requests in flight. A number (opaque) identifies each."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from rmqd.wire.command import RemotingCommand, encode_request
 
 log = structlog.get_logger(__name__)
 
-TLS_ALERT = b"\x15\x03"  # the first bytes of a TLS server's response to a plain request
+TLS_ALERT = b"\x15\x03"  # the first bytes of a TLS server's response to a request without TLS
 OPAQUE_NUMBERS: Final[Iterator[int]] = map((0x7FFFFFFF).__and__, itertools.count())
-"""The numbers of requests: one series for the process, as in the Java client."""
+"""The opaque numbers of requests. All connections of the process use one series, as in the Java client."""
 
 
 class RemotingConnection(asyncio.Protocol):
-    """Sends requests, resolves their futures with the responses, and passes on the peer's own requests.
+    """A connection that sends requests, sets the responses as results of their futures, and passes on peers' requests.
 
-    It never reconnects. When either end closes the connection, `on_lost` is called at once. The callback must call
-    `pending.fail`, so that no request waits for a response that cannot arrive.
+    It never reconnects. When this client or the peer closes the connection, `on_lost` is called at once. This callback
+    must call `pending.fail`, so that no request waits for a response that cannot arrive.
     """
 
     def __init__(
@@ -51,23 +51,23 @@ class RemotingConnection(asyncio.Protocol):
         self.was_answered = False
         """Whether the peer has sent any bytes."""
         self.made_by = 0
-        """The version of the TLS settings that the connection was made with (`Security.version`)."""
+        """The version of the security settings (`Security.version`) with which the connection was opened."""
         self.error: Exception | None = None
         """The exception that the event loop passed to `connection_lost`; None for a normal end."""
         self.was_closed_here = False
-        """Whether this end closed the connection."""
+        """Whether this client, and not the peer, closed the connection."""
         self.corruption: ProtocolError | None = None
-        """The error about bytes of the peer that cannot be decoded."""
+        """The error for bytes from the peer that cannot be decoded; None if there were none."""
         self.is_suspect = False
-        """Whether the peer was silent. If so, the next bytes are reported like the first ones (`on_answer`)."""
+        """Whether the peer was silent. If True, `on_answer` is called for the next bytes, as for the first bytes."""
         self.had_timeout = False
-        """Whether a request on this connection timed out in silence."""
+        """Whether a request on this connection timed out while the peer sent no bytes."""
         self.received_at = 0.0
         """When the last bytes were received, by the client's clock."""
         self.reads = 0
         """How many times bytes were received."""
         self.frame_at: float | None = None
-        """When the unfinished frame began, by the client's clock; None if there is no unfinished frame."""
+        """When the incomplete frame's first bytes were received, by the client's clock; None without such a frame."""
         self.made_at = 0.0
         """When the connection was opened, by the client's clock."""
         self._loop = asyncio.get_running_loop()
@@ -83,7 +83,7 @@ class RemotingConnection(asyncio.Protocol):
         self._ending: asyncio.Transport | None = None
         self._ended = asyncio.Event()
         self._out: list[bytes] = []
-        self._will_flush = False  # whether frames in `_out` are sent without a further call
+        self._will_flush = False  # whether a flush of `_out` is scheduled, or follows at once
         self._writable = asyncio.Event()
         self._writable.set()
 
@@ -98,25 +98,26 @@ class RemotingConnection(asyncio.Protocol):
 
     @property
     def is_read(self) -> bool:
-        """Whether the peer reads as fast as this end writes."""
+        """Whether the peer reads fast enough, so that the write buffer is not full."""
         return self._writable.is_set()
 
     @property
     def silent_seconds(self) -> float:
-        """How long the peer has sent nothing while a request waited for its response; 0 if none waits."""
+        """How many seconds the peer has sent nothing while a request waited for its response; 0 if no request waits."""
         oldest_at = self.pending.oldest_at
         return 0.0 if oldest_at is None else self._clock.monotonic() - max(self.received_at, oldest_at)
 
     @property
     def local_address(self) -> str | None:
-        """The address of this end, as "host:port"; None if the connection is lost."""
+        """The local address of the connection, as "host:port"; None if the connection has ended."""
         name = None if self._transport is None else self._transport.get_extra_info("sockname")
         return f"{name[0]}:{name[1]}" if name else None
 
     def call(self, code: int, opaque: int, frame: bytes, timeout_seconds: float) -> ResponseFuture:
-        """Send an encoded request. The future gives the response, whatever its code.
+        """Send an encoded request. The result of the future is the response, whatever its code.
 
-        It fails with RemotingTimeoutError after `timeout_seconds`, and with RemotingClosedError if the connection ends.
+        The future fails with RemotingTimeoutError after `timeout_seconds`, and with RemotingClosedError if the
+        connection ends.
         """
         if self._transport is None:
             raise RemotingClosedError(self.address, self.close_reason)
@@ -127,7 +128,7 @@ class RemotingConnection(asyncio.Protocol):
     async def invoke(
         self, code: int, ext_fields: dict[str, str], body: bytes, timeout_seconds: float
     ) -> RemotingCommand:
-        """Send a request and wait for its response. A response that arrives after a cancellation is dropped."""
+        """Send a request and return its response, whatever its code. A response after a cancellation is dropped."""
         await self.drained(timeout_seconds)
         opaque = next(OPAQUE_NUMBERS)
         future = self.call(code, opaque, encode_request(code, opaque, ext_fields, body), timeout_seconds)
@@ -137,7 +138,7 @@ class RemotingConnection(asyncio.Protocol):
             self.pending.drop(opaque)
 
     async def drained(self, timeout_seconds: float) -> None:
-        """Wait while the peer reads slower than this end writes. Raises RemotingTimeoutError if that takes too long."""
+        """Wait until the write buffer has room. Raises RemotingTimeoutError if the peer does not read in time."""
         if self._writable.is_set():
             return
         try:
@@ -149,7 +150,7 @@ class RemotingConnection(asyncio.Protocol):
             ) from None
 
     def write(self, frame: bytes) -> None:
-        """Queue a frame. All frames of one turn of the loop are sent in one system call."""
+        """Queue a frame. All frames that are queued in one turn of the event loop are sent in one system call."""
         if self._transport is None:
             raise RemotingClosedError(self.address, self.close_reason or "the connection is closed")
         if not self._will_flush:
@@ -158,9 +159,9 @@ class RemotingConnection(asyncio.Protocol):
         self._out.append(frame)
 
     def close(self, reason: str) -> None:
-        """Close at once. Waiting requests fail with `reason`."""
+        """Close the connection at once. Requests in flight fail, with `reason` as the cause."""
         self._flush()
-        self._end(reason, now=not self._writable.is_set())  # do not wait for a peer that does not read
+        self._end(reason, now=not self._writable.is_set())  # discard unsent bytes if the peer does not read
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the event loop when the connection is made."""
@@ -176,7 +177,7 @@ class RemotingConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Called by the event loop with received bytes."""
-        if self._transport is None:  # closed by this end, with bytes still in the TLS buffers
+        if self._transport is None:  # this client closed the connection; the bytes were still in TLS buffers
             return
         is_first, self.was_answered = not self.was_answered, True
         self.received_at = self._clock.monotonic()
@@ -198,13 +199,13 @@ class RemotingConnection(asyncio.Protocol):
                 self.is_suspect = False
                 if self._on_answer is not None:
                     self._on_answer(self)
-        finally:  # also after a bug, because the tasks of the responses before it would wait forever
+        finally:  # even after a bug, because tasks whose responses were received before it would wait forever
             self._resume()
 
     def _resume(self) -> None:
-        """Continue the tasks whose responses were received, and send their requests at once.
+        """Continue the tasks whose responses were received, and send the requests that these tasks make at once.
 
-        A queue's next pull is thus sent by the callback that received the response, without further turns of the loop.
+        So a queue's next pull is sent by the callback that received the response, without further turns of the loop.
         """
         self._will_flush = True
         try:
@@ -213,21 +214,21 @@ class RemotingConnection(asyncio.Protocol):
             self._flush()
 
     def corrupt(self, error: ProtocolError) -> None:
-        """Close because the peer sent bytes that cannot be decoded. The start of the next frame is then unknown."""
+        """Close the connection because the peer's bytes cannot be decoded. The start of the next frame is unknown."""
         self._traffic.count_corrupt_frame(self.address, error)
         self.corruption = error
         self.close(f"a frame could not be decoded: {error}")
 
     def pause_writing(self) -> None:
-        """Called by the event loop when its buffer is full, because the peer reads too slowly."""
+        """Called by the event loop when the write buffer is full, because the peer reads too slowly."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """Called by the event loop when its buffer has room again."""
+        """Called by the event loop when the write buffer has room again."""
         self._writable.set()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Called by the event loop when either end has ended the connection."""
+        """Called by the event loop when the connection has ended. `error` is None if it ended normally."""
         self._ending = None
         self._writable.set()
         self._ended.set()
@@ -241,7 +242,7 @@ class RemotingConnection(asyncio.Protocol):
             self._on_lost(self)
 
     async def wait_closed(self, timeout_seconds: float) -> None:
-        """Wait until a closed connection has ended; TLS waits for the peer's close_notify. Aborts it on timeout."""
+        """Wait until a closed connection has ended; with TLS, for the peer's close_notify. Abort it on timeout."""
         try:
             async with self._clock.timeout(timeout_seconds):
                 await self._ended.wait()
@@ -251,11 +252,10 @@ class RemotingConnection(asyncio.Protocol):
             await self._ended.wait()
 
     def _flush(self) -> None:
-        """Send the frames that were queued since the last turn of the loop.
+        """Send the queued frames.
 
-        The queue is emptied before anything can fail, and a failure ends the connection. If an exception (a
-        MemoryError) left frames queued, and no flush was scheduled, the connection would look healthy, and never send
-        them.
+        A failure ends the connection. Otherwise, if an exception such as a MemoryError left frames queued while no
+        flush is scheduled, the connection would look healthy but never send these frames.
         """
         self._will_flush = False
         try:
@@ -267,7 +267,7 @@ class RemotingConnection(asyncio.Protocol):
             log.exception("connection.failed", address=self.address)
 
     def _failed(self, error: Exception) -> None:
-        """Close because of bytes that cannot be decoded, or of an error while they were handled."""
+        """Called when received bytes cannot be decoded, or their handling raised an error. Close the connection."""
         if isinstance(error, ProtocolError):
             self.corrupt(error)
         else:
@@ -281,7 +281,7 @@ class RemotingConnection(asyncio.Protocol):
         self._intake.stop()
         self._ending, self.was_closed_here = transport, True
         self.close_reason = self.close_reason or reason
-        self._writable.set()  # wakes callers that wait to send, so that they see the end
+        self._writable.set()  # wakes callers that wait in `drained`, so that they see the end
         if now:
             transport.abort()
         else:

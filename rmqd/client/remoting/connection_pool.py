@@ -1,4 +1,4 @@
-"""The connection that serves each address: opened on demand, and replaced when it is lost, silent or closing."""
+"""The pool of connections, one for each address: opened on demand, replaced when lost, silent or about to close."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from rmqd.runtime.clock import Clock
 log = structlog.get_logger(__name__)
 
 MAX_CLOSE_SECONDS: Final = 1.0  # how long to wait for the peers' TLS close_notify
-MAX_FINISH_SECONDS: Final = 3.0  # how long to wait for outstanding responses on a connection that is being replaced
-MAX_SILENT_FINISH_SECONDS: Final = 1.0  # like MAX_FINISH_SECONDS, if the connection is silent
-EARLY_CLOSE_SECONDS: Final = 1.0  # if the peer closes a connection within this time, the connection counts as a failure
+MAX_FINISH_SECONDS: Final = 3.0  # how long to wait for responses on a connection that is being replaced
+MAX_SILENT_FINISH_SECONDS: Final = 1.0  # how long to wait for responses on a replaced connection that was silent
+EARLY_CLOSE_SECONDS: Final = 1.0  # if the peer closes a connection this soon after opening, it counts as a break
 
 _Work = Coroutine[None, None, None]
 
 
 class ConnectionPool:
-    """One connection for each address, kept until it ends.
+    """The connections of a client: one for each address, kept until it ends.
 
-    `opened` callbacks get the address of a new connection. `lost` callbacks get the address and the reason when its
-    current connection has ended.
+    `opened` callbacks are called with the address when a connection is opened. `lost` callbacks are called with the
+    address and the reason when the current connection has ended.
     """
 
     def __init__(self, options: ClientOptions, clock: Clock) -> None:
@@ -52,11 +52,11 @@ class ConnectionPool:
         self._closed = False
 
     def is_down(self, address: str) -> bool:
-        """Return whether the address failed, by connecting or by silence, and has not responded since."""
+        """Return whether the address could not be connected or was silent, and has not responded since."""
         return self.breakers.is_open(address)
 
     def connected(self, address: str) -> RemotingConnection | None:
-        """Return the open connection to an address, if there is one."""
+        """Return the open connection to an address; None if there is none."""
         return self._connections.get(address)
 
     def ready(self, address: str) -> RemotingConnection | None:
@@ -64,7 +64,7 @@ class ConnectionPool:
         return None if self.breakers.is_open(address) else self._connections.get(address)
 
     async def connection(self, address: str) -> RemotingConnection:
-        """Return the open connection to an address, or open one for all simultaneous callers."""
+        """Return the open connection to an address, or open one. Simultaneous callers share the attempt."""
         if (connection := self._connections.get(address)) is not None:
             return connection
         if self._closed:
@@ -82,12 +82,12 @@ class ConnectionPool:
     async def to_probe(self, address: str) -> RemotingConnection:
         """Return the connection for a probe: the one request that finds out whether a silent peer responds again.
 
-        A silent peer and a dead connection look alike from here. A stopped broker processes earlier requests when it
-        runs again. But a proxy, load balancer or NAT that lost its state never answers, although TCP still acknowledges
-        every byte, while a new connection would work at once. So the request uses a second connection, and the first
-        one stays: its requests keep waiting. The first of the two that receives bytes serves the address from then on.
-        If neither does, the second one is closed when the next request probes, because it may be in the same state. The
-        breaker's pauses limit this to one new connection every few seconds.
+        The client cannot distinguish a silent peer from a dead connection. A paused broker process answers earlier
+        requests when it continues. But a proxy, load balancer or NAT that lost its state never answers on the old
+        connection, although TCP may acknowledge every byte, and a new connection would work at once. So the probe uses
+        a second connection, and requests on the first connection keep waiting. The connection that receives bytes first
+        then serves the address. If both stay silent, the second connection is closed at the next probe, because it may
+        be dead too. The breaker's pauses limit this to one new connection every few seconds.
         """
         current = await self.connection(address)
         if not current.is_suspect or not current.had_timeout:
@@ -102,13 +102,13 @@ class ConnectionPool:
         except RemotingError:
             if self._connections.get(address) is not current or current.is_suspect:
                 raise
-            # The first connection received bytes while the second one could not be opened, as after a short break of
-            # the network. That closed the breaker, and the failure has opened it again. Nothing else would close it,
-            # because only the first bytes of a connection do, or the first bytes after a silence.
+            # The first connection received bytes while the second connection could not be opened, as after a short
+            # network failure. The bytes closed the breaker, and the failure opened it again. So close it here: later
+            # bytes do not, because only a connection's first bytes, or its first bytes after a silence, close it.
             self.breakers.answered(address)
             return current
         if self._closed or self._connections.get(address) is not current or not current.is_suspect:
-            successor.close("it is not needed any more")  # the first one was lost, or has received bytes meanwhile
+            successor.close("it is not needed any more")  # the first connection ended, or received bytes, meanwhile
             await successor.wait_closed(MAX_CLOSE_SECONDS)
             return await self.connection(address)
         successor.is_suspect = True
@@ -116,7 +116,7 @@ class ConnectionPool:
         return successor
 
     def on_received(self, connection: RemotingConnection) -> None:
-        """Called when the peer sent bytes on this connection, for the first time or after a silence."""
+        """Called when a connection receives its first bytes, or its first bytes after a silence."""
         address = connection.address
         self.breakers.answered(address)
         successor = self._successors.get(address)
@@ -139,20 +139,20 @@ class ConnectionPool:
         return connection in (self._connections.get(address), self._successors.get(address))
 
     def disconnect(self, address: str, reason: str) -> None:
-        """Close the connections to an address."""
+        """Close the connections to an address: the current connection, and the second connection of a probe."""
         for connections in (self._successors, self._connections):
             if (connection := connections.get(address)) is not None:
                 connection.close(reason)
 
     def leave(self, connection: RemotingConnection, reason: str) -> None:
-        """Send no more requests on this connection, and close it after requests in flight had time to finish."""
+        """Send no more requests on this connection. It is closed after MAX_FINISH_SECONDS or the last response."""
         if self._connections.get(connection.address) is connection:
             del self._connections[connection.address]
             log.info("connection.left", address=connection.address, reason=reason)
             self._keep(self._end(connection, reason), f"leave:{connection.address}")
 
     def give_up(self, address: str, reason: str) -> None:
-        """Stop using an address. Waiting requests fail with ConnectionRenewedError, so that callers ask another one."""
+        """Stop using an address. Requests in flight fail with ConnectionRenewedError, so that callers retry."""
         self.breakers.answered(address)
         for connections in (self._successors, self._connections):
             if (connection := connections.pop(address, None)) is not None:
@@ -160,14 +160,14 @@ class ConnectionPool:
                 connection.close(reason)
 
     def renew(self) -> None:
-        """Replace every connection."""
+        """Replace every connection by a new connection, because the TLS settings changed. Does not wait for it."""
         for connection in list(self._successors.values()):
             connection.close(RENEWED)
         for connection in list(self._connections.values()):
             self._keep(self._renew(connection), f"renew:{connection.address}")
 
     async def close(self) -> None:
-        """Close every connection, and wait for the tasks of this client."""
+        """Close every connection, and cancel and await the tasks of the pool."""
         self._closed = True
         await self.peer_requests.close()
         tasks = [*self._opening.values(), *self._explaining.values(), *self._kept]
@@ -180,7 +180,7 @@ class ConnectionPool:
         await asyncio.gather(*(connection.wait_closed(MAX_CLOSE_SECONDS) for connection in connections))
 
     def ended(self, connection: RemotingConnection) -> None:
-        """Called when this end or the peer has closed a connection."""
+        """Called when the peer or this client has closed a connection."""
         address = connection.address
         is_current = self._connections.get(address) is connection
         if is_current:
@@ -195,13 +195,13 @@ class ConnectionPool:
             task.add_done_callback(lambda _: self._explaining.pop(address, None))
         else:
             connection.pending.fail(lambda: RemotingClosedError(address, connection.close_reason))
-        if is_used:  # not if the connection was replaced, or its address is no longer used
+        if is_used:  # False if the connection was replaced before, or its address is not used any more
             self._judge(connection, is_successor=is_successor)
             for callback in self.lost:
                 callback(address, connection.close_reason)
 
     def _judge(self, connection: RemotingConnection, *, is_successor: bool) -> None:
-        """Record a failure in the circuit breaker if the end of a connection counts as a failure of its address."""
+        """Record a break or failure of the address, if the way in which its connection ended counts as one."""
         address, reason = connection.address, connection.close_reason
         seconds = self.clock.monotonic() - connection.made_at
         by_peer = not connection.was_closed_here
@@ -234,14 +234,14 @@ class ConnectionPool:
     def _opening_ended(self, address: str, task: asyncio.Task[RemotingConnection]) -> None:
         self._opening.pop(address, None)
         if not task.cancelled():
-            task.exception()  # marks the exception as retrieved, because every caller may have stopped waiting
+            task.exception()  # marks it as retrieved, because all callers may have been cancelled
 
     def _call_opened(self, address: str) -> None:
         for callback in self.opened:
             callback(address)
 
     async def _explain(self, connection: RemotingConnection) -> None:
-        """Fail the waiting callers with the reason why the connection was closed."""
+        """Find out why the peer closed a connection, and fail its requests in flight with this reason."""
         address, error = connection.address, None
         try:
             error = await self.connector.closing_reason(connection)
@@ -253,7 +253,7 @@ class ConnectionPool:
                 connection.pending.fail(lambda: TlsError(address, reason))
 
     async def _renew(self, old: RemotingConnection) -> None:
-        """Open the new connection first, so that the broker does not see this client leave."""
+        """Replace a connection. The new one is opened first, so that the broker does not remove this client."""
         address = old.address
         try:
             successor = await self.connector.connect(address)
@@ -276,20 +276,20 @@ class ConnectionPool:
             await self._end_now(connection, reason)
 
     async def _end_silent(self, connection: RemotingConnection, reason: str) -> None:
-        # a broker that was stopped answers on both connections at about the same time
+        # a broker process that continues after a pause answers on both connections at about the same time
         try:
             await self.clock.sleep(MAX_SILENT_FINISH_SECONDS)
         finally:
             await self._end_now(connection, reason)
 
     async def _end_now(self, connection: RemotingConnection, reason: str) -> None:
-        """End a connection, also if the task is cancelled at the client's end, because nothing else closes it."""
+        """Close a connection that the pool does not list any more. Runs even if the task was cancelled at the end."""
         connection.pending.fail(lambda: ConnectionRenewedError(connection.address, reason))
         connection.close(reason)
         await connection.wait_closed(MAX_CLOSE_SECONDS)
 
     def _keep(self, work: _Work, name: str) -> None:
-        """Run a task that `close` cancels."""
+        """Start a task that runs in the background. `close` cancels it."""
         task = asyncio.create_task(work, name=name)
         self._kept.add(task)
         task.add_done_callback(self._kept.discard)

@@ -1,20 +1,20 @@
-"""Opens connections, with or without TLS, and finds out why one failed or was closed.
+"""Opening of connections, with or without TLS, explanations of failures, and the circuit breakers of addresses.
 
-A circuit breaker keeps callers from a failed address for a while. It has the three usual states. Closed: there is no
-failure of the address. Open: the address failed, and requests to it fail at once until the pause ends. Half open: the
-pause has ended, and one request, the probe, finds out whether the address responds, while all others still fail at
-once. Any response closes the breaker. Pauses double with each failure, and are spread, so that clients that lost the
-same broker do not all reconnect at the same time.
+A circuit breaker makes requests to a failed address fail at once for a while. It has the three usual states. Closed:
+the address has not failed. Open: the address failed, and all requests to it fail at once until the pause ends. Half
+open: the pause has ended, and one request, the probe, finds out whether the address responds, while all other requests
+still fail at once. Any response closes the breaker. Pauses double with each failure, and are randomised, so that
+clients that lost the same broker do not all reconnect at the same time.
 
-Three kinds of failures are counted separately, because they mean different things:
+Three kinds of failures are counted separately, because they have different causes:
 
-- A *failure*: no connection could be made, or the peer was silent. This opens the breaker.
-- A *loss*: a connection ended before the peer had answered anything. Servers do that if TLS settings do not fit. One
-  loss is ignored; the caller treats the second consecutive loss as a failure.
-- A *break*: a connection received bytes that cannot be decoded, or the peer answered on it and closed it within its
-  first second. A response on the next connection does not reset the count, because most responses arrive intact even on
-  a bad network. Pauses after breaks are short: a broker removes a client when its connection ends, and after a second
-  without a heartbeat the other members acquire its queues.
+- A *failure*: no connection could be opened, or the peer was silent. This opens the breaker.
+- A *loss*: a connection ended before the peer had sent any response. Servers close connections in this way if TLS
+  settings do not match. One loss is ignored; the second consecutive loss counts as a failure.
+- A *break*: a connection received bytes that cannot be decoded, or the peer responded and then closed it within its
+  first second. A response on the next connection does not reset the number of breaks, because most responses arrive
+  intact even on a bad network. Pauses after breaks are short, because a broker removes a client when its connection
+  ends, and after a second without a heartbeat the other members acquire its queues.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from rmqd.runtime.clock import Clock, backoff_seconds, with_jitter
 from rmqd.runtime.plain_text import duration
 
 CONNECT_TIMEOUT_SECONDS = 3.0  # Java: connectTimeoutMillis
-TLS_CONNECT_TIMEOUT_SECONDS = 6.0  # a handshake takes both ends some CPU time
-TLS_SHUTDOWN_SECONDS = 1.0  # how long to wait for the peer's close_notify; waiting requests fail afterwards
-ASK_AGAIN_SECONDS = 60.0  # pause between probes that find out why a server closes connections
+TLS_CONNECT_TIMEOUT_SECONDS = 6.0  # longer, because a handshake takes client and server some CPU time
+TLS_SHUTDOWN_SECONDS = 1.0  # how long to wait for the peer's close_notify; requests in flight fail afterwards
+ASK_AGAIN_SECONDS = 60.0  # how long the reason why a server closes connections is cached
 RENEWED = "the TLS settings have changed"
 
 
 class _Found(NamedTuple):
-    """The reason why an address closes connections (None: unknown), and how long it is valid."""
+    """The cached reason why an address closes connections (None: unknown), and until when it is valid (monotonic)."""
 
     reason: str | None
     until: float
 
 
 class Connector:
-    """Opens connections with the present security settings. `make(address)` creates the protocol object."""
+    """The opener of connections with the present security settings. `make(address)` creates a RemotingConnection."""
 
     def __init__(
         self, security: Security, breakers: Breakers, make: Callable[[str], RemotingConnection], clock: Clock
@@ -60,18 +60,18 @@ class Connector:
         self._found: dict[str, _Found] = {}
 
     def called(self, address: str, host: str) -> None:
-        """Check the certificate of a numeric address against the host name that resolved to it."""
+        """Register the host name of a numeric address. The server's certificate must be valid for this name."""
         self._server_names[address] = host
 
     def forget_failures(self) -> None:
-        """Forget all failures, because they are from settings that are no longer in use."""
+        """Close all breakers and forget all reasons. Call it after the security settings changed."""
         self._breakers.forget()
         self._found.clear()
 
     async def connect(self, address: str) -> RemotingConnection:
-        """Open a connection. Raises RemotingConnectError, or TlsError.
+        """Open a connection. Raises RemotingConnectError, or TlsError for a TLS problem.
 
-        If the security settings change meanwhile, it is closed and another one is opened with the new settings.
+        If the security settings change meanwhile, the connection is closed, and another opened with the new settings.
         """
         while True:
             version = self._security.version
@@ -87,10 +87,10 @@ class Connector:
                 connection.close(RENEWED)
 
     async def closing_reason(self, connection: RemotingConnection) -> TlsError | None:
-        """Find out why a server closed a connection without a response. Raises nothing.
+        """Return the TLS problem that made a server close a connection without a response; None if unknown.
 
-        The server may require TLS, or a certificate, or no TLS. If it closes a second connection too, its breaker
-        opens. Otherwise the client would reconnect again and again without a pause.
+        Raises nothing. Opens the address's breaker if there is a TLS problem, or if the server closes connections
+        repeatedly. Otherwise the client would reconnect again and again without a pause.
         """
         address = connection.address
         reason = None if connection.error is None else self._explain(connection.error, address)
@@ -123,7 +123,7 @@ class Connector:
             raise TlsError(address, str(error)) from error
         except (OSError, TimeoutError, ValueError, OverflowError) as error:  # OverflowError: a port above 65535
             reason = self._explain(error, address)
-            if isinstance(error, ConnectionResetError) and self._security.tls.enabled:  # in the handshake
+            if isinstance(error, ConnectionResetError) and self._security.tls.enabled:  # reset during the TLS handshake
                 reason = await self._ask_otherwise(address)
             if reason is not None:
                 raise TlsError(address, reason) from error
@@ -143,7 +143,7 @@ class Connector:
             host, _, port = address.rpartition(":")
             try:
                 context = self._security.context()
-            except TlsFileError:  # the next attempt to connect reports the error
+            except TlsFileError:  # the next attempt to connect raises this error
                 return None
             shows_one = bool(self._security.tls.cert_file)
             name = self._name(address)
@@ -159,7 +159,7 @@ class Connector:
         return self._security.tls.server_name or self._server_names.get(address, host)
 
     def _note(self, error: RemotingConnectError) -> None:
-        """Open the address's breaker, and report a TLS problem as a refusal."""
+        """Open the breaker of the address. A TLS problem is also reported as a refusal."""
         self._breakers.failed(error.address, error)
         if isinstance(error, TlsError):
             self._security.refusals.refused(error.address, str(error), is_trust=True)
@@ -167,7 +167,7 @@ class Connector:
 
 def _connect_reason(error: BaseException, seconds: float) -> str:
     if isinstance(error, ConnectionError) and error.errno:
-        return os.strerror(error.errno)  # asyncio's own text repeats the address
+        return os.strerror(error.errno)  # shorter than asyncio's text, which repeats the address
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     if isinstance(error, ConnectionError):
@@ -175,10 +175,10 @@ def _connect_reason(error: BaseException, seconds: float) -> str:
     return str(error) or f"no connection within {duration(seconds)}"
 
 
-FIRST_SECONDS = 0.2
-MAX_SECONDS = 5.0
-MAX_BROKEN_SECONDS = 0.5  # a missing member's queues are acquired by other members after a second
-FORGET_SECONDS = 60.0  # how long a break counts
+FIRST_SECONDS = 0.2  # first pause after a failure or break
+MAX_SECONDS = 5.0  # longest pause after failures
+MAX_BROKEN_SECONDS = 0.5  # longest pause after breaks; after a second, other members acquire this member's queues
+FORGET_SECONDS = 60.0  # breaks before an interval of this length without a break do not count
 
 
 @dataclass(slots=True)
@@ -186,16 +186,16 @@ class _Breaker:
     """The failures of one address."""
 
     error: RemotingError | None = None
-    """The last failure; None if only connections were lost."""
+    """The last failure; None if there were only losses, or a single break."""
     failures: int = 0
     failed_at: float = float("-inf")
     losses: int = 0
-    """The number of connections that ended without a response."""
+    """The number of consecutive losses: connections that ended without a response."""
     broken: int = 0
     """The number of breaks, each within FORGET_SECONDS of the previous one."""
     broke_at: float = 0.0
     is_silent: bool = False
-    """Whether the last failure was a silence: the peer accepts connections, and does not respond."""
+    """Whether the last failure was a silence: the peer accepts connections but does not respond."""
     is_probed: bool = False
     until: float = 0.0
 
@@ -204,33 +204,33 @@ _WITHOUT_FAILURE: Final = _Breaker()
 
 
 class Breakers:
-    """The breakers of all addresses of one client."""
+    """The circuit breakers of all addresses of one client (states and kinds of failures: see the module)."""
 
     def __init__(self, clock: Clock) -> None:
         self._now = clock.monotonic
         self._breakers: dict[str, _Breaker] = {}
 
     def failed(self, address: str, error: RemotingError) -> None:
-        """Record a failure, and open the breaker for twice the previous pause, up to MAX_SECONDS."""
+        """Record a failure, and open the breaker. The pause is twice the previous pause, up to MAX_SECONDS."""
         breaker = self._breakers.setdefault(address, _Breaker())
         self._rest(breaker, error, backoff_seconds(FIRST_SECONDS, breaker.failures + 1, MAX_SECONDS))
         breaker.failures, breaker.failed_at = breaker.failures + 1, self._now()
 
     def failed_since(self, address: str, asked_at: float) -> bool:
-        """Return whether the address has failed since `asked_at`, without a response after it."""
+        """Return whether the address failed at or after `asked_at`, and has not responded since."""
         return self._of(address).failed_at >= asked_at
 
     def lost(self, address: str) -> bool:
-        """Record a lost connection. Returns True unless it is the first loss since the address last responded."""
+        """Record a loss. Returns False for the first loss since the address last responded, and True for later ones."""
         breaker = self._breakers.setdefault(address, _Breaker())
         breaker.losses += 1
         return breaker.losses > 1
 
     def record_break(self, address: str, error: RemotingError) -> None:
-        """Record a broken connection, and open the breaker if it is the second one within a minute.
+        """Record a break, and open the breaker if the previous break was less than a minute ago.
 
-        Responses in between do not matter: a server that answers every heartbeat and otherwise sends garbage must not
-        be reconnected again and again without a pause.
+        Responses between the breaks do not matter. Otherwise the client would reconnect without a pause to a server
+        that answers every heartbeat and otherwise sends garbage.
         """
         breaker, now = self._breakers.setdefault(address, _Breaker()), self._now()
         breaker.broken = breaker.broken + 1 if now - breaker.broke_at < FORGET_SECONDS else 1
@@ -244,7 +244,7 @@ class Breakers:
         breaker.until = self._now() + with_jitter(pause_seconds, 0.5, 1.0)
 
     def answered(self, address: str) -> None:
-        """Close the breaker. Only breaks within the last minute are kept."""
+        """Called when the address has responded. Close its breaker; only the number of recent breaks is kept."""
         former = self._breakers.pop(address, _WITHOUT_FAILURE)
         if former.broken and self._now() - former.broke_at < FORGET_SECONDS:
             self._breakers[address] = _Breaker(broken=former.broken, broke_at=former.broke_at)
@@ -254,7 +254,7 @@ class Breakers:
         self._breakers.clear()
 
     def is_open(self, address: str) -> bool:
-        """Return whether the address failed and has not responded since, even if its pause has ended."""
+        """Return whether the address failed and has not responded since. The pause may have ended already."""
         return self._of(address).error is not None
 
     def reason(self, address: str) -> str | None:
@@ -263,7 +263,7 @@ class Breakers:
         return None if error is None else error.reason
 
     def is_silent(self, address: str) -> bool:
-        """Return whether the peer at the address accepts connections and does not respond."""
+        """Return whether the peer at the address accepts connections but does not respond."""
         return self._of(address).is_silent
 
     def rest_seconds(self, address: str) -> float:
@@ -272,12 +272,12 @@ class Breakers:
         return 0.0 if breaker.error is None else max(0.0, breaker.until - self._now())
 
     def raise_during_pause(self, address: str) -> None:
-        """Raise CircuitOpenError, or TlsError, during the pause after a failure."""
+        """Raise CircuitOpenError, or TlsError, if the pause after a failure of the address has not ended."""
         if self.rest_seconds(address):
             self.raise_until_responding(address)
 
     def raise_until_responding(self, address: str) -> None:
-        """Raise the same errors until the address responds again, for requests that may wait for a long time."""
+        """Raise CircuitOpenError, or TlsError, until a failed address responds. For requests that may wait for long."""
         error = self._of(address).error
         if error is not None:  # a new exception for each caller, because raising one adds to its traceback
             kind = TlsError if isinstance(error, TlsError) else CircuitOpenError
@@ -285,7 +285,7 @@ class Breakers:
 
     @contextlib.contextmanager
     def probe(self, address: str) -> Iterator[None]:
-        """Enter as the one request that probes a silent peer. Raises for other requests meanwhile."""
+        """Run a probe of a failed address. Raises CircuitOpenError, or TlsError, in a pause or during another probe."""
         self.raise_during_pause(address)
         breaker = self._of(address)
         if breaker.error is None:

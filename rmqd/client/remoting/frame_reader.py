@@ -1,4 +1,4 @@
-"""Splits the bytes of a connection into commands, and passes on a limited number in each turn of the event loop."""
+"""The reader that splits a connection's bytes into commands, and passes on a limited number in each event loop turn."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Final, TypeVar
 from rmqd.errors import ProtocolError
 from rmqd.wire.command import ONEWAY_FLAG, RESPONSE_FLAG, FrameDecoder, RemotingCommand, decode_command
 
-MAX_FRAMES_PER_TURN: Final = 128  # frames per loop iteration: a few milliseconds if all are rejected requests
+MAX_FRAMES_PER_TURN: Final = 128  # per turn of the event loop; takes a few milliseconds if all are rejected requests
 _KNOWN_FLAGS: Final = RESPONSE_FLAG | ONEWAY_FLAG
 
 Taker = Callable[[RemotingCommand], None]
 
 
 class FrameReader:
-    """Splits bytes into frames and passes on the commands, in order.
+    """The reader of one connection's frames. It passes on the commands in order.
 
-    If a peer sends very many commands at once, reading is paused until they are passed on, so that other connections
-    get their turns. An error inside `feed` is raised, and the event loop closes the connection. An error in a later
-    turn has no caller, so it is passed to `on_error`.
+    If a peer sends very many commands at once, they are passed on in several turns of the event loop, so that other
+    connections can run, and reading is paused meanwhile. An error inside `feed` is raised to its caller. An error in a
+    later turn has no caller, so it is passed to `on_error`.
     """
 
     def __init__(
@@ -33,22 +33,22 @@ class FrameReader:
         on_error: Callable[[Exception], None],
         on_passed: Callable[[], None],
     ) -> None:
-        """`on_passed` is called after commands were passed on in a later turn of the loop, outside of `feed`."""
+        """`on_passed` is called after commands were passed on outside of `feed`, in a later turn of the event loop."""
         self._decoder = FrameDecoder(max_frame_size_bytes)
         self._on_reply = on_reply
         self._on_request = on_request
         self._on_error = on_error
         self._on_passed = on_passed
-        self._waiting: list[bytes] = []  # frames for the next turns; reading is paused while there are any
+        self._waiting: list[bytes] = []  # frames for the next turns; while there are such frames, reading is paused
         self._at_end: Callable[[], None] | None = None
 
     @property
     def is_within_frame(self) -> bool:
-        """Whether a frame has begun and not ended."""
+        """Whether an incomplete frame has been received."""
         return self._decoder.held_bytes > 0
 
     def feed(self, data: bytes, transport: asyncio.Transport) -> bool:
-        """Accept bytes. Returns whether they completed a frame. Raises ProtocolError if they cannot be decoded."""
+        """Accept received bytes. Returns whether they completed a frame. Raises ProtocolError if decoding fails."""
         payloads = self._decoder.feed(data)
         if self._waiting or len(payloads) > MAX_FRAMES_PER_TURN:
             self._put_off(payloads, transport)
@@ -57,9 +57,9 @@ class FrameReader:
         return bool(payloads)
 
     def finish(self, at_end: Callable[[], None]) -> None:
-        """Call `at_end` when all received commands are passed on; at once if none waits.
+        """Call `at_end` when all received commands are passed on; at once if no command waits.
 
-        A peer that closes its connection may have answered just before: over TLS its end arrives with its last bytes.
+        A peer may respond and close the connection at the same time. Over TLS, both are received together.
         """
         if self._waiting:
             self._at_end = at_end
@@ -67,7 +67,7 @@ class FrameReader:
             at_end()
 
     def stop(self) -> None:
-        """Pass on no more commands."""
+        """Discard the commands that were not passed on yet."""
         self._waiting = []
 
     def _put_off(self, payloads: list[bytes], transport: asyncio.Transport) -> None:
@@ -75,7 +75,7 @@ class FrameReader:
             if not transport.is_closing():
                 transport.pause_reading()
             asyncio.get_running_loop().call_soon(self._go_on, transport)
-        self._waiting += payloads  # including bytes that TLS had already received when reading was paused
+        self._waiting += payloads  # TLS may deliver further bytes, received earlier, although reading is paused
 
     def _go_on(self, transport: asyncio.Transport) -> None:
         some, self._waiting = self._waiting[:MAX_FRAMES_PER_TURN], self._waiting[MAX_FRAMES_PER_TURN:]
@@ -108,7 +108,7 @@ MAX_BYTES_PARSED_INLINE: Final = 32 * 1024  # a body in fastjson's dialect takes
 
 
 async def parse_body(parse: Callable[[bytes], T], body: bytes) -> T:
-    """Return the result of `parse(body)`, or raise its error. Only a large body is parsed in another thread."""
+    """Return the result of `parse(body)`, or raise its error. A large body is parsed in another thread."""
     if len(body) <= MAX_BYTES_PARSED_INLINE:
         return parse(body)
     return await asyncio.get_running_loop().run_in_executor(_thread(), parse, body)
@@ -116,5 +116,5 @@ async def parse_body(parse: Callable[[bytes], T], body: bytes) -> T:
 
 @functools.cache
 def _thread() -> ThreadPoolExecutor:
-    """Return rmqd's own thread, because handlers may fill asyncio's executor. One body at a time limits the memory."""
+    """Return the thread that parses bodies, one at a time to limit memory. Handlers may fill asyncio's executor."""
     return ThreadPoolExecutor(1, "rmqd-parsing")

@@ -21,27 +21,27 @@ Reply = tuple[int, str, dict[str, str], bytes]  # code, remark, ext fields, body
 RequestHandler = Callable[[RemotingCommand, str], Awaitable[Reply | None]]
 NoticeHandler = Callable[[RemotingCommand, str], None]
 
-MAX_REQUESTS_AT_ONCE: Final = 64  # requests of one peer that are handled concurrently
+MAX_REQUESTS_AT_ONCE: Final = 64  # requests of one connection that are answered concurrently
 MAX_REPLY_SECONDS: Final = 3.0  # limit for writing a response to the socket
 
 
 class PeerRequests:
-    """Answers each request with the handler of its code, in tasks that `close` cancels.
+    """The requests that brokers send to this client. Each is answered in a task, which `close` cancels.
 
     At most MAX_REQUESTS_AT_ONCE requests of a connection are answered at once; others are rejected. A response is
-    dropped if the peer does not read it in time. So a peer uses limited memory, whatever it sends.
+    dropped if the peer does not read it in time. So the memory for a peer's requests is limited, whatever it sends.
     """
 
     def __init__(self) -> None:
         self.handlers: dict[int, RequestHandler] = {}
-        """By code: answers a request, or returns None for a one-way request."""
+        """The handlers by request code. A handler returns the response, or None to send no response."""
         self.notices: dict[int, NoticeHandler] = {}
-        """By code: called for a request that needs no response. It must not block or raise."""
+        """The callbacks by request code, for requests that need no response. They must not block or raise."""
         self._answering: set[asyncio.Task[None]] = set()
         self._under_way: Counter[RemotingConnection] = Counter()
 
     def asked(self, connection: RemotingConnection, command: RemotingCommand) -> None:
-        """Answer a request of a connection, in a separate task."""
+        """Called with a request that a connection received. Starts a task that answers it."""
         if (notice := self.notices.get(command.code)) is not None:
             notice(command, connection.address)
             return
@@ -68,7 +68,7 @@ class PeerRequests:
             connection.write(encode_response(command, ResponseCode.SYSTEM_BUSY, remark))
 
     async def close(self) -> None:
-        """Cancel all answers."""
+        """Cancel all tasks that answer requests, and wait for their end."""
         tasks = list(self._answering)
         for task in tasks:
             task.cancel()

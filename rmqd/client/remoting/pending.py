@@ -1,4 +1,4 @@
-"""The requests on one connection that wait for their responses, and the figures of all connections of a client."""
+"""The requests in flight on one connection, and the counters and snapshot of a client."""
 
 from __future__ import annotations
 
@@ -22,32 +22,31 @@ from rmqd.wire.command import RemotingCommand
 
 
 class ResponseFuture(asyncio.Future[RemotingCommand]):
-    """The future of a response. Its task continues in the callback that received the response, not in the loop's next
-    turn.
+    """The future of a response, whose task continues without waiting for the next turn of the event loop.
 
-    A future schedules its callbacks when it gets its result. This one keeps the callback of the task that awaits it, so
-    that `resume` can call it: the task then runs its next step inside this call. Errors, cancellations and other
-    callbacks are scheduled as usual.
+    A normal future schedules its callbacks when its result is set. This one stores the callback of the task that awaits
+    it, and `resume` calls this callback, so that the task runs its next step inside `resume`. Errors, cancellations and
+    other callbacks are scheduled as usual.
     """
 
     opaque = 0
-    """The number of the request."""
+    """The opaque number of the request."""
     _step: tuple[Callable[[Any], object], Context] | None = None
 
     def add_done_callback(self, fn: Callable[[Any], object], /, *, context: Context | None = None) -> None:
-        """Add a callback. Only tasks give the context to run in."""
+        """Add a callback. A callback with a `context` belongs to the awaiting task, because only tasks give one."""
         if context is not None:
             self._step = fn, context
         super().add_done_callback(fn, context=context)
 
     def arrive(self, response: RemotingCommand) -> None:
-        """Set the result. The task continues with `resume`."""
+        """Set the result. The awaiting task does not continue before `resume` is called."""
         if self._step is not None:
             self.remove_done_callback(self._step[0])
         self.set_result(response)
 
     def resume(self) -> None:
-        """Continue the task that awaits the response. Call it outside of tasks, after `arrive`."""
+        """Run the next step of the task that awaits the response. Call it after `arrive`, and not inside a task."""
         if self._step is not None:
             (step, context), self._step = self._step, None
             context.run(step, self)
@@ -64,7 +63,7 @@ class _Pending:
 
 
 class PendingRequests:
-    """Passes each response to the caller of its request. One timer serves all deadlines."""
+    """The requests in flight on one connection, by their opaque numbers. One timer serves all deadlines."""
 
     def __init__(self, address: str, traffic: TrafficCounters, refusals: Refusals, clock: Clock) -> None:
         self._address = address
@@ -74,8 +73,8 @@ class PendingRequests:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._pending: dict[int, _Pending] = {}
-        self._arrived: list[ResponseFuture] = []  # the tasks that `resume` continues
-        self._late: dict[int, Callable[[bool], None]] = {}  # callbacks for responses after their deadline
+        self._arrived: list[ResponseFuture] = []  # futures with a response, whose tasks `resume` will continue
+        self._late: dict[int, Callable[[bool], None]] = {}  # callbacks for late responses, by opaque number
         self._are_over = False
         self._timer: Timer | None = None
         self._timer_at = float("inf")
@@ -85,12 +84,12 @@ class PendingRequests:
 
     @property
     def oldest_at(self) -> float | None:
-        """When the oldest waiting request was sent, by the client's clock; None if none waits."""
+        """When the oldest request in flight was sent, by the client's clock; None if no request is in flight."""
         oldest = next(iter(self._pending.values()), None)
         return None if oldest is None else oldest.started
 
     def add(self, code: int, opaque: int, timeout_seconds: float) -> ResponseFuture:
-        """Add a request that is being sent. The future gives its response, or RemotingTimeoutError."""
+        """Add a request that is being sent. The future gets its response, or fails with RemotingTimeoutError."""
         future = ResponseFuture(loop=self._loop)
         future.opaque = opaque
         now = self._clock.monotonic()
@@ -101,13 +100,13 @@ class PendingRequests:
         return future
 
     def drop(self, opaque: int) -> None:
-        """Remove a request, because its caller does not wait any more."""
+        """Remove a request, because its caller does not wait any more. A later response is ignored."""
         self._pending.pop(opaque, None)
 
     def resolve(self, command: RemotingCommand) -> None:
-        """Pass a response to the caller that waits for it. `resume` must follow in the same turn of the loop."""
+        """Pass a response to its request's future. `resume` must follow in the same turn of the event loop."""
         pending = self._pending.pop(command.opaque, None)
-        if pending is None:  # arrived after its deadline
+        if pending is None:  # the response is late, or its caller has stopped waiting
             if (on_response := self._late.pop(command.opaque, None)) is not None:
                 on_response(True)
             return
@@ -119,21 +118,21 @@ class PendingRequests:
             self._arrived.append(pending.future)
 
     def resume(self) -> None:
-        """Continue the tasks whose responses have arrived, in their order. Call it outside of tasks."""
+        """Continue the tasks whose responses have arrived, in the order of arrival. Do not call it inside a task."""
         arrived, self._arrived = self._arrived, []
         for future in arrived:
             try:
                 future.resume()
-            except BaseException as error:  # noqa: BLE001  SystemExit, which leaves the loop as from any other callback
+            except BaseException as error:  # noqa: BLE001  such as SystemExit, which must end the event loop
                 self._loop.call_soon(_raise, error)
 
     def hand_over(
         self, waiting: ResponseFuture, on_response: Callable[[RemotingCommand], object]
     ) -> asyncio.Future[RemotingCommand]:
-        """Pass the response for `waiting`, if any, to `on_response`. The caller settles `waiting`.
+        """Pass the response to `on_response` instead of the future `waiting`, which the caller then settles itself.
 
-        Returns the future with the response or error. It may be done already, if the caller was cancelled in the turn
-        of the event loop in which the response arrived.
+        Returns the future that gets the response or error. It may be done already, if the caller was cancelled in the
+        same turn of the event loop in which the response arrived.
         """
         pending = self._pending.get(waiting.opaque)
         if pending is not None and pending.future is waiting:
@@ -145,13 +144,13 @@ class PendingRequests:
         return waiting
 
     async def finished(self, timeout_seconds: float) -> None:
-        """Wait up to this time for the responses to requests whose own timeout is not longer."""
+        """Wait up to `timeout_seconds` for responses, except to requests with a longer timeout, such as pulls."""
         soon = [pending.future for pending in self._pending.values() if pending.timeout <= timeout_seconds]
         if soon:
             await self._clock.wait(soon, timeout=timeout_seconds)
 
     def fail(self, make_error: Callable[[], RemotingError]) -> None:
-        """Fail every waiting request, each with its own exception, because each is raised in another task."""
+        """Fail all requests in flight. Each gets a new exception, because each exception is raised in another task."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._timer_at = None, float("inf")
@@ -164,7 +163,7 @@ class PendingRequests:
             self._fail(pending, make_error(), "closed")
 
     def _call_when_late(self, opaque: int, on_response: Callable[[bool], None]) -> None:
-        """Call `on_response` once, with whether the response arrived after all."""
+        """Call `on_response` once: with True if the response arrives late, with False if the connection ends before."""
         if self._are_over:
             on_response(False)
         else:
@@ -186,7 +185,7 @@ class PendingRequests:
                 error = RemotingTimeoutError(self._address, reason)
                 error.on_late = partial(self._call_when_late, opaque)
                 self._fail(pending, error, "timeout")
-        finally:  # after any failure, because the other requests have deadlines too
+        finally:  # even after an exception, because the other requests have deadlines too
             if self._pending:
                 self._arm(min(pending.deadline for pending in self._pending.values()))
 
@@ -194,7 +193,7 @@ class PendingRequests:
         self._traffic.failed(pending.code, reason)
         if not pending.future.done():
             pending.future.set_exception(error)
-            pending.future.exception()  # marks it as retrieved, because a caller need not wait for the response
+            pending.future.exception()  # marks it as retrieved, because not every caller awaits the response
 
 
 def _raise(error: BaseException) -> None:
@@ -212,7 +211,7 @@ REQUEST_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 
 class TrafficCounters:
-    """Counters: request durations by code, failures by code and reason, corrupt frames, contradictory responses."""
+    """A client's counters: durations and failures of requests by code, corrupt frames, and contradictory responses."""
 
     def __init__(self) -> None:
         self.durations: dict[int, Histogram] = {}
@@ -221,7 +220,7 @@ class TrafficCounters:
         self.doubted_replies = 0
 
     def answered(self, code: int, seconds: float) -> None:
-        """Count a request that was answered after `seconds`."""
+        """Count a request whose response arrived after `seconds`."""
         histogram = self.durations.get(code)
         if histogram is None:
             histogram = self.durations[code] = Histogram(REQUEST_SECONDS)
@@ -247,7 +246,7 @@ def _up_everywhere(one: dict[_Replica, bool], other: dict[_Replica, bool]) -> di
 
 @dataclass(frozen=True, slots=True)
 class ClientSnapshot:
-    """The client at one moment."""
+    """The counters and problems of a client at one moment, for metrics and the status page."""
 
     client_id: str
     brokers_up: dict[_Replica, bool] = gauge(
@@ -279,6 +278,6 @@ class ClientSnapshot:
         "Pull responses that contradict themselves or the request, or have a corrupt message; pulled again from there.",
     )
     refused: tuple[str, ...] = figure(unique_values, default=())
-    """The reasons of current refusals, by servers or by this client."""
+    """The reasons of the present refusals: servers deny access, or this client does not trust a server."""
     problems: tuple[str, ...] = figure(unique_values, default=())
     """Problems with name servers and brokers that concern several groups."""

@@ -1,4 +1,4 @@
-"""Requests by address. Connections, one for each address, are opened on demand and kept."""
+"""The client that sends requests to addresses. It opens a connection for each address on demand, and keeps it."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ SILENCE_SECONDS = 2.0  # a peer counts as silent if it sends nothing for this ti
 
 
 class RemotingClient(ConnectionPool):
-    """Sends requests to any number of addresses ("host:port"), with the keys and TLS settings in the options.
+    """The sender of requests to any number of addresses ("host:port"), with the keys and TLS settings in the options.
 
-    `invoke` raises RemotingConnectError, RemotingTimeoutError or RemotingClosedError; a response with an error code is
-    returned like any other. `peer_requests` has the handlers for requests of peers.
+    `invoke` raises RemotingConnectError, RemotingTimeoutError or RemotingClosedError. A response with an error code is
+    returned like any other response. `peer_requests` has the handlers for requests that peers send.
 
-    Silence. A timeout alone proves little: the broker may be slow with this one request. A peer counts as silent if a
-    request waited `SILENCE_SECONDS` or more and no byte was received on the connection meanwhile. Then the connection
-    is suspect, and the breaker opens: requests fail at once, except for one at a time, the probe, which uses a second
-    connection (`to_probe` says why). The first byte on either connection ends the silence. A frame that
-    does not end within `FRAME_SECONDS` is not silence, but equally useless: its length may be damaged, so that it
-    swallows all responses. Such a connection is closed.
+    Silence. A timeout alone proves little, because the broker may be slow with only this request. A peer counts as
+    silent if a request waited `SILENCE_SECONDS` or more, and no byte was received on the connection meanwhile. Then the
+    connection is suspect, and the breaker opens. All requests fail at once, except for one at a time, the probe, which
+    uses a second connection (`to_probe` gives the reason). The first byte on one of the two connections ends the
+    silence. A connection is also closed if a frame does not end within `FRAME_SECONDS`, because the frame's length may
+    be damaged, and the frame would swallow all responses.
 
-    GO_AWAY. A broker that shuts down gracefully responds with this code, which says that it did not process the
-    request. No further request uses that connection, requests in flight get time for their responses, and the request
-    is repeated on a new connection: behind a proxy that may be another broker.
+    GO_AWAY. A broker that shuts down gracefully responds with this code, and does not process the request. `invoke`
+    then repeats the request on a new connection, which behind a proxy may lead to another broker. The old connection
+    gets no more requests, and stays open for a while for the responses to requests in flight.
     """
 
     def __init__(self, options: ClientOptions | None = None, clock: Clock | None = None) -> None:
         super().__init__(options or ClientOptions(), clock or SystemClock())
         self.silent: list[Callable[[str], None]] = []
-        """Callbacks for the address of a peer that became silent: it sent nothing while a request waited."""
+        """Callbacks that are called with a peer's address when the peer becomes silent."""
 
     async def invoke(
         self,
@@ -53,8 +53,8 @@ class RemotingClient(ConnectionPool):
     ) -> RemotingCommand:
         """Send a request and return its response, whatever its code.
 
-        `timeout_seconds` begins when there is a connection; connecting has its own deadline. The class docstring
-        describes requests to a silent peer, and requests that are answered by GO_AWAY.
+        `timeout_seconds` begins when the connection is open; opening it has a separate deadline. The class docstring
+        describes silent peers, and the response GO_AWAY.
         """
         ext_fields = self.security.signed(ext_fields, body)
         reply = await self._invoke_once(address, code, ext_fields, body, timeout_seconds)
@@ -87,11 +87,11 @@ class RemotingClient(ConnectionPool):
         started, reads = self.clock.monotonic(), connection.reads
         try:
             return await connection.invoke(code, ext_fields, body, timeout_seconds)
-        except (RemotingTimeoutError, asyncio.CancelledError):  # the caller may have its own deadline
+        except (RemotingTimeoutError, asyncio.CancelledError):  # cancelled if a deadline of the caller ends first
             now = self.clock.monotonic()
             seconds = now - started
             if connection.is_open and connection.frame_at is not None and now - connection.frame_at >= FRAME_SECONDS:
-                # The frame's length may be damaged: it would swallow all following bytes with their responses.
+                # The frame's length may be damaged. Then all following responses would be read as part of this frame.
                 connection.corrupt(
                     ProtocolError(f"the frame is still incomplete after {duration(now - connection.frame_at)}")
                 )
@@ -99,14 +99,14 @@ class RemotingClient(ConnectionPool):
                 seconds >= SILENCE_SECONDS
                 and connection.reads == reads
                 and self.uses(connection)
-                # a silent address counts as one failure, even if several requests expire
+                # if several requests expire in the same silence, only the first is a failure of the address
                 and not self.breakers.failed_since(connection.address, started)
             ):
                 self._note_silence(connection, seconds)
             raise
 
     def _note_silence(self, connection: RemotingConnection, seconds: float) -> None:
-        """Record that a peer is silent: open its breaker, and call the callbacks in `silent`."""
+        """Record that a peer is silent: mark its connection, open its breaker, and call the callbacks in `silent`."""
         address = connection.address
         connection.is_suspect = connection.had_timeout = True
         self.breakers.failed(
@@ -118,16 +118,16 @@ class RemotingClient(ConnectionPool):
     def call(
         self, connection: RemotingConnection, code: int, ext_fields: dict[str, str], timeout_seconds: float
     ) -> ResponseFuture:
-        """Send a request on this connection without waiting. The future gives the response, whatever its code.
+        """Send a request on this connection, and return the future of its response, whatever the response's code.
 
-        It fails like the future of `RemotingConnection.call`. A failure is not reported if nothing awaits the future.
+        The future fails like the future of `RemotingConnection.call`. If nothing awaits it, asyncio logs no failure.
         """
         opaque = next(OPAQUE_NUMBERS)
         frame = encode_request(code, opaque, self.security.signed(ext_fields))
         return connection.call(code, opaque, frame, timeout_seconds)
 
     def secure(self, options: ClientOptions) -> None:
-        """Use other keys and certificates from now on. If the TLS settings changed, every connection is replaced."""
+        """Use the keys and certificates of `options` from now on. If TLS settings changed, replace every connection."""
         must_renew = self.security.change(options)
         self.connector.forget_failures()
         if must_renew:

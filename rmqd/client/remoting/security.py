@@ -1,15 +1,15 @@
-"""The client's keys and TLS settings, and the refusals of name servers and brokers.
+"""The client's access keys and TLS settings, and the refusals of name servers and brokers.
 
 Keys and certificates can be changed while the client runs: later requests are signed with the new keys, and new
 connections use the new certificates.
 
-A refusal is a response in which a server denies access, or a certificate that is not trusted. rmqd repeats refused
-requests within seconds, for many queues at once. So Refusals logs all of them in one line, once a minute, and the
-errors have `is_reported` set: their receiver need not log them. Refusals about identity (keys, certificates) concern
-every request to that server; other refusals concern one topic or group.
+A refusal is a response in which a server denies access, or the rejection of a certificate by client or server. rmqd
+repeats refused requests within seconds, for many queues at once. So Refusals logs all current refusals in one line,
+once a minute, and their errors have `is_reported` set, so that callers do not log them. Refusals of an identity (keys,
+certificates) concern every request to that server; other refusals concern one topic or group.
 
-Name servers and brokers use the same port for TLS and plain connections. The server's `tls.server.mode` selects which
-of them it accepts, and it closes other connections without an error.
+Name servers and brokers use one port for connections with and without TLS. The server's setting `tls.server.mode`
+selects which kinds it accepts. It closes a connection of the other kind without an error response.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from rmqd.wire.topics import TOOLS_GROUP
 log = structlog.get_logger(__name__)
 
 LOG_INTERVAL_SECONDS: Final = 60.0
-MAX_LOGGED_REASONS: Final = 3  # in one log line
-# Refused requests are repeated within seconds, and routes within half a minute. A refusal that was not repeated for
-# longer than this has ended, or is from a broker that has left.
+MAX_LOGGED_REASONS: Final = 3  # reasons in one log line
+# rmqd repeats refused requests within seconds, and requests for routes within half a minute. So if a refusal was not
+# repeated for this time, it has ended, or its broker is not used any more.
 FORGET_TRUST_REFUSAL_SECONDS: Final = 70.0
 FORGET_PERMISSION_REFUSAL_SECONDS: Final = 25.0
-# Requests that are needed for consuming. rmqd tolerates a refusal of any other request.
+# The requests that consuming needs. A refusal of any other request is not recorded, because rmqd works without it.
 ESSENTIAL_REQUESTS: Final = frozenset(
     {
         RequestCode.PULL_MESSAGE,
@@ -57,20 +57,20 @@ ESSENTIAL_REQUESTS: Final = frozenset(
 
 
 class Refusals:
-    """The current refusals of servers. Logs them once a minute, and removes our keys from the texts of servers."""
+    """The current refusals, which are logged once a minute. Access keys in the texts of servers are replaced by ***."""
 
     def __init__(self, clock: Clock) -> None:
         self.current: dict[tuple[str, str], tuple[bool, float]] = {}
-        """By address and reason: whether the refusal concerns all requests to the address, and its last time."""
+        """(address, reason) to (whether the refusal concerns all requests to the address, its last monotonic time)."""
         self.hidden: re.Pattern[str] | None = None
-        """Present and previous keys, which are replaced by *** in servers' texts."""
+        """The pattern of present and previous keys, to replace them by *** in servers' texts; None without keys."""
         self.version = 0
-        """Increases when keys or certificates change. Responses to requests of an older version are ignored."""
+        """A number that increases when keys or certificates change. `judge` ignores responses to older requests."""
         self._now = clock.monotonic
         self._reported_at = float("-inf")
 
     def about(self, names: Iterable[str]) -> str | None:
-        """Return the refusal that stops a group from consuming, if any. `names` are the group's and its topics'."""
+        """Return a refusal that stops a group from consuming, or None. `names`: of the group and its topics."""
         if not self.current:
             return None
         self._forget_old()
@@ -84,10 +84,10 @@ class Refusals:
         return tuple(dict.fromkeys(reason for _, reason in self.current))
 
     def judge(self, address: str, request_code: int, version: int, answer: RemotingCommand) -> None:
-        """Check whether a response is a refusal, or shows that a refusal has ended.
+        """Record a refusal if a response is one. Otherwise, record that the server trusts this client.
 
-        Called for responses without success, and for all responses while there are refusals. `version` is the version
-        at the time of the request.
+        Called for responses with an error code; while there are refusals, for all responses. `version` is
+        `self.version` at the time of the request.
         """
         if answer.remark and self.hidden is not None:
             answer.remark = self.hidden.sub("***", answer.remark)
@@ -102,18 +102,18 @@ class Refusals:
             self.refused(address, str(error), is_trust=refusal.is_about_who)
 
     def report_needed(self, error: AccessRefusedError) -> None:
-        """Report the refusal of a request that the caller needs although it is not in ESSENTIAL_REQUESTS."""
+        """Record the refusal of a request that is not in ESSENTIAL_REQUESTS, but that the caller needs."""
         self.refused(error.address, str(error), is_trust=error.refusal.is_about_who)
 
     def refused(self, address: str, reason: str, *, is_trust: bool) -> None:
-        """Record a refusal, by the server or by this client. `is_trust`: it concerns all requests to the address."""
+        """Record a refusal by the server or this client. `is_trust`: it concerns all requests to the address."""
         self.current[address, reason] = (is_trust, self._now())
         if self._now() - self._reported_at >= LOG_INTERVAL_SECONDS:
             self._reported_at = self._now()
             log_refusals(self.current_reasons())
 
     def trusted(self, address: str) -> None:
-        """Called when a response shows that the server trusts us: its refusals about identity have ended."""
+        """Called when a response shows that the server trusts this client. Ends its refusals of our identity."""
         over = [key for key, (is_trust, _) in self.current.items() if is_trust and key[0] == address]
         for key in over:
             del self.current[key]
@@ -121,7 +121,7 @@ class Refusals:
             log.info("access.restored", address=address)
 
     def forget_failures(self) -> None:
-        """Forget all refusals, because keys or certificates were replaced."""
+        """Forget all refusals. Called after keys or certificates were replaced."""
         self.version += 1
         self.current.clear()
         self._reported_at = float("-inf")
@@ -134,7 +134,7 @@ class Refusals:
 
 
 def log_refusals(reasons: Sequence[str]) -> None:
-    """Log refusals, several in one line."""
+    """Log refusals in one line, with at most MAX_LOGGED_REASONS reasons and the number of further reasons."""
     more = {"more": len(reasons) - MAX_LOGGED_REASONS} if len(reasons) > MAX_LOGGED_REASONS else {}
     log.error(
         "access.refused", reason="; ".join(reasons[:MAX_LOGGED_REASONS]), again_in_seconds=LOG_INTERVAL_SECONDS, **more
@@ -142,7 +142,7 @@ def log_refusals(reasons: Sequence[str]) -> None:
 
 
 class Security:
-    """The keys that sign requests (None: unsigned), the TLS settings, and the refusals."""
+    """The keys that sign requests (`credentials`, None: requests are unsigned), the TLS settings, and the refusals."""
 
     def __init__(self, options: ClientOptions, clock: Clock) -> None:
         self.refusals = Refusals(clock)
@@ -156,9 +156,9 @@ class Security:
         return self.refusals.version
 
     def change(self, options: ClientOptions) -> bool:
-        """Use other keys and certificates. Returns whether the TLS settings differ, so that connections must end.
+        """Use the keys and TLS settings of `options`. Returns whether the TLS settings differ from the previous ones.
 
-        Certificate files are always read again when the next connection is opened.
+        If they differ, the caller must replace the connections. The next connection reads certificate files again.
         """
         before = self.tls
         self._set(options)
@@ -167,7 +167,7 @@ class Security:
         return before != self.tls
 
     def signed(self, ext_fields: dict[str, str], body: bytes = b"") -> dict[str, str]:
-        """Return a request's ext fields, the fields of all requests, and the signature if there are keys."""
+        """Return a request's ext fields, with the fields of all requests and, if there are keys, a signature."""
         if self.request_fields:
             ext_fields = {**ext_fields, **self.request_fields}
         return ext_fields if self.credentials is None else self.credentials.signed(ext_fields, body)
@@ -186,7 +186,7 @@ class Security:
         self.credentials: Credentials | None = None
         if options.access_key:
             self.credentials = Credentials(options.access_key, options.secret_key, options.security_token)
-        former = self._words  # responses to requests that were signed with these keys may still arrive
+        former = self._words  # also hide the previous keys, because responses to requests with them may still arrive
         self._words = frozenset({options.access_key, options.secret_key, options.security_token} - {""})
         words = "|".join(re.escape(text) for text in sorted(former | self._words, key=len, reverse=True))
         self.refusals.hidden = re.compile(rf"(?<!\w)(?:{words})(?!\w)") if words else None
@@ -198,7 +198,7 @@ _NOT_TLS: Final = "it answers without TLS; set client.tls.enabled: false, or tls
 _TLS_ONLY: Final = "it accepts only TLS; set client.tls.enabled: true"
 _NO_CERTIFICATE: Final = "it requires a client certificate; set client.tls.cert_file and key_file"
 _REFUSED_OURS: Final = "it does not accept the certificate in client.tls.cert_file"
-# OpenSSL's reasons for its errors, and the peer's alerts, by a part of their text. The first match counts.
+# Explanations by a part of the reason in an OpenSSL error, which may be an alert of the peer. The first match counts.
 _REASONS: Final = (
     ("WRONG_VERSION_NUMBER", _NOT_TLS),
     ("HTTP_REQUEST", _NOT_TLS),
@@ -223,9 +223,9 @@ _EXPIRED, _NOT_YET, _OTHER_HOST, _OTHER_ADDRESS = 10, 9, 62, 64  # OpenSSL's X50
 
 
 def client_context(options: TlsOptions) -> ssl.SSLContext:
-    """Return the SSL context of connections: TLS 1.2 or later; checks certificate and host name if `options.verify`.
+    """Return the SSL context for connections with TLS 1.2 or later. Raises TlsFileError if a file cannot be used.
 
-    Reads the files. Raises TlsFileError.
+    The context checks the server's certificate and host name if `options.verify` is True.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -245,9 +245,9 @@ def client_context(options: TlsOptions) -> ssl.SSLContext:
 
 
 def file_problems(options: TlsOptions) -> list[TlsFileError]:
-    """Return the errors in the authorities' file, and in the client's certificate and key, checked separately."""
+    """Return the errors in the files of the TLS settings. Authorities, and certificate with key, are checked apart."""
     problems = []
-    # only configured files, because reading the system's authorities takes 50 ms
+    # check only configured files, because reading the system's authorities takes 50 ms
     parts = [replace(options, cert_file="", key_file="")] if options.ca_file else []
     parts += [replace(options, ca_file="", verify=False)] if options.cert_file else []
     for part in parts:
@@ -265,7 +265,7 @@ def _load_own(context: ssl.SSLContext, options: TlsOptions) -> None:
     if encrypted and not options.key_password:
         raise TlsFileError("key_file", f"the key in {options.key_file} is encrypted; set client.tls.key_password")
     try:
-        # always give a password, even an empty one; otherwise OpenSSL asks on the terminal
+        # always pass a password, even an empty one, because without one OpenSSL asks for it on the terminal
         context.load_cert_chain(options.cert_file, options.key_file, password=options.key_password)
     except OSError as error:
         if "KEY_VALUES_MISMATCH" in str(error):
@@ -293,9 +293,9 @@ def _file_error(key: str, path: str, content: str, error: OSError) -> TlsFileErr
 
 
 def explain_tls_error(error: BaseException, server_name: str, *, shows_one: bool = True) -> str | None:
-    """Explain a failed handshake, or the end of a connection, as a TLS problem; None if it is not known to be one.
+    """Return an explanation of an error from a handshake or connection; None if the error is not from TLS.
 
-    `shows_one`: whether the client presents a certificate. Old servers call a missing one "bad certificate".
+    `shows_one` is whether the client has a certificate. Old servers report a missing certificate as "bad certificate".
     """
     if isinstance(error, ssl.SSLCertVerificationError):
         return _explain_verification(error, server_name)
@@ -322,10 +322,10 @@ def _explain_verification(error: ssl.SSLCertVerificationError, server_name: str)
 async def why_closed(
     host: str, port: int, context: ssl.SSLContext | None, server_name: str, clock: Clock, *, shows_one: bool = True
 ) -> str | None:
-    """Find out why a server closed a connection, with or without TLS (`context`), before it had answered anything.
+    """Return why a server closed a connection before it sent a response; None if the reason is unknown.
 
-    Connects again in the other way: with TLS if it was without, and the reverse. Returns None if the reason stays
-    unknown. Raises nothing.
+    `context` is the TLS context of that connection; None if it had no TLS. Tries other connections: with TLS if the
+    connection had no TLS; otherwise without TLS, and then with TLS to read the server's alert. Raises nothing.
     """
     try:
         async with clock.timeout(MAX_PROBE_SECONDS):
@@ -340,8 +340,9 @@ async def why_closed(
 
 
 async def _objection(host: str, port: int, context: ssl.SSLContext, server_name: str) -> ssl.SSLError | None:
-    """Return the server's alert about our certificate, which follows the handshake. Sends nothing: a request to a
-    closing server causes a reset, which overtakes the alert."""
+    """Return the server's alert about the client's certificate, which follows the handshake; None without an alert.
+    Sends no request: on a closing server it causes a reset, which overtakes the alert.
+    """
     try:
         reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=server_name)
         try:
@@ -368,11 +369,11 @@ async def _speaks_tls(host: str, port: int) -> bool:
 async def _answers_in_plain(host: str, port: int) -> bool:
     reader, writer = await asyncio.open_connection(host, port)
     try:
-        # name servers answer this request; brokers answer that they do not support it
+        # name servers answer this request, and brokers answer it with an error, so any server without TLS responds
         writer.write(encode_request(RequestCode.GET_ROUTEINFO_BY_TOPIC, 1, {"topic": "TBW102"}))
         first = await reader.read(1)
-        return first in (b"\x00", b"\x01")  # the first byte of a length up to 16 MiB
-    except ConnectionError:  # the server closed before it had read all: the reset overtakes its response
+        return first in (b"\x00", b"\x01")  # first byte of a frame's length (up to 16 MiB), not of a TLS record
+    except ConnectionError:  # the server closed the connection before it had read the request, which causes a reset
         return False
     finally:
         writer.transport.abort()

@@ -1,13 +1,13 @@
-"""The id of a cluster. RocketMQ has none, so rmqd creates one and stores it in the name servers' key-value table.
+"""The id of a cluster. RocketMQ has no such id, so rmqd creates one and stores it in the name servers' key-value table.
 
-Addresses and names do not identify a cluster: every test cluster is DefaultCluster with a broker-a, and a cluster's
-addresses may change. Name servers keep their table over a restart, and mqadmin shows it. There is one id for a set of
-name servers, because topics, groups and brokers have one name each there.
+Names and addresses do not identify a cluster: every test cluster is DefaultCluster with a broker-a, and a cluster's
+addresses may change. Name servers keep the table over a restart, and mqadmin shows it. All brokers of the same name
+servers share one id, because names of topics, groups and brokers are unique there.
 
-Name servers do not copy the table to each other. So rmqd stores the id in each of them. If they have different ids, the
-oldest applies. A name server that lost its table gets the id again from the file of a member that knows a broker of the
-cluster by its name and address. Without such a broker the cluster counts as a new one: messages may then be handled
-twice, but none is lost.
+Name servers do not copy the table to each other, so rmqd stores the id in each of them. If their ids differ, the oldest
+id applies. If name servers lost the table, a member stores the id again. It finds the id in its file of known clusters,
+which has the names and addresses of each cluster's brokers. If no broker matches, the cluster counts as new: messages
+may then be handled twice, but no message is lost.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ log = structlog.get_logger(__name__)
 KV_NAMESPACE: Final = "RMQD"
 KV_KEY: Final = "cluster_id"
 CLUSTER_IDS_FILE_NAME: Final = "cluster-ids.json"
-SETTLE_SECONDS: Final = 1.0  # two members that create ids at the same time see each other's id after this time
-MAX_UNANSWERED: Final = 3  # a proxy may drop requests that it does not pass on
+SETTLE_SECONDS: Final = 1.0  # if two members create ids at the same time, both see both ids after this time
+MAX_UNANSWERED: Final = 3  # attempts if all requests time out, because a proxy may drop requests that it does not know
 MAX_KNOWN_CLUSTERS: Final = 32
 
 
 class ClusterId:
-    """Reads or creates the id of the name servers' cluster. `state_dir` has the file of ids."""
+    """The id of the cluster that the name servers belong to. The folder `state_dir` has the file of known clusters."""
 
     def __init__(self, remoting: RemotingClient, name_servers: NameServers, state_dir: str) -> None:
         self.id = ""
-        """Empty while it is unknown, and if the name servers store none."""
+        """The id; empty until `learn` has found it, and if the name servers do not store ids."""
         self.name = ""
-        """The name of the cluster, which is used if there is no id."""
+        """The name of the cluster, which replaces the id if there is none."""
         self._is_known = False
         self._remoting = remoting
         self._name_servers = name_servers
@@ -58,7 +58,7 @@ class ClusterId:
         self._learning = SharedCalls[bool, None](self._learn)
 
     async def learn(self, *, may_write: bool = True) -> str:
-        """Return the id. Creates one if there is none and this client `may_write`.
+        """Return the cluster's id, or its name if there is no id. If `may_write` is True, a missing id is created.
 
         Raises NameServerError if no name server answers.
         """
@@ -84,11 +84,11 @@ class ClusterId:
         if not found and may_write:
             log.warning("cluster.without_id", cluster=self.name, nameserver=";".join(self._name_servers.addresses))
         elif may_note and (places := _places(info.broker_addr_table)):
-            known.pop(found, None)  # the newest come last
+            known.pop(found, None)  # so that this cluster is added at the end, which has the newest
             await in_own_thread(partial(self._note, {**known, found: places}))
 
     async def _held(self) -> dict[str, str]:
-        """Return the id at each name server that stores keys; empty if it has none. Raises NameServerError."""
+        """Return the ids by address of the name servers that can store ids; "" for no id. Raises NameServerError."""
         servers = self._name_servers
         if not servers.addresses:
             await servers.look_up()
@@ -110,12 +110,12 @@ class ClusterId:
         return {address: one for address, one in answers.items() if isinstance(one, str)}
 
     async def _give(self, found: str, held: Mapping[str, str]) -> str:
-        """Store the id in the name servers without it. Returns the id."""
+        """Store the id in the name servers that do not have it, and return the id."""
         await self._put(found, [address for address, one in held.items() if one != found])
         return found
 
     async def _make(self, held: Mapping[str, str]) -> str:
-        """Create an id, or use the id that another member has just created; empty if name servers reject it."""
+        """Create and store an id. Returns the oldest id, if another member created one too; "" if none was stored."""
         now_ms = round(self._remoting.clock.wall() * 1000)
         await self._put(f"{now_ms:012x}{secrets.token_hex(4)}", held)  # an older id is smaller
         await self._remoting.clock.sleep(SETTLE_SECONDS)
@@ -135,11 +135,11 @@ class ClusterId:
     async def _info(self) -> ClusterInfo:
         try:
             return await self._name_servers.ask(lambda address: cluster_info(self._remoting, address))
-        except RmqdError:  # a proxy forwards few requests
+        except RmqdError:  # expected from a proxy, which forwards few requests
             return ClusterInfo({}, {})
 
     def _known(self) -> dict[str, set[str]]:
-        """Return the ids that members of this machine know, with `name@address` of their brokers, the newest last."""
+        """Return the known clusters from the file: id to a set of `broker@address`. The newest cluster is last."""
         try:
             document = json.loads(self._path.read_text())
             return {str(one): {*map(str, places)} for one, places in document.items()}

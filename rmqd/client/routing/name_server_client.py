@@ -1,4 +1,4 @@
-"""Asks name servers for routes. Their addresses are given, resolved from host names, or listed by an address server."""
+"""Requests to name servers. Their addresses are configured, resolved from host names, or from an address server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 async def get_route(remoting: RemotingClient, address: str, topic: str) -> TopicRouteData:
-    """Return a topic's route. Raises TopicNotExistError if the name server does not know the topic."""
+    """Return a topic's route from one name server. Raises TopicNotExistError if this server has no such route."""
     header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
     reply = await request(remoting, address, header)
     return await parse_body(TopicRouteData.from_json, reply.body)
@@ -45,21 +45,21 @@ MAX_ADDRESS_LIST_BYTES: Final = 64 * 1024
 
 
 async def fetch_text(url: str) -> str:
-    """Read a URL. Raises OSError or ValueError. A cancellation closes the connections."""
+    """Return the text at an HTTP URL. Raises OSError or ValueError. A cancellation closes the connections."""
     if not url.startswith(("http://", "https://")):
         raise ValueError("an address server's URL must begin with http:// or https://")
     sockets: list[socket.socket] = []
     try:
         return await in_own_thread(partial(_read, url, sockets))
     finally:
-        # The sockets' timeout applies to each read: a server that sends single bytes could block the thread for days.
+        # end a slow download: its timeout is for each read, so a server that sends single bytes could block for days
         for one in sockets:
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
 
 
 def _read(url: str, sockets: list[socket.socket]) -> str:
-    import http.client  # these imports take 7 ms, and only an address server needs them
+    import http.client  # imported here, because it takes 7 ms and only address servers need it
     import urllib.error
     import urllib.request
 
@@ -97,7 +97,7 @@ def _read(url: str, sockets: list[socket.socket]) -> str:
 
 
 def _request(url: str) -> Request:
-    """Return a request with the URL's user and password as basic authentication, but not for redirects."""
+    """Return a request with the URL's user and password as basic authentication, which redirects do not get."""
     from urllib.parse import unquote, urlsplit
     from urllib.request import Request
 
@@ -115,11 +115,11 @@ T = TypeVar("T")
 async def first_answer(
     addresses: Sequence[str], question: Callable[[str], Awaitable[T]], clock: Clock, *, patience_seconds: float
 ) -> tuple[str, T]:
-    """Ask the first address; when it fails, or has not answered for `patience_seconds`, ask all others at once.
+    """Ask the first address. If it fails, or does not answer for `patience_seconds`, ask all other addresses at once.
 
-    The first answer counts, and is returned with its address. The other questions are cancelled. An RmqdError is a
-    failure of its address. If all fail, an ExceptionGroup of their errors is raised, in the order of the failures. Any
-    other exception is raised at once.
+    Returns the first answer and its address, and cancels the other questions. An RmqdError counts as a failure of its
+    address. If all addresses fail, raises an ExceptionGroup of their errors, in the order of the failures. Any other
+    exception is raised at once.
     """
     first, others = addresses[0], list(addresses[1:])
     if not others:  # without a task, because the routes of hundreds of topics are requested at once
@@ -147,7 +147,7 @@ async def first_answer(
     finally:
         for task in asked:
             task.cancel()
-        # takes one or two turns of the event loop: a cancelled request only drops its future
+        # this wait takes one or two turns of the event loop, because a cancelled request only drops its future
         await asyncio.gather(*asked, return_exceptions=True)
 
 
@@ -163,19 +163,19 @@ log = structlog.get_logger(__name__)
 
 ADDRESS_SERVER_INTERVAL_SECONDS = 120.0  # Java: fetchNameServerAddr
 RESOLVE_INTERVAL_SECONDS = 30.0
-PATIENCE_SECONDS = 0.5  # a name server answers from memory, within one or two milliseconds
-LOOKUP_GAP_SECONDS = 1.0
+PATIENCE_SECONDS = 0.5  # a working name server answers from memory, within one or two milliseconds
+LOOKUP_GAP_SECONDS = 1.0  # shortest interval between lookups of the addresses
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 Fetch = Callable[[str], Awaitable[str]]
 
 
 class NameServers:
-    """Asks the name server that answers, and keeps using it while it does.
+    """The name servers of one cluster. One of them is in use until it fails.
 
-    `addresses` ("host:port") take precedence over `url`, an address server that returns a list of addresses. Host
-    names are resolved here, and again every 30 s. So each machine behind a name is tried separately, and a removed one
-    is not asked again. The constructor does nothing. `run` keeps the addresses up to date; without it, `ask` does so.
+    `addresses` ("host:port") take precedence over `url`, an address server that returns a list of addresses. Host names
+    are resolved to all their machines, and again every 30 s. So each machine is tried separately, and a removed machine
+    is not asked any more. The constructor sends nothing. `run` keeps the addresses up to date; without it, `ask` does.
     """
 
     def __init__(
@@ -196,23 +196,23 @@ class NameServers:
         self._shown_url = without_password(self._url)
         self._resolve = resolve or resolve_host
         self._fetch = fetch or fetch_text
-        self._addresses: list[str] = []  # resolved; the address that answered last is first
+        self._addresses: list[str] = []  # resolved addresses; the first is in use
         self._resolved: dict[str, list[str]] = {}
         self._interval = ADDRESS_SERVER_INTERVAL_SECONDS if self._url else RESOLVE_INTERVAL_SECONDS
-        self._stale_at = 0.0  # when `ask` must first look up the addresses (monotonic)
+        self._stale_at = 0.0  # after this time (monotonic), `ask` must first look up the addresses
         self._look_again = asyncio.Event()
         self._looking = SharedCalls[None, None](lambda _: self._look_up())
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The addresses in the order of use; the first is in use."""
+        """The resolved addresses. The first is in use; the others are asked if it fails."""
         return tuple(self._addresses)
 
     async def ask(self, question: Callable[[str], Awaitable[T]]) -> T:
-        """Return the first name server's answer to `question(address)`. Raises NameServerError if none answers.
+        """Return a name server's answer to `question(address)`. Raises NameServerError if no name server answers.
 
-        The name server in use is asked first. If it fails or is slow, all others are asked at once. "No such topic" is
-        also an answer: its BrokerError is raised.
+        The name server in use is asked first. If it fails or is slow, all others are asked at once, and the first
+        answer counts. An error response such as "no such topic" is an answer too, and is raised as BrokerError.
         """
         if not self._addresses or self._clock.monotonic() >= self._stale_at:
             await self.look_up()
@@ -222,7 +222,7 @@ class NameServers:
                 return await question(address)
             except BrokerError as error:
                 if error.retriable or error.code == ResponseCode.SYSTEM_ERROR:
-                    raise  # try the next name server: this one is not ready yet
+                    raise  # counts as a failure, because this name server is not ready: other name servers are asked
                 return error
 
         if not self._addresses:
@@ -239,13 +239,13 @@ class NameServers:
         return answer
 
     async def look_up(self) -> None:
-        """Read the address server and resolve host names now. On failure the last known addresses stay."""
+        """Read the address server's list and resolve host names now. After a failure, the last known addresses stay."""
         await self._looking(None)
 
     async def run(self) -> None:
-        """Look up the addresses at intervals, and when no name server answered. Runs until cancelled."""
+        """Look up the addresses at intervals, and after no name server answered. Runs until cancelled."""
         while True:
-            self._stale_at = float("inf")  # requests then need not wait for a slow resolver
+            self._stale_at = float("inf")  # while this loop runs, `ask` need not wait for a lookup
             await wait_within(self._clock, self._interval, self._look_again.wait())
             self._look_again.clear()
             await self.look_up()
@@ -286,13 +286,13 @@ class NameServers:
         except (OSError, ValueError) as error:
             known = self._resolved.get(address)
             log.warning("name_server.unresolved", address=address, error=str(error) or type(error).__name__)
-            # keep the name itself: connecting to it fails with an error that shows the problem
+            # if no address was ever known, keep the name: connecting to it fails with an error that shows the problem
             return known or [address]
 
     def _replace(self, addresses: list[str]) -> None:
         gone = [address for address in self._addresses if address not in addresses]
         new = [address for address in addresses if address not in self._addresses]
-        random.shuffle(new)  # as in Java, so that clients do not all begin with the same one
+        random.shuffle(new)  # as in Java, so that clients do not all use the same name server
         if gone or (new and self._addresses):
             log.info("name_server.changed", added=new, removed=gone)
         self._addresses = [address for address in self._addresses if address not in gone] + new
@@ -308,7 +308,7 @@ class NameServers:
     async def get_route(self, topic: str) -> TopicRouteData:
         """Return a topic's route. Raises TopicNotExistError, NameServerError.
 
-        Name servers have no route of a light message queue, because any broker may have its messages.
+        The route of a light message queue is all brokers of the cluster, because name servers have no route for it.
         """
         if is_light_queue(topic):
             return light_queue_route(await self.ask(lambda address: cluster_info(self._remoting, address)))
@@ -327,12 +327,12 @@ class NameServers:
 
 
 def parse_addresses(text: str) -> tuple[str, ...]:
-    """Return the addresses in an address server's response: separated by `;`, commas or white space."""
+    """Return the addresses in an address server's response, which separates them by `;`, commas or white space."""
     return tuple(dict.fromkeys(text.replace(";", " ").replace(",", " ").split()))
 
 
 async def resolve_host(host: str, port: int) -> list[str]:
-    """Return the numeric addresses of a host name. Raises OSError."""
+    """Return all IP addresses of a host name. Raises OSError if it cannot be resolved."""
     found = await in_own_thread(partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM))
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 

@@ -1,17 +1,17 @@
-"""Routes of topics, from the name servers, kept up to date.
+"""The table of topics' routes, which is refreshed from the name servers.
 
-Three things make this harder than a cache:
+Three problems make it more complex than a cache:
 
-- *A restarted name server has no routes* until brokers register again, which takes up to 30 s. It answers that a topic
-  does not exist, and omits brokers from routes. So a known topic counts as deleted only after it was unknown for
-  UNKNOWN_TOPIC_GRACE_SECONDS, and a missing broker keeps its addresses for the same time.
-- *Responses may arrive in another order than the requests.* Each request has a number. A response is ignored if a
-  response to a later request was used already.
-- *Errors arrive in bursts.* When a broker dies, every queue on it requests fresh routes. Requests about one topic are
-  shared (`SharedCalls`), and a topic is requested at most once in REFRESH_GAP_SECONDS.
+- *A restarted name server has no routes* until brokers register again, which takes up to 30 s. Meanwhile it reports
+  that topics do not exist, and omits brokers from routes. So a known topic counts as deleted only after it was unknown
+  for UNKNOWN_TOPIC_GRACE_SECONDS, and the addresses of a missing broker are kept for the same time.
+- *Responses may arrive in another order than the requests.* So requests are numbered, and a response is ignored if
+  the response to a later request has been used.
+- *Errors arrive in bursts.* When a broker dies, every queue on it asks for a fresh route. So requests for the same
+  topic are shared (`SharedCalls`), and after errors a topic is requested at most once in REFRESH_GAP_SECONDS.
 
-Readers never wait: all routes are one immutable value (`Routes`). A refresh replaces it once for all topics that it
-requested. A reader that caches a part of it, such as a pull loop, reads again when `version` changes.
+Readers never wait: all routes are one immutable value (`Routes`). A refresh of many topics replaces this value once.
+Code that caches a part of it, such as a pull loop, reads the routes again when `version` changes.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ log = structlog.get_logger(__name__)
 AskRoute = Callable[[str], Awaitable[TopicRouteData]]
 
 REFRESH_INTERVAL_SECONDS = 30.0  # Java: pollNameServerInterval
-ROUTE_DEADLINE_SECONDS = 6.0  # two rounds of name servers, including connecting
+ROUTE_DEADLINE_SECONDS = 6.0  # enough to connect to the name servers and ask them twice
 ANXIOUS_SECONDS = 5.0  # refresh interval of a topic while no name server answers, or one of its brokers has no master
 REFRESH_GAP_SECONDS = 1.0  # shortest interval between refreshes of one topic after errors
 UNKNOWN_TOPIC_FIRST_SECONDS = 0.5
-UNKNOWN_TOPIC_MOST_SECONDS = 5.0  # maximum delay until a topic that is created after the start is noticed
-# Java keeps the route of a topic that "does not exist" forever. This is longer than brokers take to register again with
-# a restarted name server (30 s), and still notices a deletion.
+UNKNOWN_TOPIC_MOST_SECONDS = 5.0  # longest refresh interval of a missing topic, which may be created at any time
+# After this time a missing topic counts as deleted. Brokers take up to 30 s to register again with a restarted name
+# server. Java never notices a deletion: it keeps the route of a missing topic forever.
 UNKNOWN_TOPIC_GRACE_SECONDS = 65.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Learned:
-    """The response about one topic. `order` is the request's number; a higher number is newer."""
+    """The result of a request for a topic's route. `order` is the request's number, which increases."""
 
     topic: str
     order: int
@@ -60,7 +60,7 @@ class _Learned:
 
 
 class _Watched:
-    """The time of the next refresh of a watched topic. Times are by the client's clock."""
+    """The state of a watched topic, such as the time of its next refresh. Times are by the client's monotonic clock."""
 
     __slots__ = ("asked_at", "changed_at", "due_at", "unknown_delay", "unknown_since", "users")
 
@@ -76,8 +76,8 @@ class _Watched:
 class RouteTable:
     """The routes of all topics in use. Reading never waits; `run` refreshes watched topics every 30 s.
 
-    While no name server answers, the last known routes stay. `route_of` asks a name server. It raises
-    TopicNotExistError, or another RmqdError if none answered.
+    While no name server answers, the last known routes stay. `route_of` is called to ask a name server for a route. It
+    raises TopicNotExistError if the topic is missing, or another RmqdError if no name server answers.
     """
 
     def __init__(
@@ -95,20 +95,20 @@ class RouteTable:
         self._learn = SharedCalls(self._ask)
         self._sooner = asyncio.Event()
         self.problem: str | None = None
-        """The reason why routes are out of date while no name server answers."""
+        """Why no name server answers, so that routes may be out of date; None if name servers answer."""
         self.version = 0
-        """Increases whenever routes or addresses have changed."""
+        """A number that increases with every change of routes or addresses."""
 
     def on_change(self, callback: Callable[[frozenset[str]], None]) -> None:
-        """Call `callback(topics)` after each change with the changed topics. It must not block or raise."""
+        """Register a callback. It is called with the changed topics after each change, and must not block or raise."""
         self._callbacks.append(callback)
 
     def remove_on_change(self, callback: Callable[[frozenset[str]], None]) -> None:
-        """Undo one `on_change`."""
+        """Unregister a callback that was passed to `on_change`."""
         self._callbacks.remove(callback)
 
     def watch(self, topic: str) -> None:
-        """Keep a topic's route up to date until the matching `unwatch`. `run` requests it at once."""
+        """Keep a topic's route up to date until the matching `unwatch`. `run` requests a new topic's route at once."""
         watched = self._watched.get(topic)
         if watched is None:
             watched = self._watched[topic] = _Watched(self._clock.monotonic())
@@ -116,7 +116,7 @@ class RouteTable:
         watched.users += 1
 
     def unwatch(self, topic: str) -> None:
-        """Undo one `watch`. After the last one the route is removed."""
+        """Undo one call of `watch`. When all calls for a topic are undone, its route is removed."""
         watched = self._watched.get(topic)
         if watched is None:
             return
@@ -128,24 +128,24 @@ class RouteTable:
             self.version += 1
 
     def route(self, topic: str) -> TopicRouteData | None:
-        """Return a topic's last known route."""
+        """Return a topic's last known route; None if it is not known."""
         return self._routes.by_topic.get(topic)
 
     def broker_names(self, topic: str) -> list[str]:
-        """Return the names of the brokers in a topic's route; empty without a route."""
+        """Return the names of the brokers in a topic's route; empty if the route is not known."""
         route = self.route(topic)
         return [] if route is None else [broker.broker_name for broker in route.broker_datas]
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues that consumers read, in RocketMQ's order; empty without a route."""
+        """Return the queues that consumers read, in RocketMQ's order; empty if the route is not known."""
         return self._routes.readable(topic)
 
     def writable_queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues that producers may send to, in RocketMQ's order; empty without a route."""
+        """Return the queues that producers may send to, in RocketMQ's order; empty if the route is not known."""
         return self._routes.writable(topic)
 
     def problems(self) -> tuple[str, ...]:
-        """Return why the routes are out of date, and the brokers that producers do not use."""
+        """Return the problems as texts: why routes may be out of date, and which brokers are read-only."""
         topics = self._routes.by_topic.items()
         queues = [one for topic, route in topics if is_retry_topic(topic) for one in route.queue_datas]
         closed = {one.broker_name for one in queues if one.is_readable and not one.is_writeable}
@@ -153,35 +153,36 @@ class RouteTable:
         return (*filter(None, [self.problem]), *read_only)
 
     def known_everywhere_at(self, topic: str) -> float:
-        """Return the latest time (monotonic) at which all clients know the last change of a topic's readable queues.
+        """Return the time (monotonic) when every client knows the last change of a topic's readable queues.
 
-        All clients refresh as often as this one. The first response is not a change.
+        This assumes that all clients refresh routes as often as this one. It is -inf if this client saw no change; the
+        first known route is not a change.
         """
         watched = self._watched.get(topic)
         return float("-inf") if watched is None else watched.changed_at + self._interval
 
     def endpoint(self, queue: MessageQueue) -> str:
-        """Return the broker to ask about a queue: its own, or the present leader of a static topic's queue."""
+        """Return the name of the broker to ask about a queue; in a static topic, the queue's present leader."""
         return self._routes.endpoint(queue)
 
     def by_endpoint(self, queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
-        """Return the queues, in order, by the name of the broker to ask about them."""
+        """Return the queues grouped by `endpoint`, the broker to ask about them, each group in the given order."""
         brokers: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             brokers.setdefault(self.endpoint(queue), []).append(queue)
         return brokers
 
     def master(self, broker_name: str) -> str | None:
-        """Return the address of a broker's master; None if the route has none."""
+        """Return the address of a broker's master; None if no known route has it."""
         return self.replicas(broker_name).get(0)
 
     def address(self, broker_name: str, broker_id: int = 0) -> str | None:
-        """Return the address of a broker's replica, or of another replica if this one has none."""
+        """Return the address of a broker's replica, or of another replica if this one is unknown; None if all are."""
         replicas = self.replicas(broker_name)
         return replicas.get(broker_id) or next(iter(replicas.values()), None)
 
     def master_for(self, topic: str, broker_name: str) -> str:
-        """Return the address of a broker's master, to ask about a topic. Raises BrokerAwayError."""
+        """Return the address of a broker's master. Raises BrokerAwayError, with the name `topic`, if it is unknown."""
         if (address := self.master(broker_name)) is None:
             raise BrokerAwayError(topic, broker_name)
         return address
@@ -199,15 +200,15 @@ class RouteTable:
         return self._missing_brokers.replicas(broker_name) if known is None else known
 
     def brokers(self) -> Mapping[str, Mapping[int, str]]:
-        """Return every known broker: name, replica id (0 is the master), address."""
+        """Return the replicas of all brokers in the routes: broker name to replica id (0: master) to address."""
         return self._routes.brokers
 
     def broker_addresses(self) -> frozenset[str]:
-        """Return the addresses of all brokers, including slaves, and of brokers that have just left all routes."""
+        """Return the addresses of all brokers, including slaves, and brokers that recently left all routes."""
         return frozenset(self.brokers_by_address())
 
     def brokers_by_address(self) -> dict[str, tuple[str, int]]:
-        """Return the name and the replica id at each of the `broker_addresses`."""
+        """Return the broker name and the replica id for each address in `broker_addresses`."""
         missing = ((name, broker.replicas) for name, broker in self._missing_brokers.by_name.items())
         known = (*missing, *self._routes.brokers.items())
         return {at: (name, number) for name, replicas in known for number, at in replicas.items()}
@@ -224,13 +225,13 @@ class RouteTable:
         raise learned.error
 
     async def lookup(self, topic: str) -> TopicRouteData:
-        """Return a topic's known route, or refresh it if there is none."""
+        """Return a topic's known route. If it is not known, request it, and raise the errors of `refresh`."""
         return self.route(topic) or await self.refresh(topic)
 
     def refresh_soon(self, topics: Iterable[str] | None = None) -> None:
-        """Refresh watched topics (None: all) after an error that a stale route may explain.
+        """Let `run` refresh watched topics (None: all) soon. Call it after an error that a stale route may explain.
 
-        Errors arrive in bursts: one refresh serves all of them, and a topic is requested at most once a second.
+        It may be called for every error of a burst, because a topic is requested at most once a second.
         """
         now = self._clock.monotonic()
         for topic in list(self._watched) if topics is None else topics:
@@ -243,7 +244,7 @@ class RouteTable:
         while True:
             self._sooner.clear()
             now = self._clock.monotonic()
-            # topics due within a twentieth of the interval are refreshed as well, so that all refresh together
+            # also refresh topics that are due within the next 5 % of the interval, so that all topics refresh together
             slack = now + self._interval / 20
             if any(watched.due_at <= now for watched in self._watched.values()):
                 await self._refresh([topic for topic, watched in self._watched.items() if watched.due_at <= slack])
@@ -253,7 +254,7 @@ class RouteTable:
 
     async def _refresh(self, topics: list[str]) -> None:
         learned = await asyncio.gather(*map(self._learn, topics))
-        # a topic that was unwatched meanwhile must not be added again
+        # the route of a topic that was unwatched during the requests must not be added again
         self._apply([answer for answer in learned if answer.topic in self._watched])
 
     async def _ask(self, topic: str) -> _Learned:
@@ -305,7 +306,7 @@ class RouteTable:
         if isinstance(learned.error, TopicNotExistError):
             if watched.unknown_since is None:
                 watched.unknown_since = now
-                # a group's first heartbeat creates its retry topic
+                # a missing retry topic is normal for a new group, because brokers create it at the first heartbeat
                 level = logging.DEBUG if is_retry_topic(learned.topic) else logging.WARNING
                 log.log(level, "route.unknown_topic", topic=learned.topic)
             watched.due_at = now + min(watched.unknown_delay, UNKNOWN_TOPIC_MOST_SECONDS, self._interval)

@@ -1,4 +1,4 @@
-"""All known routes at one moment, and the brokers that are missing from all of them."""
+"""All known routes at one moment, and the brokers that have disappeared from all routes."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from rmqd.wire.message_queue import MessageQueue
 
 
 def vip_address(address: str) -> str:
-    """Return the VIP channel of a broker's "host:port": two ports lower (`MixAll.brokerVIPChannel`)."""
+    """Return the address of a broker's VIP channel: its port minus 2 (`MixAll.brokerVIPChannel`)."""
     host, _, port = address.rpartition(":")
     return f"{host}:{int(port) - 2}"
 
 
-Brokers = Mapping[str, Mapping[int, str]]  # name, replica id, address
+Brokers = Mapping[str, Mapping[int, str]]  # broker name to replica id to address
 
 
 @dataclass(frozen=True, slots=True)
 class _MissingBroker:
-    """A missing broker. The first `update` after `until` (monotonic) removes its addresses."""
+    """The addresses of a missing broker by replica id. The first `update` after `until` (monotonic) removes them."""
 
     replicas: Mapping[int, str]
     until: float
 
 
 class MissingBrokers:
-    """The brokers that are missing from all routes. `update` removes each after `grace_seconds`."""
+    """The brokers that have disappeared from all routes. They are remembered for `grace_seconds`."""
 
     def __init__(self, clock: Clock, grace_seconds: float) -> None:
         self._clock = clock
@@ -38,12 +38,12 @@ class MissingBrokers:
         self.by_name: dict[str, _MissingBroker] = {}
 
     def replicas(self, broker_name: str) -> Mapping[int, str]:
-        """Return the last known addresses of a missing broker by replica id; empty if there is no such broker."""
+        """Return the last addresses of a missing broker by replica id; empty if the broker is not missing."""
         departed = self.by_name.get(broker_name)
         return {} if departed is None else departed.replicas
 
     def update(self, before: Brokers, present: Brokers) -> bool:
-        """Record which brokers have left the routes. Returns whether a missing broker's grace has ended."""
+        """Record brokers that a change of routes removed. Returns whether a missing broker's grace period has ended."""
         now = self._clock.monotonic()
         known, self.by_name = self.by_name, {}
         for name, departed in known.items():
@@ -55,13 +55,13 @@ class MissingBrokers:
 
 
 class Routes:
-    """Routes by topic, and their brokers. If routes differ about a broker, the newer route counts."""
+    """The routes by topic, and the brokers in them. If routes differ about a broker, the newest route counts."""
 
     __slots__ = ("_leaders", "_readable", "brokers", "by_topic")
 
     def __init__(self, by_topic: Mapping[str, TopicRouteData] | None = None) -> None:
         self.by_topic: Mapping[str, TopicRouteData] = MappingProxyType(dict(by_topic or {}))
-        self._readable: dict[str, list[MessageQueue]] = {}  # results of `readable`, which each rebalance needs twice
+        self._readable: dict[str, list[MessageQueue]] = {}  # cached results of `readable`; a rebalance needs them twice
         self._leaders = {
             topic: queue_leaders(route.mappings) for topic, route in self.by_topic.items() if route.mappings
         }
@@ -74,23 +74,23 @@ class Routes:
         )
 
     def replaced(self, changes: Mapping[str, TopicRouteData | None]) -> Routes:
-        """Return a copy with the routes in `changes` by topic; None removes a route. They count as newest."""
+        """Return a copy in which `changes` (by topic) replace routes; None removes a route. They count as newest."""
         if not changes:
             return self
         kept = {topic: route for topic, route in self.by_topic.items() if topic not in changes}
         return Routes(kept | {topic: route for topic, route in changes.items() if route is not None})
 
     def differs(self, other: Routes, topic: str) -> bool:
-        """Return whether a topic's queues or brokers differ in the other routes, apart from their order."""
+        """Return whether a topic's queues or brokers in `other` differ from these routes. Their order is ignored."""
         return _content(self.by_topic.get(topic)) != _content(other.by_topic.get(topic))
 
     def endpoint(self, queue: MessageQueue) -> str:
-        """Return the broker that serves a queue: the queue's own, or a static topic's present leader."""
+        """Return the name of the broker that serves a queue; for a static topic, this is the queue's present leader."""
         led = self._leaders.get(queue.topic) if self._leaders else None
         return queue.broker_name if led is None else led.get((queue.broker_name, queue.queue_id), queue.broker_name)
 
     def readable(self, topic: str) -> list[MessageQueue]:
-        """Return the queues that consumers read, on all brokers with read permission."""
+        """Return the queues that consumers read: on all brokers whose permission for the topic includes reading."""
         if topic not in self._readable:
             self._readable[topic] = self._find_readable(topic)
         return list(self._readable[topic])
@@ -109,10 +109,10 @@ class Routes:
         )
 
     def writable(self, topic: str) -> list[MessageQueue]:
-        """Return the queues that producers send to, with write permission, on brokers with a master.
+        """Return the queues that producers send to: with write permission, on brokers that have a master.
 
-        An ordered topic's configuration lists them instead ("broker-a:4;broker-b:4"), in its own order, as in the Java
-        client. A queue that is selected by a hash must be the same for every producer.
+        For an ordered topic, its configuration ("broker-a:4;broker-b:4") gives the queues and their order, as in the
+        Java client, because all producers must select the same queue by a hash.
         """
         route = self.by_topic.get(topic)
         if route is None:
@@ -136,7 +136,7 @@ def _ordered_counts(route: TopicRouteData) -> dict[str, int]:
         broker_name, _, count = part.partition(":")
         if count.isdigit():
             counts[broker_name] = int(count)
-    # RocketMQ has no rule for a configuration with more queues than a topic can have, so it is ignored
+    # a configuration with more queues than `MAX_QUEUES` is ignored, because it can only be a mistake
     return counts if sum(counts.values()) <= MAX_QUEUES else {}
 
 

@@ -1,4 +1,4 @@
-"""Sends of messages, for retries, dead letters, message trace and `rmqd send`.
+"""The producer that sends messages: retries, dead letters, message trace, and the messages of `rmqd send`.
 
-All attempts of a send share one deadline. A send is repeated if its response is lost, so a message may be stored twice.
+All attempts of a send share one deadline. A send whose response is lost is repeated, so a message may be stored twice.
 """

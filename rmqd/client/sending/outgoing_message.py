@@ -1,4 +1,4 @@
-"""A message to send, and the selection of its queue: messages that must stay in order go to the same queue."""
+"""A message to send, and selectors that choose its queue, so that messages with the same key stay in order."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from rmqd.wire.messages.properties import (
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
-    """A message to send. `properties` are sent unchanged; fields such as `tags` and `keys` set their properties.
+    """A message to send. Fields such as `tags` and `keys` are sent as properties, in addition to `properties`.
 
     Give at most one of `delay_level`, `delay_ms` and `deliver_at_ms` (Unix milliseconds). If several are set, a broker
-    uses the level, else the delay. `sharding_key` is only a property; a selector sends its messages to one queue.
+    uses the level, else the delay. `sharding_key` is only stored as a property and does not choose the queue.
 
-    `sys_flag` and `born_timestamp_ms` are for messages that were stored before: such a body may already be compressed.
+    `sys_flag` and `born_timestamp_ms` are for copies of stored messages, whose body may be compressed already.
     """
 
     topic: str
@@ -46,11 +46,11 @@ class OutgoingMessage:
 
     @property
     def needs_timer(self) -> bool:
-        """Whether the message needs the timer of a 5.x broker."""
+        """Whether the message has a delay or time that only the timer of a 5.x broker supports."""
         return self.delay_ms is not None or self.deliver_at_ms is not None
 
     def properties_as_sent(self, unique_key: str) -> dict[str, str]:
-        """Return all properties, including properties from fields."""
+        """Return `properties` and the properties from the other fields, as the broker will store them."""
         properties = {**self.properties, UNIQ_KEY: unique_key}
         properties.setdefault(WAIT, "true")
         if self.tags:
@@ -69,18 +69,18 @@ class OutgoingMessage:
 
 
 MessageQueueSelector = Callable[[Sequence[MessageQueue]], MessageQueue]
-"""Selects one of the writable queues, which are in RocketMQ's order; there is at least one."""
+"""Called with the topic's writable queues (at least one, in RocketMQ's order). Returns the queue to send to."""
 
 
 def select_by_hash(sharding_key: str) -> MessageQueueSelector:
-    """Select by the key's hash, as Java's `SelectMessageQueueByHash`: the same queue while their number stays."""
+    """Return a selector by the key's hash (`SelectMessageQueueByHash`), stable until the number of queues changes."""
     return lambda queues: queues[abs(java_hash(sharding_key)) % len(queues)]
 
 
 def select_by_id(queue_id: int, broker_name: str = "") -> MessageQueueSelector:
-    """Select the queue with this id. `broker_name` is needed if several brokers have the topic.
+    """Return a selector of the queue with this id. Give `broker_name` if several brokers have the topic.
 
-    The selector raises RouteNotFoundError if no queue matches, or more than one.
+    The selector raises RouteNotFoundError if no queue matches, or if several queues match.
     """
 
     def select(queues: Sequence[MessageQueue]) -> MessageQueue:
@@ -104,9 +104,9 @@ def _known(queues: Sequence[MessageQueue]) -> str:
 
 
 def may_retry_send(error: RmqdError, served: Container[str]) -> bool:
-    """Return whether to try again. `served` are the topics of earlier sends.
+    """Return whether a failed send may succeed later. `served` are the topics of earlier successful sends.
 
-    A missing route for such a topic is temporary. For others it is final, because waiting does not create a topic.
+    A missing route is temporary for a topic in `served`, and final for any other topic, which probably does not exist.
     """
     if isinstance(error, RouteNotFoundError):
         return error.topic in served

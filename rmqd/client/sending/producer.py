@@ -1,4 +1,4 @@
-"""Sends messages: to a topic, with attempts at other brokers on failure, or to one given queue."""
+"""The producer: it sends to a topic, with further attempts at other brokers after a failure, or to a selected queue."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ SEND_TIMEOUT_SECONDS = 3.0  # Java: sendMsgTimeout, for all attempts together
 MAX_TRIES = 3  # Java: 1 + retryTimesWhenSendFailed
 DEFAULT_TOPIC_QUEUE_NUMS = 4
 SAME_BROKER_PAUSE_SECONDS = 0.05
-SHORTEST_TRY_SECONDS = 0.1  # with less time, an attempt would only replace the previous error by a timeout
+SHORTEST_TRY_SECONDS = 0.1  # no attempt begins with less time: a timeout would only hide the previous attempt's error
 TIMERS_SINCE_VERSION = 413  # 5.0.0 in MQVersion; an older broker delivers a timer message at once
 
-# Java: DefaultMQProducer.retryResponseCodes
+# response codes that lead to another attempt; Java: DefaultMQProducer.retryResponseCodes
 RETRIED = frozenset(
     {
         ResponseCode.SYSTEM_ERROR,
@@ -63,7 +63,7 @@ RETRIED = frozenset(
 
 
 class Producer:
-    """Sends any number of messages at once. It has no tasks, and its only state is the next queue in turn."""
+    """The producer of a client. It may send any number of messages at once, and it has no background tasks."""
 
     def __init__(
         self,
@@ -93,11 +93,11 @@ class Producer:
         timeout_seconds: float = SEND_TIMEOUT_SECONDS,
         producer_group: str = INNER_PRODUCER_GROUP,
     ) -> SendResult:
-        """Store a message, in at most three attempts that together take at most `timeout_seconds`.
+        """Send a message, with at most three attempts. All attempts together take at most `timeout_seconds`.
 
-        Queues take turns, and a further attempt uses another broker if there is one; `selector` chooses the queue
-        instead. If the topic is missing, the broker may create it. If a response is lost, the message is sent again, so
-        it may be stored twice.
+        Without `selector`, queues are used in turn, and each attempt uses another broker if possible. The broker may
+        create a missing topic. If the response to an attempt is lost, the next attempt may store the message a second
+        time.
 
         Raises InvalidMessageError, RouteNotFoundError, BrokerTooOldError, or the RmqdError of the last attempt.
         """
@@ -108,12 +108,11 @@ class Producer:
     async def send_batch(
         self, messages: Sequence[OutgoingMessage], *, selector: MessageQueueSelector | None = None
     ) -> SendResult:
-        """Store messages of one topic in one queue, in order, with one request. The attempts are as for `send`.
+        """Send messages of one topic to one queue, in order, in one request. Attempts are made as in `send`.
 
-        Either all are stored or none. They must not have a delay or a time, or a retry topic, and together they must
-        not exceed the maximum size of a message. The result has comma-separated offset ids, and the first offset.
-
-        Raises the errors of `send`; an error does not say which of the messages caused it.
+        The broker stores all messages or none. They must not have a delay, a delivery time or a retry topic, and all
+        together must not exceed a message's maximum size. The result has comma-separated offset ids and the first
+        offset. Raises the errors of `send`, which do not identify the message that caused them.
         """
         members = [
             BatchMember(message.body, message.properties_as_sent(self._unique_key(message)), message.flag)
@@ -129,7 +128,7 @@ class Producer:
     async def _candidates(
         self, topic: str, selector: MessageQueueSelector | None, timeout_seconds: float
     ) -> Sequence[MessageQueue]:
-        """Return the candidate queues. Raises RemotingTimeoutError if no name server answers in time."""
+        """Return the queues to try. Raises RemotingTimeoutError if no name server responds in time."""
         try:
             async with self._clock.timeout(timeout_seconds):
                 queues = await self._queues(topic)
@@ -154,7 +153,7 @@ class Producer:
             last_broker, remaining = queue.broker_name, max(deadline - self._clock.monotonic(), 0)
             if isinstance(outcome, RmqdError) and remaining < SHORTEST_TRY_SECONDS:
                 raise outcome  # the error's text has the time limit of the attempt
-            # a broker that hangs must leave time for an attempt at another one
+            # a hanging broker must not use up all the time, so that an attempt at another broker can follow
             outcome = await self._send_once(queue, sending, remaining / 2 if tries < MAX_TRIES else remaining)
             if isinstance(outcome, SendResult):
                 return outcome
@@ -166,7 +165,7 @@ class Producer:
     async def _send_once(
         self, queue: MessageQueue, sending: _Sending, timeout_seconds: float
     ) -> SendResult | RmqdError:
-        """Make one attempt. Returns the receipt, or an error that another attempt may avoid."""
+        """Make one attempt. Returns the result, or the error if another attempt may succeed. Raises other errors."""
         try:
             async with self._clock.timeout(timeout_seconds):
                 return await self._send_to(queue, sending, timeout_seconds)
@@ -211,9 +210,9 @@ class Producer:
         return await send_message(self._remoting, address, header, message.body, timeout_seconds=timeout_seconds)
 
     async def _require_timers(self, queue: MessageQueue, address: str) -> None:
-        """Raise BrokerTooOldError if a broker has no timer: it would silently deliver the message at once."""
+        """Raise BrokerTooOldError if a broker has no timer, because it would silently deliver the message at once."""
         if address not in self._versions:
-            # A heartbeat without groups leaves no trace on the broker, and its response has the broker's version.
+            # the response to a heartbeat has the broker's version, and without groups the heartbeat has no effect
             self._versions[address] = await send_heartbeat(self._remoting, address, HeartbeatData(client_id="rmqd"))
         version = self._versions[address]
         if version < TIMERS_SINCE_VERSION:
@@ -235,7 +234,7 @@ class Producer:
         return queues
 
     async def _queues_to_be(self, topic: str) -> list[MessageQueue]:
-        """Return the future queues of a missing topic, which brokers create at the first send."""
+        """Return the queues that a missing topic will have when a broker creates it automatically at the first send."""
         try:
             await self._routes.refresh(DEFAULT_TOPIC)
         except RouteNotFoundError:
@@ -254,7 +253,7 @@ class Producer:
             self._routes.watch(topic)
 
     def _in_turn(self, queues: Sequence[MessageQueue]) -> Iterator[MessageQueue]:
-        """Yield queues endlessly: the next one in turn, then queues of brokers that were not tried yet."""
+        """Yield queues endlessly: the next queue in turn, then queues of brokers that were not tried yet."""
         start = next(self._turn) % len(queues)
         rotated = [*queues[start:], *queues[:start]]
         tried: set[str] = set()
@@ -269,7 +268,7 @@ class Producer:
 
 @dataclass(frozen=True, slots=True)
 class _Sending:
-    """The values for each attempt to send one message."""
+    """The values that all attempts to send one message share."""
 
     message: OutgoingMessage
     producer_group: str

@@ -1,4 +1,4 @@
-"""Sends message trace in batches, without delaying anything else. Records that cannot be sent are counted."""
+"""Sending of message trace in the background, in batches. Records that cannot be sent are dropped and counted."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from rmqd.wire.trace import TRACE_PRODUCER_PREFIX, TraceData, TraceMessageType, 
 
 log = structlog.get_logger(__name__)
 
-MAX_WAITING_CHARACTERS: Final = 8_000_000  # limit for the text of all waiting records; Java: 2048 records of any length
+MAX_WAITING_CHARACTERS: Final = 8_000_000  # total length of all waiting records; Java: 2048 records of any length
 FLUSH_SECONDS: Final = 5.0  # Java: flushTraceInterval
-POLL_SECONDS: Final = 0.1  # interval of checks for full batches, because appending wakes no task
+POLL_SECONDS: Final = 0.1  # interval of checks for full batches; `append` wakes no task, because it runs in any thread
 MAX_SENDS_IN_FLIGHT: Final = 16  # trace messages in flight at once
 SEND_TIMEOUT_SECONDS: Final = 5.0
-PAUSE_AFTER_FAILURE_SECONDS: Final = 5.0  # pause after a failure, because a missing topic would cause constant requests
+PAUSE_AFTER_FAILURE_SECONDS: Final = 5.0  # without this pause, a missing trace topic would cause constant requests
 CLOSE_SECONDS: Final = 3.0
 REPORT_SECONDS: Final = 60.0
 
 TRACE_RESULTS: Final = ("sent", "full", "failed")
-"""The result of a record: sent, dropped because too many wait, or dropped because it could not be sent."""
+"""The results of a record: sent; dropped because too many records wait; dropped because it could not be sent."""
 
 
 class TraceDispatcher:
-    """Sends a group's records to the trace topic. `append` may be called in any thread, the rest in the event loop."""
+    """The dispatcher of a group's trace records to the trace topic. Only `append` may be called in any thread."""
 
     def __init__(self, producer: Producer, options: TraceOptions, producer_group: str, clock: Clock) -> None:
         self.counts = dict.fromkeys(TRACE_RESULTS, 0)
-        """The number of records by result so far."""
+        """The number of records so far, by result (`TRACE_RESULTS`)."""
         self.failure = ""
-        """The error of the last failed send."""
+        """The error of the last failed send; empty if no send failed."""
         self.before_flush: Callable[[], object] = lambda: None
-        """Called before all waiting records are sent. It may append more."""
+        """Called before all waiting records are sent, every 5 s and at the end. It may append records."""
         self._producer = producer
         self._options = options
         self._group = producer_group
@@ -60,11 +60,11 @@ class TraceDispatcher:
 
     @property
     def is_full(self) -> bool:
-        """Whether appended records would be dropped now."""
+        """Whether so many records wait that `append` would drop further records."""
         return self._characters >= MAX_WAITING_CHARACTERS
 
     def append(self, parts: tuple[TracePart, ...], records: int) -> None:
-        """Add the records of one handler call, or of one sent message. They are dropped if too many wait."""
+        """Add the records of one handler call, or of one sent message. They are dropped if `is_full`."""
         with self._lock:
             if not self.is_full:
                 self._characters += _characters(parts)
@@ -73,11 +73,11 @@ class TraceDispatcher:
         self.drop(records)
 
     def drop(self, records: int) -> None:
-        """Count records that were not even created, because the queue is full."""
+        """Count records as dropped. Callers that see `is_full` need not create records; they only report the number."""
         self._lose("full", records)
 
     async def run(self) -> None:
-        """Send full batches soon, and all waiting records every 5 s, until cancelled. `close` sends the rest."""
+        """Send full batches soon, and all waiting records every 5 s. Runs until cancelled; `close` sends the rest."""
         flush_at = self._clock.monotonic() + FLUSH_SECONDS
         while True:
             await self._clock.sleep(POLL_SECONDS)
@@ -91,7 +91,7 @@ class TraceDispatcher:
             self._report(now, "more records are created than can be sent")
 
     async def close(self) -> None:
-        """Send the waiting records within 3 s, and drop the rest."""
+        """Send the waiting records, and drop the records that could not be sent within 3 s."""
         self.before_flush()
         self._may_send_at = 0.0
         try:
@@ -106,7 +106,7 @@ class TraceDispatcher:
         self._report(self._clock.monotonic(), reason)
 
     async def _send_waiting(self, least: int) -> None:
-        """Send the waiting records in batches of `least` calls or more. Later records are sent next time."""
+        """Send the records that wait now, in batches. A batch with the records of fewer than `least` calls waits."""
         calls = self._options.calls
         batches = -(-(len(self._waiting) - least + 1) // calls)
         turns = iter(range(batches))
@@ -123,7 +123,7 @@ class TraceDispatcher:
                 for data in trace_messages([part for parts in taken for part in parts]):
                     await self._send(data)
             except asyncio.CancelledError:
-                with self._lock:  # the record may have arrived; sending it twice is better than losing it
+                with self._lock:  # they may be stored, but sending records twice is better than losing them
                     self._waiting.extendleft(reversed(taken))
                     self._characters += sum(map(_characters, taken))
                 raise
@@ -167,7 +167,7 @@ def _characters(parts: tuple[TracePart, ...]) -> int:
 
 
 class TracedProducer:
-    """Sends with `producer`. The caller runs its `dispatcher` meanwhile, and closes it at the end."""
+    """A producer whose sends are traced. The caller must run the `dispatcher`, and close it at the end."""
 
     def __init__(
         self, producer: Producer, routes: RouteTable, options: TraceOptions, clock: Clock, *, namespace: str
@@ -180,7 +180,7 @@ class TracedProducer:
         self._clock = clock
 
     async def send(self, message: OutgoingMessage, *, selector: MessageQueueSelector | None = None) -> SendResult:
-        """Send a message like `Producer.send`, and trace it if the broker wants that."""
+        """Send a message like `Producer.send`. Also write its trace record, unless the broker has disabled trace."""
         began, began_ms = self._clock.monotonic(), int(self._clock.wall() * 1000)
         result = await self._producer.send(message, selector=selector)
         if result.is_traced:
@@ -204,5 +204,5 @@ class TracedProducer:
 
 
 def _type_of(message: OutgoingMessage) -> TraceMessageType:
-    """Return the type that Java's producer would write: an ordered message counts as a normal one."""
+    """Return the type that Java's producer would write. As in Java, an ordered message has the type NORMAL."""
     return TraceMessageType.DELAY if message.delay_level or message.needs_timer else TraceMessageType.NORMAL

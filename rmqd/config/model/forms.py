@@ -1,4 +1,4 @@
-"""The base class of all mappings of the configuration, problems from pydantic's errors, and values with a syntax."""
+"""The base class of the configuration's models, problems from pydantic's errors, and kinds of value with a syntax."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ def setting(default: object, description: str) -> Any:
 
 
 def fields_of(model: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
-    """Return the fields of a mapping in the order for users: a group's parts, and then the keys of its engine."""
+    """Return a model's fields in the order that users see. For a group, the engine's keys (GroupKeys) are last."""
     inherited = GroupKeys.__dataclass_fields__ if issubclass(model, GroupKeys) else ()
     return sorted(model.model_fields.items(), key=lambda field: field[0] in inherited)
 
 
 @functools.cache
 def keys_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """Return the keys of a mapping, in the order for users."""
+    """Return a model's fields by key, in the order that users see."""
     return {key_of_field(name): field for name, field in fields_of(model)}
 
 
 def kind_of(field: FieldInfo) -> object:
-    """Return the kind of a key's value; None for a mapping or a list."""
+    """Return the kind of a field's value, usually a ValueKind; None for a mapping or a list."""
     return next(iter(field.metadata), None)
 
 
@@ -87,7 +87,7 @@ MAX_GUESSES: Final = 100
 def problems_of(
     error: ValidationError, root: type[BaseModel], places: Locations
 ) -> Iterator[tuple[KeyPath, ConfigProblem, bool]]:
-    """Yield the path and the problem of each pydantic error, and whether a key is missing."""
+    """Yield the path and the problem of each pydantic error, and True if the error is a missing key."""
     unknown_keys = 0
     for details in error.errors(include_url=False, include_context=False):
         path: KeyPath = tuple(details["loc"])
@@ -114,7 +114,7 @@ def _unknown_key(root: type[BaseModel], path: KeyPath, value: object) -> str:
 
 
 def _java_name(root: type[BaseModel], path: KeyPath, value: object, known: list[str]) -> str | None:
-    """Return the message for a name of the Java client, with its counterpart here; None for another name."""
+    """Return the message for a name of the Java client, with rmqd's name for it; None for another name."""
     key = str(path[-1])
     word, reason = java_names.word_of_constant(key), java_names.find_entry(key, java_names.REASONS)
     if word in known:
@@ -191,8 +191,8 @@ def model_at(root: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
 
 @functools.cache
 def _places_of_keys(root: type[BaseModel]) -> dict[str, KeyPath]:
-    """Return, for each key, the path of the model that has it. If there are several, the first in the order of
-    fields.
+    """Return, for each key, the path of the model that has the key. If several models have it, the first in the order
+    of fields.
     """
     places: dict[str, KeyPath] = {}
     _add_keys(places, root, ())
@@ -239,7 +239,7 @@ def split_host_port(text: str) -> tuple[str, int]:
 
 
 def is_host_port(text: str, min_port: int = 1) -> bool:
-    """Return whether this is an address to connect to, or with port 0, which selects a free port, to listen on."""
+    """Return whether the text is `host:port`. Addresses to listen on may have port 0 (`min_port`), a free port."""
     try:
         return split_host_port(text)[1] >= min_port
     except ValueError:
@@ -369,7 +369,7 @@ def _checked_lite_topics(value: object) -> tuple[str, ...]:
 
 
 def _without_nul(expression: str) -> str:
-    # tags and properties of messages never contain it, and other software may cut the text there
+    # tags and properties of messages never contain NUL, and other software may cut the text at this character
     if "\0" in expression:
         raise value_error(f"{show_value(expression)} has a NUL character", _TAG_FORM)
     return str(expression)

@@ -3,7 +3,7 @@
 The keys that the engine reads are declared in `rmqd.consumer.consumer_options`, with their defaults and ranges.
 """
 
-# No postponed annotations here: pydantic would parse all of them from text at every start.
+# No `from __future__ import annotations`: pydantic would have to parse every annotation from text at every start.
 
 import re
 import time
@@ -87,7 +87,7 @@ BROKER: Final = "broker"
 
 @dataclass(eq=False, repr=False)
 class Percentage(ValueKind):
-    """A share in percent. The value is from 0.0 to 1.0."""
+    """A share, written in percent such as `1%`. The checked value is from 0.0 to 1.0."""
 
     accepted: str = "a percentage from 0% to 100%, such as 1%"
 
@@ -211,7 +211,7 @@ class _OrBroker:
 
 @dataclass(eq=False, repr=False)
 class StrategyName(Choice):
-    """The name of an allocate strategy. It is compared with the installed ones only when the group should run."""
+    """The name of an allocate strategy. That the strategy is installed is checked only when the group should run."""
 
     def check(self, value: object) -> str:
         if isinstance(value, str) and value and word_of_constant(value) not in self.words:
@@ -316,11 +316,11 @@ class GroupConfig(ConfigSection, GroupKeys):  # type: ignore[misc]  # mypy does 
     sink: SinkConfig | None = Field(default=None, description="the destination of the pipeline's rows (engine: spark)")
 
     def set_places(self, places: Locations) -> None:
-        """Store the places of this group's keys. They are not part of equality and `repr`."""
+        """Store the locations of this group's keys, for `problem`. Equality and `repr` ignore them."""
         self._places = places
 
     def problem(self, name: str, path: KeyPath, message: str, *, at_key: bool = False) -> ConfigProblem:
-        """Return a problem with the value at a path of this group, or with its key. `name` is the group's key."""
+        """Return a problem with the value at a path of this group, or with its key. `name` is the group's name."""
         return self._places.problem(("groups", name, *path), message, at_key=at_key)
 
     @property

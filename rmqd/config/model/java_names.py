@@ -91,7 +91,7 @@ _CONSTANTS: Final = {
     "orderly": "ORDERLY MessageListenerOrderly",
     "pop": "POP",
     "last_offset": "CONSUME_FROM_LAST_OFFSET CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST "
-    "CONSUME_FROM_MIN_OFFSET CONSUME_FROM_MAX_OFFSET",  # Java treats its three obsolete values like the first one
+    "CONSUME_FROM_MIN_OFFSET CONSUME_FROM_MAX_OFFSET",  # Java treats the other, obsolete values like the first value
     "first_offset": "CONSUME_FROM_FIRST_OFFSET",
     "timestamp": "CONSUME_FROM_TIMESTAMP",
     "averagely": "AllocateMessageQueueAveragely",
@@ -112,11 +112,11 @@ KEYS, REASONS, CONSTANTS = (
     for table in (_KEYS, _REASONS, _CONSTANTS)
 )
 CONSTANTS.update({java: name for name, java in STRATEGIES.items()})
-"""Keys of a group or of the file; reasons why a parameter has no key; words for values."""
+"""By Java's name: the key in rmqd.yaml, the reason why there is no key, and rmqd's word for a constant."""
 
 
 def find_entry(name: str, names: Mapping[str, str]) -> str | None:
-    """Return the entry of a parameter, whether it is spelled useTLS, use-tls or rocketmq.consumer.use-tls."""
+    """Return the entry of a Java parameter, spelled useTLS, use-tls or rocketmq.consumer.use-tls; None if missing."""
     spellings = normalized(name), normalized(name.rpartition(".")[2])
     return next((entry for wanted in spellings for java, entry in names.items() if normalized(java) == wanted), None)
 
@@ -127,12 +127,12 @@ def snake_case(name: str) -> str:
 
 
 def word_of_constant(value: object) -> str | None:
-    """Return the word for a constant of Java, with or without its class; None for another value."""
+    """Return rmqd's word for a Java constant, with or without the constant's class; None for another value."""
     return CONSTANTS.get(value.rpartition(".")[2]) if isinstance(value, str) else None
 
 
 def value_from_java(kind: object, name: str, value: Any) -> Any:
-    """Return a value of the Java client, or its text, in rmqd's notation; None if the key does not accept it."""
+    """Return a value of the Java client, or its text, in rmqd's notation; None if `kind` does not accept the value."""
     unit = {Duration: "m" if name.lower().endswith("timeout") else "ms", Size: "MiB"}.get(type(kind), "")
     for one in (word_of_constant(value) or value, f"{value}{unit}"):
         try:

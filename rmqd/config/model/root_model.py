@@ -3,7 +3,7 @@
 `rmqd.config.reading` reads the files, `${...}` and `--set`, and adds line numbers to errors.
 """
 
-# No postponed annotations here: pydantic would parse all of them from text at every start.
+# No `from __future__ import annotations`: pydantic would have to parse every annotation from text at every start.
 
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
@@ -152,7 +152,7 @@ class RootConfig(ClusterConfig):
 
     @property
     def default_cluster(self) -> str | None:
-        """The cluster of groups and commands without a cluster; None if there are several, and each must name one."""
+        """The cluster of groups and commands that name no cluster; None if they must name one of several clusters."""
         known = self.known_clusters
         if DEFAULT_CLUSTER in known:
             return DEFAULT_CLUSTER
@@ -172,8 +172,8 @@ class RootConfig(ClusterConfig):
         return tuple(dict.fromkeys(namespace for namespace in named if namespace))
 
     def state_of(self, group: str) -> str:
-        """Return the folder of a group's local state. Each cluster has its own, because offsets belong to one
-        cluster.
+        """Return the folder of a group's local state. Each cluster has another folder, because offsets of one cluster
+        are wrong in another.
         """
         return self.state_of_cluster(self.cluster_name(group))
 

@@ -1,6 +1,6 @@
 """Additional settings of a group with `engine: spark`: master and checkpoint, pipelines, sinks."""
 
-# No postponed annotations here: pydantic would parse all of them from text at every start.
+# No `from __future__ import annotations`: pydantic would have to parse every annotation from text at every start.
 
 from typing import Annotated, Any, Literal, get_args
 

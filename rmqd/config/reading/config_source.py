@@ -48,7 +48,7 @@ def find_config(option: Path | None, environ: Mapping[str, str] = os.environ) ->
 
 
 def config_files(path: Path) -> tuple[Path, list[Path]]:
-    """Return the root file at a path, and the group files that belong to it."""
+    """Return the root file at a path, which may be a folder, and the group files in `groups/` next to the root file."""
     if path.is_dir():
         root_file, folder = path / ROOT_FILE, path
     elif path.name == ROOT_FILE:
@@ -60,7 +60,7 @@ def config_files(path: Path) -> tuple[Path, list[Path]]:
 
 
 def configured_names(path: Path) -> dict[str, list[str]]:
-    """Return the topics of each group in a configuration, as far as it can be read, without validation."""
+    """Return the topics of each group in a configuration, without validation. Unreadable parts are omitted."""
     groups = _mapping_at(read_source(path).tree, "groups").entries
     return {name: list(_mapping_at(entry.node, "subscriptions").entries) for name, entry in groups.items()}
 
@@ -124,7 +124,7 @@ NOTE: Final = "x-"
 
 
 def _drop_notes(node: Node) -> None:
-    """Remove the keys that start with `x-`. Topics, and names inside the values of options, may also start with it."""
+    """Remove keys that start with `x-`, except topics and keys inside an option's value, which may start with it."""
     for inner in node.nodes if isinstance(node, YamlList) else ():
         _drop_notes(inner)
     if not isinstance(node, YamlMapping):
@@ -147,8 +147,8 @@ _PIPELINE_KEYS: Final = ("pipeline", "sink")
 def _inheritable(shared: YamlMapping, group: YamlMapping) -> YamlMapping:
     """Return the defaults that a group can use.
 
-    A group with a pipeline does not inherit the keys of handlers, and the other way round. Options belong to their
-    plugin, and a sink's keys to its format: a group that names another one does not inherit them.
+    A group with a pipeline does not inherit the keys of handlers, and a group with a handler no keys of pipelines. A
+    group with another plugin does not inherit the plugin's options, and with another sink format no keys of the sink.
     """
     foreign = _HANDLER_KEYS if "pipeline" in group.entries else _PIPELINE_KEYS if "handler" in group.entries else ()
     entries = {key: entry for key, entry in shared.entries.items() if key not in foreign}
@@ -208,7 +208,7 @@ def _read(file: Path) -> YamlReading:
 
 
 def _add_groups(file: Path, source: ConfigFiles) -> None:
-    """Add a file of `groups/`: it contains `groups:`, or groups by name, or one group's keys under the file's name."""
+    """Add a file of `groups/`: it has `groups:`, or groups by name, or the keys of one group, named like the file."""
     if file.suffix != ".yaml":
         message = f"only *.yaml files are read from {GROUPS_FOLDER}/; rename it to {file.stem}.yaml"
         source.problems.append(ConfigProblem(f"{file}:1:1", (), message))
@@ -329,7 +329,7 @@ def _with_place(node: Node, place: str) -> Node:
 
 
 def exposed_secrets(path: Path | None) -> list[ConfigProblem]:
-    """Return the locations of exposed secrets. Returns none if the file cannot be read, which is reported elsewhere."""
+    """Return the literal secrets in files that every user can read; an empty list if the files cannot be read."""
     try:
         source = read_source(find_config(path))
         readable = {str(file): oct(mode) for file in source.files if (mode := _mode(file)) & stat.S_IROTH}

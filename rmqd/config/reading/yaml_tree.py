@@ -48,7 +48,7 @@ class YamlList:
 
 @dataclass(slots=True)
 class YamlEntry:
-    """A key with its place, and its value."""
+    """A key's location, and its value."""
 
     place: str
     node: Node
@@ -92,7 +92,7 @@ def yaml_text(value: object) -> str:
 def yaml_lines(
     value: Mapping[str, Any], comment: Callable[[KeyPath], str] = lambda _: "", path: KeyPath = ()
 ) -> Iterator[str]:
-    """Yield a mapping as YAML, each key on its own line, with a comment on its path."""
+    """Yield a mapping as lines of YAML, one for each key. `comment` returns the end of the line of a path."""
     for key, inner in value.items():
         line = f"{'  ' * len(path)}{yaml_text(key)}:"
         if isinstance(inner, Mapping) and inner:
@@ -103,7 +103,7 @@ def yaml_lines(
 
 
 def merge_nodes(base: Node, top: Node, *, inherited: bool = False) -> Node:
-    """Return the keys of both mappings; `top` wins for a key in both. `inherited` marks keys that only `base` has."""
+    """Return the keys of both mappings; for a key in both, `top` wins. `inherited` marks keys that only `base` has."""
     if not isinstance(base, YamlMapping) or not isinstance(top, YamlMapping):
         return top
     entries = {key: replace(entry, inherited=inherited) for key, entry in base.entries.items()}
@@ -219,7 +219,7 @@ class _Builder:
         return YamlMapping(self._place(start), {**merged, **entries})
 
     def _merged(self, value: Node, path: KeyPath) -> dict[str, YamlEntry]:
-        """Return the entries that `<<: *other` merges; of several mappings, the first one wins."""
+        """Return the entries that `<<: *other` merges. If several mappings have a key, the first mapping wins."""
         merged: dict[str, YamlEntry] = {}
         for source in value.nodes if isinstance(value, YamlList) else [value]:
             if isinstance(source, YamlMapping):
@@ -230,8 +230,8 @@ class _Builder:
         return merged
 
     def _copy(self, node: Node, alias: yaml.Event) -> Node:
-        """Return a copy that an override can change independently. Its nodes are counted, because aliases of aliases
-        multiply.
+        """Return a copy of an alias's value, which `--set` can change independently. The copied nodes count towards
+        MAX_VALUES, because aliases of aliases multiply.
         """
         self._count(alias)
         if isinstance(node, YamlMapping):

@@ -28,7 +28,7 @@ _SCHEME: Final = "://"
 
 
 def deduplicate_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
-    """Check `deduplicate` of one group that has it. Paths of findings start at the group."""
+    """Check `deduplicate` of one group. Paths of findings start at the group."""
     one = group.deduplicate
     if one is None:
         return
@@ -55,7 +55,7 @@ def deduplicate_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
 
 
 def package_findings(name: str, group: GroupConfig) -> Iterator[ConfigFinding]:
-    """Yield missing packages of the store. Paths start at the top."""
+    """Yield missing Python packages that the store of `deduplicate` needs. Paths start at the top level."""
     store = "" if group.deduplicate is None else group.deduplicate.store
     absent = [package for package in _PACKAGES.get(store, ()) if find_spec(package) is None]
     if absent:
@@ -63,7 +63,7 @@ def package_findings(name: str, group: GroupConfig) -> Iterator[ConfigFinding]:
         yield ConfigFinding(("groups", name, "deduplicate", "store"), message)
 
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")  # a group's name is also a folder's name, and part of a key in `--set`
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")  # a cluster's name is also a folder's name, and part of a key in `--set`
 
 
 def cluster_findings(config: RootConfig) -> Iterator[ConfigFinding]:
@@ -85,7 +85,7 @@ def cluster_findings(config: RootConfig) -> Iterator[ConfigFinding]:
 
 
 def _choices(config: RootConfig) -> Iterator[ConfigFinding]:
-    """Yield groups with an unknown cluster, or without one although they must name one."""
+    """Yield groups with an unknown cluster, and groups without a cluster if there is no default cluster."""
     known = config.known_clusters
     for name, group in config.groups.items():
         path = ("groups", name, "cluster")
@@ -218,7 +218,7 @@ def group_findings(name: str, group: GroupConfig, namespace: str) -> Iterator[Co
 
 
 def _order_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
-    """Yield `order_by` if the group cannot keep messages in order by key."""
+    """Yield a finding for `order_by` if the group cannot keep messages in order by key."""
     if group.engine == "spark":
         message = "not possible with engine: spark, which reads ranges of offsets, regardless of keys"
     elif group.consume_mode == "pop":
@@ -231,7 +231,7 @@ def _order_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
 
 
 def _offset_store_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
-    """Yield `offset_store` if the group cannot keep its offsets in its own store."""
+    """Yield findings for `offset_store` if the group cannot keep its offsets in a custom store."""
     handler = group.handler
     refused = {
         "engine: spark, which has its checkpoint": group.engine == "spark",
@@ -267,7 +267,7 @@ def _pop_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
 
 
 def _lite_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
-    """Check that lite topics are popped, and are the group's only subscription."""
+    """Check that a group with lite topics uses POP, and has no other subscription."""
     for topic, subscription in group.subscriptions.items():
         if not subscription.lite_topics:
             continue
@@ -336,7 +336,7 @@ def _subscription_findings(name: str, group: GroupConfig, namespace: str) -> Ite
 
 
 def _light_queue_findings(path: tuple[str, ...], group: GroupConfig, namespace: str) -> Iterator[ConfigFinding]:
-    """Yield light message queues that rmqd cannot read, because other clients do not find their offsets."""
+    """Yield findings for a light message queue that is read with a namespace, on Spark, or with POP."""
     if namespace:
         message = f"brokers do not support the light message queue {wrap_namespace(path[-1], namespace)}"
         yield ConfigFinding(path, f"{message}; use a cluster without client.namespace", at_key=True)

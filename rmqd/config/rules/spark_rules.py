@@ -18,10 +18,10 @@ _URI: Final = re.compile("postgres(?:ql)?://([^/?#]*)")
 
 
 def url_problem(url: str) -> str | None:
-    """Return the problem of a URL whose host would contain a part of the password, without showing its value.
+    """Return the problem of a PostgreSQL URL with more than one @ before the host, without showing the URL, or None.
 
-    libpq reads the first @ as the end of the password. Other texts are not libpq's URLs: `host=db password=a@b`, or
-    JDBC's, where an @ has no meaning.
+    libpq reads the first @ as the end of the password, and the rest as the host. Texts such as `host=db password=a@b`
+    and JDBC's URLs are not URLs of libpq, and may contain an @.
     """
     uri = _URI.match(url)
     if uri is None or uri[1].count("@") <= 1:
@@ -29,7 +29,7 @@ def url_problem(url: str) -> str | None:
     return "more than one @ before the host; expected %40 for an @ in the user or the password"
 
 
-# the formats that support each option
+# The sink formats that support each key of a sink.
 SINK_FORMATS: Final = {
     "topic": ("rocketmq",),
     "path": ("parquet", "delta"),
@@ -212,7 +212,7 @@ def _property_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
 
 
 def missing_findings(name: str, group: GroupConfig) -> Iterator[ConfigFinding]:
-    """Yield missing packages of a group on Spark. Paths start at the top."""
+    """Yield Python packages that a group on Spark needs, and that are missing. Paths start at the top level."""
     if group.engine != "spark":
         return
     if group.sink is not None and group.sink.format == "postgresql" and find_spec("psycopg") is None:

@@ -1,4 +1,4 @@
-"""Requests of operators that a broker forwards to a member: from mqadmin and dashboards.
+"""Requests that operators send with mqadmin or a dashboard, and that a broker forwards to a member.
 
-Of these requests only a reset affects consumption.
+A reset is the only request that affects consumption.
 """

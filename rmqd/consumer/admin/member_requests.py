@@ -112,19 +112,18 @@ def _bounded(texts: list[str]) -> str:
 log = structlog.get_logger(__name__)
 
 DIRECT_RESPONSE_SECONDS: Final = 9.0  # the broker waits 10 s, and then reports only a timeout to the operator
-MIN_CALL_LIMIT_SECONDS: Final = 0.1  # shortest time limit of a call, even if it had to wait long
+MIN_CALL_LIMIT_SECONDS: Final = 0.1  # time limit of a handler call that had to wait for almost DIRECT_RESPONSE_SECONDS
 MAX_WAITING_MESSAGES: Final = 100  # limit of waiting messages; further requests are refused
 CANCEL_GRACE_SECONDS: Final = 0.5
 MAX_REMARK_CHARACTERS: Final = 2000
-_QUEUE_ID: Final = slice(12, 16)  # position in a stored message
+_QUEUE_ID: Final = slice(12, 16)  # bytes of the queue id in a stored message
 
 
 class DirectConsumption:
-    """Calls the handler with single messages. Commits nothing, sends nothing back, counts nothing.
+    """Calls the handler with single messages for operators. Commits nothing, sends nothing back, counts nothing.
 
-    As many calls as the group's concurrency may run at once, in addition to the calls in the slots. So a message is
-    handled even if all slots are in use or the group is paused. Further messages wait, within the time for the
-    response.
+    These calls have as many slots as the group's concurrency, in addition to the slots for consumption. So they run
+    even if the other slots are in use or the group is paused. Further messages wait, within the time for the response.
     """
 
     def __init__(self, context: GroupContext) -> None:
@@ -135,9 +134,9 @@ class DirectConsumption:
         self._closed = False
 
     async def consume(self, record: bytes, broker_name: str) -> ConsumeMessageDirectlyResult:
-        """Handle one stored message within 9 s, including the wait for a free call.
+        """Handle one stored message within 9 s, including the wait for a free slot.
 
-        Raises RmqdError if the message cannot be decoded, if too many others wait, and when the group stops.
+        Raises RmqdError if the message cannot be decoded, if too many messages wait, and when the group stops.
         """
         self._check_open()
         clock, options = self._context.clock, self._context.options
@@ -169,7 +168,7 @@ class DirectConsumption:
             raise RmqdError(f"consumer group {self._context.options.group} is stopping")
 
     async def _take_turn(self) -> None:
-        """Wait until a call may start; the end of the call releases `_turns`. Raises RmqdError."""
+        """Wait for a free slot. The end of the handler call releases it. Raises RmqdError if the wait is too long."""
         taken = f"the handler is busy with {self._context.options.concurrency} messages of operators"
         if self._turns.locked() and self._waiting >= MAX_WAITING_MESSAGES:
             raise RmqdError(f"{taken}, and {self._waiting} more wait; try again later")
@@ -211,7 +210,7 @@ class DirectConsumption:
 
 
 async def _decode(record: bytes, broker_name: str, namespace: str, max_body_size: int) -> Message:
-    """Decode a stored message as if it had been pulled from its queue; a retried one has its original topic."""
+    """Decode a stored message as if it had been pulled. A message in a retry topic gets its original topic."""
     queue_id = int.from_bytes(record[_QUEUE_ID], signed=True)
     block = frame_messages(record, MessageQueue("", broker_name, queue_id), namespace=namespace)
     if block.is_closed:
@@ -268,7 +267,7 @@ class OperatorRequests:
         self._running_infos = SharedCalls(self._running_info)
 
     async def run(self) -> None:
-        """Sample the group's counters until cancelled. The end also cancels running calls for operators."""
+        """Sample the group's counters until cancelled. Then cancel the handler calls that still run for operators."""
         try:
             while True:
                 await wait_for_tick(self._context.clock, SAMPLE_SECONDS)

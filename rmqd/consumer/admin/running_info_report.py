@@ -69,7 +69,6 @@ class ConsumeRates:
                 self._hour[topic].append(counters)
 
     def status(self, topic: str) -> ConsumeStatus:
-        """Return a topic's current rates."""
         self._begin()
         now, minute, hour = self._count(topic), self._minute[topic][0], self._hour[topic][0]
         seconds = max(now.sampled_at - minute.sampled_at, 1.0)
@@ -99,7 +98,7 @@ class ConsumeRates:
         return self._clock.monotonic() if progress is None else progress[2]
 
     def _begin(self) -> None:
-        """Add topics that are new."""
+        """Take the first sample of each topic that was added since the last call."""
         for topic in self._stats.keys() - self._minute.keys():
             first = self._count(topic)
             self._minute[topic] = deque([first], maxlen=MINUTE_SAMPLES)
@@ -125,9 +124,9 @@ def _milliseconds(seconds: float, times: int) -> float:
     return seconds * 1000 / times if times > 0 else 0.0
 
 
-CLIENT_VERSION: Final = "V5_5_0"  # the version in rmqd's frames; tools only know RocketMQ's versions
+CLIENT_VERSION: Final = "V5_5_0"  # a RocketMQ version, because tools know no other versions; also in rmqd's frames
 MIB: Final = 1024 * 1024
-# names in Java that are not our names in camel case
+# our option -> Java's name, if that is not our name in camel case
 _JAVA_NAMES: Final = {
     "group": "consumerGroup",
     "subscriptions": "subscription",
@@ -234,11 +233,11 @@ def _text(value: object) -> str:
 
 
 def _pulled(context: GroupContext, assigned: Assignment, rates: ConsumeRates) -> ProcessQueueInfo:
-    """Return a pulled queue. A queue that waits for its previous owner has no offset yet.
+    """Return the description of a pulled queue. A queue that waits for its previous owner has no offset yet.
 
-    A lock is renewed every 20 s, so a held lock counts as renewed now. In a group that is not orderly, this field
-    contains the creation time of the queue's cache, as in Java. `rmqd offsets reset` uses it to detect that the queue
-    was reset.
+    `last_lock_timestamp` of a held lock is the present time, because a lock is renewed every 20 s. In a group that is
+    not orderly, it is the creation time of the queue's cache, as in Java. `rmqd offsets reset` thereby detects that the
+    queue was reset.
     """
     loop, clock = assigned.loop, context.clock
     orderly = context.options.consume_mode == "orderly"
@@ -272,11 +271,11 @@ def _popped(context: GroupContext, assigned: Assignment) -> PopProcessQueueInfo:
 
 
 def _states(assigned: Iterable[Assignment]) -> str:
-    """Return how many queues are in each state. The log and `rmqd status` have the details."""
+    """Return a text with the number of queues in each state, such as `3 waiting, 1 paused`."""
     counts = Counter("starting" if (queue := entry.snapshot()) is None else queue.state for entry in assigned)
     return ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "none"
 
 
 def _wall_milliseconds(clock: Clock, monotonic: float) -> int:
-    """Return the wall time of a monotonic time."""
+    """Convert a monotonic time in seconds to Unix milliseconds."""
     return int((clock.wall() - clock.monotonic() + monotonic) * 1000)

@@ -1,4 +1,4 @@
-"""Assignments of this member: the common part of pulled and popped ones, and their interface to the rest of the group.
+"""The assignments of this member: the base class of pulled and popped assignments, and its helpers.
 
-The two kinds are `pull.assigned_queue.AssignedQueue` and `pop.pop_assignment.PopAssignment`.
+The two kinds of assignment are `pull.assigned_queue.AssignedQueue` and `pop.pop_assignment.PopAssignment`.
 """

@@ -1,9 +1,9 @@
 """One assignment, a queue or all queues of a broker: the interface for rebalance, watchdog and status.
 
-Its release is signalled, and then batches in flight are drained for a limited time. There are two kinds of release. In
-a *hand-over*, another member may wait for the queue. So the time is short, and the ownership decides how much longer
-this member can safely keep the queue (`start_grace_period`). At the *end of the group* (`is_last`), no other member
-acquires the queue before its release, and handlers get the group's shutdown time.
+The release of an assignment first drains its batches in flight, for a limited time. There are two kinds of release. In
+a *hand-over*, another member may wait for the queue. So the drain time is short, and the ownership decides how much
+longer this member can safely keep the queue (`start_grace_period`). At the *end of the group* (`is_last`), no other
+member acquires the queue before its release, so handlers get the group's shutdown timeout.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class LazyEvent:
         return self._is_set
 
     def set(self) -> None:
-        """Wake the waiting tasks, and interrupt the work of `run_until_set`."""
+        """Wake the tasks in `wait`, and cancel the work of `run_until_set`."""
         self._is_set = True
         callbacks, self._on_set = self._on_set, ()
         for callback in callbacks:
@@ -55,14 +55,14 @@ class LazyEvent:
         self._is_set = False
 
     async def wait(self) -> None:
-        """Wait until it is set."""
+        """Wait until `set` is called. Return at once if the event is already set."""
         if not self._is_set:
             event = asyncio.Event()
             self._on_set = (*self._on_set, event.set)
             await event.wait()
 
     async def run_until_set(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` in this task, and cancel it when the event is set. Return at its end."""
+        """Run `work` in this task, and cancel it when the event is set. Return when `work` has ended."""
         if self._is_set:
             work.close()
             return
@@ -79,14 +79,14 @@ class LazyEvent:
         try:
             await work
         except asyncio.CancelledError:
-            if not is_interrupted or task.uncancel() > others:  # the task itself was cancelled
+            if not is_interrupted or task.uncancel() > others:  # the caller cancelled the task, not the event
                 raise
         finally:
             self._on_set = tuple(one for one in self._on_set if one is not cancel)
 
 
 class ReleaseSignal:
-    """Whether the release of one assignment was requested, and how long it waits for handlers."""
+    """The state of one assignment's release: whether it was requested, and how long it waits for handlers."""
 
     def __init__(self, context: GroupContext, message_queue: MessageQueue) -> None:
         self.begun = LazyEvent()
@@ -98,7 +98,7 @@ class ReleaseSignal:
 
     @property
     def cause(self) -> str:
-        """The cause of duplicates for messages that are still in flight when the time is over."""
+        """The cause that counts duplicates of messages that are still in flight at the end of the drain time."""
         return "stopped" if self.is_last else "handed_over"
 
     def begin(self, drain_seconds: float, *, last: bool) -> None:
@@ -133,23 +133,23 @@ class ReleaseSignal:
 
 
 class Assignment(ABC):
-    """Acquires a message queue, consumes it, and releases it after `release`.
+    """Acquires a message queue, consumes it, and releases it when `release` is called.
 
     After `release`, `run` ends when the messages in flight are finished and committed (or acknowledged, if popped), or
     when the drain time is over. A pulled queue belongs only to this member. A popped queue may belong to other members
     too; queue id -1 means all queues of the broker.
 
-    It also reports its state, the time of its last change, its figures, and the cause of a stall.
+    An assignment also reports its state, when the state last changed, its figures, and the cause of a stall.
     """
 
     is_popped: ClassVar[bool]
     loop: RequestLoop | None
-    """Fetches the messages; None until the assignment is acquired."""
+    """The loop that fetches the messages; None until the assignment is acquired."""
 
     def __init__(self, context: GroupContext, message_queue: MessageQueue) -> None:
         self.message_queue = message_queue
-        self.stall: Problem | None = None  # set by the watchdog
-        self.since = context.clock.wall()  # Unix seconds; when it entered its state
+        self.stall: Problem | None = None  # why messages wait without progress; set by the watchdog
+        self.since = context.clock.wall()  # when the assignment entered its state, in Unix seconds
         self._state = "waiting"
         self._context = context
         self._release_signal = ReleaseSignal(context, message_queue)
@@ -169,11 +169,11 @@ class Assignment(ABC):
         return self._release_signal.begun.is_set()
 
     def release(self, drain_seconds: float, *, last: bool = False) -> None:
-        """Release it after handlers had up to `drain_seconds`. `last`: the group ends. Only the first call counts."""
+        """Begin the release. Handlers get up to `drain_seconds`. `last`: the group ends. Only the first call counts."""
         self._release_signal.begin(drain_seconds, last=last)
 
     def force_stop(self) -> None:
-        """Stop waiting for handlers."""
+        """End the drain: do not wait for running handlers."""
         self._release_signal.forced.set()
 
     def apply_options(self) -> int:
@@ -185,21 +185,21 @@ class Assignment(ABC):
         if self.loop is not None:
             self.loop.apply_pauses()
 
-    # Only pulled queues implement these; the defaults are for popped ones:
+    # Only pulled queues override the next five methods. The defaults are for popped queues, whose offsets brokers keep.
 
     def commit_offset(self) -> int | None:
-        """Return the offset to commit; None before the acquisition, and if popped, because the broker keeps it."""
+        """Return the offset to commit; None before the acquisition, and for popped queues."""
         return None
 
     def move_to(self, offset: int) -> bool:
-        """Continue at `offset` at once, after a reset. Returns False if popped, because the broker keeps the offset."""
+        """Continue at `offset` at once, after an operator's reset. Returns False for popped queues."""
         return False
 
     def switch_replica_if_down(self) -> None:  # noqa: B027
-        """Switch to another replica if the current one is down. Called every other second."""
+        """Pull from another replica of the broker if the current replica is down."""
 
     def restart_loop(self) -> None:  # noqa: B027
-        """Restart the loop at the same offset, because the watchdog found that it hangs."""
+        """Restart the request loop at the same offset. Called if the watchdog found that the loop hangs."""
 
     async def abandon(self) -> None:  # noqa: B027
         """Commit finished messages. Called after the group has failed and all its tasks have ended."""
@@ -208,32 +208,32 @@ class Assignment(ABC):
 
     @property
     def failure(self) -> RmqdError | None:
-        """The last error, if there was no success since."""
+        """The error of the last request for messages; None after a success."""
         return None if self.loop is None else self.loop.failure
 
     @property
     def last_iteration_at(self) -> float | None:
-        """When the loop last completed an iteration (monotonic); None if that does not indicate a problem."""
+        """When the loop last completed an iteration (monotonic); None while a long iteration is not a problem."""
         return None
 
     @abstractmethod
     def progress(self) -> object:
-        """Return a value that changes with every progress. The watchdog compares it with the last one."""
+        """Return a value that changes with every progress. The watchdog compares it with the previous value."""
 
     @abstractmethod
     def has_work(self) -> bool:
-        """Whether there is work, or that cannot be determined."""
+        """Return whether the assignment should make progress: messages wait, or it is unknown whether any wait."""
 
     def is_idle(self, now: float) -> bool:
-        """Whether it clearly waits for new messages, so that no further check is needed. `now` is monotonic."""
+        """Return whether the queue surely waits for new messages, so that checks can skip it. `now` is monotonic."""
         return False
 
     @abstractmethod
     def measure(self) -> Coroutine[Any, Any, None] | None:
-        """Query the group's lag from the broker; None if the responses to pulls already contain it."""
+        """Return a coroutine that queries the lag from the broker; None if pull responses already contain the lag."""
 
     def record_state_change(self) -> None:
-        """Record when the state changed. Called about every second."""
+        """Record the current state, and when it changed. The watchdog calls this periodically."""
         state = self._current_state()
         if state != self._state:
             self._state, self.since = state, self._context.clock.wall()
@@ -242,17 +242,17 @@ class Assignment(ABC):
     def snapshot(self) -> QueueSnapshot | None:
         """Return the current figures; None for a pulled queue before it is acquired.
 
-        Before the acquisition there are figures only while another member has the queue's lock, or once the watchdog
-        calls the queue stalled (`STALL_SECONDS` in `health.watchdog`).
+        Two cases have figures before that: another member has the queue's lock, or the watchdog considers the queue
+        stalled (`STALL_SECONDS` in `health.watchdog`).
         """
 
     def _figures(self) -> QueueSnapshot:
-        """Return the figures that pulled and popped assignments have."""
+        """Return the figures that pulled and popped assignments have in common."""
         self.record_state_change()
         context, queue, process_queues = self._context, self.message_queue, self.process_queues
         stats, cached = context.stats[queue.topic], sum(one.cached_count for one in process_queues)
         waiting = sum(one.waiting_count + one.retrying for one in process_queues)
-        # a pop retry topic counts as the group's retry topic, because both have queues of the same number
+        # a pop retry topic shares the counters of the group's retry topic, but its own name identifies its queues
         is_pop_retry = topic_of_pop_retry(context.options.group, queue.topic) is not None
         return QueueSnapshot(
             topic=queue.without(context.options.namespace).topic if is_pop_retry else stats.topic,
@@ -303,7 +303,7 @@ class Assignment(ABC):
         )
 
     def _named(self) -> StallFacts:
-        """Return StallFacts with the names for evidence and next steps."""
+        """Return StallFacts with only the names of broker, queue, group and topic."""
         options = self._context.options
         queue, group = self.message_queue.without(options.namespace), options.group_without_namespace
         return StallFacts(broker=queue.broker_name, queue_id=queue.queue_id, group=group, topic=queue.topic)
@@ -330,17 +330,17 @@ class Assignment(ABC):
         return None if self._context.ownership.holds(self.message_queue) else "locked_out"
 
     def _waits_for_circuit(self) -> bool:
-        """Whether messages wait because the circuit is not closed."""
+        """Return whether messages wait because the circuit is not closed."""
         circuit = self._context.circuit
         return circuit is not None and circuit.state != "closed" and any(one.pending for one in self.process_queues)
 
     def _oldest(self) -> Message | None:
-        """The unfinished message that was stored first."""
+        """Return the unfinished message that was stored first; None if no cache has one."""
         unfinished = [message for one in self.process_queues if (message := one.oldest()) is not None]
         return min(unfinished, key=lambda message: message.store_timestamp, default=None)
 
     def _lag_seconds(self, lag: int | None, last_stored_ms: int = 0) -> float | None:
-        """Return the age of the oldest waiting message; if none is cached, of the last one seen."""
+        """Return the age of the oldest unfinished message; without one, of `last_stored_ms`. None if unknown."""
         if lag == 0:
             return 0.0
         oldest = self._oldest()

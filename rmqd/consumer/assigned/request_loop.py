@@ -1,4 +1,4 @@
-"""The loop of an assignment, as the rest of the group sees it."""
+"""The base class of the loops that fetch an assignment's messages: pull loops and pop loops."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rmqd.errors.broker_errors import (
 )
 from rmqd.wire.message_queue import MessageQueue
 
-# The broker has no filter of this group, or an outdated one. A heartbeat sends the current one.
+# Errors of a broker that has no filter of this group, or an outdated filter. A heartbeat sends the current filter.
 _SUBSCRIPTION_AWAY: Final = (
     SubscriptionNotExistError,
     SubscriptionNotLatestError,
@@ -29,14 +29,14 @@ _SUBSCRIPTION_AWAY: Final = (
 
 
 class RequestLoop(ABC):
-    """The requests for messages of one assignment. `asked_at` and `answered_at` are monotonic.
+    """Fetches messages. `asked_at` and `answered_at` are the times of the last request and response (monotonic).
 
-    `begun_at` is when its cache was created (Unix seconds): at the acquisition, or when an operator moved the queue.
+    `begun_at` is when the cache was created (Unix seconds): at the acquisition, or at an operator's reset.
     """
 
     def __init__(self, context: GroupContext, message_queue: MessageQueue) -> None:
-        self.held_by: Reason | None = None  # why no request is sent now
-        self.failure: RmqdError | None = None  # error of the last request
+        self.held_by: Reason | None = None  # why no request is sent now; None if requests are sent
+        self.failure: RmqdError | None = None  # error of the last request; None after a success
         self.answered_at = self.asked_at = context.clock.monotonic()
         self.begun_at = context.clock.wall()
         self._context = context
@@ -50,7 +50,7 @@ class RequestLoop(ABC):
     @property
     @abstractmethod
     def has_backlog(self) -> bool:
-        """Whether messages wait on the broker, by its last response."""
+        """Whether messages wait on the broker, according to its last response."""
 
     @property
     def is_paused(self) -> bool:
@@ -72,7 +72,7 @@ class RequestLoop(ABC):
                 self._context.service.submit(process_queue)
 
     def _bring_up_to_date(self, error: RmqdError) -> bool:
-        """Send a heartbeat soon if the broker lacked our subscription. Refresh a route that may be stale.
+        """Send a heartbeat soon if `error` is due to a missing subscription. Refresh a route that may be stale.
 
         Returns whether the route may be stale.
         """

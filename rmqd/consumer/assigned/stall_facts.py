@@ -1,4 +1,4 @@
-"""The cause of a stall, from local facts, without requests."""
+"""The cause of a stalled queue, derived from facts in this process, without requests to brokers."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ SLOW_CALL_SECONDS: Final = 10.0  # only a longer call can be the cause of a stal
 class StallFacts:
     """Facts about an assignment that makes no progress although messages wait. Durations are in seconds.
 
-    Several of these can be true at once, and some explain others: if an operator paused a queue, idle handlers are not
-    a cause. `explain` checks them in a fixed order and returns the first cause that applies.
+    Several facts can be true at once, and some explain others: if an operator paused a queue, idle handlers are not
+    the cause. `explain` checks the facts in a fixed order and returns the first cause that applies.
     """
 
-    stuck: Problem | None = None  # why nothing is pulled until an operator acts
+    stuck: Problem | None = None  # why the queue is not pulled until an operator acts
     paused: bool = False
     circuit: Problem | None = None  # the circuit is open, because handler calls fail
     locked_out: bool = False  # another member has the queue's lock
     in_place: bool = False  # failed messages are retried in place
-    kept: Problem | None = None  # why messages cannot be claimed or sent back, according to the service
+    kept: Problem | None = None  # why messages cannot be claimed or sent back (`ConsumeMessageService.explain`)
     failure: RmqdError | None = None  # error of the last pull or acquisition
-    retrying: int = 0  # postponed messages
+    retrying: int = 0  # postponed messages, which wait for their next attempt
     in_flight: int = 0  # batches in flight, or being settled
     pending: int = 0  # messages that no handler has yet
     uncommitted: int = 0  # messages that an orderly handler has finished but not committed
     oldest: str = ""  # the first unfinished message: "message ID at offset N (retried M times)"
     oldest_id: str = ""
-    call_seconds: float | None = None  # longest handler call of this queue within its deadline
+    call_seconds: float | None = None  # longest running call of this queue; None: none, or only abandoned calls
     slots: int = 1
     busy_slots: int = 0
-    longest_call_seconds: float = 0.0  # across all queues
+    longest_call_seconds: float = 0.0  # longest running call of the group
     waits_for_rate: bool = False
     unanswered_seconds: float = 0.0  # time since the current pull was sent, if it has no response yet
     broker_down: bool = False

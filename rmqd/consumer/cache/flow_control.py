@@ -15,7 +15,7 @@ from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 
-UNLIMITED_SPAN: Final = 2**63  # the cache of an orderly queue has no growing gaps
+UNLIMITED_SPAN: Final = 2**63  # for orderly queues: they finish messages in order, so finished ones cannot accumulate
 LOG_EVERY_NTH_TIME: Final = 1000  # Java: queueFlowControlTimes % 1000
 
 Reason = Literal["count", "size", "span", "paused"]
@@ -49,18 +49,18 @@ def exceeded_threshold(process_queue: ProcessQueue, thresholds: Thresholds) -> R
         return "count"
     if process_queue.cached_bytes > thresholds.size_bytes:
         return "size"
-    # The exact span is computed only if the range from the first cached offset to the next pull exceeds the limit.
+    # To save time, compute the exact span only if the range from the first cached offset to the next pull is too large.
     blocks = process_queue.blocks
     pulled = process_queue.next_offset - 1 - blocks[0].messages[0].queue_offset if blocks else 0
     if pulled > thresholds.span and process_queue.span() > thresholds.span:
         return "span"
-    # Finished messages would be handled again if the process died. `span` does not include those above the last
-    # unfinished message.
+    # Limit the finished messages above the commit offset, because they would be handled again if the process died.
+    # `span` covers only the range up to the last unfinished message.
     return "span" if process_queue.finished_since_first_block() > thresholds.span else None
 
 
 def count_flow_control(process_queue: ProcessQueue, reason: Reason, thresholds: Thresholds) -> None:
-    """Count that a queue is not pulled. If a threshold is the reason, log it occasionally."""
+    """Count that a queue is not pulled because of `reason`. If a threshold is the reason, log it occasionally."""
     oldest = process_queue.oldest()
     times = process_queue.stats.count_held_back(reason, oldest)
     if reason != "paused" and oldest is not None:
@@ -77,9 +77,9 @@ def count_flow_control(process_queue: ProcessQueue, reason: Reason, thresholds: 
 
 
 def log_flow_control(times: int, queue: MessageQueue, reason: Reason, **cache: int) -> None:
-    """Log that a queue is not pulled, the first time and then every 1,000th time.
+    """Log that a queue is not pulled, if `times` is 1, 1001, 2001 and so on. `cache` has the logged figures.
 
-    Java counts an attempt to pull every 50 ms. rmqd counts once until the queue is pulled again.
+    Java counts an attempt to pull every 50 ms. rmqd counts only once until the queue is pulled again.
     """
     if times % LOG_EVERY_NTH_TIME == 1:
         log.warning("queue.flow_controlled", queue=str(queue), reason=reason, **cache, times=times)
@@ -88,7 +88,7 @@ def log_flow_control(times: int, queue: MessageQueue, reason: Reason, **cache: i
 class RateLimit:
     """Spaces pulls so that on average at most `per_second` messages arrive; 0 disables the limit.
 
-    A pull is charged afterwards, because only the response shows how many messages arrived.
+    A pull is charged after its response, because only the response shows how many messages arrived.
     """
 
     def __init__(self, per_second: float, clock: Clock) -> None:
@@ -114,7 +114,7 @@ class RateLimit:
             await wait_within(self._clock, delay, self._changed.wait())
 
     def charge(self, messages: int) -> None:
-        """Charge the messages of a response: the next pulls wait for them."""
+        """Charge the messages of a response, so that the next pull waits until the rate allows it."""
         if self.per_second:
             self._free_at = max(self._free_at, self._clock.monotonic()) + messages / self.per_second
 

@@ -1,4 +1,4 @@
-"""The cache of a queue whose messages are handed out in order and one at a time for each key: `order_by`.
+"""The process queue for `order_by`: the messages of each key are handed out in order and one at a time.
 
 The first unfinished message of a key *holds* the key. The holder waits for a handler, is in flight, or is suspended
 after a failure. The later messages of the key wait *behind* it and cannot be taken. When the holder is finished, the
@@ -48,8 +48,8 @@ class KeyedProcessQueue(ProcessQueue):
         self._held: dict[str, _Held] = {}
         self._finished_to = BELOW_ALL_OFFSETS  # the highest finished offset
         self._suspended: set[Message] = set()  # failed messages that wait for their next attempt
-        # During a release: the limit below which messages are handed out, the messages that get one more attempt, and
-        # the messages that had it.
+        # During a release: the offset below which messages are handed out, the messages that get one more attempt, and
+        # the messages that already had this attempt.
         self._release_limit = ABOVE_ALL_OFFSETS
         self._granted: set[Message] = set()
         self._last_attempts: set[Message] = set()
@@ -60,7 +60,7 @@ class KeyedProcessQueue(ProcessQueue):
 
     @property
     def has_messages_waiting_for_key(self) -> bool:
-        """Whether any message waits for an earlier one of its key."""
+        """Whether a message waits until an earlier message of its key is finished."""
         return any(held.behind for held in self._held.values())
 
     @property
@@ -69,7 +69,7 @@ class KeyedProcessQueue(ProcessQueue):
 
     def finish(self, messages: list[Message]) -> None:
         """Mark messages as finished, so that the next messages of their keys can be taken."""
-        if len(messages) > 1:  # keys are taken in any order, but blocks rely on queue order
+        if len(messages) > 1:  # `ProcessQueue.finish` relies on queue order, but messages are taken in any order
             messages = sorted(messages, key=self._order)
         super().finish(messages)
         if messages:
@@ -86,7 +86,7 @@ class KeyedProcessQueue(ProcessQueue):
         return len(unwanted) + super().discard_unwanted(is_wanted)
 
     def start_release(self) -> None:
-        """Start the release: hand out only messages below a finished or in-flight one, and none of a paused queue."""
+        """Start the release: hand out only messages below a finished or in-flight message; none if paused."""
         below = BELOW_ALL_OFFSETS if self.is_paused else max(self._finished_to, self._handed_out_to())
         self._release_limit, self.is_releasing = below, True
         self.resume()
@@ -100,13 +100,13 @@ class KeyedProcessQueue(ProcessQueue):
             self._grant_attempts(messages)
 
     def sort_pending(self, rank: Callable[[Message], int]) -> None:
-        """Hand out the messages of the lowest rank first. Possible because pending messages have different keys."""
+        """Hand out the messages of the lowest rank first. Any order is valid, because their keys differ."""
         ordered = sorted(self.pending, key=rank)
         self.pending.clear()
         self.pending.extend(ordered)
 
     def return_postponed(self, messages: list[Message]) -> bool:
-        """Hand out postponed messages again, except those without another attempt in this ownership."""
+        """Hand out postponed messages again. During a release, only messages with a granted attempt are handed out."""
         self._suspended.difference_update(messages)
         if not self.is_releasing or self.dropped:
             return super().return_postponed(messages)
@@ -124,7 +124,7 @@ class KeyedProcessQueue(ProcessQueue):
         return max(0, self._finished_to + 1 - self.commit_offset() - unfinished)
 
     def discard_waiting(self) -> None:
-        """Stop handing out messages of a queue that is being released."""
+        """Discard all waiting messages during a release, so that only messages in flight remain."""
         self._discard_waiting_from(BELOW_ALL_OFFSETS)
         self._release_limit = BELOW_ALL_OFFSETS
         self._granted.clear()
@@ -150,7 +150,7 @@ class KeyedProcessQueue(ProcessQueue):
     def _release(self, message: Message) -> None:
         key = self._key_of(message)
         held = self._held.get(key) if key else None
-        if held is None or held.holder is not message:  # no key, corrupt, or discarded while it waited behind another
+        if held is None or held.holder is not message:  # no key, corrupt, or discarded while waiting behind the holder
             return
         if held.behind:
             held.holder = held.behind.popleft()
@@ -159,13 +159,13 @@ class KeyedProcessQueue(ProcessQueue):
             del self._held[key]  # type: ignore[arg-type]
 
     def _grant_attempts(self, messages: Iterable[Message]) -> None:
-        """Grant messages one more attempt if finished messages above them would otherwise be handled again."""
+        """Grant a failed message one more attempt if finished messages above it would otherwise be handled again."""
         handled_to = min(self._release_limit, max(self._finished_to, self._handed_out_to(but=self._suspended)))
         below = (message for message in messages if message.queue_offset < handled_to)
         self._granted.update(message for message in below if message not in self._last_attempts)
 
     def _handed_out_to(self, but: Collection[Message] = ()) -> int:
-        """Return the highest offset of messages that are in flight or suspended, except those in `but`.
+        """Return the highest offset of messages that are in flight or suspended, except the messages in `but`.
 
         Unfinished messages above `_release_limit` were discarded: they neither wait nor are in flight.
         """

@@ -5,7 +5,7 @@ A message passes through these states, in this order:
 - pulled: its block, which is one response of the broker, is in `blocks`. It counts in `cached_count` until it is
   finished.
 - pending: it waits for a worker, in `pending`, or in `paused` while an operator pauses the queue.
-- in flight: a handler has it. If it can be neither acknowledged nor sent back, it is postponed, and then pending again.
+- in flight: a handler has it. If it must be handled again here, it is postponed for a while, and then pending again.
 - finished: acknowledged, sent back, dead-lettered, or skipped because the group does not want it. If the handler
   commits (`auto_commit: false`), an acknowledged message is first uncommitted, and the handler's commit finishes it.
 - committed: it is below the offset that the offset store has written. This class decides which offset may be written.
@@ -79,25 +79,25 @@ class ProcessQueue:
         self.stats: Final = stats  # for the queue's topic
         self.next_offset = next_offset  # start of the next pull
         self.blocks: list[MessageBlock] = []  # few; responses with unfinished messages, in queue order
-        self.pending: Final[deque[Message]] = deque()  # not handed out yet
-        self.paused: Final[list[Message]] = []  # held back because an operator paused the queue
+        self.pending: Final[deque[Message]] = deque()  # messages that can be handed out now
+        self.paused: Final[list[Message]] = []  # the pending messages while an operator pauses the queue
         self.is_paused = False
         self.unavailable = (0.0, "")  # until when (Unix) the handler's target is unavailable, and why
         self.uncommitted: list[Message] = []  # acknowledged messages that wait for the handler's commit
-        self.put_count = 0  # wanted messages received
-        self.cached_count = 0  # unfinished messages: waiting or in flight
-        self.cached_bytes = 0
+        self.put_count = 0  # all messages put so far, except unwanted ones
+        self.cached_count = 0  # unfinished messages: waiting, postponed or in flight
+        self.cached_bytes = 0  # size of `blocks`
         self.in_flight = 0  # workers processing this queue; each has at most one batch in flight
-        self.awaits_lock = False  # the queue's lock was lost: hands out nothing until the stored offset is checked
+        self.awaits_lock = False  # the queue's lock was lost: nothing is handed out until the stored offset is checked
         self.is_full = False  # pulls or pops wait until some messages are finished
         self.is_batching = False  # messages wait until they fill a batch
-        self.retrying = 0  # messages that wait for another attempt to send them back
-        self.is_releasing = False  # being released: nothing more is handed out, messages in flight may finish
-        self.dropped = False  # not owned any more: later results are discarded
+        self.retrying = 0  # postponed messages, which wait for `return_postponed`
+        self.is_releasing = False  # the release has started: nothing more is handed out, messages in flight may finish
+        self.dropped = False  # this ownership has ended: results that arrive later are discarded
         self.dropped_because = ""  # the cause that counts the resulting duplicates
-        self.handed_out_to = 0  # since `start_release`: no message from this offset on was handed out before
-        self.last_store_timestamp = 0
-        self.newest_store_timestamp = 0  # newest message put or skipped by the broker, in milliseconds
+        self.handed_out_to = 0  # set by `start_release`: only messages below this offset were handed out
+        self.last_store_timestamp = 0  # last message of the last block, in Unix milliseconds
+        self.newest_store_timestamp = 0  # newest message that was put or skipped by the broker, in Unix milliseconds
         self._relief: asyncio.Future[None] | None = None  # the future that wait_for_room awaits
         self._idle: asyncio.Future[None] | None = None  # the future that wait_idle awaits
 
@@ -129,7 +129,7 @@ class ProcessQueue:
         self.last_store_timestamp = stored_ms
 
     def continue_at(self, offset: int) -> None:
-        """Set the offset of the next pull; cached messages stay."""
+        """Set the offset of the next pull after a correction. Cached messages stay."""
         self.next_offset = offset
 
     def note_skipped_by_broker(self, stored_ms: int) -> None:
@@ -137,7 +137,7 @@ class ProcessQueue:
         self.newest_store_timestamp = max(self.newest_store_timestamp, stored_ms)
 
     def take(self, most: int) -> list[Message]:
-        """Hand out up to `most` messages, in queue order."""
+        """Remove and return up to `most` pending messages, in queue order."""
         pending = self.pending
         if len(pending) <= most:
             messages = list(pending)
@@ -146,7 +146,7 @@ class ProcessQueue:
         return [pending.popleft() for _ in range(most)]
 
     def return_taken(self, messages: Sequence[Message]) -> None:
-        """Hand out the last messages of a `take` again, before all others."""
+        """Put the last messages of a `take` back, before all other pending messages."""
         self.pending.extendleft(reversed(messages))
 
     def begin_turn(self) -> None:
@@ -170,7 +170,7 @@ class ProcessQueue:
             await self._idle
 
     def postpone(self, messages: list[Message]) -> None:
-        """Keep handled messages that could not be sent back, until `return_postponed`."""
+        """Keep messages that will be handled again here, after a pause. The caller calls `return_postponed` then."""
         self.retrying += len(messages)
 
     def return_postponed(self, messages: list[Message]) -> bool:
@@ -182,27 +182,27 @@ class ProcessQueue:
         return True
 
     def put_back(self, messages: list[Message]) -> None:
-        """Hand out messages again, in offset order among the waiting ones: `finish` relies on that order."""
+        """Hand out messages again. All waiting messages stay in offset order, because `finish` relies on it."""
         waiting = self.waiting
         ordered = sorted([*messages, *waiting], key=self._order)
         waiting.clear()
         waiting.extend(ordered)
 
     def sort_pending(self, rank: Callable[[Message], int]) -> None:
-        """Hand out pending messages of the lowest rank first if their order does not matter. Here it does."""
+        """Keep the queue order. KeyedProcessQueue instead puts pending messages of the lowest rank first."""
 
     @property
     def waiting(self) -> MutableSequence[Message]:
-        """The messages that are not in flight and could be handed out next."""
+        """The messages that are handed out next, or after the pause of the queue."""
         return self.paused if self.is_paused else self.pending
 
     @property
     def waiting_count(self) -> int:
-        """How many messages are not in flight."""
+        """How many messages wait to be handed out. Postponed messages are not included."""
         return len(self.pending) + len(self.paused)
 
     def next_block_number(self) -> int:
-        """Return the number of the block with the next pending message. Blocks are numbered if they were popped."""
+        """Return the number of the block with the next pending message; 0 if pulled. Popped blocks are numbered."""
         return 0
 
     def pause(self) -> None:
@@ -212,7 +212,7 @@ class ProcessQueue:
         self.pending.clear()
 
     def resume(self) -> None:
-        """Hand out messages again."""
+        """Hand out messages again after `pause`."""
         self.is_paused = False
         self.pending.extend(self.paused)
         self.paused.clear()
@@ -225,11 +225,11 @@ class ProcessQueue:
 
     @property
     def cannot_fill_batch(self) -> bool:
-        """Whether the waiting messages cannot become a full batch: the cache is full, and none is in flight."""
+        """Whether the waiting messages cannot become a full batch: the cache is full, and all its messages wait."""
         return self.is_batching and self.is_full and self.cached_count == len(self.pending)
 
     def finish(self, messages: list[Message]) -> None:
-        """Mark messages as finished: acknowledged, sent back, or dead-lettered."""
+        """Mark messages, in queue order, as finished: acknowledged, sent back, dead-lettered or unwanted."""
         count = len(messages)
         if count == 1:
             (message,) = messages
@@ -239,9 +239,9 @@ class ProcessQueue:
             if not block.unfinished:
                 self._forget(block)
         elif count and (block := messages[0].block).unfinished == count and messages[-1].block is block:
-            # Messages are in queue order. If the first and the last belong to one block, all do, and the block has no
-            # others.
-            messages[0].finished = True  # shows a late decision that the batch is settled
+            # Messages are in queue order. If the first and the last belong to one block, all do. Their number then
+            # equals the block's unfinished messages, so the whole block is finished.
+            messages[0].finished = True  # `Batch` checks this flag to reject a late decision
             block.unfinished = 0
             self._forget(block)
         else:
@@ -285,16 +285,16 @@ class ProcessQueue:
         return messages
 
     def skip(self, message: Message) -> None:
-        """Mark a message of a block that was not put yet as unwanted, because the group's filter does not match it."""
+        """Finish a message of a block that was not put yet, because the group's filter does not match the message."""
         message.finished = True
         message.block.unfinished -= 1
 
     def is_late(self, message: Message) -> bool:
-        """Return whether another member has the message by now, so that its result here is ignored; never if pulled."""
+        """Return whether another member may have this popped message by now, so that its result here is ignored."""
         return False
 
     def discard_unwanted(self, is_wanted: Callable[[Message], bool]) -> int:
-        """Finish waiting messages that are not wanted any more. Return their number."""
+        """Finish the waiting messages that a changed filter no longer selects. Return their number."""
         waiting = self.waiting
         unwanted = [message for message in waiting if not is_wanted(message)]
         if unwanted:
@@ -313,7 +313,7 @@ class ProcessQueue:
         self.pending.clear()
 
     def finished_above_commit_offset(self) -> int:
-        """Return, after `start_release`, the number of finished messages above the commit offset, gaps included."""
+        """Return, after `start_release`, how many offsets above the commit offset are finished, gaps included."""
         return max(0, self.handed_out_to - self.commit_offset() - self.cached_count)
 
     def drop(self, because: str) -> None:
@@ -336,10 +336,10 @@ class ProcessQueue:
         return self.next_offset if oldest is None else min(oldest.queue_offset, self.next_offset)
 
     def next_pull_overlaps_cache(self) -> bool:
-        """Return whether a correction lowered the next pull's offset to or below a cached message's.
+        """Return whether a correction lowered the next pull's offset to a cached message's offset, or below.
 
-        Responses must be put in offset order, or the first unfinished message is not the lowest one. So nothing may be
-        put before these messages are finished.
+        Blocks must be put in offset order, because `oldest` returns the first unfinished message. So nothing may be put
+        before these cached messages are finished.
         """
         return bool(self.blocks) and self.blocks[-1].messages[-1].queue_offset >= self.next_offset
 
@@ -355,11 +355,11 @@ class ProcessQueue:
         return messages[cursor]
 
     def finished_since_first_block(self) -> int:
-        """Return the number of finished messages above the commit offset, counted from the start of the first block."""
+        """Return how many messages in the first and later blocks are finished: at least all above the commit offset."""
         return self.put_count - self.blocks[0].put_before - self.cached_count if self.blocks else 0
 
     def span(self) -> int:
-        """Return the highest minus the lowest cached offset."""
+        """Return the distance from the first unfinished offset to the highest cached offset; 0 if nothing is cached."""
         oldest = self.oldest()
         return 0 if oldest is None else self.blocks[-1].messages[-1].queue_offset - oldest.queue_offset
 
@@ -383,8 +383,8 @@ class ProcessQueue:
             del blocks[0]
         elif block in blocks:
             blocks.remove(block)
-        else:  # dropped meanwhile
+        else:  # `drop` has removed all blocks meanwhile
             return
         self.cached_bytes -= block.size_bytes
-        # the list and the messages refer to each other: otherwise only the garbage collector would free them
+        # break the reference cycle of block and messages, which only the garbage collector would free
         block.messages.clear()

@@ -1,8 +1,8 @@
 """`concurrency: auto`: finds the number of concurrent calls of a handler from the duration of its calls.
 
-The service that a handler calls has a *knee*. Up to a number of concurrent calls, a call takes a constant time; above
-that number, calls only wait for each other. Fewer calls waste throughput, and more calls only add latency. The knee
-moves, and nothing reports that.
+The service that a handler calls, such as a database, has a *knee*: a number of concurrent calls. Up to the knee, a call
+takes a constant time; above it, calls only wait for each other. Fewer calls waste throughput, and more calls only add
+latency. The knee moves, and nothing reports that.
 
 The search runs in intervals. An interval gives the mean duration of the calls that began in it, at one limit. It counts
 only if the slots were busy: if there were messages for (nearly) all calls that the limit allows. Other work in a slot,
@@ -36,7 +36,7 @@ from rmqd.handler_api.batch import Batch
 from rmqd.runtime.clock import Clock
 
 INTERVAL_SECONDS: Final = 0.5  # shortest interval while the limit does not change
-MIN_INTERVAL_CALLS: Final = 40  # fewest calls of such an interval, at least twice the limit
+MIN_INTERVAL_CALLS: Final = 40  # fewest calls while the limit does not change; at least twice the limit
 MIN_FIRST_INTERVAL_CALLS: Final = 20  # fewest calls of the first interval
 MIN_CALLS_WHILE_CHANGING: Final = 4  # fewest calls while the limit changes
 # most calls that an interval waits for (but at least twice the limit), even if widely varying durations need more
@@ -49,17 +49,17 @@ LOWER_ABOVE_RATIO: Final = 1.18  # relative to the baseline: the limit falls abo
 MAX_SLOWDOWN_SHARE: Final = 0.45  # relative to the growth of the limit: a step is reverted if durations grow by more
 NOISE_RATIO: Final = 1.04  # relative to the baseline: smaller differences are noise
 NOTABLE_FALL_RATIO: Final = 0.93  # relative to the earlier duration: smaller decreases are noise
-NOTABLE_RISE_RATIO: Final = 1.15
-GROWTH_FACTOR: Final = 1.1
+NOTABLE_RISE_RATIO: Final = 1.15  # relative to the earlier duration: smaller increases are noise
+GROWTH_FACTOR: Final = 1.1  # the limit grows by this factor in a step
 FAST_GROWTH_FACTOR: Final = 1.25  # larger steps would exceed the knee so far that the p99 grows by more than half
 STEPS_BEFORE_FAST_GROWTH: Final = 2  # steps up in a row before the limit grows by FAST_GROWTH_FACTOR
 INTERVALS_BETWEEN_TRIALS: Final = 16  # intervals between two trials
-# weight of an interval whose calls are slower than the baseline, but not far slower
+# an interval whose calls are slower than the baseline, but not far slower, counts as this many intervals
 DOUBTFUL_INTERVAL_WEIGHT: Final = 3
-TRIAL_LIMIT_SHARE: Final = 0.75  # share of the limit
+TRIAL_LIMIT_SHARE: Final = 0.75  # limit of a trial, as a share of the limit before it
 EXCLUSION_CALLS: Final = 300  # a limit that a probe showed to be too high stays excluded for this number of calls
-EXCLUSION_CALLS_PER_PROBE_CALL: Final = 30  # the same for each call of the probe, if that is more
-EXCLUSION_CALLS_AFTER_REVERT: Final = 60  # the same for a limit whose step was reverted
+EXCLUSION_CALLS_PER_PROBE_CALL: Final = 30  # or for this number times the probe's calls, if that is more
+EXCLUSION_CALLS_AFTER_REVERT: Final = 60  # a limit whose step was reverted stays excluded for this number of calls
 
 
 class AutoConcurrency:
@@ -83,7 +83,7 @@ class AutoConcurrency:
         self._begin(0.0)
 
     async def time_slot(self, call: Call, _: Worker, batch: Batch) -> object:
-        """Measure how long a slot is busy, with other work and pauses: a stage of the call."""
+        """Measure how long a slot is busy, including claims and pauses. A stage of `HandlerSlots._call_of`."""
         self.begin()
         try:
             return await call(batch)
@@ -91,7 +91,7 @@ class AutoConcurrency:
             self.end()
 
     async def measure(self, call: Call, worker: Worker, batch: Batch) -> object:
-        """Measure the duration of the handler's calls: a stage of the call."""
+        """Measure the duration of each handler call. A stage of `HandlerSlots._call_of`."""
         began, has_returned = self._clock.monotonic(), False
         try:
             result = await call(batch)
@@ -114,7 +114,7 @@ class AutoConcurrency:
         self._busy_slots -= 1
 
     def record_success(self, began: float) -> None:
-        """Called when a call that `began` then (monotonic) has succeeded. Durations of failed calls do not count."""
+        """Called when a call that began at `began` (monotonic) has succeeded. Failed calls are not measured."""
         if self._from <= began < self._to:
             seconds = self._clock.monotonic() - began
             self._calls += 1
@@ -126,7 +126,7 @@ class AutoConcurrency:
         self._expired += self._from <= began < self._to
 
     def _note(self) -> float:
-        """Add the time since the last call, for each busy slot. Returns the time now."""
+        """Add the time since the last call of this method to the busy time of each busy slot. Returns the time now."""
         now = self._clock.monotonic()
         self._busy_seconds += self._busy_slots * (now - self._noted)
         self._noted = now
@@ -143,7 +143,7 @@ class AutoConcurrency:
                 self._retreat()
             else:
                 self._judge(duration)
-        elif self._before is not None:  # too few messages to compare durations
+        elif self._before is not None:  # the slots were not busy, so the durations cannot be compared
             self.limit = self._before[0] if self._is_trial else limit
             self._before, self._is_trial = None, False
         else:
@@ -152,18 +152,18 @@ class AutoConcurrency:
         return self.limit - limit
 
     def _begin(self, settling_seconds: float) -> None:
-        """Begin an interval, after a wait until most calls of a higher limit have ended."""
+        """Begin an interval. Calls that begin within `settling_seconds` do not count, because older calls still run."""
         self._began = self._note()
         self._from, self._to = self._began + settling_seconds, inf
         self._calls, self._expired = 0, 0
         self._seconds, self._squares, self._busy_seconds = 0.0, 0.0, 0.0
 
     def _is_over(self, now: float) -> bool:
-        """Whether the interval has enough calls.
+        """Return whether the interval has enough calls.
 
         Short calls end first, which would reduce the mean. So once enough calls have begun, the interval of a probe or
-        trial accepts no more calls, and ends when these calls have ended. The limit of a probe is restored as soon as
-        no more calls are accepted.
+        trial accepts no more calls, and ends when the accepted calls have ended. The limit before a probe is restored
+        as soon as no more calls are accepted.
         """
         ended, twice = self._calls + self._expired, 2 * self.limit
         if not self._probed and self._before is None:
@@ -216,12 +216,12 @@ class AutoConcurrency:
         return sqrt(self._spread / self._calls)
 
     def _retreat(self) -> None:
-        """Halve the limit because most calls do not even end. There are no durations to compare."""
+        """Halve the limit because most calls reach their deadline, so that there are no durations to compare."""
         self.limit = max(1, self.limit // 2)
         self._steps, self._probed, self._before, self._is_trial = 0, 0, None, False
 
     def _compare(self, duration: float, former_limit: int, former: float) -> bool:
-        """Evaluate the durations at a lowered limit. Returns whether the interval needs no further evaluation."""
+        """Compare `duration` at the lowered limit with `former` at `former_limit`. Return True if this decides."""
         share, fell_to = self.limit / former_limit, duration / former
         was_trial, self._before, self._is_trial = self._is_trial, None, False
         if was_trial:
@@ -271,7 +271,7 @@ class AutoConcurrency:
         return max(NOISE_RATIO, 1 + MAX_SLOWDOWN_SHARE * (limit / self._former - 1))
 
     def _is_too_large(self, limit: int, ratio: float) -> bool:
-        """Whether the step to `limit` was too large, beyond the uncertainty of the measurement."""
+        """Return whether the step to `limit` made calls too slow, beyond the uncertainty of the measurement."""
         return ratio > self._max_ratio(limit) + self._standard_error()
 
     def _end_step(self, duration: float) -> None:

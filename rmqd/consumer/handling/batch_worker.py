@@ -1,12 +1,11 @@
 """One slot of a group: takes a batch, calls the handler, and settles the messages.
 
-Every handler call is made here, except the calls that an operator requests (`HandlerSlots.call_in_background`). An
-exception of a handler is a result. Every other exception ends the group.
+Every handler call is made here, except the calls that an operator requests (`HandlerSlots.call_in_background`) and a
+canary's calls in shadow mode. An exception of a handler is a result. Every other exception ends the group.
 
-`HandlerTasks` warns of a task that a handler created but did not await: its messages are acknowledged before it ends.
-
-The event loop calls a task factory for each new task, which costs one lookup. A message costs nothing if its handler
-creates no task. Only a handler's first tasks are watched, because a handler that leaves tasks does so from the start.
+`HandlerTasks` logs a warning if a handler returns before a task that it created, because its messages are acknowledged
+before the task ends. A task factory of the event loop watches new tasks: one lookup for each task, and no cost for a
+handler without tasks. Only a handler's first tasks are watched: a handler that leaves tasks does so from the start.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from rmqd.wire.messages.message import Message, consume_start
 
 
 def make_background_batch(options: ConsumerOptions, messages: list[Message]) -> Batch:
-    """Return the batch that a handler of the group gets for these messages of one queue."""
+    """Return a batch of these messages of one queue for a call outside the slots, of the class that the group uses."""
     queue = messages[0].message_queue
     if options.consume_mode != "orderly":
         return Batch(messages, queue)
@@ -47,7 +46,7 @@ def make_background_batch(options: ConsumerOptions, messages: list[Message]) -> 
 async def exception_of_background_call(
     service: ConsumeMessageService, batch: Batch, ended: Callable[[], None] = lambda: None
 ) -> BaseException | None:
-    """Call the handler. Returns its exception, or None. `ended` is called when the call has ended."""
+    """Call the handler outside the slots. Returns its exception or None. `ended` is called when the call has ended."""
     error: BaseException | None = None
     try:
         await service.call_in_background(batch, ended)
@@ -61,11 +60,11 @@ async def exception_of_background_call(
 
 log = structlog.get_logger(__name__)
 
-MAX_WATCHED_TASKS: Final = 1000  # tasks for each handler
+MAX_WATCHED_TASKS: Final = 1000  # further tasks of a handler are not watched
 
 
 class HandlerTasks:
-    """The tasks that one handler creates in its calls. Libraries that it uses may keep running tasks."""
+    """Watches the tasks that a handler's own package creates in its calls. Tasks of libraries may keep running."""
 
     def __init__(self, handler: LoadedHandler) -> None:
         function: Any = inspect.unwrap(handler.handle)
@@ -73,7 +72,7 @@ class HandlerTasks:
             function = inspect.unwrap(function.func)
         self._name, self._package = handler.name, _package(getattr(function, "__module__", ""))
         self._left = MAX_WATCHED_TASKS
-        # a handler in worker processes: its tasks here belong to rmqd, and may outlive a call
+        # True for a handler in worker processes: its tasks in this process belong to rmqd, and may outlive a call
         self._is_reported = self._package == "rmqd"
 
     def watch(self, caller: asyncio.Task[Any], batch: Callable[[], Batch | None]) -> None:
@@ -117,7 +116,7 @@ def _package(module: str | None) -> str:
 
 
 TIME_SLICE_SECONDS = 0.005  # a handler that never awaits must not block heartbeats and pulls for longer
-BLOCKED_SECONDS: Final = 1.0
+BLOCKED_SECONDS: Final = 1.0  # a longer batch may have blocked the event loop
 
 T = TypeVar("T")
 
@@ -131,7 +130,7 @@ Turn = tuple[ProcessQueue, Make, Sized, Callable[[ProcessQueue], None]]
 
 
 class WorkerService(ABC):
-    """The service of a worker: the queues, and the settlement of batches."""
+    """The interface that a worker uses: the ready queues, and the settlement of batches."""
 
     clock: Clock
     ready_queues: ReadyQueues
@@ -153,17 +152,17 @@ class WorkerService(ABC):
 
     @abstractmethod
     def warn_if_blocked(self, started: float) -> None:
-        """Called after a batch that took more than `BLOCKED_SECONDS` since `started` (monotonic), with settlement.
+        """Called after a batch that took more than `BLOCKED_SECONDS` since `started` (monotonic), with its settlement.
 
-        Warns if the call blocked the event loop.
+        Logs a warning if the call blocked the event loop.
         """
 
 
 class Worker:
-    """Runs until its service ends or replaces it. `process_queue` is the queue of its last turn."""
+    """One worker of a group. `process_queue` is the queue of its current or last turn."""
 
     call: Call
-    """The service sets it before `run`. A later change applies from the next turn."""
+    """Calls the handler. The service sets this before `run`. A later change applies from the next turn."""
 
     def __init__(self, service: WorkerService, number: int, ready: Callable[[], Awaitable[None]] | None = None) -> None:
         """`ready` is awaited before each turn. This wait does not count as handler time."""
@@ -172,9 +171,9 @@ class Worker:
         self.started = 0.0
         self.reported = -1.0  # `started` of the last call that was reported as expired
         self.expired = False  # the call is past its deadline: its result is CALL_EXPIRED, whatever it returns or raises
-        self.replaced = False  # the result is not needed: the call ignored its cancellation, or the service ends
+        self.replaced = False  # the call ignored its cancellation, or the service ends: its result is not used
         self.halted = False  # the current batch is the last of this turn
-        self.batch: Batch | None = None  # the batch that the handler has
+        self.batch: Batch | None = None  # the batch that the handler has; None between calls
         self.is_called = True  # False if the handler gets no message of the batch
         self._service = service
         self._ready = ready
@@ -207,7 +206,7 @@ class Worker:
         return None if batch is None or message not in batch else int((started + self._service.wall_offset) * 1000)
 
     async def _serve(self) -> None:
-        """Serve the ready queues in turn."""
+        """Take turns at the ready queues until this worker is replaced."""
         service = self._service
         ready_queues = service.ready_queues
         queues, queued = ready_queues.queues, ready_queues.queued
@@ -290,7 +289,7 @@ class Worker:
             except BaseException as raised:  # noqa: BLE001  every exception of a handler is its result
                 error = raised
             self.batch = None
-            if self.expired or is_cancelled():  # the handler may have returned anyway
+            if self.expired or is_cancelled():  # even if the call returned normally
                 await withdraw_cancellations()
                 if self.replaced:
                     return
@@ -329,7 +328,7 @@ class Worker:
             self.started = started = ended
 
     def _finish_waiting(self) -> None:
-        """Finish the run because the event loop has its next turn, so the current call waits."""
+        """Called in the event loop's next turn. Finishes the run, because the current call waits for something."""
         self._will_finish = False
         if self._run:
             self._finish_run(self.started)

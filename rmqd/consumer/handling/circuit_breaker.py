@@ -1,7 +1,7 @@
-"""The circuit breaker's effect on a group's calls and messages. `consumer.circuit` decides; this module carries out.
+"""The circuit breaker's effect on a group's calls and messages. `consumer.circuit` decides when the circuit opens.
 
-It works at two places. The stage of every call (`watch`) reports successful calls to the circuit, and which call
-is the probe. The step before the settlement (`settle`) reports failed calls, and decides whether the attempt counts.
+The breaker acts at two places. `watch`, a stage of every call, reports successful calls and the start of the probe to
+the circuit. `settle`, before the settlement, reports failed calls, and decides whether the attempt counts.
 
 A call *failed* if it raised or expired, and acknowledged no message. A handler's decision is not a failure and says
 nothing about the health of the handler: Retry, DeadLetter, Suspend, an invalid body, an exception of `dead_letter.on`.
@@ -43,15 +43,15 @@ from rmqd.wire.messages.message import Message
 
 
 class CircuitBreaker(ABC):
-    """The circuit breaker of one group: the part that is the same for both ways to retry."""
+    """The circuit breaker of one group: the common part of groups that send back and groups that retry in place."""
 
     def __init__(self, circuit: Circuit, clock: Clock) -> None:
         self.circuit = circuit
         self._clock = clock
-        self._failed: dict[Message, float] = {}  # time of each message's first failure, in the order of last failures
+        self._failed: dict[Message, float] = {}  # message -> time of its first failure; the latest failure is last
 
     async def watch(self, call: Call, worker: Worker, batch: Batch) -> object:
-        """Report a call's begin and success to the circuit: a stage of the call. An expired call has no result."""
+        """Report a call's start and success to the circuit. A stage of `HandlerSlots._call_of`."""
         began = self._clock.monotonic()
         self.circuit.begin(batch)
         result = await call(batch)
@@ -60,7 +60,7 @@ class CircuitBreaker(ABC):
         return result
 
     def poll(self) -> None:
-        """Do the work that is due. Called several times a second."""
+        """Update the circuit, and settle failures whose cause is known. Called several times a second."""
         self.circuit.poll()
         self._failed = {message: first for message, first in self._failed.items() if message.is_cached}
         self._judge()
@@ -78,11 +78,11 @@ class CircuitBreaker(ABC):
         """Called when the circuit's state has changed."""
 
     def explain(self, process_queue: ProcessQueue, group: str) -> Problem | None:
-        """Return the problem of messages that are held, unless the circuit's own problem already covers them."""
+        """Return why messages of this queue are held; None if this breaker holds none of them."""
         return None
 
     def probe_rank(self) -> Callable[[Message], int]:
-        """Return a sort key that puts the best message for the next probe first."""
+        """Return a sort key that puts the best message for the next probe first: a message without failures."""
         places = {message: place for place, message in enumerate(self._failed, 2)}
         return lambda message: places.get(message) or min(message.reconsume_times, 1)
 
@@ -94,7 +94,7 @@ class CircuitBreaker(ABC):
             self.circuit.undecided(batch)
 
     def _effect_of(self, batch: Batch, error: BaseException | None) -> FailureEffect:
-        """Decide about the end of a call that did not acknowledge every message."""
+        """Report a call that did not acknowledge every message to the circuit. Return how its failure counts."""
         failures = failures_of(batch, error)
         is_repeated, is_evidence = self._note_failed([batch[index] for index in failures])
         if failures and not _acknowledged(batch, error):
@@ -135,12 +135,12 @@ class _Held:
 
 
 class BatchHoldingBreaker(CircuitBreaker):
-    """Holds failed batches until it is decided whether to send them back or to hand them out again for free.
+    """Holds failed batches until the circuit's decision: to send them back, or to repeat the call without an attempt.
 
     A queue that is being released does not wait: its held batches are sent back. Otherwise they would stay unfinished
     below finished messages, which the next owner would handle twice. The exception is a message at its last attempt
-    while the circuit is open. A send-back would dead-letter it for the handler's failure, so it is left to the next
-    owner.
+    while the circuit is open. A send-back would dead-letter this message although the handler is at fault, so the
+    message is left to the next owner.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class BatchHoldingBreaker(CircuitBreaker):
         if effect is FailureEffect.COUNTS or is_releasing or process_queue.dropped:
             return await self._settlement.settle(process_queue, batch, error)
         report_errors(process_queue, batch, error, self._clock.wall(), lambda *_: self._until)
-        process_queue.begin_turn()  # a release of the queue waits for it
+        process_queue.begin_turn()  # counts the held batch as in flight, so that a release of the queue waits for it
         now = self._clock.monotonic()
         self._held.append(_Held(process_queue, batch, error, now, is_repeated=effect is FailureEffect.REPEATED))
         return False
@@ -215,7 +215,7 @@ class BatchHoldingBreaker(CircuitBreaker):
                 self._begin(self._settle(held, again=self._must_stay(held.batch, held.error)))
 
     def _must_stay(self, batch: Batch, error: BaseException | None) -> bool:
-        """Whether a send-back would dead-letter a message although the handler is at fault."""
+        """Return whether a send-back would dead-letter a message although the handler is at fault."""
         failed = (batch[index] for index in failures_of(batch, error))
         return self.circuit.state != "closed" and any(map(self._settlement.retry_policy.is_last_attempt, failed))
 
@@ -231,7 +231,7 @@ class BatchHoldingBreaker(CircuitBreaker):
 
 
 class UncountedRetryPolicy:
-    """The retry policy of a group that retries in place. Attempts that may still be subtracted do not count."""
+    """The retry policy of a group that retries in place. It ignores attempts that may still be subtracted."""
 
     def __init__(self, retry_policy: RetryPolicy) -> None:
         self.limit = retry_policy.limit
@@ -258,7 +258,7 @@ class _Doubt:
 
 
 class AttemptUncountingBreaker(CircuitBreaker):
-    """Subtracts attempts from messages if the handler was at fault."""
+    """Settles failed batches at once, and subtracts their attempts later if the handler was at fault."""
 
     def __init__(self, circuit: Circuit, retry_policy: UncountedRetryPolicy, settle: Settle, clock: Clock) -> None:
         super().__init__(circuit, clock)
@@ -303,7 +303,7 @@ class AttemptUncountingBreaker(CircuitBreaker):
             self._retry_policy.doubtful = Counter()
 
     def _record(self, doubt: _Doubt, *, is_forgiven: bool) -> None:
-        # such a failure may wait long for its decision, so later failures of the same messages are subtracted at once
+        # a repeated failure may wait long for its decision, so later failures of its messages are subtracted at once
         waits = doubt.is_repeated and any(
             one.is_repeated and one.counted.keys() == doubt.counted.keys() for one in self._doubts
         )
@@ -320,7 +320,7 @@ def _subtract(doubt: _Doubt) -> None:
 
 
 def _acknowledged(batch: Batch, error: BaseException | None) -> bool:
-    """Whether a call that ended with `error` acknowledged a message that the handler saw."""
+    """Return whether a call that ended with `error` acknowledged a message that the handler saw."""
     decisions = batch.decisions()
     if error is None and len(decisions) < len(batch):
         return True

@@ -1,4 +1,4 @@
-"""Concurrent consumption. Failed messages are sent back."""
+"""Concurrent consumption: several batches of a queue are handled at once, and failed messages are sent back."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from rmqd.runtime.clock import Clock
 class ConsumeMessageConcurrentlyService(HandlerSlots):
     """Hands batches to `concurrency` workers, round robin over the queues with messages.
 
-    Popped messages are handed out as they were popped instead: the oldest pop first, and its queues in the response's
-    order. So the broker's order of queues counts, in which a priority topic has the highest priority first.
+    Popped messages are handed out in the order of their pops instead: the oldest pop first, and its queues in the order
+    of the response. The broker puts the queue with the highest priority of a priority topic first.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ConsumeMessageConcurrentlyService(HandlerSlots):
         return process_queue, make, process_queue.pending, ProcessQueue.end_turn
 
     def is_settling(self) -> bool:
-        """Whether batches of hung calls are being sent back. The group fails only after that.
+        """Return whether batches of hung calls are being sent back. The group fails only after that.
 
         Otherwise the same messages would hang the group again after its next start.
         """

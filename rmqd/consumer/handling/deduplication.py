@@ -1,8 +1,8 @@
-"""`deduplicate`: a handler does not get messages that are handled already, or that another handler has.
+"""`deduplicate`: a handler gets no messages that were handled before, or that another handler call has now.
 
 Before a batch is handed to the handler, its messages are claimed in the group's store. Messages with a confirmed record
 are acknowledged without a call. Messages with a claim of another process are left out too, and claimed again a little
-later: no attempt counts, and they are acknowledged only after the other process has confirmed them. When the batch is
+later: this costs no attempt. They are acknowledged only after the other process has confirmed them. When the batch is
 settled, its finished messages are confirmed before they are acknowledged, and the other claims are released. The
 settlement decides which messages are finished, because the rules differ by consume mode.
 
@@ -33,7 +33,7 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.properties import value_reader
 
 CLAIM_RETRY_SECONDS: Final = 1.0  # interval between attempts to claim a message that another member has claimed
-OWN_CLAIM_RETRY_SECONDS: Final = 0.1  # the same for a message that this process has claimed
+OWN_CLAIM_RETRY_SECONDS: Final = 0.1  # interval if another call of this process has claimed the message
 CLAIM_SEEN_SECONDS: Final = 5.0  # how long a seen claim of another member counts as the reason why a queue waits
 BY_MESSAGE_ID: Final = "msg_id"
 _WAIT: Final = Decision(Outcome.AGAIN, seconds=CLAIM_RETRY_SECONDS)
@@ -89,7 +89,7 @@ class Deduplication:
         """Confirm the finished messages of a batch, by index, before they are acknowledged. Waits for the store.
 
         Unless `more_follows`, the other claims are released first, because failed messages need not wait for the store.
-        If the call has expired and still runs, they are released only when it ends.
+        If the call has expired and still runs, its other claims are released only when the call ends.
         """
         if (claim := self._calls.get(batch)) is None:
             return
@@ -105,9 +105,9 @@ class Deduplication:
             self._claims.release(claim)
 
     def abandon(self, batch: Batch) -> Callable[[], None]:
-        """Stop waiting for a call that still runs. Returns a callback for its end.
+        """Stop waiting for a call that still runs. The caller must call the returned function when the call ends.
 
-        If it never ends, its claim ends with the lease.
+        If the call never ends, its claim expires with the lease.
         """
         claim = self._calls[batch]
         self._claims.abandon(claim)
@@ -121,7 +121,7 @@ class Deduplication:
         return ended
 
     async def claim(self, call: Call, worker: Worker, batch: Batch) -> object:
-        """Claim the batch, and call the handler with the claimed messages: a stage of the call."""
+        """Claim the batch, and call the handler with the claimed messages. A stage of `HandlerSlots._call_of`."""
         assert worker.process_queue is not None
         worker.batch, worker.is_called = None, False  # the handler has no batch during the store's request
         claim = await worker.wait_unless_replaced(self._claim(batch, worker.process_queue), "claim")
@@ -129,7 +129,7 @@ class Deduplication:
             return None
         self._calls[batch] = claim
         if batch.decided is None:
-            batch.decided = {}  # otherwise it would look like a batch without claims
+            batch.decided = {}  # not None, or the worker would acknowledge the batch without confirming the claims
         worker.batch, worker.is_called, worker.started = batch, True, self.clock.monotonic()
         try:
             return await call(batch.undecided())
@@ -138,9 +138,9 @@ class Deduplication:
                 claim.has_ended = True
 
     async def _claim(self, batch: Batch, process_queue: ProcessQueue) -> Claim | None:
-        """Claim messages for the handler, and decide about the rest of the batch. None if no message is left.
+        """Claim messages for the handler, and decide about the rest of the batch. None if the handler gets no message.
 
-        A message without an id of the configured kind needs no claim. If no message has one, the claim is empty.
+        A message without an id of the configured kind needs no claim. If no message has an id, the claim is empty.
         """
         claims = self._claims
         claim = claims.new()
@@ -174,16 +174,16 @@ class Deduplication:
             self._held_elsewhere = {**seen, process_queue.message_queue: now}
         claims.forget(claim, [index for index, standing in standings.items() if standing is not ClaimState.OURS])
         claims.release(claim, [index for index in claim.keys if index >= most])
-        if most < len(batch):  # in an orderly queue, no message may pass a waiting one
+        if most < len(batch):  # in an orderly queue, no message may overtake a waiting message
             self._leave_out(batch, range(most, len(batch)), _WAIT)
         return claim if len(batch.decisions()) < len(batch) else None
 
     def _reserve(self, batch: Batch, claim: Claim) -> int:
-        """Reserve the keys to claim. Returns the index of the first message that must wait with all later ones."""
+        """Reserve the keys to claim. Returns how many messages need not wait, from the first one."""
         for index, message in enumerate(batch):
             name = self._id_of(message)
-            # records of earlier versions contain only the topic, which all lite topics share, so their equal keys would
-            # collide
+            # `former` is the topic in records of earlier versions. All lite topics share their parent topic, so equal
+            # ids in different lite topics would collide.
             former = "" if message.lite_topic and not self._is_by_id else message.topic
             if name and not self._claims.reserve(claim, index, claim_key_of(str(message.identity), name), former):
                 # a duplicate within the batch, or in the batch of another worker

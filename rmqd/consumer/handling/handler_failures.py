@@ -1,4 +1,4 @@
-"""The decision about each message of a batch, from the end of a call."""
+"""The decision about each message of a batch, derived from the end of its handler call."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from rmqd.handler_api.decisions import checked_field, checked_seconds
 from rmqd.runtime.plain_text import RemoteFailure, hide_secrets
 from rmqd.wire.messages.message import Message
 
-EXPIRED_DELAY_LEVEL: Final = 3  # Java: cleanExpiredMsg
+EXPIRED_DELAY_LEVEL: Final = 3  # delay level of an expired message, as in Java's cleanExpiredMsg
 DEAD_LETTER_LEVEL: Final = -1
 DEADLINE_CANCEL_MESSAGE: Final = "past consume_timeout"
-"""The message of the cancellation at a call's deadline, for code between the slot and the handler."""
+"""The argument of `Task.cancel` at a call's deadline, by which code around the handler recognizes the deadline."""
 
 
 class ConsumeTimeoutError(Exception):
@@ -49,7 +49,7 @@ _EXPIRED_DECISION: Final = Decision(Outcome.RETRY, delay_level=EXPIRED_DELAY_LEV
 
 
 def log_fields_of(message: Message) -> dict[str, object]:
-    """Return the fields of log lines about a message."""
+    """Return the fields that identify a message in log lines."""
     return {"queue": str(message.message_queue), "offset": message.queue_offset, "msg_id": message.msg_id}
 
 
@@ -62,9 +62,9 @@ def decisions_of(batch: Batch, error: BaseException | None) -> list[Decision]:
 def acknowledged_indexes(
     batch: Batch, decisions: list[Decision], dead: Collection[int], *, in_order: bool
 ) -> list[int]:
-    """Return the indexes of the acknowledged messages, except those in `dead`, which are dead-lettered.
+    """Return the indexes of the acknowledged messages, except the dead letters in `dead`.
 
-    With `in_order`, a message without a separate decision waits behind an earlier message that is retried.
+    With `in_order`, a message without a decision by the handler waits behind an earlier message that is retried.
     """
     decided, done, has_backlog = batch.decisions(), list[int](), False
     for index, decision in enumerate(decisions):
@@ -88,7 +88,7 @@ def failed_decisions(batch: Batch, error: BaseException | None) -> Mapping[int, 
 
 
 def is_duplicate(decision: Decision | None, error: BaseException | None) -> bool:
-    """Whether a message that this call acknowledged was handled before. The call ended with `error`.
+    """Return whether an acknowledged message was handled by an earlier call. Its own call ended with `error`.
 
     `decision` is the decision about this message alone, if there is one.
     """
@@ -100,13 +100,13 @@ def is_duplicate(decision: Decision | None, error: BaseException | None) -> bool
 def default_decision(error: BaseException | None, batch: Batch) -> Decision:
     """Return the decision about messages that the handler did not decide about, from the end of the call."""
     meant = _EXPIRED_DECISION if error is CALL_EXPIRED else decision_for_error(error)
-    if error is not None and meant.outcome is Outcome.ACK and len(batch) > 1:  # AlreadyHandled is about one message
+    if error is not None and meant.outcome is Outcome.ACK and len(batch) > 1:  # AlreadyHandled names only one message
         return Decision(Outcome.RETRY)
     return meant
 
 
 def requested_suspension_seconds(error: BaseException | None) -> float | None:
-    """How long the exception asks to suspend an orderly queue, in seconds. None if it does not say."""
+    """Return how many seconds the exception asks to suspend an orderly queue; None if it does not say."""
     if error is None:
         return None
     rests = (
@@ -116,9 +116,9 @@ def requested_suspension_seconds(error: BaseException | None) -> float | None:
 
 
 def dlq_reason(retry_policy: RetryPolicy, message: Message, decision: Decision, group_level: int | None) -> str | None:
-    """Return why a message must be dead-lettered. None if it must not.
+    """Return why a message must be dead-lettered; None if it must not be.
 
-    The handler may have decided so, or asked for a retry with the delay level -1, or the attempts are used up.
+    The reason is the handler's decision, a retry with the delay level -1, or that the attempts are used up.
     `group_level` is the group's delay level.
     """
     if decision.outcome is Outcome.DEAD_LETTER:
@@ -138,5 +138,5 @@ def dead_letter_cause(decision: Decision, group_level: int | None) -> str:
 
 
 def _is_dead(decision: Decision, group_level: int | None) -> bool:
-    """Whether the delay level of a retry means a dead letter."""
+    """Return whether the delay level of a retry is -1, which means a dead letter."""
     return (group_level if decision.delay_level is None else decision.delay_level) == DEAD_LETTER_LEVEL

@@ -49,10 +49,10 @@ class HandlerEndedError(RmqdError):
 
 
 def check_result(result: object, handler_name: str) -> None:
-    """Raise a decision that a handler returned. Raises HandlerNotAwaitedError for an awaitable, a generator, a function
-    or a handler, also in a collection.
+    """Raise HandlerNotAwaitedError if a handler returned unfinished work, such as a coroutine, future or generator.
 
-    Raises the exception of a future in a collection, such as of `asyncio.wait`. Other results have no meaning.
+    Also raises it for such work in a collection, and for a function or handler as the result. Raises a decision that
+    was returned, and the exception of a future in a collection (`asyncio.wait`). Other results have no meaning.
     """
     raise_returned_decision(result)
     members = list(flattened_members(result))
@@ -82,7 +82,7 @@ def _is_left(one: Any, *, is_result: bool) -> bool:
     if all(hasattr(type(one), name) for name in ("ident", "is_alive")):  # a thread, or a process of multiprocessing
         return one.ident is None or bool(one.is_alive())
     if type(one).__module__ == "multiprocessing.pool":
-        return not getattr(one, "ready", lambda: not isinstance(one, Iterator))()  # an iterator of `imap` is not known
+        return not getattr(one, "ready", lambda: not isinstance(one, Iterator))()  # `imap`'s may be unfinished
     if isinstance(one, _FUTURES) and one.done():
         return is_result
     return isinstance(one, _UNDONE) or (is_result and _is_function(one))
@@ -99,7 +99,7 @@ def _log_mistake(batch: Batch, mistake: Literal["commit", "late decision"]) -> N
         log.warning("decision.too_late", queue=str(batch.message_queue), msg_id=batch[0].msg_id, messages=len(batch))
 
 
-@functools.cache  # once for each group
+@functools.cache  # warns only once for each topic and group
 def _warn_of_commit(topic: str, _group: str | None) -> None:
     log.warning("handler.commit_ignored", topic=topic)
 
@@ -108,7 +108,7 @@ Batch.on_mistake = _log_mistake  # type: ignore[assignment,method-assign]
 
 
 def wrap_handler(handler: LoadedHandler, around: Callable[..., Any]) -> LoadedHandler:
-    """Return the handler inside a function: hooks, middleware and other code around calls.
+    """Return the handler with `around` in place of its `handle`, for hooks, middleware and other code around calls.
 
     `around(call_next, batch)` is asynchronous if the handler is. It calls `call_next(batch)`, the original handler.
     """
@@ -117,7 +117,7 @@ def wrap_handler(handler: LoadedHandler, around: Callable[..., Any]) -> LoadedHa
 
 
 def with_result_checks(handler: LoadedHandler) -> LoadedHandler:
-    """Return the handler with a `handle` that calls `check_result` itself, for wrappers that check how a call ends."""
+    """Return the handler with a `handle` that also calls `check_result`, for wrappers that need the call's result."""
 
     def around(call_next: Callable[[Batch], Any], batch: Batch) -> Any:
         result = call_next(batch)
@@ -222,12 +222,12 @@ async def call_start_or_stop(
         await _cancel(call, function, clock)
         if not call.done() or call.cancelled():
             return False
-    for variable, value in context.items():  # context variables that it set are for handler calls, made from here
+    for variable, value in context.items():  # handler calls need the context variables that the function has set
         variable.set(value)
     error = HandlerEndedError("it cancelled itself") if call.cancelled() else call.result()
     if isinstance(error, Exception):
         raise error
-    if error is not None:  # such as SystemExit, which would end more than this group
+    if error is not None:  # an exception such as SystemExit would end more than this group
         raise HandlerEndedError(f"it raised {describe(error)}") from error
     return True
 
@@ -235,12 +235,12 @@ async def call_start_or_stop(
 async def _cancel(call: asyncio.Task[Any], function: Callable[[], Any], clock: Clock) -> None:
     call.cancel()
     _, left = await clock.wait((call,), timeout=CANCEL_TIMEOUT_SECONDS)
-    if left:  # it may ignore its cancellation forever, and the group or process could not end
+    if left:  # not awaited: a call that ignores its cancellation would delay the end of the group or process forever
         log.error("handler.left_behind", handler=getattr(function, "__qualname__", ""), calls=1)
 
 
 async def _guarded(function: Callable[[], Any]) -> BaseException | None:
-    """Call a function and return its exception. asyncio would let SystemExit end the event loop."""
+    """Call a function and return its exception, because a SystemExit raised in a task would end the event loop."""
     try:
         await call_sync_or_async(function)
     except asyncio.CancelledError:

@@ -1,8 +1,8 @@
-"""The claims of a group in this process: requested, renewed, confirmed and released.
+"""The claims of a group in this process, from the request in the store to the confirmation or release.
 
-A key is first reserved here, so that two calls of this process never claim it: the store sees both as one owner. Only
-the store knows the claims of other processes. If the store is unavailable, calls wait for it. `run` sends releases to
-the store a moment later, and renews leases.
+The key of a message is first reserved here, so that two calls of this process never claim the same key: the store sees
+both calls as one owner. Only the store knows the claims of other processes. If the store is unavailable, calls wait for
+it. `run` sends releases to the store a moment later, and renews leases.
 
 An abandoned call (it hangs past its deadline) keeps its claim, because its effect may still happen. The claim is not
 renewed. If the call never ends, its messages can be claimed again when the lease has expired.
@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 LEASE_SECONDS: Final = 30.0
 RENEW_INTERVAL_SECONDS: Final = LEASE_SECONDS / 3
 PURGE_INTERVAL_SECONDS: Final = 60.0
-# pause before a failed request to the store is retried; doubles with each failure
+# pause before a failed request to the store is retried; the pause doubles with each failure
 FIRST_RETRY_PAUSE_SECONDS: Final = 0.1
 MAX_RETRY_PAUSE_SECONDS: Final = 2.0
 MAX_CLOSE_SECONDS: Final = 3.0  # how long the last confirmations and releases may take
@@ -34,13 +34,13 @@ MAX_CLOSE_SECONDS: Final = 3.0  # how long the last confirmations and releases m
 
 @dataclass(slots=True, eq=False)
 class Claim:
-    """The claims for one handler call."""
+    """The claims for the messages of one handler call."""
 
     token: str
     keys: dict[int, Key] = field(default_factory=dict)
     """The keys that are neither confirmed nor released, by index in the batch."""
     former: dict[Key, str] = field(default_factory=dict)
-    """The topics in former records of these keys."""
+    """For each key, the topic under which rmqd 0.1.0 may have recorded its message; empty for none."""
     is_abandoned: bool = False
     """Whether the call still runs after its deadline, and nothing waits for it."""
     has_ended: bool = False
@@ -50,7 +50,7 @@ class Claim:
 
 
 class HeldClaims:
-    """The claims of one owner. `run` keeps them alive. Call `close` after the last handler call."""
+    """The claims of a group in this process. `run` renews them. Call `close` after the last handler call."""
 
     def __init__(self, store: ClaimStore, owner: str, clock: Clock) -> None:
         self.failure = ""
@@ -63,10 +63,10 @@ class HeldClaims:
         self._claims: dict[Key, Claim] = {}
         self._confirming: dict[Claim, list[int]] = {}  # finished messages that the store has not confirmed yet
         self._released: list[tuple[float, Held]] = []  # released claims, with the monotonic time
-        self._news = asyncio.Event()  # set when there are claims to release
+        self._news = asyncio.Event()  # set when `run` must send releases to the store
 
     def new(self) -> Claim:
-        """Return an empty claim."""
+        """Return a claim without keys and with a new token."""
         return Claim(f"{self._owner}:{next(self._numbers)}")
 
     def reserve(self, claim: Claim, index: int, key: Key, former: str = "") -> bool:
@@ -78,7 +78,7 @@ class HeldClaims:
         return True
 
     async def ask(self, claim: Claim, gives_up: Callable[[], bool]) -> Mapping[int, ClaimState] | None:
-        """Claim the keys in the store. Returns the result by index. Waits for the store; None if `gives_up` is true."""
+        """Claim the keys in the store until it responds. Returns the states by index; None if `gives_up` is true."""
         if not claim.keys:
             return {}
         for attempt in itertools.count(1):
@@ -95,7 +95,7 @@ class HeldClaims:
         return dict(zip(claim.keys, standings, strict=True))
 
     async def confirm(self, claim: Claim, indexes: Iterable[int]) -> None:
-        """Confirm finished messages. Waits for the store. If this is cancelled, `close` confirms them."""
+        """Confirm finished messages. Waits for the store. If this wait is cancelled, `close` confirms the messages."""
         indexes = [index for index in indexes if index in claim.keys]
         if not indexes:
             return
@@ -104,12 +104,12 @@ class HeldClaims:
             log.warning("claim.lost", messages=lost, lease_seconds=LEASE_SECONDS)
 
     def confirm_at_close(self, claim: Claim, indexes: Iterable[int]) -> None:
-        """Let `close` confirm messages of a call that will not be settled, unless a confirmation is already running."""
+        """Let `close` confirm messages of a call that will not be settled, unless `confirm` already waits for them."""
         if claim not in self._confirming and (owed := [index for index in indexes if index in claim.keys]):
             self._confirming[claim] = owed
 
     async def _confirm(self, claim: Claim, indexes: list[int]) -> int:
-        """Return how many of these claims another owner has obtained meanwhile."""
+        """Confirm messages in the store. Return how many of their claims another owner has obtained meanwhile."""
         keys = [claim.keys[index] for index in indexes]
         for attempt in itertools.count(1):
             try:
@@ -124,7 +124,7 @@ class HeldClaims:
         return lost
 
     def release(self, claim: Claim, indexes: Iterable[int] | None = None) -> None:
-        """Release these messages, or all, for the next attempt. The store is notified a moment later."""
+        """Release these messages, or all, for the next attempt. `run` notifies the store a moment later."""
         indexes = list(claim.keys if indexes is None else indexes)
         now = self._clock.monotonic()
         self._released += [(now, (claim.keys[index], claim.token)) for index in indexes]
@@ -145,7 +145,10 @@ class HeldClaims:
         self._clock.call_later(LEASE_SECONDS, self._lapsed, claim)
 
     def _lapsed(self, claim: Claim) -> None:
-        """Allow other calls to claim these messages. If the call still finishes some, they are confirmed anyway."""
+        """Called when an abandoned claim's lease has expired. Allows other calls of this process to claim its messages.
+
+        If the abandoned call still finishes messages, they are confirmed anyway.
+        """
         for key in claim.keys.values():
             if self._claims.get(key) is claim:
                 del self._claims[key]
@@ -161,7 +164,7 @@ class HeldClaims:
             try:
                 if (
                     now - renewed >= RENEW_INTERVAL_SECONDS
-                ):  # renew first: a failed release or purge must not prevent it
+                ):  # renew first, because a failed release or purge must not prevent the renewal
                     await self._renew()
                     renewed = now
                 await self._send_releases()
@@ -175,9 +178,9 @@ class HeldClaims:
                 failures = 0
 
     async def close(self) -> None:
-        """Confirm finished messages, release the claims of ended calls, and close the connections.
+        """Confirm finished messages, release the claims of ended calls, and close the store.
 
-        Claims that cannot be confirmed in time are not released, so nothing handles their messages until they expire.
+        Claims that cannot be confirmed in time are not released, so no handler gets their messages until they expire.
         """
         try:
             async with self._clock.timeout(MAX_CLOSE_SECONDS):

@@ -34,7 +34,7 @@ _DECISIONS: Final = (*DECISION_CLASSES, InvalidPayloadError)
 
 
 class FailurePolicy:
-    """The reaction of one group to failures. It has no state."""
+    """The reaction of one group to a handler's exceptions. It has no state."""
 
     def __init__(self, options: ConsumerOptions, clock: Clock) -> None:
         assert options.failures is not None
@@ -43,11 +43,11 @@ class FailurePolicy:
         self.clock = clock
 
     async def retry(self, call: Call, worker: Worker, batch: Batch) -> object:
-        """Call the handler, and retry as configured: a stage of the call."""
+        """Call the handler, and call it again in place as configured. A stage of `HandlerSlots._call_of`."""
         return await _GuardedCall(self, call, batch, worker.process_queue).run()
 
     def is_retried_in_place(self, error: BaseException) -> bool:
-        """Whether the handler is called again in place after this error.
+        """Return whether the handler is called again in place after this error.
 
         A lost handler process is retried in place only if `retry_on` names it. Otherwise one attempt could lose several
         processes to the same message.
@@ -59,7 +59,7 @@ class FailurePolicy:
 
 
 class _GuardedCall:
-    """The calls with one batch, until its attempt has ended."""
+    """One attempt to handle a batch: the first call, and further calls in place."""
 
     def __init__(self, policy: FailurePolicy, call: Call, batch: Batch, process_queue: ProcessQueue | None) -> None:
         self._policy = policy
@@ -114,7 +114,7 @@ class _GuardedCall:
         return again
 
     def _hand_out_again(self, again: list[int]) -> list[int]:
-        """Clear the decisions about these messages and the messages behind them. Returns the indexes of both."""
+        """Clear the decisions about retried messages and the messages behind them. Return the indexes of both."""
         decided = dict(self._batch.decisions())
         behind = [index for index, decision in decided.items() if decision.outcome is Outcome.AGAIN]
         indexes = sorted({*again, *behind})
@@ -123,7 +123,7 @@ class _GuardedCall:
         return indexes
 
     def _can_repeat(self, pause: float) -> bool:
-        """Whether another call makes sense: the deadline is not near, and the queue is not being released.
+        """Return whether another call is possible: before the deadline, and while the queue is not being released.
 
         A handler that has requested a commit or a rollback has ended its attempt itself.
         """
@@ -148,7 +148,7 @@ class _GuardedCall:
 
 
 def failures_of(batch: Batch, error: BaseException | None) -> Mapping[int, BaseException]:
-    """Return the failures of a call that raised `error`, by index; not of messages that the handler decided about."""
+    """Return each failed message's exception, by index, after a call that raised `error`; decisions are left out."""
     found: dict[int, BaseException] = {}
     decisions = batch.decisions()
     for index in range(len(batch)):
@@ -167,7 +167,7 @@ def dead_letter_by_name(batch: Batch, error: BaseException | None, names: Collec
 
 
 def has_class_name(error: BaseException, names: Collection[str]) -> bool:
-    """Whether the exception's class, or one of its base classes, has one of these names.
+    """Return whether the exception's class, or one of its base classes, has one of these names.
 
     A name may be qualified by the class's module or by a package above it: `asyncpg.PostgresError`.
     """

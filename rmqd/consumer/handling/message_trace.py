@@ -1,8 +1,8 @@
 """Message trace of a group: records of handled messages and their results, like Java's `ConsumeMessageTraceHookImpl`.
 
-A hook makes the records, and a dispatcher sends them. Each handler call has two records, SubBefore and SubAfter. They
-are sent together once the call has ended. If the dispatcher flushes while a call is running, SubBefore is sent alone,
-so that the trace shows messages whose handler never ends.
+A hook makes the records, and a dispatcher sends them. Each message of a handler call has two records, SubBefore and
+SubAfter. Both are sent together once the call has ended. If the dispatcher flushes while a call is running, SubBefore
+is sent alone, so that the trace shows messages whose handler never ends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HOOK_NAME = "message_trace"
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One handler call, with the SubBefore records by the message's index in the batch."""
+    """One handler call. `before` has the SubBefore records by the index of the message in the batch."""
 
     request_id: str
     before: dict[int, TracePart]
@@ -38,13 +38,13 @@ class MessageTrace:
 
     def __init__(self, where: TraceOptions, options: ConsumerOptions, client: ClientInstance, clock: Clock) -> None:
         self.hook = Hook(HOOK_NAME, self._before, self._after)
-        # Java numbers the dispatchers of a process; here each group has one
+        # the name has the number 1: Java numbers the dispatchers of a process, but here each group has only one
         sender = f"{TRACE_PRODUCER_PREFIX}-{options.group}-CONSUME-1"
         self.dispatcher = TraceDispatcher(client.producer, where, sender, clock)
         self.dispatcher.before_flush = self._send_begun
         self._timeout = options.consume_timeout_seconds
         self._clock = clock
-        # calls whose records were not sent yet. Threads need no lock, because each access is a single dict operation.
+        # Calls whose records were not sent yet. Threads need no lock, because each access is a single dict operation.
         self._begun: dict[str, _Call] = {}
         self._request_prefix = secrets.token_hex(8).upper()
         self._next_request = itertools.count(1).__next__
@@ -105,7 +105,7 @@ class MessageTrace:
         return ContextCode.FAILED if is_failed else ContextCode.SUCCESS
 
     def _send_begun(self) -> None:
-        """Send SubBefore records of running calls that were not sent yet."""
+        """Send the SubBefore records of running calls, unless they were sent before. Called before each flush."""
         for request_id in list(self._begun):
             call = self._begun.pop(request_id, None)
             if call is not None:

@@ -1,4 +1,4 @@
-"""Ordered consumption: no message passes a failed one of its key.
+"""Ordered consumption: no message overtakes a failed message of the same key.
 
 In an orderly group each queue is one key: one batch of a queue is handed out at a time, in queue order. With `order_by`
 a queue has many keys, and each batch has at most one message of a key. The process queue (KeyedProcessQueue) knows
@@ -44,26 +44,26 @@ from rmqd.runtime.plain_text import duration
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
 
-SHORTEST_SUSPENSION_SECONDS: Final = 0.01  # Java limits suspendCurrentQueueTimeMillis to 10 … 30000
+SHORTEST_SUSPENSION_SECONDS: Final = 0.01  # Java limits suspendCurrentQueueTimeMillis to 10 … 30000 ms
 LONGEST_SUSPENSION_SECONDS: Final = 30.0
 
 
 def suspension_seconds(error: BaseException | None, usual: float) -> float:
-    """How long a queue or a key is suspended before a retry: as the exception asks, otherwise `usual`."""
+    """Return how many seconds a queue or key is suspended before a retry: as the exception asks, otherwise `usual`."""
     asked = requested_suspension_seconds(error)
     return usual if asked is None else min(max(asked, SHORTEST_SUSPENSION_SECONDS), LONGEST_SUSPENSION_SECONDS)
 
 
 def is_rolled_back(batch: Batch) -> bool:
-    """Whether the handler has asked for all messages since its last commit again."""
+    """Return whether the handler requested a rollback: it gets all messages since its last commit again."""
     return isinstance(batch, ManualBatch) and batch.closing is TransactionEnd.ROLLBACK
 
 
 class OrderlyRules:
-    """What happens to each message of a batch, by the handler's decisions.
+    """Decides which messages of a batch are finished, dead-lettered or retried, by the handler's decisions.
 
-    In an orderly queue, a message without a separate decision waits behind a failed one. With `order_by`, the
-    messages of a batch have different keys, so each is settled alone.
+    In an orderly queue, a message without a separate decision waits behind a failed message. With `order_by`, the
+    messages of a batch have different keys, so each message is settled alone.
     """
 
     def __init__(self, retry_policy: RetryPolicy, options: ConsumerOptions) -> None:
@@ -90,7 +90,7 @@ class OrderlyRules:
     def indexes_by_suspension(
         self, left: list[int], decisions: list[Decision], error: BaseException | None
     ) -> dict[float, list[int]]:
-        """Return how many seconds each of the messages in `left` waits, by index."""
+        """Return the indexes in `left`, grouped by how many seconds their messages wait for the next attempt."""
         indexes_by_suspension: dict[float, list[int]] = {}
         for together in ([index] for index in left) if self._is_by_key else filter(None, [left]):
             failed = [decisions[index] for index in together if decisions[index].outcome is not Outcome.AGAIN]
@@ -104,12 +104,12 @@ class OrderlyRules:
 class OrderlySettlement(OrderlyRules):
     """Carries out a handler's decisions without changing the order of any key.
 
-    Nothing is sent back. In an orderly queue, messages that were acknowledged before the first failed message are
-    finished. The failed message and the messages behind it are handed to the handler again after a suspension of the
-    queue. With `order_by`, only the keys of failed messages are suspended.
+    No message is sent back. In an orderly queue, acknowledged messages before the first failed message are finished.
+    The failed message and the messages behind it are handed to the handler again after a suspension of the queue. With
+    `order_by`, only the keys of failed messages are suspended.
 
-    A message is dead-lettered and passed if the handler decided so or its attempts are used up. If no broker accepts
-    the dead letter, the message is retried.
+    A message is dead-lettered if the handler decided so or its attempts are used up; then the queue continues behind
+    it. If no broker accepts the dead letter, the message is retried.
 
     If the handler commits explicitly (`auto_commit: false`), acknowledged messages are held as uncommitted until it
     commits. After a rollback all of them are handled again.
@@ -129,12 +129,12 @@ class OrderlySettlement(OrderlyRules):
         self._suspend = suspend
 
     async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
-        """Finish the acknowledged messages, and retry the rest later. Returns whether the queue is suspended."""
+        """Finish or dead-letter messages, and retry the rest later. Returns whether the queue is suspended."""
         report_errors(process_queue, batch, error, self._clock.wall(), self._next_attempt)
         decisions = decisions_of(batch, error)
         reasons, dead = self.dead_letter_reasons(batch, decisions), set[int]()
         if reasons and self._confirm_settled is not None and not self._is_by_key:
-            # before dead letters are sent: if the queue is lost during this wait, its next owner would send them again
+            # confirm before dead letters are sent: if the queue is lost meanwhile, only its next owner sends them
             await self._confirm_settled(batch, self.acknowledged_indexes(batch, decisions, dead), more_follows=True)
         unfinished: Sequence[Message] = batch
         if reasons and not process_queue.dropped:
@@ -186,7 +186,7 @@ class OrderlySettlement(OrderlyRules):
         for index in left:
             if decisions[index].outcome is not Outcome.AGAIN:
                 process_queue.stats.of(batch[index]).count("expired" if error is CALL_EXPIRED else "retried")
-                if decisions[index].outcome is not Outcome.ACK:  # else it only waits behind a failed message
+                if decisions[index].outcome is not Outcome.ACK:  # an acknowledged one waits behind a failed message
                     batch[index].count_attempt()
         if isinstance(batch, ManualBatch):
             process_queue.hold_uncommitted([batch[index] for index in done])
@@ -206,9 +206,9 @@ class OrderlySettlement(OrderlyRules):
         reasons: dict[int, str],
         error: BaseException | None,
     ) -> set[int]:
-        """Send dead letters. Returns the indexes of accepted dead letters.
+        """Send dead letters. Returns the indexes of the dead letters that a broker accepted.
 
-        These are finished at once, so that they are not sent again, whatever happens to the rest of the batch.
+        Their messages are finished at once, so that no dead letter is sent again, whatever happens to the batch's rest.
         """
         send = self._retry_policy.dead_letter
         requests = (
@@ -235,16 +235,15 @@ class OrderlySettlement(OrderlyRules):
 
 
 class ConsumeMessageOrderlyService(HandlerSlots):
-    """Hands out batches to `concurrency` workers: one batch of each queue at a time, or with `order_by` several batches
-    of different keys.
+    """Hands out one batch of each queue at a time, or with `order_by` several batches with different keys.
 
-    A queue yields to the others after a time slice of milliseconds, far below Java's 60 s
+    A worker turns to another queue after a time slice of milliseconds, far below Java's 60 s
     (`rocketmq.client.maxTimeConsumeContinuously`). Without `order_by`, `ready_queues.queued` also contains a queue
-    while a worker has its turn at it, and while it is suspended.
+    while a worker has its turn at the queue, and while the queue is suspended.
 
-    Calls past their deadline: in a group with locks, and if the handler is synchronous, the call continues and its
-    result counts. Otherwise an asynchronous call is cancelled, so that a call without an end does not hold its keys
-    longer; if it ignores that, it keeps the keys of its batch until it ends.
+    A call past its deadline continues and its result counts if the group has locks or the handler is synchronous.
+    Otherwise the call is cancelled, so that a call without an end does not hold its keys longer. If the call ignores
+    the cancellation, it keeps the keys of its batch until it ends.
     """
 
     def __init__(
@@ -255,7 +254,7 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         leases: Ownership | None,
         clock: Clock,
     ) -> None:
-        """`leases` has the locks of an orderly group; None for any other group."""
+        """`leases` grants the leases (queue locks) of an orderly group; None for any other group."""
         super().__init__(options, handler, clock)
         self._is_by_key = bool(options.order_by)
         if self._is_by_key:
@@ -268,16 +267,16 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         self.settle_at_once, self.settle = settlement.settle_at_once, settlement.settle
         if self.circuit is not None and forgiving is not None:
             self.use_breaker(AttemptUncountingBreaker(self.circuit, forgiving, settlement.settle, clock))
-        self._serving: dict[MessageQueue, ProcessQueue] = {}  # caches with batches in flight
-        self._following: dict[MessageQueue, ProcessQueue] = {}  # newer caches that wait for a cache in `_serving`
+        self._serving: dict[MessageQueue, ProcessQueue] = {}  # queue -> its cache with batches in flight
+        self._following: dict[MessageQueue, ProcessQueue] = {}  # queue -> its newer cache, which waits
 
     def begin_turn(self) -> Turn | None:
-        """Take the next ready queue, under its lock. With `order_by` it stays ready for other workers."""
+        """Take the next ready queue, in an orderly group under its lock. With `order_by`, it stays ready for others."""
         ready_queues = self.ready_queues
         process_queue = ready_queues.queues.popleft()
         message_queue = process_queue.message_queue
         if self._serving.setdefault(message_queue, process_queue) is not process_queue:
-            # it stays in `queued`, so that it does not return before `_end_turn` submits it
+            # the newer cache stays in `queued`, so that it does not become ready before `_end_serving` submits it
             if (former := self._following.get(message_queue)) is not None:
                 ready_queues.queued.discard(former)
             self._following[message_queue] = process_queue
@@ -285,7 +284,7 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         make: Make = Batch
         if self._leases is not None:
             lease = self._leases.lease(message_queue)
-            if lease is None or process_queue.awaits_lock:  # resubmitted with new messages, or with its lock
+            if lease is None or process_queue.awaits_lock:  # new messages or the regained lock submit it again
                 ready_queues.queued.discard(process_queue)
                 self._discard_released(process_queue)
                 self._end_serving(process_queue)
@@ -316,7 +315,7 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         self._end_serving(process_queue)
 
     def _end_serving(self, process_queue: ProcessQueue) -> None:
-        """Let a newer cache of the queue follow when no batch of this one is in flight."""
+        """Submit the newer cache of the same queue, if there is one, once this cache has no batch in flight."""
         message_queue = process_queue.message_queue
         if process_queue.in_flight or self._serving.get(message_queue) is not process_queue:
             return
@@ -330,9 +329,9 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         self.clock.call_later(seconds, self._rested, process_queue, messages)
 
     def _rested(self, process_queue: ProcessQueue, messages: list[Message]) -> None:
-        """Make the queue ready again after a suspension. If its turn has not ended yet, `_end_turn` does that.
+        """Make the queue ready again after a suspension. If a worker's turn has not ended yet, `_end_turn` does that.
 
-        The turn outlasts the suspension only if the event loop was busy for longer than the suspension. If this method
+        A turn outlasts the suspension only if the event loop was busy for longer than the suspension. If this method
         made the queue ready during the turn, two workers would serve the queue.
         """
         is_pending = process_queue.return_postponed(messages)
@@ -354,7 +353,7 @@ class ConsumeMessageOrderlyService(HandlerSlots):
             self._discard_released(process_queue)
 
     def _discard_released(self, process_queue: ProcessQueue) -> None:
-        """Discard the messages that a queue with keys still hands out during its release."""
+        """Discard the messages that a KeyedProcessQueue would still hand out during its release."""
         if process_queue.is_releasing and isinstance(process_queue, KeyedProcessQueue):
             process_queue.discard_waiting()
 

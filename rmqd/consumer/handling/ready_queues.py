@@ -19,7 +19,7 @@ from rmqd.wire.messages.message import Message
 class ReadyQueues:
     """The queues that workers take batches from, in turn.
 
-    Most handlers need only one worker, so one worker is woken at a time. It wakes the next one if more work is left.
+    Most handlers need only one worker, so one worker is woken at a time. It wakes the next worker if work is left.
     """
 
     def __init__(self) -> None:
@@ -27,9 +27,9 @@ class ReadyQueues:
         self.queued: set[ProcessQueue] = set()  # queues that `submit` must not add; most of them are ready already
         self.can_wake = False  # whether a worker sleeps, and no woken worker is about to start
         self.paused = False
-        self.sleepers: list[asyncio.Future[None] | Callable[[], None]] = []  # or the function that starts it
+        self.sleepers: list[asyncio.Future[None] | Callable[[], None]] = []  # futures of workers, or their starters
         self.excess_workers = 0  # how many workers must still park, because too many are running
-        self.parked: list[asyncio.Future[None]] = []
+        self.parked: list[asyncio.Future[None]] = []  # futures of workers above the concurrency limit
         self._held: deque[ProcessQueue] = deque()  # the ready queues of a paused group
         self._on_wake: asyncio.Future[None] | None = None  # the future that wait_until_woken awaits
 
@@ -66,18 +66,18 @@ class ReadyQueues:
 
     @property
     def has_messages(self) -> bool:
-        """Whether a queue has messages to hand out, also while they are paused."""
+        """Whether a ready queue has messages to hand out, also while the group is paused."""
         return any(queue.pending for queues in (self.queues, self._held) for queue in queues)
 
     def sort_paused(self, rank: Callable[[Message], int]) -> None:
-        """Sort paused queues so that messages of the lowest rank come first, as far as their order allows."""
+        """Sort the queues of a paused group, and their messages if allowed, so that the lowest rank comes first."""
         for process_queue in self._held:
             process_queue.sort_pending(rank)
         first = {queue: rank(queue.pending[0]) for queue in self._held if queue.pending}
         self._held = deque(sorted(self._held, key=lambda queue: first.get(queue, 0)))
 
     def put_oldest_first(self) -> None:
-        """Let a later queue go first if its next message was popped earlier. Forgets later queues without messages."""
+        """Put a later queue first if its next message was popped earlier. Remove later queues without messages."""
         queues = self.queues
         for _ in range(len(queues) - 1):
             if not queues[1].pending:
@@ -107,7 +107,7 @@ class ReadyQueues:
         self._note_started()
 
     def remove_workers(self) -> None:
-        """Wake no more workers, and start none."""
+        """Forget the sleeping workers, so that none is woken or started any more."""
         self.sleepers.clear()
         self.can_wake = False
 
@@ -153,7 +153,7 @@ class ReadyQueues:
                 parked.set_result(None)
 
     async def wait_until_admitted(self) -> None:
-        """Wait until `change_admitted`. Called by workers while more of them run than are admitted."""
+        """Park the calling worker until `change_admitted` admits it. Called while too many workers are running."""
         self.excess_workers -= 1
         parked = asyncio.get_running_loop().create_future()
         self.parked.append(parked)
@@ -166,8 +166,9 @@ Make = Callable[[list[Message], MessageQueue], Batch]
 
 
 class BatchingQueues(ReadyQueues):
-    """Adds a queue only when its messages fill a batch, or cannot fill one, or the oldest has waited long enough.
+    """Ready queues that wait for full batches.
 
+    A queue is ready when its messages fill a batch or can never fill one, or its oldest message has waited long enough.
     Times are wall-clock times, which tests can shift. If the clock is set back, a queue waits at most twice as long.
     """
 
@@ -176,7 +177,7 @@ class BatchingQueues(ReadyQueues):
         self._size = size
         self._wait = wait_seconds
         self._clock = clock
-        # for each queue, (messages so far, time) at each arrival, starting with the oldest waiting message
+        # queue -> (`put_count`, time) of each arrival of messages, starting with the oldest waiting message
         self._arrivals: dict[ProcessQueue, deque[tuple[int, float]]] = {}
         self._armed: set[ProcessQueue] = set()  # queues with a running timer
         self._ripe: set[ProcessQueue] = set()  # queues whose oldest message has waited long enough
@@ -196,7 +197,7 @@ class BatchingQueues(ReadyQueues):
             self._hold_for_batch(process_queue)
 
     def make_and_halt(self, process_queue: ProcessQueue, make: Make, halt: Callable[[ProcessQueue], None]) -> Make:
-        """Return a function that makes batches like `make`, and halts the queue when the rest does not fill a batch."""
+        """Return a function that makes batches like `make`, and halts the queue once its rest does not fill a batch."""
 
         def made(messages: list[Message], message_queue: MessageQueue) -> Batch:
             self._ripe.discard(process_queue)
@@ -220,7 +221,7 @@ class BatchingQueues(ReadyQueues):
             self._clock.call_later(self._left(process_queue), self._check_due, process_queue)
 
     def _check_due(self, process_queue: ProcessQueue) -> None:
-        """Called when the oldest message at the timer's start has waited long enough, if it is still pending."""
+        """Called when the message that was the oldest one at the timer's start would have waited long enough."""
         self._armed.discard(process_queue)
         process_queue.is_batching = False
         if not process_queue.pending:
@@ -251,7 +252,7 @@ class BatchingQueues(ReadyQueues):
 
 
 def create_ready_queues(options: ConsumerOptions, clock: Clock) -> tuple[ReadyQueues, BatchingQueues | None]:
-    """Return the group's ready queues, twice if they wait for full batches. A batch of one message is always full."""
+    """Return the group's ready queues; the second value is the same object if it waits for full batches, else None."""
     size, wait = options.consume_message_batch_max_size, options.consume_message_batch_max_wait_seconds
     if size == 1 or not wait:
         return ReadyQueues(), None

@@ -27,19 +27,19 @@ RMQD_REASON: Final = "RMQD_REASON"
 RMQD_EXCEPTION: Final = "RMQD_EXCEPTION"
 RMQD_LITE_TOPIC: Final = "RMQD_LITE_TOPIC"
 
-# properties of an earlier delay; with them, the broker would delay a dead letter again
+# properties of an earlier delay or retry; with them, the broker would delay a dead letter again
 _DELIVERY_PROPERTIES: Final = frozenset(
     (names.DELAY, names.REAL_TOPIC, names.REAL_QUEUE_ID, names.WAIT, names.RECONSUME_TIME, names.MAX_RECONSUME_TIMES)
 )
 # properties of a batch that cannot be unpacked; brokers refuse them in topics that are not for batches
 _BATCH_PROPERTIES: Final = frozenset((names.INNER_NUM, names.INNER_BASE))
-# brokers would add the dead letter to the light message queues that these properties name, lite topics included, and so
-# deliver it to the group again
+# these properties name light message queues, such as lite topics; a broker would add the dead letter to these queues,
+# and so deliver it to the group again
 _LIGHT_QUEUE_PROPERTIES: Final = frozenset(
     (names.INNER_MULTI_DISPATCH, names.INNER_MULTI_QUEUE_OFFSET, names.LITE_TOPIC)
 )
-# with it, a broker would treat the copy as the half message of a new transaction, which is never committed; Java's
-# DefaultMQPushConsumerImpl.sendMessageBack clears it too
+# with this property, a broker would treat the copy as the half message of a new transaction, which is never committed;
+# Java's DefaultMQPushConsumerImpl.sendMessageBack clears the property too
 _TRANSACTION_PROPERTIES: Final = frozenset((names.TRANSACTION_PREPARED,))
 # the reason of an earlier dead letter, which is not valid for a new one
 _REASON_PROPERTIES: Final = frozenset((RMQD_GROUP, RMQD_REASON, RMQD_EXCEPTION))
@@ -47,12 +47,12 @@ _LEFT_OUT: Final = (
     _DELIVERY_PROPERTIES | _BATCH_PROPERTIES | _LIGHT_QUEUE_PROPERTIES | _TRANSACTION_PROPERTIES | _REASON_PROPERTIES
 )
 _TIMER_PREFIX: Final = "TIMER_"
-_QUEUES: Final = 1  # brokers create these topics with one queue, too
+_QUEUES: Final = 1  # queues of a retry or dead-letter topic; brokers create one queue, too
 _ANY_QUEUE: Final = -1
 
 
 def copied_properties(message: Message, origin_topic: str) -> dict[str, str]:
-    """Return the properties that a copy keeps, together with the original topic and message id."""
+    """Return the properties of a message's copy in another topic, including the original topic and message id."""
     stored = message.stored_properties
     kept = {
         name: property_text(value)  # a value that was stored with a separator cannot be sent with it
@@ -73,7 +73,7 @@ def copy_header(
     max_reconsume_times: int,
     unit_mode: bool,
 ) -> SendMessageRequestHeaderV2:
-    """Return the request that stores a copy of a message in another topic, with the body as stored, compressed or not.
+    """Return the header of the request that stores a copy of a message in another topic, with its body as stored.
 
     A broker dead-letters a message for a retry topic if `reconsume_times` exceeds `max_reconsume_times`.
     Raises InvalidMessageError.
@@ -97,7 +97,7 @@ def copy_header(
 
 
 def property_text(text: str) -> str:
-    """Return text that is valid as a property's value: without the two separators, and escape_surrogates as UTF-8."""
+    """Return the text as a valid property value: without the two separators, and with lone surrogates escaped."""
     return escape_surrogates(text.replace(names.KEY_END, " ").replace(names.ENTRY_END, " "))
 
 
@@ -127,9 +127,9 @@ class SendBack:
     A retry is a send-back (CONSUMER_SEND_MSG_BACK): the broker copies the message from its own log to the group's retry
     topic. If the broker cannot do that or refuses, the message is sent to the retry topic as a new message.
 
-    A dead letter is sent as a new message, so that it can carry the reason; if that is refused, by send-back. A broker
-    that does not auto-create topics (autoCreateTopicEnable=false) is asked to create the DLQ topic first. For a
-    send-back the broker creates it itself.
+    A dead letter is sent as a new message, so that it can carry the reason. If the DLQ topic does not exist and the
+    broker does not create it (autoCreateTopicEnable=false), rmqd creates it and sends again. If the broker
+    refuses the message anyway, rmqd uses send-back; the broker then creates the topic itself.
     """
 
     limit = "max_reconsume_times reached"
@@ -142,11 +142,11 @@ class SendBack:
         self._refusal = ""
 
     def is_last_attempt(self, message: Message, not_counted: int = 0) -> bool:
-        """Whether the message is dead-lettered if this attempt fails. N reconsume times are N + 1 attempts."""
+        """Return whether the message is dead-lettered if this attempt fails. N reconsume times are N + 1 attempts."""
         return message.reconsume_times - not_counted >= self._max
 
     def delay_level(self, message: Message, asked: int) -> int:
-        """Return the delay level of a retry. If none was asked for (0), it is the broker's choice."""
+        """Return the delay level of a retry; without a requested level (0), the level that the broker will choose."""
         return min(asked or FIRST_DELAY_LEVEL + message.reconsume_times, LAST_DELAY_LEVEL)
 
     def delay_seconds(self, message: Message, level: int) -> float:
@@ -303,7 +303,7 @@ class NoRetry:
 
 
 def _can_be_copied(message: Message) -> bool:
-    """Whether a send-back identifies this message, and only this one."""
+    """Return whether a send-back can copy this message: not from a batch, and not from a static topic."""
     return not message.is_member and not is_logical_broker(message.broker_name)
 
 

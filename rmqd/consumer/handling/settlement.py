@@ -1,4 +1,4 @@
-"""Settlement of a batch that was not simply acknowledged: retries, dead letters and postponed messages."""
+"""Settlement of batches that were not acknowledged as a whole: retries, dead letters and postponed messages."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ class ConfirmSettled(Protocol):
     """Called with the finished messages of a batch, by index, before they are acknowledged."""
 
     async def __call__(self, batch: Batch, done: Sequence[int], *, more_follows: bool = False) -> None:
-        """`more_follows` announces another call for this batch."""
+        """With `more_follows`, this function will be called again for the same batch."""
 
 
-UNAVAILABLE_SHOWN_SECONDS: Final = 60.0  # shown this long after the wait, because the next call may take that long
-LOCAL_RETRY_SECONDS: Final = 5.0  # Java: submitConsumeRequestLater
+UNAVAILABLE_SHOWN_SECONDS: Final = 60.0  # the problem is shown this long after the wait: the next call may be slow
+LOCAL_RETRY_SECONDS: Final = 5.0  # delay of a postponed message, as in Java's submitConsumeRequestLater
 
 
 NextAttempt = Callable[[Message, Decision], str]
-"""Returns when a message is handled again after this decision, for the log."""
+"""Returns a text for the log: when a message is handled again after this decision."""
 
 
 class Settlement:
-    """Carries out a handler's decisions about a batch of a group that is not orderly.
+    """Carries out a handler's decisions about a batch of a group that sends failed messages back.
 
     Acknowledged messages are finished at once. Each other message is sent to a broker separately: as a retry, or as a
     dead letter if the handler decided so or the attempts are used up. Meanwhile the queue continues, and the commit
@@ -116,7 +116,7 @@ class Settlement:
         return False
 
     def describe_next_attempt(self, message: Message, decision: Decision) -> str:
-        """Return when a message that failed is handled again, for the log."""
+        """Return the log's text that says when a failed message is handled again."""
         if (reason := dlq_reason(self.retry_policy, message, decision, self._delay_level)) is not None:
             return f"none: {reason}"
         level = self._delay_level if decision.delay_level is None else decision.delay_level
@@ -192,7 +192,7 @@ class Settlement:
     async def _return_one(
         self, stats: TopicStats, message: Message, decision: Decision, error: BaseException | None
     ) -> str | None:
-        """Return how the attempt counts: `retried`, `expired` or `dead_lettered`. None if no broker accepted it."""
+        """Send one failed message. Return `retried`, `expired` or `dead_lettered`; None if no broker accepted it."""
         reason = dlq_reason(self.retry_policy, message, decision, self._delay_level)
         if reason is None:
             level = self._delay_level if decision.delay_level is None else decision.delay_level
@@ -213,7 +213,7 @@ class Settlement:
 def report_errors(
     process_queue: ProcessQueue, batch: Batch, error: BaseException | None, at: float, next_attempt: NextAttempt
 ) -> None:
-    """Count and log the exceptions of a call that has ended, and of its messages, at a Unix time."""
+    """Count and log the exception of a call that has ended, and the errors of its decisions. `at` is Unix time."""
     batch.end()
     told: set[int] = set()
     for index, decision in batch.decisions().items():
@@ -229,7 +229,7 @@ def report_errors(
 
 
 def explain_unavailable(process_queue: ProcessQueue, at: float, group: str) -> Problem | None:
-    """Return a problem if messages of this queue wait for the service that the handler uses, at this Unix time."""
+    """Return a problem if messages of this queue wait for a service that the handler uses. `at` is Unix time."""
     until, error = process_queue.unavailable
     if at >= until + UNAVAILABLE_SHOWN_SECONDS:
         return None
@@ -249,9 +249,9 @@ def count_acknowledged(
 
 
 def still_owns(process_queue: ProcessQueue, messages: Iterable[Message]) -> bool:
-    """Whether the queue was not dropped, so that it may finish these messages. If it was, count them as handled twice.
+    """Return whether this member still owns the queue. If the queue was dropped, count the messages as duplicates.
 
-    Another member owns a dropped queue and handles the messages again. A send-back would only add copies.
+    The next owner of a dropped queue handles the messages again, so a send-back would only add copies.
     """
     if process_queue.dropped:
         for message in messages:
@@ -260,7 +260,7 @@ def still_owns(process_queue: ProcessQueue, messages: Iterable[Message]) -> bool
 
 
 async def send_one(message: Message, sending: Awaitable[T]) -> T | None:
-    """Return the result of sending one message. None after a bug in rmqd, so that it affects only this message."""
+    """Return the result of sending one message; None after an unexpected exception, so that other messages continue."""
     try:
         return await sending
     except Exception as fault:
@@ -278,10 +278,10 @@ def report_error(
     *,
     is_acknowledged: bool = False,
 ) -> None:
-    """Count and log one error of all these messages, at a Unix time.
+    """Count and log one error of all these messages. `at` is Unix time.
 
-    `next_attempt` returns when the first of them is handled again. With `is_acknowledged` the line is the only trace
-    of an invalid message.
+    `next_attempt` returns when the first message is handled again. `is_acknowledged` means that a message with an
+    invalid body is not handled again, so that only the log shows it.
     """
     first, stats = messages[0], process_queue.stats.of(messages[0])
     leaves = leaf_exceptions(error)

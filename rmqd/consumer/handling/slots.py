@@ -3,9 +3,9 @@
 A group has one worker for each of its `concurrency` slots. With `concurrency: auto` it has a worker for each slot of
 the maximum, and the workers above the current limit are parked. A lower `concurrency` parks workers too.
 
-While a worker is busy, `_tick` looks four times a second for calls past their deadline (`consume_timeout`). It cancels
+While a worker is busy, `_tick` checks four times a second for calls past their deadline (`consume_timeout`). It cancels
 the task of an asynchronous handler. If the call ignores the cancellation, the slot gets a new worker, and nothing waits
-for the old one. The thread of a synchronous handler cannot be cancelled, so the worker continues with a new thread.
+for the old worker. The thread of a synchronous handler cannot be cancelled, so the worker continues with a new thread.
 Such calls are *abandoned* and counted. When as many calls are abandoned as may run at once, the group fails with
 HandlerHungError. An orderly group does not end calls: the deadline is reported, and the call's result counts.
 """
@@ -57,8 +57,8 @@ class HandlerSlots(WorkerService):
         self.submit = self.ready_queues.submit
         self.wall_offset = clock.wall() - clock.monotonic()
         self.abandoned = 0  # calls past their deadline that have not ended
-        self.ended = False
-        self.calls_left = True  # whether calls may still run; False once the group has ended without any
+        self.ended = False  # whether the end of the group has begun
+        self.calls_left = True  # whether calls may still run; False once the group has ended and all calls too
         self._takes_late_results = False  # whether calls past their deadline are reported but not ended
         self._hung = False  # all slots are abandoned, so the group is about to fail
         self._handler, self._left_tasks = handler, HandlerTasks(handler)
@@ -66,7 +66,7 @@ class HandlerSlots(WorkerService):
         self.circuit = None if options.circuit is None else Circuit(options.circuit, clock)
         self.transactions: OffsetTransactions | None = None  # only with a custom offset store
         self._breaker: CircuitBreaker | None = None
-        self._held_by: set[str] = set()  # reasons not to hand out messages
+        self._held_by: set[str] = set()  # why no messages are handed out now: operator, circuit, hung
         self._deduplication: Deduplication | None = None
         self.confirm_settled: ConfirmSettled | None = None
         if options.deduplication is not None:
@@ -135,7 +135,7 @@ class HandlerSlots(WorkerService):
         self._concurrency, self._slots = most, max(self._slots, most)
         for worker in self._workers:
             worker.call = self._call_of(worker)
-        if self.ready_queues.idle_workers or self._workers:  # `run` adds the first ones
+        if self.ready_queues.idle_workers or self._workers:  # before, `run` adds all workers
             self.ready_queues.add_workers(new, self._start_worker)
         self.ready_queues.change_admitted(self.concurrency - self._slots - before)
 
@@ -164,7 +164,7 @@ class HandlerSlots(WorkerService):
         await call_handler(self._handler, batch, ended)
 
     def is_settling(self) -> bool:
-        """Whether batches of hung calls are being settled, which must end before the group fails."""
+        """Return whether batches of hung calls are being settled, which must end before the group fails."""
         return False
 
     def warn_if_blocked(self, started: float) -> None:
@@ -231,7 +231,7 @@ class HandlerSlots(WorkerService):
         self._breaker.changed()
 
     def _hold(self, reason: str) -> None:
-        """Stop handing out messages until this reason and all others are gone."""
+        """Stop handing out messages until `_end_hold` is called for this reason and all others."""
         self._held_by.add(reason)
         self.ready_queues.pause()
         for worker in self._workers:
@@ -243,12 +243,12 @@ class HandlerSlots(WorkerService):
             self.ready_queues.resume()
 
     def _report_to_circuit(self, batch: Batch) -> None:
-        """Report an expired call to the circuit if its batch is settled only when the call ends."""
+        """Report an expired call, whose batch will be settled when the call ends, to the circuit."""
         if self.circuit is not None:
             self.circuit.abandoned(batch)
 
     async def _confirm_settled(self, batch: Batch, done: Sequence[int], *, more_follows: bool = False) -> None:
-        """Confirm the finished messages of a batch, by index. This counts as time of a busy slot."""
+        """Confirm the finished messages of a batch, by index. For `concurrency: auto`, the slot is busy meanwhile."""
         assert self._deduplication is not None
         if (auto := self._auto) is not None:
             auto.begin()
@@ -259,7 +259,7 @@ class HandlerSlots(WorkerService):
                 auto.end()
 
     def _begin_in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start a task for messages that no worker has."""
+        """Start a task that settles a batch without a worker: held back, abandoned or replaced."""
         self._background_tasks.add(asyncio.create_task(work, name="settle-in-background"))
 
     def _tick(self) -> None:
@@ -291,12 +291,12 @@ class HandlerSlots(WorkerService):
             )
 
     def _is_idle(self) -> bool:
-        """Whether no tick is needed until a worker takes a batch."""
+        """Return whether no tick is needed until a worker takes a batch."""
         needs_ticks = self._auto or self._breaker or self._handler.end_calls or self._background_tasks or self.abandoned
         return not needs_ticks and self.ready_queues.idle_workers == self._slots
 
     def _are_calls_waited_for(self) -> bool:
-        """Whether a running call delays something, so that the handler must not keep it open."""
+        """Return whether messages or a release wait for a running call, so that the handler must not keep it open."""
         queues = [call.process_queue for call in self.calls()]
         return len(queues) >= self.concurrency or any(
             queue.is_releasing or queue.dropped or queue.waits_for_room or self._waits_behind_calls(queue)
@@ -304,7 +304,7 @@ class HandlerSlots(WorkerService):
         )
 
     def _waits_behind_calls(self, process_queue: ProcessQueue) -> bool:
-        """Whether messages of this queue must wait for its running calls, because of their order."""
+        """Return whether messages of this queue must wait for its running calls, because of their order."""
         return False
 
     def _report_late(self, worker: Worker) -> None:
@@ -326,7 +326,7 @@ class HandlerSlots(WorkerService):
             thread.abandon(self._abandon(worker))
 
     def _replace(self, worker: Worker, task: asyncio.Task[None]) -> None:
-        """Start a new worker in the slot of a handler that ignores its cancellation."""
+        """Start a new worker in place of a worker whose call ignores its cancellation."""
         log.error("handler.cancellation_ignored", handler=self.handler_name)
         worker.replaced = True
         del self._workers[worker]
@@ -337,7 +337,7 @@ class HandlerSlots(WorkerService):
         self._start_worker(worker.number)
 
     def _abandon(self, worker: Worker) -> Callable[[], None]:
-        """Stop waiting for this call. Returns a callback for the case that the call ever ends."""
+        """Stop waiting for this worker's call. Returns a function to call if the call ever ends."""
         on_end = self._note_abandoned(worker)
         if self._deduplication is None:
             return on_end
@@ -351,11 +351,11 @@ class HandlerSlots(WorkerService):
         return call_ended
 
     def _note_abandoned(self, worker: Worker) -> Callable[[], None]:
-        """Record an abandoned call. Returns a callback like `_abandon`."""
+        """Record an abandoned call. Returns a function to call if the call ever ends."""
         return self._abandoned_call_ended
 
     def _raise_failures(self) -> None:
-        """Raise the exception of a task that failed: it ends the group."""
+        """Raise the exception of a worker or background task that failed, which ends the group."""
         ended = [task for task in (*self._workers.values(), *self._background_tasks) if task.done()]
         self._background_tasks.difference_update(ended)
         for task in ended:
@@ -363,7 +363,7 @@ class HandlerSlots(WorkerService):
                 task.result()
 
     async def _end(self) -> None:
-        """Cancel the running calls. A call that ignores it is left behind, because it could delay the end forever."""
+        """Cancel the running calls. A call that ignores its cancellation is not awaited: it may never end."""
         self.ended = True
         calling = [worker for worker, thread in self._threads.items() if thread.is_calling]
         for thread in self._threads.values():

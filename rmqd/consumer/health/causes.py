@@ -40,13 +40,13 @@ class CauseMark(enum.Flag):
     """How a daemon reports a cause."""
 
     QUEUE = enum.auto()
-    """For a single queue."""
+    """A daemon reports this cause for a single queue."""
     GROUP = enum.auto()
-    """For the whole group."""
+    """A daemon reports this cause for the whole group."""
     STUCK = enum.auto()
-    """The queue's state is then stuck. Other causes appear as another state, such as paused."""
+    """The state of a queue with this cause is `stuck`. Other causes lead to other states, such as paused."""
     MILD = enum.auto()
-    """The queue soon resumes automatically, so that its log line is a warning."""
+    """The queue resumes automatically, so its log line is a warning and not an error."""
 
 
 QUEUE, GROUP, STUCK, MILD = CauseMark
@@ -298,18 +298,18 @@ def make_problem(
     as many as are `needed`, up to the limit of `rmqd concurrency`.
     """
     names = {"group": group, "topic": topic, "concurrency": str(min(max(2 * slots, needed), MAX_CONCURRENCY))}
-    # not str.format, because a step may name a message, and producers may write braces into its id
+    # not str.format, which would fail if a step contains a message id with braces from a producer
     step = _NAME.sub(lambda name: names[name[1]], step or CAUSES[cause].step)
-    # brokers end their texts with a full stop, and the next step follows it
+    # texts of brokers end with a period, but output continues with the next step after the evidence
     return Problem(cause, evidence.removesuffix("."), step)
 
 
-# PullMessageProcessor: the group's consumeEnable is false
+# remark of a broker if the group's consumeEnable is false (Java: PullMessageProcessor)
 GROUP_FORBIDDEN_REMARK: Final = "subscription group no permission"
 
 
 def explain_failure(error: RmqdError, group: str = "GROUP", topic: str = "TOPIC") -> Problem:
-    """Return the problem that an error indicates. `group` and `topic` are for the next step."""
+    """Return the problem that an error indicates. The next step's commands contain `group` and `topic`."""
     cause, step = _cause(error)
     return make_problem(cause, str(error), group=group, topic=topic, step=step)
 

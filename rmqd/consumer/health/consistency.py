@@ -57,14 +57,14 @@ log = structlog.get_logger(__name__)
 async def check_filters(client: ClientInstance, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
     """Send each SQL expression to every broker of its topic, before the first pull (CHECK_CLIENT_CONFIG, 46).
 
-    Raises FilterRefusedError if a broker refuses one. A broker that does not respond is skipped: its pulls will show.
+    Raises FilterRefusedError if a broker refuses an expression. A broker that does not respond is skipped.
     """
     asked = [data for data in subscriptions if data.expression_type != EXPRESSION_TAG]
     await asyncio.gather(*(_check_filter(client, group, data) for data in asked))
 
 
 def describe_filter_refusal(where: str, subscription: SubscriptionData, error: BrokerError) -> str:
-    """Return the meaning of a broker's refusal, and the next step."""
+    """Return why the broker `where` refused a filter, and the next step."""
     if error.code == ResponseCode.SYSTEM_ERROR and "does not support consumer to filter message" in error.remark:
         return (
             f"{where} filters by tags only: set enablePropertyFilter=true there (in its configuration file, or by "
@@ -75,7 +75,7 @@ def describe_filter_refusal(where: str, subscription: SubscriptionData, error: B
 
 
 def _addresses(client: ClientInstance, route: TopicRouteData) -> Iterator[tuple[str, str]]:
-    """Yield the name and the address of each broker of a topic that can be reached."""
+    """Yield the name and the address of each broker in a topic's route that has an address."""
     names = [broker.broker_name for broker in route.broker_datas]
     return ((name, address) for name in names if (address := client.routes.address(name)) is not None)
 
@@ -105,10 +105,10 @@ async def _check_filter_at(
 
 
 async def check_topic_types(client: ClientInstance, topics: Iterable[str]) -> None:
-    """Query each topic's settings from its brokers, before the first pull (GET_TOPIC_CONFIG, 351). Needs its route.
+    """Check before the first pull that rmqd knows the kind of each topic (GET_TOPIC_CONFIG, 351).
 
-    Raises UnknownTopicKindError if rmqd does not know the kind of a topic. A failed query is ignored: the broker is
-    unreachable, forbids the query, or is too old to have such kinds.
+    Raises UnknownTopicKindError otherwise. Topics without a known route are skipped. A failed query is ignored: the
+    broker is unreachable, forbids the query, or is too old to have other kinds.
     """
     places = [
         (topic, *at)
@@ -151,7 +151,7 @@ class ConsistencyCheck:
         self._suspects: set[str] = set()  # members with differences
         self._has_others = False  # whether brokers know other members, at the last query
         self._settings_known: set[str] = set()  # addresses whose settings were read at least once
-        self._told = asyncio.Event()
+        self._told = asyncio.Event()  # set when client ids must be checked before the next round
 
     def on_members_changed(self) -> None:
         """Called when a broker reports that members joined or left."""
@@ -173,10 +173,10 @@ class ConsistencyCheck:
                 await self.check(of_ids_only=True)
 
     async def check(self, *, of_ids_only: bool = False) -> None:
-        """Compare twice, `SECOND_CHECK_AFTER_SECONDS` apart, and report differences that exist both times.
+        """Compare the members twice, some seconds apart, and report differences that exist both times.
 
         A difference that is seen once may be a reload that has not reached all members. A broker shows the subscription
-        of the last heartbeat, so a known difference ends only after several rounds without it.
+        of the last heartbeat, so a known difference ends only after several rounds. `of_ids_only`: only client ids.
         """
         first = await self._query_members(of_ids_only)
         if not (first or self._unseen or self._has_others):  # the second query could show nothing that lasts
@@ -199,7 +199,7 @@ class ConsistencyCheck:
                 self._context.problems.end(known)
 
     async def _check_settings(self, name: str, address: str) -> None:
-        """Report a broker that does not know the group, disables its consumption, or drops its retries."""
+        """Report a broker that does not know the group, forbids it to consume, or drops its retries."""
         context, remoting, group = self._context, self._context.client.remoting, self._context.options.group
         where, key = f"{name} ({address})", ("settings", name)
         try:
@@ -210,7 +210,7 @@ class ConsistencyCheck:
                     ("unknown", name), unknown_group_problem(where, context.options.group_without_namespace)
                 )
                 return
-            except RmqdError:  # an old broker, or a missing permission: query all groups, until their answer is good
+            except RmqdError:  # an old broker, or no permission: query all groups, until their settings were read once
                 if address in self._settings_known and key not in context.problems:
                     return
                 if (found := (await subscription_groups(remoting, address)).get(group)) is None:
@@ -269,7 +269,7 @@ class ConsistencyCheck:
     async def _differences_of_members(
         self, reader: GroupReader, known: Mapping[str, ConsumerConnection], members: Collection[str]
     ) -> list[tuple[str, MemberDifference]]:
-        """Query members directly: all suspects first, and some others."""
+        """Query up to MAX_QUERIED_MEMBERS members directly, suspects first. Return each difference with its member."""
         chosen = sorted(self._suspects & set(members))
         rest = sorted(set(members) - self._suspects)
         chosen = (chosen + random.sample(rest, len(rest)))[:MAX_QUERIED_MEMBERS]

@@ -1,4 +1,4 @@
-"""The problems of a group, and differences between its members, that members and `rmqd diagnose` report."""
+"""Problems that both a running group and `rmqd diagnose` report, such as differences between the group's members."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_NAMED = 4
 
 
 def list_names(names: Iterable[str], most: int = MAX_NAMED) -> str:
-    """Return some of the names in order: `a, b, c, d and 3 more`."""
+    """Return the first `most` names in alphabetical order, and the number of the others: `a, b, c, d and 3 more`."""
     every = sorted(names)
     more = f" and {len(every) - most} more" if len(every) > most else ""
     return ", ".join(every[:most]) + more
@@ -30,7 +30,7 @@ PROCESS_CLIENT_ID: Final = re.compile(r"@\d+#\d{9,}")
 FORBIDDING_CAUSES: Final = ("consumption_disabled", "group_unknown", "retries_dropped")
 """The problems by which a broker's settings keep a group from consuming."""
 FORBIDDEN_PREFIX: Final = "is kept from consuming: "
-"""Part of the reason why a group is not ready: access is refused, or brokers' settings forbid it to consume."""
+"""Text in the reason why a group is not ready, if access is refused or brokers' settings forbid it to consume."""
 
 
 def missing_topic_problem(topic: str) -> Problem:
@@ -45,9 +45,9 @@ def unreadable_topic_problem(topic: str, brokers: list[str]) -> Problem:
 
 
 def update_group_command(settings: SubscriptionGroupConfig, attributes: str = "") -> str:
-    """Return the command that stores a group's settings, and changes `attributes`.
+    """Return the mqadmin command that stores these settings of a group, and changes `attributes`.
 
-    mqadmin resets every setting that it is not given, except attributes.
+    The command contains all settings, because mqadmin resets each omitted setting except attributes.
     """
     values = (
         ("s", settings.consume_enable), ("m", settings.consume_from_min_enable),
@@ -57,7 +57,7 @@ def update_group_command(settings: SubscriptionGroupConfig, attributes: str = ""
     )  # fmt: skip
     command = f"`mqadmin updateSubGroup -c CLUSTER -g {settings.group_name}"
     command += "".join(f" -{option} {str(value).lower()}" for option, value in values)
-    command += " -o true" if settings.consume_message_orderly else ""  # brokers of 4.x do not know it
+    command += " -o true" if settings.consume_message_orderly else ""  # mqadmin 4.x lacks the option
     if settings.group_retry_policy != SubscriptionGroupConfig(group_name="").group_retry_policy:
         command += f" -p {shlex.quote(json.dumps(settings.group_retry_policy))}"
     return f"{command} --attributes {attributes}`" if attributes else f"{command}`"
@@ -81,7 +81,7 @@ def group_settings_problem(where: str, group: str, settings: SubscriptionGroupCo
 
 
 def unknown_group_problem(where: str, group: str) -> Problem:
-    """A broker that does not know the group, and that creates no group when a member connects."""
+    """Return the problem of a broker (`where`) that does not know the group, and does not create it for members."""
     evidence = (
         f"{where} does not know the group, and does not create it when members connect (autoCreateSubscriptionGroup)"
     )
@@ -90,11 +90,11 @@ def unknown_group_problem(where: str, group: str) -> Problem:
 
 @dataclass(frozen=True, slots=True)
 class MemberDifference:
-    """A difference between members. Equal values are the same difference."""
+    """A difference between members. Later checks recognize a known difference by equality."""
 
-    cause: str
+    cause: str  # a key of CAUSES
     subject: str  # the topic, the property or the client id
-    text: str  # follows "other members": "subscribe to … , … to …"
+    text: str  # follows the words "other members", as in: "do not subscribe to A, this one does"
 
 
 def subscription_differences(
@@ -119,7 +119,7 @@ def subscription_differences(
 
 
 def model_difference(theirs: str | None, ours: str, us: str) -> Iterator[MemberDifference]:
-    """Yield a difference if members share the messages in one case, and each get all of them in the other."""
+    """Yield a difference if the message models differ. `theirs` is None if unknown; `us` names the side of `ours`."""
     if theirs is not None and theirs != ours:
         yield MemberDifference("mode_mismatch", "message model", f"consume as {theirs}, {us} says {ours}")
 
@@ -135,7 +135,7 @@ def _order(orderly: bool) -> str:
 
 
 def _meaning(data: SubscriptionData) -> object:
-    """Return the relevant part of a subscription, without the notation of tags or the version."""
+    """Return the part of a subscription that decides which messages match: no version, no order of tags."""
     return data.tags_set if data.expression_type == EXPRESSION_TAG else (data.expression_type, data.sub_string)
 
 

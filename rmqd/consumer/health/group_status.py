@@ -132,9 +132,9 @@ class RecentResults:
 
     Call `poll` about every POLL_SECONDS with the group's counters.
 
-    The problem begins after at least MIN_ATTEMPTS failed attempts in a row, over at least MIN_FAILING_SECONDS. Less
-    than one success in ten does not end the row; for a canary, less than one in two. The problem ends when half of the
-    attempts succeed. It also lasts while the group has no messages, because nothing shows yet that the handler works.
+    The problem begins after at least MIN_ATTEMPTS failed attempts in a row, over at least MIN_FAILING_SECONDS. The row
+    does not end if fewer than one attempt in ten succeeds, or one in two for a canary. The problem ends when half of
+    the attempts succeed. It lasts while the group has no messages: nothing shows yet that the handler works.
     """
 
     def __init__(self, clock: Clock, group: str = "GROUP", canary: Canary | None = None) -> None:
@@ -145,13 +145,13 @@ class RecentResults:
         self._clock = clock
         self._judged = totals_of(())
         self._samples = deque([(clock.monotonic(), totals_of(()))])
-        self._vain = 0
-        self._vain_since = 0.0
-        self._unsettled = 0  # failed attempts of the last step whose messages were not settled then
+        self._vain = 0  # failed attempts in the current row
+        self._vain_since = 0.0  # when the row began (monotonic)
+        self._unsettled = 0  # failed attempts that the last `poll` counted before their messages were settled
 
     @property
     def problem(self) -> Problem | None:
-        """The current problem. A canary also has one if it was switched off, and none while its share is 0."""
+        """The current problem or None. A canary that was switched off is a problem; a canary with share 0 has none."""
         canary = self._canary
         if canary is not None and canary.failure:
             evidence = f"the canary {canary.handler.name} is switched off: {canary.failure}"
@@ -159,12 +159,12 @@ class RecentResults:
         return self._problem if canary is None or canary.options.share else None
 
     def poll(self, topics: Iterable[TopicSnapshot]) -> None:
-        """Evaluate the current counters."""
+        """Compare the current counters with the counters at the last call, and update `problem`."""
         topics, now = tuple(topics), self._clock.monotonic()
         own = [topic for topic in topics if bool(topic.variant) == bool(self._canary)]
         totals, before = totals_of(own), self._judged
         acked, attempts, failed = (totals[name] - before[name] for name in ("acked", "handled", "failed"))
-        # at least the failed calls, because refused messages are not counted; others are counted after their error
+        # at least `failed`: messages that brokers refuse are never counted in `attempts`, others only after their error
         vain = max(attempts - acked - self._unsettled, failed)
         self._unsettled = min(self._unsettled + vain - (attempts - acked), failed)
         errors = sorted((error for topic in own for error in topic.errors), key=lambda error: error.at)
@@ -173,7 +173,7 @@ class RecentResults:
         self._add(totals_of(topics), now)
 
     def poll_unchanged(self) -> None:
-        """Called in place of `poll` if no counter has changed."""
+        """Called in place of `poll` if no counter has changed since the last call."""
         self._add(self._samples[-1][1], self._clock.monotonic())
 
     def _add(self, totals: dict[str, int], now: float) -> None:
@@ -188,7 +188,7 @@ class RecentResults:
         return {name: rates[name] for name in HANDLER_RATES}
 
     def _judge(self, acked: int, vain: int, errors: Sequence[LastError], now: float) -> None:
-        """Judge a step with `acked` successful attempts and `vain` failed ones. The newest error is the last one."""
+        """Update the problem by the successful (`acked`) and failed (`vain`) attempts since the last `poll`."""
         vain_share = vain / max(acked + vain, 1)
         if acked and vain_share < (RECOVERED_SHARE if self._problem or self._canary else FAILING_SHARE):
             self._vain, self._problem = 0, None
@@ -201,7 +201,7 @@ class RecentResults:
 
 
 def _problem(attempts: int, errors: Sequence[LastError], group: str, canary: Canary | None) -> Problem:
-    """Return the problem of a handler that only failed. A single message with all failures may be at fault itself."""
+    """Return the problem of a failing handler. If all failures had one message, the message may be at fault."""
     cause, step = "failing_handler", ""
     text = f"the handler fails for (nearly) all messages: {attempts} attempts failed"
     if canary is not None:

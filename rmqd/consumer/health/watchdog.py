@@ -28,7 +28,7 @@ from rmqd.runtime.clock import wait_for_tick
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic
 
-BROKER_DOWN_SECONDS: Final = 4.0  # a broker that fails for less time has only lost a connection
+BROKER_DOWN_SECONDS: Final = 4.0  # a broker that is down for less time has probably only lost a connection
 
 
 class BrokerWatch:
@@ -91,15 +91,15 @@ log = structlog.get_logger(__name__)
 
 CHECK_INTERVAL_SECONDS: Final = 2.0
 CHECKS_PER_IDLE_CHECK: Final = 5  # every fifth check includes idle assignments; an idle group is checked only then
-ASSIGNMENTS_PER_TURN: Final = 200  # assignments between two turns of the event loop: some milliseconds if all are busy
-STALL_SECONDS: Final = 20.0
+ASSIGNMENTS_PER_TURN: Final = 200  # a check handles so many, in some milliseconds, before other tasks may run
+STALL_SECONDS: Final = 20.0  # a queue is stalled after this time without progress
 LOOP_EXPIRY_SECONDS: Final = 120.0  # Java: rocketmq.client.pull.pullMaxIdleTime
 STALL_LOG_INTERVAL_SECONDS: Final = 600.0  # interval of log lines about a stall that lasts or recurs
 
 
 @dataclass(slots=True)
 class _Watch:
-    """The state of one assignment. Times are monotonic."""
+    """The watchdog's record of one assignment. Times are monotonic."""
 
     progress: object = None
     unchanged_since: float = 0.0
@@ -116,14 +116,14 @@ class Watchdog:
     def __init__(
         self, context: GroupContext, assigned: Mapping[MessageQueue, Assignment], results: Mapping[str, RecentResults]
     ) -> None:
-        """`results` watches the attempts of the handler and of its canary, by the name of their problem."""
+        """`results` are the recent attempts of the handler and its canary, by their key in `context.problems`."""
         self._context = context
         self._assigned = assigned
         self._results = results
         self._watches: dict[MessageQueue, _Watch] = {}
-        self._news: dict[tuple[str, str, str], dict[MessageQueue, Problem]] = {}  # key: cause, topic, broker
+        self._news: dict[tuple[str, str, str], dict[MessageQueue, Problem]] = {}  # key: cause, topic, broker name
         self._brokers = BrokerWatch(context, assigned)
-        self._replicas: object = None  # the replicas at the last check, and which of them were down
+        self._replicas: object = None  # at the last check: version of the routes, addresses that are down
         self._turn = 0
         self._may_pass_over = False  # whether idle assignments need no complete check
         self._attempts = 0  # number of attempts at the last check
@@ -136,12 +136,12 @@ class Watchdog:
             await self._check()
 
     async def poll(self) -> None:
-        """Check every assignment and topic once, unless the group is idle and its turn has not come."""
+        """Check every assignment and topic once. In an idle group, only every fifth call does this."""
         if not self._begin_check():
             await self._check()
 
     def _begin_check(self) -> bool:
-        """Begin a check, and return whether it ends here: all assignments are idle, and nothing else has changed."""
+        """Begin a check. Return True if it may end here: all assignments are idle, and nothing else has changed."""
         context, assigned = self._context, self._assigned
         self._may_pass_over = self._replicas_stay() and not self._news
         self._turn = (self._turn + 1) % CHECKS_PER_IDLE_CHECK
@@ -160,7 +160,7 @@ class Watchdog:
 
     async def _check(self) -> None:
         now = self._context.clock.monotonic()
-        due = list(self._news)  # logged one check later, so that queues that stall together share one log line
+        due = list(self._news)  # stalls are logged one check later, so that queues that stall together share a line
         may_pass_over, idle = self._may_pass_over, self._context.idle_queues
         is_complete = self._turn == 0 or not may_pass_over
         due_queues = [queue for queue in self._assigned if is_complete or queue not in idle]
@@ -173,7 +173,7 @@ class Watchdog:
             if assigned is None:  # released meanwhile
                 continue
             if not (is_idle := assigned.is_idle(now)):
-                idle.pop(queue, None)  # for example because its pull is overdue
+                idle.pop(queue, None)  # the queue is not idle any more, for example because its pull is overdue
             if watch is None:
                 watch = self._watches[queue] = _Watch(unchanged_since=now)
             elif may_pass_over and is_idle:
@@ -201,7 +201,7 @@ class Watchdog:
                 self._check_topic(topic, now)
 
     def _replicas_stay(self) -> bool:
-        """Whether no replica was added, removed or changed its state since the last check."""
+        """Return whether no replica was added, was removed, failed or recovered since the last check."""
         client, before = self._context.client, self._replicas
         down = frozenset(filter(client.remoting.is_down, client.routes.broker_addresses()))
         self._replicas = client.routes.version, down
@@ -227,7 +227,7 @@ class Watchdog:
         return problem if is_sure else assigned.stall
 
     def _is_batching(self, assigned: Assignment) -> bool:
-        """Whether the handler keeps calls of this queue open to gather messages, and nothing else stops the queue."""
+        """Return whether only calls that the handler keeps open to collect messages stop this queue's progress."""
         service = self._context.service
         has_calls = any(call.process_queue in assigned.process_queues for call in service.calls())
         return has_calls and service.keeps_calls_open and assigned.explain_stall().cause == "slow_handler"
@@ -244,7 +244,7 @@ class Watchdog:
         return True
 
     def _report(self, stalled: Mapping[MessageQueue, Problem], now: float) -> None:
-        """Log one line for all queues of one broker that stalled for one cause."""
+        """Log one line for `stalled`: queues of one topic and broker with the same cause."""
         queue, problem = next(iter(stalled.items()))
         since = self._watches[queue].unchanged_since if queue in self._watches else now
         for one in stalled.keys() & self._watches.keys():
@@ -264,14 +264,14 @@ class Watchdog:
 
     def _report_end(self, queue: MessageQueue, watch: _Watch) -> None:
         for unreported in self._news.values():
-            if unreported.pop(queue, None) is not None:  # stalled for a single check, which needs no log line
+            if unreported.pop(queue, None) is not None:  # a stall that only one check has seen is not logged
                 watch.reported_cause = ""
         if watch.must_report_end:
             watch.must_report_end = False
             log.info("queue.recovered", queue=str(queue), cause=watch.reported_cause)
 
     def _repair(self, assigned: Assignment, watch: _Watch, now: float) -> None:
-        """Restart a loop without an iteration for two minutes. All its waits are shorter than that."""
+        """Restart a loop that completed no iteration for two minutes. The waits of a working loop are shorter."""
         turned_at = assigned.last_iteration_at
         if turned_at is not None and now - max(turned_at, watch.restarted_at) >= LOOP_EXPIRY_SECONDS:
             watch.restarted_at = now
@@ -279,7 +279,7 @@ class Watchdog:
             assigned.restart_loop()
 
     def _check_handler(self, attempts: int) -> None:
-        """Report a failing handler or canary. Its queues move and lag is low, because every message is sent back."""
+        """Report a failing handler or canary. Its queues progress without lag, because every message is sent back."""
         context = self._context
         group = context.options.group_without_namespace
         circuit = None if context.circuit is None else context.circuit.problem(group)
@@ -299,7 +299,7 @@ class Watchdog:
         context.problems.set("refused", self._refused_problem())
 
     def _refused_problem(self) -> Problem | None:
-        """Return a problem for the first message that brokers refused twice, both as retry and as dead letter."""
+        """Return a problem if brokers refused a message at least twice, both as retry and as dead letter."""
         context = self._context
         for message in [message for message in context.refused_messages if not message.is_cached]:
             del context.refused_messages[message]
@@ -320,7 +320,7 @@ class Watchdog:
         return context.make_problem("retry_refused", evidence, step=step)
 
     def _check_topic(self, topic: str, now: float) -> None:
-        """Report a topic without readable queues, because it has no queue that could be reported as stalled."""
+        """Report a topic without a route or a readable queue, which has no queue to report as stalled."""
         problem = self._topic_problem(topic)
         if problem is None:
             self._unserved.pop(topic, None)
@@ -342,6 +342,6 @@ class Watchdog:
 
 
 def _is_reported(failure: RmqdError | None) -> bool:
-    """Return whether the client has reported this error. A broker that stays unavailable is reported here too."""
+    """Return whether the client's report of this error is enough. An unavailable broker is reported here too."""
     is_reported = failure is not None and failure.is_reported
     return is_reported and not isinstance(failure, CircuitOpenError | BrokerAwayError | SlaveUnawareError)

@@ -1,4 +1,4 @@
-"""Lite topics of one parent topic at one broker: the subscription and its pops, and the brokers that serve them.
+"""Assignments of lite topics: the subscription and pops at each broker, and the search for brokers that serve them.
 
 Brokers keep lite subscriptions only in memory, for three minutes. So the subscription is sent periodically, and at once
 after a failed request, because the broker may have restarted.
@@ -49,7 +49,7 @@ from rmqd.wire.receipt_handle import ANY_QUEUE
 
 log = structlog.get_logger(__name__)
 
-SYNC_INTERVAL_SECONDS: Final = 30.0  # interval as in the official clients
+SYNC_INTERVAL_SECONDS: Final = 30.0  # how often the subscription is sent; as in the official clients
 ERROR_PAUSE_SECONDS: Final = 1.0
 
 
@@ -63,7 +63,7 @@ class LiteSource(PopSource):
 
     def __init__(self, context: GroupContext, receipts: PopReceipts, message_queue: MessageQueue) -> None:
         super().__init__(context, receipts, message_queue)
-        self._started: set[str] = set()  # lite topics whose start offset is known to the broker
+        self._started: set[str] = set()  # lite topics whose start offset the broker has stored
         self._sooner = asyncio.Event()
         self._passed_over = UnhandledPops()
 
@@ -95,7 +95,7 @@ class LiteSource(PopSource):
         self._sooner.set()
 
     async def end(self) -> None:
-        """Unsubscribe, so that other members get new messages. A broker that does not respond forgets us anyway."""
+        """Unsubscribe, so that other members get new messages. Otherwise the subscription ends after three minutes."""
         try:
             await self._control(LiteSubscriptionAction.COMPLETE_REMOVE, ())
         except RmqdError as error:
@@ -122,12 +122,12 @@ class LiteSource(PopSource):
             pop_time=lite.pop_time,
             invisible_time=lite.invisible_time,
             revive_qid=lite.revive_qid,
-            rest_num=0,  # the response does not have this number
+            rest_num=0,  # a response to POP_LITE_MESSAGE does not contain this number
             order_count_info=lite.order_count_info,
         )
         block = self._framed(reply)
         if left_out := set_offsets(block, self.message_queue, header.order_count_info, self._passed_over):
-            # without a lite topic they cannot be acknowledged; they become visible again when their time is over
+            # messages without a lite topic cannot be acknowledged: they stay invisible until their time is over
             log.warning("pop.doubted", queue=str(self.message_queue), reason=f"{left_out} corrupt, no lite topic")
         return header, block
 
@@ -147,7 +147,7 @@ class LiteSource(PopSource):
 
     @property
     def lag_topic(self) -> str:
-        """All topics: the lag includes all lite topics with an offset of the group."""
+        """Empty, which means all topics: the lag includes all lite topics with an offset of the group."""
         return ""
 
     def counts_lag_of(self, queue: MessageQueue) -> bool:
@@ -162,10 +162,10 @@ class LiteSource(PopSource):
         await control_lite_subscription(context.client.remoting, self._address(), told)
 
     async def _store_start(self, lite_topic: str) -> None:
-        """Store the start offset of a lite topic without an offset of the group: its first message, or its end.
+        """Store a start offset if the group has no offset in this lite topic: its first message, or its end.
 
-        Otherwise the broker would choose at the first pop. A lite topic that is empty now must begin with its next
-        message, even if this member is stopped by then.
+        Otherwise the broker would choose the offset at the first pop. A lite topic that is empty now must start with
+        its next message, even if this member has stopped by then.
         """
         context, remoting, address = self._context, self._context.client.remoting, self._address()
         group = context.options.group
@@ -182,12 +182,12 @@ class LiteSource(PopSource):
 
 
 class LiteDivision(QueueDivision):
-    """Checks which brokers serve the group's lite topics. A broker divides each lite topic among its subscribers."""
+    """Finds the brokers that serve the group's lite topics. A broker itself divides messages among its subscribers."""
 
     def __init__(self, context: GroupContext, receipts: PopReceipts) -> None:
         super().__init__(context)
         self._receipts = receipts
-        self._served: set[str] = set()  # brokers that serve them
+        self._served: set[str] = set()  # names of the brokers that serve the lite topics
 
     def begin(self, tasks: asyncio.TaskGroup, changed: Callable[[], None]) -> list[asyncio.Task[None]]:
         return [tasks.create_task(self._receipts.run(), name=f"acks:{self._context.options.group}")]

@@ -17,7 +17,7 @@ from rmqd.wire.receipt_handle import PopHandle, RetryFlag
 
 
 class LiteBlock(PopBlock):
-    """One batch of a lite topic. `rest` are the later messages of the same pop, in order."""
+    """One batch of a lite topic. `rest` contains the later messages of the lite topic from the same pop, in order."""
 
     __slots__ = ("_lite_topic", "_most", "rest")
 
@@ -35,7 +35,7 @@ class LiteBlock(PopBlock):
         super().__init__(data, queue, topic, handle, due, namespace)
         self.origin = None
         self._lite_topic = lite_topic
-        self._most = most  # messages of a batch
+        self._most = most  # maximum number of messages in a batch
         self.rest: list[Message] = []
 
     @property
@@ -43,7 +43,7 @@ class LiteBlock(PopBlock):
         return self._lite_topic
 
     def with_messages(self, messages: list[Message], size_bytes: int) -> LiteBlock:
-        """Return a block of the same pop: the first of these messages are its batch, the others its rest."""
+        """Return a block of the same pop. The first messages become its batch, and the others its `rest`."""
         block = LiteBlock(
             self.data, self.queue, self.topic, self._lite_topic, self.handle, self.due, self.namespace, self._most
         )
@@ -70,23 +70,23 @@ class UnhandledPops:
         self._times.setdefault(queue, Counter()).update(offsets)
 
     def count_of(self, queue: MessageQueue, offset: int) -> int:
-        """Return how often that happened to one message."""
+        """Return how often one message was popped without a handler call."""
         known = self._times.get(queue)
         return 0 if known is None else known[offset]
 
     def forget_below(self, queue: MessageQueue, offset: int) -> None:
-        """Forget the messages below an offset: they are not redelivered."""
+        """Forget the messages below an offset, which will not be redelivered."""
         known = self._times.pop(queue, None)
         if known and (kept := Counter({at: times for at, times in known.items() if at >= offset})):
             self._times[queue] = kept
 
 
 def set_offsets(reply: MessageBlock, message_queue: MessageQueue, tries: str | None, passed_over: UnhandledPops) -> int:
-    """Set the offset in its lite topic and the number of attempts of each message in a response.
+    """Set the offset (in its lite topic) and the number of attempts of each message in a response.
 
     `message_queue` is the requested parent topic on a broker. `tries` is the response's orderCountInfo, which counts
-    pops; pops without a handler call are subtracted. Corrupt messages without a lite topic are removed from the
-    response; returns their number. Raises ProtocolError. Java: `MQClientAPIImpl.processPopLiteResponse`.
+    the pops of each message. Pops without a handler call are subtracted. Corrupt messages without a lite topic are
+    removed; returns their number. Raises ProtocolError. Java: `MQClientAPIImpl.processPopLiteResponse`.
     """
     found = sorted([*reply.messages, *(one.message for one in reply.corrupt)], key=lambda message: message.place)
     for message, times in zip(found, parse_pop_counts(tries, len(found)), strict=True):
@@ -102,7 +102,7 @@ def set_offsets(reply: MessageBlock, message_queue: MessageQueue, tries: str | N
 def blocks_by_lite_topic(
     reply: MessageBlock, message_queue: MessageQueue, header: PopMessageResponseHeader, due: float, most: int
 ) -> list[LiteBlock]:
-    """Split the messages of a response by lite topic, and each lite topic into a batch of `most` and the rest.
+    """Return a block for each lite topic of a response, with a batch of at most `most` messages and the rest.
 
     Call `set_offsets` first.
     """
@@ -127,10 +127,10 @@ def blocks_by_lite_topic(
 
 
 class LiteProcessQueue(PopProcessQueue):
-    """Messages of one lite topic that this member popped. Meanwhile, no other member gets messages of it.
+    """The cache of one lite topic's popped messages. Meanwhile, other members get no messages of this lite topic.
 
-    If a batch is acknowledged as a whole, the messages behind it are put into the cache. Otherwise they are returned to
-    the broker, which redelivers them after the failed message. This keeps the order.
+    If a batch is acknowledged as a whole, the messages behind it are put into the cache. Otherwise these messages are
+    returned to the broker, which redelivers them after the failed message. This keeps the order.
     """
 
     __slots__ = ("_passed_over", "_put_next")
@@ -150,7 +150,7 @@ class LiteProcessQueue(PopProcessQueue):
         self._passed_over = passed_over
 
     def put(self, block: MessageBlock, next_offset: int, held: Sequence[Message] = ()) -> None:
-        """Add a batch. If the filter rejects all its messages, continue with the messages behind it."""
+        """Add a batch. If all its messages are unwanted, continue with the messages behind it."""
         assert isinstance(block, LiteBlock)
         is_wanted = bool(block.unfinished)
         super().put(block, next_offset, held)

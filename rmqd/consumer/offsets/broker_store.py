@@ -1,4 +1,4 @@
-"""The group's offsets on the brokers: read once at an acquisition, written every few seconds and at the end."""
+"""The group's offsets on the brokers: read when a queue is acquired, written every few seconds and at the release."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from rmqd.wire.message_queue import MessageQueue
 log = structlog.get_logger(__name__)
 
 OFFSET_TIMEOUT_SECONDS = 5.0  # Java: updateConsumerOffset
-REPEAT_SECONDS = 30.0  # interval of checks that a broker still has unchanged offsets: the group may have been deleted
+REPEAT_SECONDS = 30.0  # after this time, check whether the broker still has an offset: the group may have been deleted
 
 
 class RemoteBrokerOffsetStore(GroupOffsetStore):
-    """Commits with confirmed requests, and only upward within one ownership of a queue (docs/proof/ownership.md).
+    """The offsets of a clustering group. Only a reset or a correction lowers the offset of an owned queue.
 
     *One commit at a time.* A broker's threads may execute two requests of one connection in any order, so the lower of
     two offsets could remain. So each queue has a lock (`_turns`), and the next commit of the queue is sent only after
@@ -48,11 +48,11 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
     *Epochs.* While a commit waits for the lock, it may become invalid, because an operator resets the queue, or the
     queue is released and acquired again. Both events increase the queue's epoch (`_epochs`). A commit remembers the
     epoch at its decision and compares it before it is sent, so no commit from before a reset is sent after the reset.
-    Only the reset itself may lower an offset. It is kept in `_resets` until a response confirms it.
+    A commit that may lower the offset (`downward`) is kept in `_resets` until a response confirms it.
 
     *Offsets that a broker may have lost.* A restarted broker, or a replica in its place, may have a lower offset than
-    the committed one, because the last seconds were not flushed or not replicated. So an offset that was confirmed on
-    another connection than the present one (`_written`) is committed again.
+    the committed one, because the last seconds were not flushed or not replicated. So an offset is committed again if
+    the present connection is not the connection that confirmed it (`_written`). See docs/proof/ownership.md.
     """
 
     def __init__(self, client: ClientInstance, group: str, clock: Clock) -> None:
@@ -64,28 +64,28 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         self._firsts = FirstCommits(self._connection)
         self._written: dict[MessageQueue, ConfirmedOffset] = {}
         self._resets: set[MessageQueue] = set()  # queues with an unconfirmed reset
-        self._epochs: dict[MessageQueue, int] = {}  # increased by a reset and at the end of an ownership
+        self._epochs: dict[MessageQueue, int] = {}  # queue -> number of its resets and releases so far
         self._unanswered = UnansweredCommits(clock)
         self._pulls = PullCommits(clock, self._unanswered, self._stored_by_pull)
         self._watches: dict[MessageQueue, OffsetWatch] = {}
         self._under_way: set[asyncio.Task[bool]] = set()
 
     async def close(self) -> None:
-        """Cancel the commits that still run for released queues."""
+        """Cancel the commits whose callers no longer wait for them."""
         for task in self._under_way:
             task.cancel()
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Return the broker's stored offset after the current commit; None if it has none.
+        """Wait for the current commit of the queue, then return the broker's stored offset; None if it has none.
 
-        Raises RmqdError. A slave without an offset proves nothing: SlaveUnawareError.
+        Raises RmqdError. Raises SlaveUnawareError if only a slave responds and has no offset, which proves nothing.
         """
         found = await self.query_stored(queue)
         return None if found is None else found.offset
 
     async def query_stored(self, queue: MessageQueue) -> StoredOffset | None:
-        """Return the stored offset, and whether the broker distinguishes an offset of 0 from none."""
+        """Return the stored offset, and whether it is certain: a 4.x broker's 0 may mean none. Raises like `read`."""
         async with self._alone(queue):
             return await self._prove(queue)
 
@@ -107,7 +107,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         return None if found is None else found.offset
 
     async def store_start_offset(self, queue: MessageQueue, offset: int) -> None:
-        """Store a new group's start offset of any queue, unless an offset is stored. Raises RmqdError."""
+        """Store a new group's start offset if the queue, which need not be owned, has none. Raises RmqdError."""
         async with self._alone(queue), self._firsts.hold_turn(queue):
             if await self._prove(queue) is None:
                 await self._update(queue, offset)
@@ -115,7 +115,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
     def begin_ownership(
         self, queue: MessageQueue, offset: int | None, watcher: OffsetWatcher | None = None, *, in_peace: bool = True
     ) -> None:
-        RemoteBrokerOffsetStore.forget(self, queue)  # not the override of a subclass, whose data stays
+        RemoteBrokerOffsetStore.forget(self, queue)  # not `forget` of a subclass, which would discard more
         if offset is not None:
             self.committed[queue] = offset
             self._firsts.begin(queue, offset)
@@ -123,12 +123,12 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
             until, highest = self._clock.monotonic() + OFFSET_WATCH_SECONDS, offset or 0
             floor = highest if in_peace else 0
             self._watches[queue] = OffsetWatch(watcher, until, self._connection(queue), floor, highest)
-        # A 4.9 broker returns 0 for no offset too, and resets a topic only if all queues have one: commit 0 again soon.
+        # A 4.9 broker's 0 may mean no offset, and it resets a topic only if all queues have one: commit 0 again soon.
         at = float("-inf") if offset == 0 else self._clock.monotonic()
         self._written[queue] = ConfirmedOffset(at, self._connection(queue))
 
     def forget(self, queue: MessageQueue) -> None:
-        """Forget a released queue; its commits that still wait for the lock are not sent."""
+        """Forget a released queue. Its commits that still wait for the queue's lock in this process are not sent."""
         self.committed.pop(queue, None)
         self.committed_at.pop(queue, None)
         self._written.pop(queue, None)
@@ -137,7 +137,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         self._epochs[queue] = self._epoch(queue) + 1
 
     async def commit(self, queue: MessageQueue, offset: int, *, downward: bool = False) -> None:
-        """Commit an offset. A reset is repeated until a response confirms it, even if this request fails."""
+        """Commit an offset. A `downward` commit that fails is repeated in later rounds until a response confirms it."""
         if downward:
             self._epochs[queue] = self._epoch(queue) + 1
             self._resets.add(queue)
@@ -148,7 +148,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
     async def commit_upward(
         self, queue: MessageQueue, offset: int, may_commit: Callable[[], bool] = lambda: True
     ) -> bool:
-        """Read the stored offset, and commit under the same lock."""
+        """Read the stored offset, and commit if it is lower. Other commits of the queue wait until both are done."""
         return await self._send(queue, self._upward(queue, offset, self._epoch(queue), may_commit))
 
     async def _upward(self, queue: MessageQueue, offset: int, epoch: int, may_commit: Callable[[], bool]) -> bool:
@@ -180,7 +180,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         if not self._may_carry(queue, offset, on):
             return None
         if watch is not None and (watch.on is not on or not watch.is_over(self._clock.monotonic())):
-            is_busy = self._client.offset_request(queue).locked()  # the pull must not wait for other requests
+            is_busy = self._client.offset_request(queue).locked()  # then the pull would wait for other offset requests
             async with self._turns[queue]:
                 if is_busy or not await watch.allows_pull(self._clock, partial(self._look, queue, offset)):
                     return None
@@ -192,12 +192,12 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         return offset > self.committed.get(queue, offset) and self._is_at_master(queue, on) and self._is_free(queue)
 
     def _is_at_master(self, queue: MessageQueue, on: RemotingConnection) -> bool:
-        """Return whether the connection is to the queue's master, and confirmed the stored offset."""
+        """Return whether this connection leads to the queue's master and was used to confirm the stored offset."""
         master = self._client.routes.master(self._client.routes.endpoint(queue)) or ""
         return self._written[queue].on is on is self._client.remoting.connected(master)
 
     def _is_free(self, queue: MessageQueue) -> bool:
-        """Return whether a pull's commit cannot conflict with another commit, a reset or the next owner."""
+        """Return whether a commit in a pull can be sent now without a conflict with other commits, resets or owners."""
         turn = self._turns.get(queue)
         return (
             (turn is None or not turn.locked())
@@ -209,10 +209,10 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         )
 
     def _stored_by_pull(self, commit: PullCommit) -> None:
-        """Called when a pull's commit was stored. It may have replaced a reset or a later commit."""
+        """Called when the broker has stored the commit of a pull. It may have replaced a reset or a later commit."""
         queue, known = commit.queue, self.committed.get(commit.queue)
         if commit.epoch == self._epoch(queue) and known is not None and commit.offset > known:
-            self._unanswered.settle(commit.unanswered, float("-inf"))  # the broker does not store it again
+            self._unanswered.settle(commit.unanswered, float("-inf"))  # it can no longer replace a later commit
             self._note_stored(queue, commit.offset, commit.sent_at, commit.on)
         else:
             self._unanswered.settle(commit.unanswered, 0.0)
@@ -246,7 +246,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         return all(await asyncio.gather(*map(self._commit_if_lost, self._unchecked(queues))))
 
     def _unchecked(self, queues: Iterable[MessageQueue]) -> Collection[list[Commit]]:
-        """Return the commits that were last checked long ago; a list for each topic on a broker."""
+        """Return the commits not confirmed for REPEAT_SECONDS, as one list for each topic on a broker."""
         now, unchecked = self._clock.monotonic(), defaultdict[tuple[str, str], list[Commit]](list)
         for queue in queues:
             if now - self._written[queue].known_at >= REPEAT_SECONDS:
@@ -262,7 +262,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
     async def _commit_if_lost(self, commits: list[Commit]) -> bool:
         """Commit unchanged offsets of a topic on one broker again if the broker lost them. Return whether it has them.
 
-        A broker deletes a group's offsets of a topic together, so if it has the one stored first, it has the others.
+        A broker deletes a group's offsets of a topic together. So only the offset with the oldest check is queried.
         """
         if not (commits := [commit for commit in commits if self._epoch(commit.queue) == commit.epoch]):
             return True
@@ -290,12 +290,12 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
 
     @contextlib.asynccontextmanager
     async def _alone(self, queue: MessageQueue) -> AsyncIterator[OffsetRead | None]:
-        """Hold the queue's lock once no pull's commit can still be stored. Yields the stored offset if it was read."""
+        """Hold the queue's lock, from the end of a pull's commit on. Yields the stored offset if the wait read it."""
         async with self._turns[queue], self._client.offset_request(queue):
             yield await self._pulls.wait_for_end(queue, self._query)
 
     async def _send(self, queue: MessageQueue, work: Coroutine[None, None, bool]) -> bool:
-        """Run a commit to its end, even if the caller is cancelled."""
+        """Run a commit in a task, which continues if the caller is cancelled. Return its result."""
         task = asyncio.create_task(work, name=f"commit:{queue}")
         self._under_way.add(task)
         task.add_done_callback(self._sent)
@@ -313,7 +313,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
             return is_wanted and await self._write(queue, offset, epoch, lambda: True)
 
     async def _look(self, queue: MessageQueue, offset: int, look: OffsetRead | None = None) -> bool:
-        """Before a commit, read the stored offset if other clients may have changed it. Return whether to commit."""
+        """Return whether to commit. If other clients may have changed the stored offset, check `look` or query it."""
         if (watch := self._watches.get(queue)) is None:
             return True
         now = self._clock.monotonic()
@@ -328,7 +328,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         return True
 
     async def _write(self, queue: MessageQueue, offset: int, epoch: int, may_commit: Callable[[], bool]) -> bool:
-        """Commit an offset; the caller holds the queue's lock. Return whether the commit was still wanted."""
+        """Commit an offset. The caller holds the queue's lock. Return False if a reset or release made it invalid."""
         async with self._firsts.hold_turn(queue):
             if self._epoch(queue) != epoch or not may_commit():
                 return False
@@ -354,9 +354,9 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
             self.committed_at[queue] = self._clock.wall()
 
     async def _update(self, queue: MessageQueue, offset: int) -> tuple[bool, RemotingConnection | None]:
-        """Send one commit. Return whether it was stored, and on which connection, possibly a slave's.
+        """Send one commit. Return whether the broker stored it, and the connection, which may lead to a slave.
 
-        It is not stored if an operator's reset waits for a pull.
+        A broker ignores commits while an operator's reset waits for the next pull. Raises RmqdError.
         """
         try:
             remoting, address = self._client.remoting, self._client.routes.address_for(queue)
@@ -367,7 +367,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         except RmqdError as error:
             self._unanswered.failed(queue, offset, error)
             self.failures += 1
-            if isinstance(error, BrokerError) and error.stale_route:  # the pull there may be held for 15 s longer
+            if isinstance(error, BrokerError) and error.stale_route:  # the next pull notices it up to 15 s later
                 self._client.routes.refresh_soon([queue.topic])
             raise
 
@@ -377,7 +377,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
     def needs_commit(self, queue: MessageQueue, offset: int) -> bool:
         watch = self._watches.get(queue)
         is_wanted = self._is_news(queue, offset) or (watch is not None and not watch.is_over(self._clock.monotonic()))
-        return is_wanted and not self._pulls.is_recent(queue)  # otherwise the next pull or round has a higher offset
+        return is_wanted and not self._pulls.is_recent(queue)  # after a recent commit in a pull, the next one is near
 
     def _is_news(self, queue: MessageQueue, offset: int) -> bool:
         known = self.committed.get(queue)

@@ -1,7 +1,7 @@
 """The offsets of a broadcasting group, in this member's file in the Java client's format.
 
-The file and its backup are only replaced as a whole, so a crash leaves each of them either old or new. If one is
-damaged anyway (a disk, an editor, another program), the other one is used.
+The file and its backup are only replaced as a whole, so after a crash each has either its old or its new content. If
+the file is damaged anyway (by a disk, an editor or another program), the backup is used.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rmqd.wire.message_queue import MessageQueue
 log = structlog.get_logger(__name__)
 
 OFFSETS_FILE_NAME: Final = "offsets.json"
-_IDENTITY: Final = "rmqdIdentity"  # Java reads only the offsetTable
+_IDENTITY: Final = "rmqdIdentity"  # additional key, which Java ignores: it reads only the offsetTable
 BACKUP_FILE_NAME: Final = "offsets.json.bak"
 
 
@@ -39,14 +39,14 @@ class OffsetsFile:
         self.path = directory / OFFSETS_FILE_NAME
         self.backup = directory / BACKUP_FILE_NAME
         self.identity = ""
-        """The text of the group's identity; empty while it is unknown, and in files of rmqd 0.1.0."""
+        """The cluster, namespace and group of the offsets, as text; empty if unknown, as in files of rmqd 0.1.0."""
         self.stored_at = 0.0  # time of the last write of the loaded file (Unix seconds)
-        self.content: bytes | None = None  # known content of the file, or of the backup that replaces it
+        self.content: bytes | None = None  # content of the file, or of the backup if that was loaded; None if neither
 
     def load(self) -> dict[MessageQueue, int]:
         """Return the stored offsets, from the backup if the file is damaged or missing; empty for a new group.
 
-        Raises OffsetStoreError if a file exists but cannot be read: the group must not start again without a decision.
+        Raises OffsetStoreError if neither can be read, but one exists: an operator must decide where the group starts.
         """
         content, problem = _read(path := self.path)
         if content is None:
@@ -61,7 +61,7 @@ class OffsetsFile:
         return _offsets(content)
 
     def switch_to(self, identity: str) -> dict[MessageQueue, int]:
-        """Rename the files of another cluster or namespace, and load the renamed files of this one.
+        """Rename the present files, which belong to another identity, and load the renamed files of `identity`.
 
         Raises OSError, OffsetStoreError.
         """
@@ -77,9 +77,9 @@ class OffsetsFile:
         return offsets
 
     def offsets_of(self, identity: str) -> dict[MessageQueue, int]:
-        """Return the offsets of one cluster and namespace without changing a file. Raises OffsetStoreError.
+        """Return the offsets stored for `identity`, without changing a file. Raises OffsetStoreError.
 
-        If `identity` is empty, it is unknown.
+        If `identity` is empty, it is unknown. Then the offsets of the present file are returned.
         """
         offsets = self.load()
         if not identity or self.identity in ("", identity):
@@ -88,7 +88,7 @@ class OffsetsFile:
         return {} if content is None else _offsets(content)
 
     def save(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Write these offsets to disk, and the previous content as the backup. Raises OSError."""
+        """Write these offsets to the file, and the file's previous content to the backup. Raises OSError."""
         content = _content(offsets, self.identity)
         make_folder(self.path.parent)
         if self.content is not None:
@@ -108,12 +108,12 @@ class OffsetsFile:
 
 
 def _renamed(path: Path, identity: str) -> Path:
-    """Return the name of a file while the group runs on another cluster."""
+    """Return the name that the file of `identity` has while the group runs with another identity."""
     return path.with_name(f"{path.name}.{identity.replace('/', '@')}")
 
 
 def _read(path: Path) -> tuple[bytes | None, str]:
-    """Return a file's content if it is usable, or else the reason; both empty if there is no file."""
+    """Return a file's content, or None and the reason why it is unusable. The reason is empty if there is no file."""
     try:
         content = path.read_bytes()
         _offsets(content)
@@ -153,16 +153,16 @@ LOG_INTERVAL_SECONDS: Final = 60.0  # interval of log lines about a failing disk
 
 
 class LocalFileOffsetStore(GroupOffsetStore):
-    """Stores `<directory>/<group>/offsets.json`, and locks the directory for this process from the first use on.
+    """The offsets in `<directory>/<group>/offsets.json`. From `open` on, this process has a lock on the directory.
 
-    The file is written in a thread; one write serves all callers that wait. It keeps the offsets of queues that no
-    longer exist: if a queue returns, it continues at its offset.
+    The file is written in a thread; one write serves all callers that wait. The file keeps the offsets of queues that
+    no longer exist, so a queue that returns continues at its offset.
     """
 
     def __init__(self, directory: str, group: str, clock: Clock, identity: Callable[[], str] = str) -> None:
-        """`identity` returns the text of the group's identity; empty while the id of its cluster is unknown."""
+        """`identity` returns the group's identity as text; an empty text while the id of the cluster is unknown."""
         super().__init__()
-        self._is_noted = True  # whether the file contains its identity
+        self._is_noted = True  # whether the file on disk contains the identity
         self._identity = identity
         self._directory = Path(directory)
         self._file = OffsetsFile(self._directory / group)
@@ -170,7 +170,7 @@ class LocalFileOffsetStore(GroupOffsetStore):
         self._wanted: dict[MessageQueue, int] = {}  # offsets to write
         self._writing: asyncio.Task[OSError | None] | None = None
         self._failing_since: float | None = None
-        self._reported: tuple[str, float] = "", 0.0  # the last logged reason, and when
+        self._reported: tuple[str, float] = "", 0.0  # last logged reason of a failed write, and when (monotonic)
 
     async def open(self) -> None:
         """Lock the directory and read the file. Raises OffsetStoreError, InUseError."""
@@ -188,7 +188,7 @@ class LocalFileOffsetStore(GroupOffsetStore):
         return self._file.content is None
 
     async def close(self) -> None:
-        """Wait for the current write, and write the rest. The process keeps the lock."""
+        """Write all offsets that are not written yet. The process keeps the lock on the directory."""
         await self._flush()
 
     async def read(self, queue: MessageQueue) -> int | None:
@@ -196,16 +196,16 @@ class LocalFileOffsetStore(GroupOffsetStore):
         return self._wanted[queue] if queue in self.committed else None
 
     async def store_start_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Create the file of a new group with its start offsets, which may be empty. Raises OffsetStoreError."""
+        """Create the file of a new group with its start offsets, possibly none. Raises OffsetStoreError."""
         for queue, offset in offsets.items():
             self._want(queue, offset, downward=False)
         if (error := await self._flush()) is not None:
             raise OffsetStoreError(f"{self._file.path} cannot be written: {_reason(error)}") from error
 
     def _belong(self) -> None:
-        """Use only the offsets of this cluster and namespace: the file may belong to the group's earlier cluster.
+        """Switch to the files of the current cluster and namespace, if the opened files belong to others.
 
-        The cluster is known together with its queues, so only after the file is opened.
+        This cannot happen in `open`, because the cluster is known only when its queues are. Raises OffsetStoreError.
         """
         identity, file = self._identity(), self._file
         if not identity or identity == file.identity:
@@ -221,7 +221,7 @@ class LocalFileOffsetStore(GroupOffsetStore):
         self.committed, self._wanted = dict(stored), dict(stored)
 
     async def commit(self, queue: MessageQueue, offset: int, *, downward: bool = False) -> None:
-        """Store an offset. Raises OffsetStoreError; the next write retries."""
+        """Store an offset. Raises OffsetStoreError if the write fails; the next write includes the offset again."""
         self._want(queue, offset, downward=downward)
         if self.committed.get(queue) != self._wanted[queue] and (error := await self._flush()) is not None:
             raise OffsetStoreError(f"{self._file.path} cannot be written: {_reason(error)}") from error
@@ -240,7 +240,7 @@ class LocalFileOffsetStore(GroupOffsetStore):
         lock_file(self._directory / LOCK_FILE_NAME)
 
     async def _flush(self) -> OSError | None:
-        """Write the current offsets. Callers during a write share the next one."""
+        """Write the current offsets if they changed. Return the error. Callers during a write share the next one."""
         if self._writing is not None:
             await asyncio.shield(self._writing)
         if self._wanted == self.committed and not self.is_new and self._is_noted:
@@ -250,7 +250,7 @@ class LocalFileOffsetStore(GroupOffsetStore):
         return await asyncio.shield(self._writing)
 
     async def _write(self) -> OSError | None:
-        """Write once, and log the result. If the caller is cancelled, the thread still finishes."""
+        """Write the file once. Return the error. If the caller is cancelled, the thread still finishes."""
         offsets, self._is_noted = dict(self._wanted), True
         try:
             await in_own_thread(partial(self._file.save, offsets))
@@ -270,7 +270,7 @@ class LocalFileOffsetStore(GroupOffsetStore):
         return None
 
     def _failed(self, error: OSError) -> None:
-        """Log a new failure at once, and a continuing failure once a minute."""
+        """Report a failed write. A new reason is logged at once, and a lasting one once a minute."""
         self.failures += 1
         now = self._clock.monotonic()
         since = self._failing_since = now if self._failing_since is None else self._failing_since

@@ -1,4 +1,4 @@
-"""Finds out whether a group is new, and stores its start offsets: at the brokers, or in a broadcasting file."""
+"""The check whether a group is new, and the storing of its start offsets: at brokers, or in a broadcasting file."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ log = structlog.get_logger(__name__)
 
 FOUNDER_SECONDS = 5.0  # time for another member to finish storing start offsets
 POLL_SECONDS = 0.25
-_ROUNDS: Final = 3  # start offsets that are still missing are stored again, in at most so many rounds
+_ROUNDS: Final = 3  # maximum number of rounds; each round stores the start offsets that are still missing
 
 
 @dataclass(slots=True)
 class _Found:
-    """The brokers' answers about a group's queues."""
+    """The brokers' responses about the stored offsets of a group's queues."""
 
     offsets: dict[MessageQueue, StoredOffset | None] = field(default_factory=dict)
     failed: dict[str, RmqdError] = field(default_factory=dict)  # broker name -> error
     refused: dict[MessageQueue, AccessRefusedError] = field(default_factory=dict)  # no permission to query
 
     def missing(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Return the queues without an offset of the group."""
+        """Return the queues that have no stored offset of the group, according to a broker."""
         return [queue for queue in queues if queue in self.offsets and self.offsets[queue] is None]
 
     def certain(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
-        """Return the queues with a certain offset of the group. For a 4.x broker 0 may mean no offset."""
+        """Return the queues that certainly have a stored offset. A 4.x broker's 0 is not certain: it may mean none."""
         return {queue for queue in queues if (found := self.offsets.get(queue)) is not None and found.is_certain}
 
 
@@ -62,9 +62,9 @@ class BrokerStartOffsets(StartOffsets):
     (`in_storing_order`), and the missing offsets are then stored. Or the group belongs to another client, or has no
     retry topic, and its topic has grown: then the group is not new.
 
-    *If the order shows nothing*, as for topics of a single queue, a running founder gets `FOUNDER_SECONDS` to set its
-    mark. If a founder was killed at that point, the group is mistaken for an existing one. Its remaining queues start
-    at their first message, so messages are repeated, but none is lost.
+    *If the order shows nothing*, as for topics with a single queue, a running founder gets `FOUNDER_SECONDS` to store
+    the mark. If the founder was killed before that, the group is mistaken for an existing one. Its remaining queues
+    start at their first message, so messages are repeated, but none is lost.
     """
 
     def __init__(
@@ -73,16 +73,16 @@ class BrokerStartOffsets(StartOffsets):
         super().__init__(client, options, clock)
         self._store = store
         self._retry = retry_topic(options.group)
-        self._missing: set[MessageQueue] = set()  # no offset was found when they were acquired, since the last check
-        self._unproven: dict[MessageQueue, float] = {}  # when a slave first returned no offset (monotonic)
+        self._missing: set[MessageQueue] = set()  # since the last check, `stored` found no offset of them
+        self._unproven: dict[MessageQueue, float] = {}  # queue -> when a slave first returned no offset (monotonic)
 
     async def stored(self, queue: MessageQueue) -> int | None:
-        """Return the broker's offset. A slave without one is trusted after its master has been down for a while."""
+        """Return the broker's offset. If a slave returns none, that is believed only after BROKER_GRACE_SECONDS."""
         try:
             offset = await self._store.read(queue)
         except SlaveUnawareError:
             since = self._unproven.setdefault(queue, self.clock.monotonic())
-            await self.store_if_new_group()  # storing start offsets waits for the same master
+            await self.store_if_new_group()  # for a new group this raises while the master is missing
             if self.clock.monotonic() - since < BROKER_GRACE_SECONDS:
                 raise
             return None
@@ -105,13 +105,13 @@ class BrokerStartOffsets(StartOffsets):
         log.info("group.founded", queues=len(self._starts), brokers=brokers, consume_from_where=self.policy.where)
 
     async def _without_start_offsets(self, first: list[MessageQueue]) -> _Found | None:
-        """Return the stored offsets of a group that is new, or has incomplete start offsets; otherwise None."""
+        """Query the stored offsets. Return them if the group is new or its start offsets are incomplete, else None."""
         deadline = self.clock.monotonic() + FOUNDER_SECONDS
         while True:
             marks = self._marks(self.client.routes.by_endpoint(first))
             if (await self._query(marks)).certain(marks):
                 return None
-            # a queue that another founder stores meanwhile is read again before its offset is written
+            # no second query for these queues: `store_start_offset` reads the stored offset before it writes one
             missing, self._missing = self._missing, set()
             found = await self._query(queue for queue in first if queue not in missing)
             found.offsets |= dict.fromkeys(missing)
@@ -127,7 +127,7 @@ class BrokerStartOffsets(StartOffsets):
             await self.clock.sleep(POLL_SECONDS)
 
     def _marks(self, brokers: Collection[str]) -> list[MessageQueue]:
-        """Return the retry topic's queues. Brokers create it at the first heartbeat, before routes contain it."""
+        """Return the retry topic's queues: those in its route, and queue 0 of each broker even before that."""
         routed = self.client.routes.queues(self._retry)
         return sorted({*routed, *(MessageQueue(self._retry, name, 0) for name in brokers)})
 
@@ -139,17 +139,17 @@ class BrokerStartOffsets(StartOffsets):
                 found.offsets[queue] = await self._store.query_stored(queue)
             except AccessRefusedError as error:
                 found.refused[queue] = error
-            except SlaveUnawareError as error:  # the slave may know other queues
+            except SlaveUnawareError as error:  # not raised, because the slave may know the offsets of other queues
                 found.failed[self.client.routes.endpoint(queue)] = error
 
         found.failed |= await self._at_brokers(queues, ask)
         return found
 
     async def _store_starts(self, missing: list[MessageQueue], failed: Collection[str]) -> dict[str, RmqdError]:
-        """Store the start offsets, and check the result. Return the brokers' failures by broker name.
+        """Store the missing start offsets, and read them back. Return the brokers' failures by broker name.
 
-        A broker creates a table for a group's topic with its first commit, without a lock. If another member's first
-        commit arrives at the same time, both are answered with success, and one is lost.
+        They are read back because the first commit for a group and topic creates a table at the broker, without a lock.
+        If another member's first commit arrives at the same time, both commits succeed, but one of them is lost.
         """
         failures: dict[str, RmqdError] = {}
         for _ in range(_ROUNDS):
@@ -170,7 +170,7 @@ class BrokerStartOffsets(StartOffsets):
         await self._store.store_start_offset(queue, self._starts[queue].offset)
 
     async def _mark(self, brokers: Collection[str]) -> None:
-        """Mark the group as not new. If that fails, the member that acquires the retry topic's queue does it."""
+        """Store the retry topic's offsets, the mark of a known group. If that fails, the queue's next owner does it."""
         marks = [queue for queue in self._marks(brokers) if queue.broker_name in brokers]
         failed = await self._at_brokers(marks, self._store_start)
         for name, error in failed.items():
@@ -181,7 +181,7 @@ class BrokerStartOffsets(StartOffsets):
 
 
 class FileStartOffsets(StartOffsets):
-    """A group without a file is new. Its file gets all start offsets, so a queue missing in it was added later."""
+    """The start offsets of a broadcasting group. It is new if it has no file; a queue missing there was added later."""
 
     def __init__(
         self, client: ClientInstance, options: ConsumerOptions, clock: Clock, store: LocalFileOffsetStore

@@ -1,11 +1,11 @@
 """Handler calls in transactions of a custom offset store: effect and progress are committed together or not at all.
 
-Calls of one queue run concurrently, but take turns to write their progress and to commit. Messages that the store has
-recorded as finished are not handed out again. A queue is *in doubt* after a failed commit, or if another member has
-taken it. Then it is taken again before the next call, which returns the stored progress and prevents late commits.
+Calls of one queue run concurrently, but write their progress and commit one after the other. Messages that the store
+has recorded as finished are not handed out again. A queue is *in doubt* after a failed commit, or if another member has
+taken it. Then `OffsetStore.take` is called again before the next handler call. It returns the stored progress, and
+rejects late writes of earlier owners.
 
-`CustomOffsetStore` has the offsets of the group in its custom store. It also commits them to the brokers, for tools and
-operators.
+`CustomOffsetStore` also commits the offsets to the brokers, for tools and operators.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from rmqd.wire.messages.message import Message
 
 
 class _NotCommittedError(Exception):
-    """A transaction is rolled back, and the remaining messages of its batch are not at fault."""
+    """The transaction is rolled back. Messages of its batch that are not at fault are handled again."""
 
 
 class _Taken:
-    """One queue, from its acquisition until its release."""
+    """The state of one queue in the custom store, from its acquisition until its release."""
 
     def __init__(self, key: StoredQueue) -> None:
         self.key = key
@@ -49,7 +49,7 @@ class _Taken:
         self.stored: StoredProgress | None = None
         self.is_ours = False  # whether the last take returned the progress that we had stored
         self.is_moved = False  # the queue has moved to another offset, and that is not stored yet
-        self.recorded: set[Message] = set()  # committed messages that may not be settled yet
+        self.recorded: set[Message] = set()  # messages that the store has as finished, and the cache perhaps not yet
         self._known = StoredProgress(0)  # the finished messages, according to the store
         self._ranges: list[tuple[int, int]] = []
 
@@ -64,7 +64,7 @@ class _Taken:
         return offset < self._known.offset or any(low <= offset <= high for low, high in self._ranges)
 
     def progress(self, process_queue: ProcessQueue, done: Sequence[Message] = ()) -> StoredProgress:
-        """Return the progress of the queue once `done` is finished."""
+        """Return the finished messages of the queue, including the messages `done`, in the form for the store."""
         end = process_queue.next_offset
         cached = [one for block in process_queue.blocks for one in block.messages if not one.finished]
         self.recorded.intersection_update(cached)
@@ -88,35 +88,35 @@ class OffsetTransactions:
         self, store: OffsetStore, client_id: str, key_of: Callable[[MessageQueue], StoredQueue], clock: Clock
     ) -> None:
         self.store = store
-        self.in_order = False  # whether no message of a batch may pass a message that is retried
+        self.in_order = False  # whether messages behind a retried message of their batch must not count as finished
         self._client_id = client_id
         self._key_of = key_of
         self._clock = clock
         self._taken: dict[MessageQueue, _Taken] = {}
 
     async def take(self, queue: MessageQueue) -> StoredProgress | None:
-        """Become the owner of a queue. Returns the stored progress. Raises OffsetStoreError."""
+        """Become the queue's owner in the store. Returns the stored progress or None. Raises OffsetStoreError."""
         taken = self._taken.setdefault(queue, _Taken(self._key_of(queue)))
         async with taken.turn:
             await self._take(taken)
             return taken.stored
 
     def is_last_writer(self, queue: MessageQueue) -> bool:
-        """Return whether no other member is known to have written a queue since this member did."""
+        """Return whether the last `take` found the progress that this member had stored."""
         return queue in self._taken and self._taken[queue].is_ours
 
     def forget(self, queue: MessageQueue) -> None:
-        """Forget a released queue. Its next owner takes it."""
+        """Forget a released queue. Nothing is sent to the store: the next owner calls `take`."""
         self._taken.pop(queue, None)
 
     def record_move(self, queue: MessageQueue, offset: int, *, downward: bool) -> None:
-        """Called when a queue continues at `offset`. Unless it is above the known progress, discard the progress."""
+        """Called when a queue continues at `offset`. If `downward`, or if that is finished, forget its progress."""
         if (taken := self._taken.get(queue)) is not None and (downward or taken.has(offset)):
             taken.learn(None)
             taken.is_moved = True
 
     async def write(self, queue: MessageQueue, process_queue: ProcessQueue | None, offset: int) -> None:
-        """Store the cache's progress without an effect; `offset` if there is no cache. Raises OffsetStoreError."""
+        """Store the progress of the cache, or `offset` if there is none, without a handler. Raises OffsetStoreError."""
         if (taken := self._taken.get(queue)) is None:
             return
         async with taken.turn:
@@ -130,7 +130,7 @@ class OffsetTransactions:
                 taken.stored, taken.is_moved = progress, False
 
     async def call_in_transaction(self, call: Call, worker: Worker, batch: Batch) -> object:
-        """Call the handler in a separate transaction: a stage of the call. Raises the handler's exceptions."""
+        """Call the handler for a batch in one transaction of the store. Raises the handler's exceptions."""
         whole = worker.batch
         try:
             return await self._in_transaction(call, batch, worker)
@@ -150,7 +150,7 @@ class OffsetTransactions:
         assert process_queue is not None
         if (taken := self._taken.get(process_queue.message_queue)) is None:
             raise OffsetStoreError("the queue was released")
-        worker.batch = None  # the handler has no batch during the store's request
+        worker.batch = None  # no call is running while the store's requests are in progress
         async with taken.turn:
             if not taken.owner:
                 await self._take(taken)
@@ -193,7 +193,7 @@ class OffsetTransactions:
             if is_ending:
                 taken.turn.release()
         for index in done:
-            part.decide(index, ACK)  # a deadline in this moment must not send the message back
+            part.decide(index, ACK)  # if the call expires now, committed messages must not be sent back
         return result
 
     async def _take(self, taken: _Taken) -> None:
@@ -220,11 +220,11 @@ def _failures_named() -> Iterator[None]:
 
 
 def _check(part: Batch, worker: Worker) -> None:
-    """Raise an error if a call that returned must not be committed."""
+    """Raise an error if the handler returned, but the transaction must not be committed."""
     if worker.expired or worker.replaced:
         raise CALL_EXPIRED
     errors = [one.error for one in part.decisions().values() if one.error is not None]
-    # at least one of several calls failed
+    # a decision has an error if the batch was handled in several calls and one of them failed
     is_failed = any(not isinstance(error, InvalidPayloadError) for error in errors)
     if is_failed or (worker.process_queue is not None and worker.process_queue.dropped):
         raise _NotCommittedError
@@ -238,13 +238,13 @@ def _take_back(batch: Batch) -> None:
 
 
 class CustomOffsetStore(RemoteBrokerOffsetStore):
-    """A queue starts at the custom store's offset. If the store has no offset, the queue starts as with brokers alone.
+    """The offsets of a group in its custom store. If the store has no offset of a queue, the broker's offset counts.
 
-    A broker receives an offset after the store, so the broker is never ahead. Resets arrive as in every group.
+    Brokers receive an offset after the store, so they are never ahead of it. Resets arrive as in every group.
     """
 
     def __init__(self, client: ClientInstance, group: str, clock: Clock, store: OffsetStore, replay: str = "") -> None:
-        """`replay` is the replay that the group runs. The offsets of earlier replays do not count."""
+        """`replay` names the replay that the group runs; each replay has separate offsets. Empty if there is none."""
         super().__init__(client, group, clock)
         self._key_group = f"{group}@{replay}" if replay else group
         self.transactions = OffsetTransactions(store, client.client_id, self._key_of, clock)
@@ -268,7 +268,7 @@ class CustomOffsetStore(RemoteBrokerOffsetStore):
     def begin_ownership(
         self, queue: MessageQueue, offset: int | None, watcher: OffsetWatcher | None = None, *, in_peace: bool = True
     ) -> None:
-        """Begin a new ownership. Its commits to the broker start from the broker's offset."""
+        """Begin an ownership. The broker's own offset is the lower limit of later commits to the broker."""
         super().begin_ownership(queue, self._at_brokers.pop(queue, offset), watcher, in_peace=in_peace)
         if watcher is not None:
             self._owners[queue] = watcher
@@ -284,7 +284,7 @@ class CustomOffsetStore(RemoteBrokerOffsetStore):
     async def commit_with_pull(
         self, queue: MessageQueue, offset: int, on: RemotingConnection, may_commit: Callable[[], bool]
     ) -> None:
-        """Return None: the offset that a pull would carry may be ahead of the store."""
+        """Return None, so that pulls carry no commit: their offset could be ahead of the store."""
 
     async def commit(self, queue: MessageQueue, offset: int, *, downward: bool = False) -> None:
         """Store the offset at which the queue starts or continues. Raises RmqdError."""
@@ -318,6 +318,6 @@ class CustomOffsetStore(RemoteBrokerOffsetStore):
         route = self._client.routes.route(queue.topic)
         brokers = [] if route is None else route.broker_datas
         cluster = next((one.cluster for one in brokers if one.broker_name == queue.broker_name), "")
-        cluster = self._client.cluster_id.id or cluster  # many clusters share a name
-        users = filter(None, (cluster, self._client.options.namespace_v2))  # the names begin with the older `namespace`
+        cluster = self._client.cluster_id.id or cluster  # the id is preferred, because many clusters have one name
+        users = filter(None, (cluster, self._client.options.namespace_v2))  # names already contain the old `namespace`
         return StoredQueue("+".join(users), self._key_group, queue.topic, queue.broker_name, queue.queue_id)

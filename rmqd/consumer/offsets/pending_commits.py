@@ -1,8 +1,8 @@
 """Commits with an unknown result (sent and not answered), commits in pulls, and first commits.
 
-*Unanswered commits.* The broker may have stored such an offset, or may store it later, even after a later commit: a
-request that was read from a connection is executed even if the connection has ended. So a lower offset may replace a
-higher, confirmed one. While that is possible, the offset store repeats its commit, and a hand-over waits.
+*Unanswered commits.* The broker may have stored the offset of an unanswered commit, or may store it later, even after a
+later commit: it executes each request that it has read, even if the connection has ended. So a lower offset may replace
+a higher, confirmed offset. While that is possible, the offset store repeats its commit, and a hand-over waits.
 
 *Commits in pulls*: bit 1 of a pull's system flag, and its `commitOffset`.
 
@@ -49,7 +49,7 @@ log = structlog.get_logger(__name__)
 
 
 class Commit(NamedTuple):
-    """An offset to commit, and the queue's epoch at this decision."""
+    """An offset to commit, and the queue's epoch when this was decided (`RemoteBrokerOffsetStore`)."""
 
     queue: MessageQueue
     offset: int
@@ -57,7 +57,7 @@ class Commit(NamedTuple):
 
 
 class ConfirmedOffset(NamedTuple):
-    """When a queue's offset was last known to be stored (monotonic), and the connection that confirmed it."""
+    """When a broker last confirmed a queue's stored offset (monotonic), and the connection of its response."""
 
     known_at: float
     on: RemotingConnection | None
@@ -66,7 +66,7 @@ class ConfirmedOffset(NamedTuple):
 def log_failed_commits(
     commits: Iterable[tuple[Commit, RmqdError | None]], broker_of: Callable[[MessageQueue], str]
 ) -> None:
-    """Log one line for each broker with commits that failed with an error."""
+    """Log one line for each broker with failed commits. A commit without an error has succeeded."""
     brokers: dict[str, list[tuple[Commit, RmqdError]]] = {}
     for commit, error in commits:
         if error is not None and not error.is_reported:
@@ -86,7 +86,7 @@ class UnansweredCommit:
     """An offset that the broker may store until a deadline."""
 
     offset: int
-    until: float  # monotonic; no effect later
+    until: float  # after this time (monotonic) the broker can no longer store the offset
 
 
 class UnansweredCommits:
@@ -95,10 +95,10 @@ class UnansweredCommits:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._commits: dict[MessageQueue, list[UnansweredCommit]] = {}
-        self._any_ended = asyncio.Event()  # set when any of them ends
+        self._any_ended = asyncio.Event()  # set when an unanswered commit gets an earlier deadline
 
     def sent(self, queue: MessageQueue, offset: int, answer_seconds: float) -> UnansweredCommit:
-        """Record a commit in a pull, whose response may take longer than `answer_seconds`."""
+        """Record a commit that a pull carries. The pull's response may take longer than `answer_seconds`."""
         unanswered = UnansweredCommit(offset, self._clock.monotonic() + answer_seconds + HANGING_BROKER_SECONDS)
         self._commits.setdefault(queue, []).append(unanswered)
         return unanswered
@@ -131,13 +131,12 @@ class UnansweredCommits:
         return frozenset(unanswered.offset for unanswered in self._commits.get(queue, ()))
 
     def has(self, queue: MessageQueue) -> bool:
-        """Return whether the queue has an unanswered commit."""
         return queue in self._commits
 
     async def wait_for_end(self, queue: MessageQueue, offset: int, until: float) -> bool:
-        """Wait, at most `until` (monotonic), for the end of the commits that could replace `offset`.
+        """Wait, at most `until` (monotonic), for the end of the unanswered commits that could replace `offset`.
 
-        Returns whether any of them has ended. It may have replaced the offset, until `stored` is called.
+        Returns True if all have ended: they may have replaced `offset`. Returns False if there is none, or too late.
         """
         while others := [one.until for one in self._commits.get(queue, ()) if one.offset != offset]:
             now = self._clock.monotonic()
@@ -148,13 +147,13 @@ class UnansweredCommits:
         return False
 
     def settle(self, unanswered: UnansweredCommit, seconds: float) -> None:
-        """Record that a commit has no effect after `seconds`."""
+        """Record that the broker can store this commit for at most `seconds` from now."""
         unanswered.until = min(unanswered.until, self._clock.monotonic() + seconds)
         self._any_ended.set()
 
 
-COMMIT_ANSWER_SECONDS: Final = 5.0  # the limit for other commits, too
-# a pull sent within this time is probably not held, and the next one carries a higher offset
+COMMIT_ANSWER_SECONDS: Final = 5.0  # how long a pull's commit delays others; also the timeout of others
+# a pull that was sent less than this time ago is probably answered soon, and the next pull carries a higher offset
 RECENT_COMMIT_SECONDS: Final = 1.0
 RECHECK_INTERVAL_SECONDS: Final = 0.2
 
@@ -170,7 +169,7 @@ class PullCommit:
     sent_at: float
     unanswered: UnansweredCommit
     is_overdue: bool = False
-    """Whether other commits were allowed since. They may have the same offset, so only the response ends this one."""
+    """Whether COMMIT_ANSWER_SECONDS are over. Other commits may have its offset then, so only its response counts."""
 
 
 class OffsetRead(NamedTuple):
@@ -195,7 +194,7 @@ class PullCommits:
         return commit is not None and self._clock.monotonic() - commit.sent_at < RECENT_COMMIT_SECONDS
 
     def send(self, queue: MessageQueue, offset: int, epoch: int, on: RemotingConnection) -> CarriedCommit:
-        """Record a commit whose pull is sent immediately."""
+        """Record a commit that the caller sends in a pull immediately."""
         now = self._clock.monotonic()
         unanswered = self._unanswered.sent(queue, offset, COMMIT_ANSWER_SECONDS)
         commit = self._in_flight[queue] = PullCommit(queue, offset, epoch, on, now, unanswered)
@@ -204,9 +203,10 @@ class PullCommits:
     async def wait_for_end(
         self, queue: MessageQueue, read: Callable[[MessageQueue], Awaitable[int | None]]
     ) -> OffsetRead | None:
-        """Wait until the commit in flight is stored, or its time is over. Raises the RmqdError of `read`.
+        """Wait until the queue's commit in a pull is stored, or is COMMIT_ANSWER_SECONDS old.
 
-        `read` requests the stored offset from the broker. Returns its last result; None if `read` was not called.
+        `read` requests the stored offset from the broker, and may raise RmqdError. Returns its last result; None if no
+        pull with a commit was in flight.
         """
         while (commit := self._in_flight.get(queue)) is not None:
             found = OffsetRead(self._clock.monotonic(), await read(queue))
@@ -220,14 +220,14 @@ class PullCommits:
         return None
 
     def _ended(self, commit: PullCommit, answer: asyncio.Future[RemotingCommand]) -> None:
-        """Called with the pull's response. A cancelled future has no response: another future receives it."""
+        """Called when the pull's future is done. After a cancellation, another future receives the response."""
         if answer.cancelled():
             return
         error = answer.exception()
         if error is None:
             self._end(commit, is_stored=answer.result().code in PULL_RESPONSE_CODES)
         elif isinstance(error, RemotingClosedError | TlsError):
-            # the pull may still wait at the broker
+            # the broker may have received the pull and not executed it yet
             left = commit.sent_at + COMMIT_ANSWER_SECONDS - self._clock.monotonic()
             self._end(commit, is_stored=False, seconds=max(CLOSED_CONNECTION_SECONDS, left))
         elif isinstance(error, RemotingTimeoutError):
@@ -243,7 +243,7 @@ class PullCommits:
 
 
 class FirstCommits:
-    """Delays further commits of a topic on a broker until its first commit is answered.
+    """Locks that delay further commits of a topic on a broker until the first commit is answered.
 
     At the first commit the broker creates the table of a group's offsets of a topic, without a lock
     (`ConsumerOffsetManager`). If two first commits arrive at once, each creates a table and one table replaces the
@@ -253,11 +253,11 @@ class FirstCommits:
     def __init__(self, connection: Callable[[MessageQueue], RemotingConnection | None]) -> None:
         self._connection = connection
         self._turns: dict[tuple[str, str], asyncio.Lock] = {}  # (topic, broker) -> lock
-        self._begun: dict[tuple[str, str], RemotingConnection | None] = {}
+        self._begun: dict[tuple[str, str], RemotingConnection | None] = {}  # connection of the broker with the table
 
     @contextlib.asynccontextmanager
     async def hold_turn(self, queue: MessageQueue) -> AsyncIterator[None]:
-        """Hold this during one commit. It waits while another commit to the same table is the first one."""
+        """Hold this during one commit. Entering waits while the first commit to the same table is in flight."""
         table = (queue.topic, queue.broker_name)
         if not self.has_table(queue):
             async with self._turns.setdefault(table, asyncio.Lock()):
@@ -277,6 +277,6 @@ class FirstCommits:
         return table in self._begun and self._begun[table] is self._connection(queue)
 
     def begin(self, queue: MessageQueue, offset: int) -> None:
-        """Record that the broker has an offset of the queue, and so the table. 0 proves nothing."""
+        """Record that the broker returned this offset and so has the table. 0 proves nothing: it may mean no offset."""
         if offset > 0:
             self._begun[queue.topic, queue.broker_name] = self._connection(queue)

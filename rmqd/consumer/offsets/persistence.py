@@ -1,10 +1,10 @@
-"""Commits the progress of a group every few seconds, and measures the group's lag.
+"""Periodic commits of a group's offsets. Each round of commits also measures the lag of the group's queues.
 
-Each broker has separate rounds of commits: a silent broker does not delay the others.
+Each broker has separate rounds of commits, so a broker that does not respond delays no commit at another broker.
 
 When a suspended process resumes, its queues may have other owners. The process learns this only in its next rebalance.
-The next round of commits is due before that, and pulls carry commits. So the wait for a round is divided into short
-steps. If a step is late, the store checks the stored offsets before it commits.
+Before that, it could commit in a round or in a pull. So the wait for a round is divided into short steps. A late step
+shows that the process was suspended, and then the store checks the stored offsets before it commits.
 
 `OffsetWatch` checks the stored offset of a queue while other clients may still change it: at the start of an ownership,
 and after an interruption.
@@ -14,18 +14,18 @@ For up to 20 s, the broker may report the reset to an old pull, whose connection
 the queue. Then no member learns of the reset, and the new owner's next commit would undo it. So during this time the
 owner requests the stored offset before each commit, and judges the response:
 
-- The offset is one of this owner's commits, or the queue has no offset: commit.
-- The offset is below all offsets known at the acquisition (`lowest_known`): only an operator stores such an offset. Do
-  not commit. Within `RESET_REPORT_SECONDS` our own pull would have returned the reset. If the offset is still there
-  after this time, the queue moves to it as if the pull had reported the reset.
-- The offset is above all known offsets (`highest_known`): a previous owner has committed. Either its last commit was
-  slow, or it is a client that other members do not wait for. Messages that both owners have finished count as handled
-  twice. Commit if our offset is higher.
+- The stored offset is one of this owner's commits, or the queue has no stored offset: commit.
+- The stored offset is below all offsets known at the acquisition (`lowest_known`): only an operator stores such an
+  offset. Do not commit. Within `RESET_REPORT_SECONDS` our own pull would have returned the reset. If the broker still
+  has the offset after this time, the queue moves to it as if the pull had reported the reset.
+- The stored offset is above all known offsets (`highest_known`): a previous owner has committed. Either its last commit
+  was slow, or it is a client that other members do not wait for. Messages that both owners have finished count as
+  handled twice. Commit if our offset is higher.
 
-If the connection to the broker was lost, or this process was suspended, the other members may have acquired the queues
-of a member that they believe dead, before it knows. So its first commit after that needs the same check. On another
-connection a lower offset is not treated as a reset, because the broker may have restarted and lost offsets that it had
-not written to disk.
+If the connection to the broker was lost, or this process was suspended, other members may regard this member as dead
+and acquire its queues before it knows. So its first commit after that needs the same check. On a new connection a lower
+stored offset is not treated as a reset, because the broker may have restarted and lost offsets that it had not written
+to disk.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from rmqd.errors import RmqdError
 from rmqd.runtime.clock import Clock, suspended_seconds, wait_for_tick
 from rmqd.wire.message_queue import MessageQueue
 
-# tolerated delay of a step: a new owner waits longer than a step plus this delay
+# how late a step of the wait for a round may end; other members wait longer than a step plus this delay
 TOLERATED_STEP_DELAY_SECONDS: Final = 1.0
 STEP_SECONDS: Final = 1.0
-# interval of checks: an unchanged offset is committed again soon after REPEAT_SECONDS
+# seconds between checks whether the stored offsets of idle queues are older than `broker_store.REPEAT_SECONDS`
 IDLE_CHECK_INTERVAL_SECONDS: Final = 10.0
-QUEUES_PER_TURN: Final = 200  # queues of a round between two turns of the event loop: some milliseconds
+QUEUES_PER_TURN: Final = 200  # a round handles so many queues, in some milliseconds, before other tasks may run
 
 
 class OffsetPersistence:
@@ -67,7 +67,7 @@ class OffsetPersistence:
         self._assigned = assigned
         self._idle = idle
         self._checked_at = float("-inf")  # when the last round that checked the idle queues began, monotonic
-        self._connections: object = None  # the connections at the last round
+        self._connections: object = None  # the brokers' connections at the last round, by address
         self._busy: set[str] = set()  # brokers whose last round has not ended
 
     async def run(self) -> None:
@@ -93,9 +93,7 @@ class OffsetPersistence:
                 rounds.create_task(work, name=f"persist:{broker_name}")
 
     def _due(self) -> Collection[MessageQueue]:
-        """Return the queues of the next round. After a new connection all are, because the broker may have restarted
-        and lost commits.
-        """
+        """Return the queues that are not idle; after a reconnection all, because the broker may have lost commits."""
         if self._idle is None:
             return self._assigned
         client = self._context.client
@@ -106,7 +104,7 @@ class OffsetPersistence:
         return [queue for queue in self._assigned if queue not in self._idle]
 
     def _unchecked(self) -> Collection[MessageQueue]:
-        """Return the idle queues if their stored offsets must be checked, because the group may have been deleted."""
+        """Return the idle queues if a check of their stored offsets is due: a deleted group would have lost them."""
         now = self._context.clock.monotonic()
         if (
             not self._idle
@@ -118,12 +116,12 @@ class OffsetPersistence:
         return list(self._idle)
 
     def _may_check(self, queue: MessageQueue) -> bool:
-        """Return whether an idle queue was neither released nor reset since the round began."""
+        """Return whether a queue is still idle and owned: since the round began, it may have been reset or released."""
         is_idle = self._idle is not None and queue in self._idle
         return is_idle and not self._assigned[queue].is_releasing and self._context.ownership.holds(queue)
 
     async def _wait(self, seconds: float) -> None:
-        """Wait in equal steps. After a late step, check the stored offsets before the next commits."""
+        """Wait `seconds` in short equal steps. After a late step, the next commits check the stored offsets."""
         store, left = self._context.store, max(1, math.ceil(seconds / STEP_SECONDS))
         step_seconds = seconds / left
 
@@ -154,11 +152,11 @@ class OffsetPersistence:
                     for one in some
                     if (offset := one.commit_offset()) is not None and not one.is_releasing and holds(one.message_queue)
                 }
-                # concurrently: a commit may have to wait for an earlier commit at a slow broker
+                # The lag is measured at the same time, because a commit may have to wait for an earlier one.
                 async with asyncio.TaskGroup() as tasks:
                     for measure in filter(None, [one.measure() for one in some]):
                         tasks.create_task(measure)
-                    # not as a task: a reset between the reading of the offsets and this call would be overwritten
+                    # This is not a task: a reset could arrive before the task starts, and be overwritten.
                     await context.store.persist(offsets)
                 if self._idle is not None:
                     now = context.clock.monotonic()
@@ -180,24 +178,24 @@ class OffsetPersistence:
         return one.is_idle(now)
 
 
-OFFSET_WATCH_SECONDS: Final = 25.0  # a pull is held for 15 s, and up to 5 s longer; then one more check
+OFFSET_WATCH_SECONDS: Final = 25.0  # a broker may hold an old pull for 20 s; the rest is for a check after that
 PULL_CHECK_PAUSE_FACTOR: Final = 5.0  # pause after a check ahead of a pull, as a multiple of the check's duration
 RESET_REPORT_SECONDS: Final = 4.0  # within this time a pull of the owner returns a pending reset
 
 
 @dataclass(slots=True)
 class OffsetWatch:
-    """One owner's view of a queue's stored offset, apart from its own commits. Times are monotonic."""
+    """Checks whether other clients have changed the stored offset of an owned queue. Times are monotonic."""
 
     watcher: OffsetWatcher
-    until: float
+    until: float  # before this time, each commit needs a check of the stored offset
     on: RemotingConnection | None  # the connection of the last check that allowed a commit, or of the acquisition
     lowest_known: int  # only an operator stores a lower offset; 0 if no offset is known
     highest_known: int  # the highest known commit of this owner or of others
     lower_offset: int | None = None  # a stored offset that may be an operator's reset
     lower_offset_since: float = 0.0
     is_reset: bool = False  # the broker did not accept a commit, because a reset waits for the next pull
-    may_have_lost_queue: bool = False  # whether this member may have lost the queue
+    may_have_lost_queue: bool = False  # whether another member may own the queue before this member knows
     next_pull_check_at: float = float("-inf")  # before this time, no pull waits for a check
 
     def is_over(self, now: float) -> bool:
@@ -205,9 +203,9 @@ class OffsetWatch:
         return now >= self.until and self.lower_offset is None and not self.is_reset and not self.may_have_lost_queue
 
     async def allows_pull(self, clock: Clock, look: Callable[[], Awaitable[bool]]) -> bool:
-        """Check the stored offset for a pull that will carry a commit, unless this would slow the pulls too much.
+        """Return whether the next pull may carry a commit, after `look` has checked the stored offset.
 
-        A failed check does not prevent the pull.
+        Returns False if the check fails, or if it would follow the last one too soon and slow down the pulls.
         """
         if (began := clock.monotonic()) < self.next_pull_check_at:
             return False
@@ -220,17 +218,17 @@ class OffsetWatch:
             self.next_pull_check_at = now + PULL_CHECK_PAUSE_FACTOR * (now - began)
 
     def on_connection_lost(self) -> None:
-        """Check once more, but treat no lower offset as a reset; forget the results of the lost connection."""
+        """Called when the broker has a new connection. The next check treats no lower stored offset as a reset."""
         self._forget()
         self.may_have_lost_queue = True
 
     def on_reset(self, offset: int) -> None:
-        """End the watch: this member knows that an operator has moved the queue."""
+        """Called when this member learns that an operator has reset the queue to `offset`. Ends the watch."""
         self._forget()
         self.may_have_lost_queue, self.highest_known = False, offset
 
     def may_commit(self, stored: int | None, offset: int, ours: frozenset[int], now: float) -> bool:
-        """Judge the stored offset before a commit. Returns whether to commit; `ours` are this owner's commits."""
+        """Judge the broker's `stored` offset. Return whether to commit `offset`; `ours` are this owner's commits."""
         if stored is None:
             return True
         if stored in ours:
@@ -252,5 +250,5 @@ class OffsetWatch:
         if stored != self.lower_offset:
             self.lower_offset, self.lower_offset_since = stored, now
         elif now - self.lower_offset_since >= RESET_REPORT_SECONDS:
-            self.lower_offset_since = float("inf")  # reported only once
+            self.lower_offset_since = float("inf")  # so that the reset is reported only once
             self.watcher.move_to(stored)

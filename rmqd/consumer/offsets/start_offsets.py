@@ -3,20 +3,20 @@
 `StartOffsets` decides whether a group is new, or a queue was added to an existing group. Stored offsets decide, not
 this process.
 
-A queue without an offset has three possible reasons. First: the group is new and starts as `consume_from_where`
-specifies. Second: the queue is new, because a topic grew or was created or a broker was added. Then no message in it
-may be skipped, even if the group was not running. Third: another member is about to start there. To distinguish these
-cases, the first member of a group, which finds no offset at all, at once stores the start offset of every queue in the
-topics' first routes, including the queues of other members. After that, a queue without an offset must have been added
-later.
+A queue may lack a stored offset for three reasons. First: the group is new and starts as `consume_from_where`
+specifies. Second: the queue is new, because a topic grew or was created, or a broker was added. Then no message in it
+may be skipped, even if the group was not running. Third: another member is about to store the start offset. To
+distinguish these cases, the first member of a group, which finds no offset at all, at once stores the start offset of
+every queue in the topics' first routes, including the queues of other members. After that, a queue without an offset
+must have been added later.
 
 The order of storing a new group's offsets shows whether an earlier attempt was interrupted (`in_storing_order`).
 
 A topic grows upward: queues added to an existing group have higher ids, on their broker, than the queues with offsets.
-So a new group's offsets are stored downward. While that is incomplete, some queue without an offset has a lower id than
-a queue with one, which growth never causes.
+So a new group's offsets are stored from the highest queue id to the lowest. While some are missing, a queue without an
+offset has a lower id than a queue with an offset. Growth never causes that.
 
-If a topic has a single queue on a broker, its order shows nothing. Such queues are stored next to last.
+If a topic has a single queue on a broker, its order shows nothing. Such queues are stored before the lowest queue ids.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _SINGLE = 0.5  # orders a broker's only queue between the second lowest queue id
 
 
 def in_storing_order(queues: Iterable[MessageQueue]) -> list[list[MessageQueue]]:
-    """Return the queues in the order of storing. The queues of one level may be stored in any order."""
+    """Return the queues in the order of storing their start offsets. Queues in one list may be stored in any order."""
     levels: dict[float, list[MessageQueue]] = defaultdict(list)
     for ids in _by_place(queues).values():
         for rank, queue in enumerate(ids):
@@ -61,7 +61,7 @@ def is_storing_unfinished(queues: Iterable[MessageQueue], stored: Collection[Mes
 
 
 def _by_place(queues: Iterable[MessageQueue]) -> dict[tuple[str, str], list[MessageQueue]]:
-    """Return the queues by topic and broker, each in the order of queue ids."""
+    """Return the queues of each topic and broker, in the order of queue ids."""
     places: dict[tuple[str, str], list[MessageQueue]] = defaultdict(list)
     for queue in sorted(queues):
         places[queue.topic, queue.broker_name].append(queue)
@@ -87,7 +87,7 @@ class QueueStart:
 
 @dataclass(frozen=True, slots=True)
 class StartOffsetPolicy:
-    """The start offsets of a new group, by the group's options and the time when this member started."""
+    """Computes start offsets from the group's options and the time when this member started."""
 
     client: ClientInstance
     where: ConsumeFromWhere
@@ -184,19 +184,19 @@ class StartOffsets(ABC):
         self._topics = tuple(options.subscriptions)
         self._first: dict[str, frozenset[MessageQueue]] = {}  # the queues of each topic's first route
         self._turn = asyncio.Lock()
-        # with first_offset, new groups and added queues start at the same offset
+        # no check is needed with first_offset: queues of a new group and added queues start at their first message
         self._is_known = options.consume_from_where == "first_offset"
         self._began: float | None = None
-        self._deferred: dict[MessageQueue, int] = {}  # deferred while their broker was unreachable; Unix milliseconds
-        self._starts: dict[MessageQueue, QueueStart] = {}  # decided by this process
+        self._deferred: dict[MessageQueue, int] = {}  # queue -> when `_defer` was called for it (Unix milliseconds)
+        self._starts: dict[MessageQueue, QueueStart] = {}  # a new group's start offsets, decided by this process
         self._checked: dict[MessageQueue, int] = {}  # stored offsets at the end of `store_if_new_group`
 
     def note_route(self, topic: str) -> None:
-        """Record a topic's first route: its current queues, or no queues if name servers do not know the topic."""
+        """Record the queues of a topic's first route; none if name servers do not know it. Later calls do nothing."""
         self._first.setdefault(topic, frozenset(self.client.routes.queues(topic)))
 
     async def start(self, queue: MessageQueue, stored: int | None) -> QueueStart:
-        """Return the start offset of a queue; `stored` is the group's offset of it, if there is one.
+        """Return the start offset of a queue. `stored` is the queue's stored offset, or None.
 
         Raises RmqdError if the start offset cannot be determined yet.
         """
@@ -223,7 +223,7 @@ class StartOffsets(ABC):
                 self._is_known = True
 
     def is_deferred(self, queue: MessageQueue) -> bool:
-        """Return whether the queue was in a first route, but its start offset could not be stored then."""
+        """Return whether the queue's start offset could not be stored while the group was new."""
         return queue in self._deferred
 
     @abstractmethod
@@ -235,20 +235,20 @@ class StartOffsets(ABC):
         """Store the start offsets of these queues if the group is new."""
 
     def _raise_within_grace_period(self, failed: Mapping[str, RmqdError]) -> None:
-        """Raise a failed broker's error until a grace period is over: the broker may know the group, or recover."""
+        """Raise the error of a failed broker during BROKER_GRACE_SECONDS: the broker may know the group, or recover."""
         waited = 0.0 if self._began is None else self.clock.monotonic() - self._began
         if failed and (waited < BROKER_GRACE_SECONDS or not self.leaves_brokers_out):
             raise next(iter(failed.values()))
 
     def _defer(self, queues: Iterable[MessageQueue]) -> None:
-        """Defer these queues because their brokers are unreachable, and remember the time."""
+        """Record that these queues' start offsets cannot be stored now: brokers are unreachable or refuse requests."""
         now_ms = int(self.clock.wall() * 1000)
         for queue in queues:
             self._deferred[queue] = now_ms
             log.warning("queue.not_founded", queue=str(queue))
 
     async def _deferred_start(self, queue: MessageQueue, deferred_ms: int) -> QueueStart:
-        """Return the start offset that the queue had when it was deferred. Store times show its end at that time."""
+        """Return the start offset as of the time when the queue was deferred, by the store times of messages."""
         if self.policy.where == "last_offset":
             return QueueStart(await self.policy.search_offset(queue, deferred_ms - CLOCK_TOLERANCE_MS), "last_offset")
         return await self.policy.new_group_start(queue)

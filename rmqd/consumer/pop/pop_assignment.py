@@ -31,8 +31,8 @@ from rmqd.wire.topics import is_retry_topic
 log = structlog.get_logger(__name__)
 
 
-ACK_INTERVAL_SECONDS: Final = 0.1  # interval of acknowledgements while handlers have the rest of a block
-RENEW_AFTER_SHARE: Final = 2 / 3  # after this share the invisible time is extended, or a waiting message is discarded
+ACK_INTERVAL_SECONDS: Final = 0.1  # interval of acknowledgements while handlers have other messages of the same block
+RENEW_AFTER_SHARE: Final = 2 / 3  # after this share of its invisible time, a message is renewed or discarded
 RENEW_RETRY_SECONDS: Final = 1.0
 MAX_FLUSH_SECONDS: Final = 3.0  # how long the responses to the last acknowledgements may take
 MAX_FORCED_FLUSH_SECONDS: Final = 0.5
@@ -58,7 +58,7 @@ class PopAssignment(Assignment):
 
     @property
     def is_acknowledged(self) -> bool:
-        """Whether the broker has received the acknowledgements of all finished messages."""
+        """Whether all popped messages are finished, and the broker has received their acknowledgements."""
         return not self.loop.unacknowledged and self._receipts.is_idle
 
     async def run(self) -> None:
@@ -95,7 +95,7 @@ class PopAssignment(Assignment):
             process_queue.start_release()
 
     async def _keep(self, tasks: asyncio.TaskGroup) -> None:
-        """Acknowledge finished messages of unfinished blocks, and keep messages in flight invisible."""
+        """Acknowledge finished messages, and keep messages in flight invisible to other members, until cancelled."""
         while True:
             if not self.loop.unacknowledged:
                 self.loop.cached.clear()
@@ -147,7 +147,7 @@ class PopAssignment(Assignment):
         return self.loop.failure is not None and not self.loop.failure.is_reported
 
     def progress(self) -> object:
-        """Return when messages were last finished, or arrived in an empty cache. It stays while pops fail."""
+        """Return when messages were last finished, or arrived in an empty cache. The value is kept while pops fail."""
         if not self._is_failing:
             self._moved_at = self.loop.moved_at
         return self._moved_at
@@ -160,7 +160,7 @@ class PopAssignment(Assignment):
         return replace(self._figures(), lag=self._lag, lag_seconds=self._lag_seconds(self._lag), popped=True)
 
     async def measure(self) -> None:
-        """Query how many messages of the source the group has not acknowledged."""
+        """Query the lag: how many messages of the source the group has not acknowledged."""
         client, message_queue, topic = self._context.client, self.message_queue, self._source.lag_topic
         try:
             address = client.routes.address_for(message_queue)
@@ -176,7 +176,7 @@ class PopAssignment(Assignment):
 
 
 class DivisionByBroker(QueueDivision):
-    """A broker decides which queues a member pops or pulls (request 400).
+    """A broker decides which queues a member pops or pulls (QUERY_ASSIGNMENT, 400).
 
     All members query the first available broker of a topic, so that their shares do not overlap.
     """
@@ -192,7 +192,7 @@ class DivisionByBroker(QueueDivision):
         self._modes: dict[str, MessageRequestMode] = {}  # topic -> mode in the last response
 
     def begin(self, tasks: asyncio.TaskGroup, changed: Callable[[], None]) -> list[asyncio.Task[None]]:
-        """Start to send acknowledgements, and to check the pop retry topics of pulled topics."""
+        """Called when the member joins. Return tasks that send acknowledgements and check pop retry topics."""
         return [
             tasks.create_task(self._receipts.run(), name=f"acks:{self._group}"),
             tasks.create_task(self._retries.run(self._modes, changed), name=f"pop retries:{self._group}"),

@@ -30,12 +30,12 @@ class PopBlock(MessageBlock):
         super().__init__(data, queue, namespace)
         self.origin = topic
         self.number = next(_numbers)  # in the order of pops, and of a response's queues
-        self.queue = queue  # the broker's name for it
+        self.queue = queue  # the queue that stores the messages, as the broker names it
         self.topic = topic  # the subscribed topic; `queue` may belong to a retry topic
         self.handle = handle
         self.due = due
         self.renew_at = due - handle.invisible_time / 3000  # when to extend the time of messages in flight
-        # by queue offset:
+        # The keys below are queue offsets.
         self.settled: set[int] = set()  # acknowledged, sent back or discarded
         self.changing: dict[int, asyncio.Future[None]] = {}  # a request for a new handle is in progress
         self.renewed: dict[int, tuple[PopHandle, float]] = {}  # the new handle, and when its time is over
@@ -106,6 +106,6 @@ def blocks_by_queue(
 
 
 def _retry_flag(message: Message) -> RetryFlag:
-    """Return which topic stores a message. Brokers show a retried message under its original topic."""
+    """Return whether a retry topic stores a message, and which one. Brokers return it with its original topic."""
     told = message.stored_properties.get(names.POP_CK)
     return PopHandle.parse(told).retry if told else RetryFlag.of(message.record_topic)

@@ -1,4 +1,4 @@
-"""Pops one assignment, a queue or all queues of a broker, and puts the messages into process queues."""
+"""The pop loop of one assignment: it pops a queue, or all queues of a broker, and caches the messages for handlers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
 
-# how long a measured clock difference is used, at least; at most twice as long
+# a measured difference of the clocks is used for at least this time, and for at most twice this time
 CLOCK_DIFFERENCE_VALID_SECONDS: Final = 60.0
 POP_TIME_PRECISION_SECONDS: Final = 0.002  # brokers report whole milliseconds
 
@@ -96,7 +96,7 @@ class PopLoop(RequestLoop):
         self._source = source
         self._receipts = source.receipts
         self._relief = asyncio.Event()
-        self._more = asyncio.Event()  # messages wait on the broker
+        self._more = asyncio.Event()  # set while messages wait on the broker
         self._acceptor = MessageAcceptor(context.service, context.hooks, context.rate_limit)
         self._pop_time = PopClock()
         self._configure()
@@ -221,12 +221,11 @@ class PopLoop(RequestLoop):
                 break
 
     def _put(self, block: PopBlock, process_queue: PopProcessQueue) -> None:
-        """Pass the messages of a block to the handlers."""
         self._acceptor.accept(block, process_queue, 0)
         self.cached.set()
 
     def _room(self) -> int:
-        """Return how many bytes fit into the cache. Decompressed bodies count for the queue's size threshold."""
+        """Return how many more bytes the size threshold allows in this assignment's caches; negative if exceeded."""
         cached_bytes = sum(process_queue.cached_bytes for process_queue in self.process_queues)
         return self._context.thresholds.size_bytes - cached_bytes
 
@@ -290,7 +289,7 @@ class PopLoop(RequestLoop):
         await self._context.clock.sleep(error_pause_seconds())
 
     def _hold_back(self) -> Reason | None:
-        """Return the reason not to pop. As in Java, room is also reserved for the pops in progress."""
+        """Return the reason not to pop, or None. As in Java, pops in flight count as full batches."""
         if self._context.paused or self.is_paused:
             return "paused"
         if self._waits_for_circuit():
@@ -301,7 +300,7 @@ class PopLoop(RequestLoop):
         return "count" if self.unacknowledged + reserved > self._threshold else None
 
     def _waits_for_circuit(self) -> bool:
-        """Whether the circuit prevents pops. While it is half open, a probe needs one new message."""
+        """Return whether the circuit breaker prevents pops. A half-open circuit needs one message for a test call."""
         circuit = self._context.circuit
         if circuit is None or circuit.state == "closed":
             return False
@@ -315,7 +314,7 @@ class PopLoop(RequestLoop):
         if counted:
             stats.count_held_back(reason, None)
             self.held_by = reason
-            if reason == "count" and self.unacknowledged + self._batch > self._threshold:  # full without other pops
+            if reason == "count" and self.unacknowledged + self._batch > self._threshold:  # not only due to other pops
                 self._full_times += 1
                 cached = {"threshold": self._threshold, "count": self.unacknowledged}
                 log_flow_control(self._full_times, self._message_queue, reason, **cached)

@@ -37,18 +37,18 @@ RETRY_TOPIC_POLL_SECONDS: Final = 10.0
 
 
 class PopRetries:
-    """Adds pop retry topics to the group's subscriptions, and removes them again."""
+    """Adds pop retry topics with messages to the group's subscriptions, and removes them when they stay empty."""
 
     def __init__(self, context: GroupContext) -> None:
-        self.ending: set[str] = set()  # topics whose queues are being released
+        self.ending: set[str] = set()  # pop retry topics whose queues are being released
         self._context = context
         self._client = context.client
         self._group = context.options.group
-        self._empty_since: dict[str, float] = {}
-        self._watched: set[str] = set()
+        self._empty_since: dict[str, float] = {}  # pop retry topic -> when it was first found empty (monotonic)
+        self._watched: set[str] = set()  # pop retry topics whose routes the client refreshes
 
     async def run(self, modes: Mapping[str, MessageRequestMode], changed: Callable[[], None]) -> None:
-        """Check every few seconds, until cancelled. `changed` is called after a change of the subscriptions."""
+        """Check the retry topics of all topics every few seconds. `changed` is called when subscriptions changed."""
         try:
             while True:
                 for topic in list(self._context.options.subscriptions):
@@ -87,8 +87,8 @@ class PopRetries:
         return False
 
     async def _has_messages(self, retry: str) -> bool:
-        """Whether a pop retry topic has messages that the group has not finished. Raises RmqdError."""
-        if retry not in self._watched:  # only this call refreshes the retry topic's route
+        """Return whether a pop retry topic has messages that the group has not finished. Raises RmqdError."""
+        if retry not in self._watched:  # the client does not refresh this topic's route automatically
             await self._client.routes.refresh(retry)
         remoting, routes = self._client.remoting, self._client.routes
         for queue in routes.queues(retry):
@@ -107,12 +107,12 @@ class PopRetries:
         self._watched.add(retry)
         context.stats.setdefault(retry, context.stats[retry_topic(self._group)])
         subscription = tag_subscription(retry, SUBSCRIPTION_ALL, int(context.clock.wall() * 1000))
-        # announce first, because its queues can be assigned and pulled at any time
+        # brokers must know the subscription before the next rebalance assigns the topic's queues
         await context.announce({retry: subscription})
         context.subscriptions[retry] = subscription
 
     def is_reading_over(self, topic: str, held: Collection[MessageQueue]) -> bool:
-        """Whether reading this pop retry topic ends. The end is complete when none of its queues is `held`."""
+        """Return whether the group stops reading this pop retry topic. It has stopped when no queue is `held`."""
         if topic not in self.ending:
             return False
         if not held:
@@ -144,7 +144,7 @@ class DivisionAfterPop(QueueDivision):
         self._asked: set[str] = set()  # addresses of brokers that responded
 
     def begin(self, tasks: asyncio.TaskGroup, changed: Callable[[], None]) -> list[asyncio.Task[None]]:
-        """Start to query the brokers, and to check the pop retry topics of the topics that they report."""
+        """Called when the member joins. Return tasks that query brokers for popped topics and check their retries."""
         group = self._context.options.group
         reading = self._retries.run(self._modes, changed)
         return [
@@ -156,7 +156,7 @@ class DivisionAfterPop(QueueDivision):
     async def share_of(
         self, topic: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], held: Collection[MessageQueue]
     ) -> MemberShare | None:
-        """Return this member's share. It is empty for a finished pop retry topic."""
+        """Return this member's share. It is empty for a pop retry topic that is not read any more."""
         if self._retries.is_reading_over(topic, held):
             return MemberShare()
         return await super().share_of(topic, queues, client_ids, held)

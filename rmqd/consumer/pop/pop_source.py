@@ -43,7 +43,7 @@ class PopSource:
         self.pops_in_flight = 0
         self._context = context
         self.receipts: Final = receipts
-        # From 5.3 on, a born time of 0 makes a broker use its own clock. Older brokers reject it as a pop from 1970.
+        # Whether pops contain a born time. If it is 0, brokers from 5.3 on use their clock, and older brokers refuse.
         self._tells_time = False
 
     async def begin(self) -> None:
@@ -69,7 +69,7 @@ class PopSource:
         """Called when options changed, or a pop failed."""
 
     async def end(self) -> None:
-        """Called when no pop is in progress any more. Handlers may still have messages."""
+        """Called at the release when all pops have ended. Handlers may still have messages."""
 
     def fields(self, most: int) -> dict[str, str]:
         """Return the fields of a pop of `most` messages by the current options. Java: `DefaultMQPushConsumerImpl`."""
@@ -128,7 +128,7 @@ class PopSource:
             reply.payload, self.message_queue, reply.body_start, self._context.options.namespace
         )
         if block.broken is not None:
-            # without a handle they cannot be acknowledged; they become visible again when their time is over
+            # messages behind the damage cannot be acknowledged; they become visible when their time is over
             self._context.client.remoting.traffic.doubted_replies += 1
             log.warning("pop.doubted", queue=str(self.message_queue), reason=block.broken)
         return block

@@ -31,7 +31,7 @@ from rmqd.wire.receipt_handle import PopHandle
 
 
 class PopProcessQueue(ProcessQueue):
-    """The messages of one queue that this member popped. Other members may have other messages of it.
+    """The messages of one queue that this member popped. Other members may have other messages of the queue.
 
     It acknowledges finished messages, and has no offset to commit.
     """
@@ -78,11 +78,11 @@ class PopProcessQueue(ProcessQueue):
             self._on_room()
 
     def unhandled_offsets(self, block: PopBlock) -> list[int]:
-        """Return the queue offsets of a block's messages that no handler has."""
+        """Return the queue offsets of a block's messages that wait for a handler."""
         return [message.queue_offset for message in self.waiting if message.block is block]
 
     def discard_waiting(self, block: PopBlock) -> None:
-        """Discard a block's messages that no handler has, without acknowledging them."""
+        """Discard a block's messages that wait for a handler, without acknowledging them."""
         block.settled.update(self.unhandled_offsets(block))
         self.discard_unwanted(lambda message: message.block is not block)
 
@@ -118,7 +118,7 @@ REFUSED_ACK_CAUSE: Final = "ack_refused"
 @dataclass(frozen=True, slots=True)
 class _Ack:
     body: BatchAck
-    due: float  # monotonic; a later acknowledgement has no effect
+    due: float  # end of the messages' invisible time (monotonic); a later acknowledgement has no effect
     stats: TopicStats
     lite_topic: str | None  # brokers do not accept batches for lite topics
 
@@ -230,7 +230,7 @@ class PopReceipts:
                 self._client.remoting.call(connection, header.code, header.ext_fields(), ACK_TIMEOUT_SECONDS)
 
     def _acknowledge_changed(self, block: PopBlock, offsets: list[int], stats: TopicStats) -> list[int]:
-        """Acknowledge messages with a changed handle. Returns the other offsets."""
+        """Acknowledge the messages whose handle has changed or is being changed. Returns the other offsets."""
         others = []
         for offset in offsets:
             if (changing := block.changing.get(offset)) is not None:
@@ -292,14 +292,14 @@ class _BrokerAcks:
 
     def __init__(self, client: ClientInstance, clock: Clock, broker_name: str) -> None:
         self.broker_name = broker_name
-        self.idle = asyncio.Event()  # no acknowledgement waits or is being sent
+        self.idle = asyncio.Event()  # set while no acknowledgement waits or is being sent
         self.idle.set()
-        self.flush_now = asyncio.Event()  # a caller waits in `flush`
+        self.flush_now = asyncio.Event()  # set while a caller waits in `flush`: acknowledgements are sent at once
         self._client = client
         self._clock = clock
         self._waiting: list[_Ack] = []
         self._came = asyncio.Event()
-        self._singly = False  # the broker does not support batches
+        self._singly = False  # True if the broker does not support batches of acknowledgements
 
     def add(self, ack: _Ack) -> None:
         self._waiting.append(ack)
@@ -324,7 +324,7 @@ class _BrokerAcks:
                 self.idle.set()
 
     async def _send(self, acks: list[_Ack]) -> list[_Ack]:
-        """Send acknowledgements. Returns those to retry. Late ones are not sent and count as handled twice."""
+        """Send acknowledgements. Returns the ones to retry. If late, they are not sent, and count as duplicates."""
         now = self._clock.monotonic()
         for late in [ack for ack in acks if now >= ack.due]:
             late.stats.count_possible_duplicates(LATE_ACK_CAUSE, len(late.body.offsets))

@@ -11,14 +11,14 @@
 
 `MessageAcceptor.accept` does steps 3 to 5 without waiting. The first two steps depend on how the messages were fetched:
 
-- **A pull** is the only source of the message, and a commit passes it for good. So a message counts as corrupt only
-  after two responses with the same bytes (`response_validation`). A message that must be dead-lettered stays in the
-  cache until a broker has accepted it, so that no commit passes it (`CorruptMessages`). With the policy `stop` pulling
-  stops there.
-- **A pop** is repeated by the broker for every message that is not acknowledged in time. So the first response counts,
-  an ignored corrupt message blocks no others, and an unwanted message is acknowledged like a handled one.
-- **A range** of a Spark batch is read again completely after a failure. So the first response counts, a corrupt message
-  is dead-lettered before any message behind it is put, and with the policy `stop` the range ends before it.
+- **A pull.** Once a commit has passed a message, it is never pulled again. So a message counts as corrupt only after
+  two responses with the same bytes (`response_validation`). A message that must be dead-lettered stays in the cache
+  until a broker has accepted it, so that no commit passes it (`CorruptMessages`). With the policy `stop`, pulling stops
+  at the message.
+- **A pop.** The broker redelivers each message that is not acknowledged in time. So one response is enough to treat a
+  message as corrupt, and with `stop` it blocks no others. An unwanted message is acknowledged like a handled message.
+- **A range** of a Spark batch is read again completely after a failure. So one response is enough. A corrupt message is
+  dead-lettered before any message behind it is put. With the policy `stop`, the range ends before the message.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ async def open_bodies(
     """Decompress messages and unwrap batches. Return the messages that were removed from the block.
 
     Removed are: all messages from the point at which their total exceeds `room_bytes`; members of a batch below the
-    offset `low`; and, with `ends_at_corrupt`, the messages behind the first corrupt one. A batch counts as corrupt
-    unless `unwraps`.
+    offset `low`; and, with `ends_at_corrupt`, the messages behind the first corrupt message. If `unwraps` is False, a
+    batch in one record counts as a corrupt message.
     """
     opening = BlockDecompression(
         block, max_body_size, room_bytes, low, unwraps=unwraps, ends_at_corrupt=ends_at_corrupt
@@ -95,7 +95,7 @@ log = structlog.get_logger(__name__)
 
 
 class MessageAcceptor:
-    """Accepts the messages of one group's responses with one filter."""
+    """Steps 3 to 5 of the module's description, for the responses of one loop. `select_tags` sets the filter."""
 
     def __init__(
         self, service: ConsumeMessageService, hooks: GroupHooks | None, rate_limit: RateLimit | None = None
@@ -110,7 +110,7 @@ class MessageAcceptor:
         self._tags = frozenset(tag.encode() for tag in tags)
 
     def discard_unwanted(self, process_queue: ProcessQueue) -> int:
-        """Finish cached messages that have none of the tags. Return their number."""
+        """Finish the cached messages that the current tags do not select. Return their number."""
         return process_queue.discard_unwanted(lambda message: message.has_tag(self._tags)) if self._tags else 0
 
     def accept(

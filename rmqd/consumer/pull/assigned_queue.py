@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 MOVE_SECONDS = 5.0  # time limit for a reset of a queue that changes its owner
 END_QUERY_SECONDS: Final = 5.0
 PULL_OVERDUE_SECONDS: Final = 21.0  # a pull is held for 15 s, and then answered within the broker's 5 s check interval
-PULL_UNANSWERED_SECONDS: Final = 22.0  # the time above plus a margin
+PULL_UNANSWERED_SECONDS: Final = 22.0  # PULL_OVERDUE_SECONDS plus a margin
 
 
 class AssignedQueue(Assignment):
@@ -48,13 +48,13 @@ class AssignedQueue(Assignment):
         super().__init__(context, message_queue)
         context.idle_queues.pop(message_queue, None)
         self.loop = None
-        self._is_acquired = False  # whether it is acquired, and waits until its start offset may be requested
+        self._is_acquired = False  # whether `acquire` returned; the start offset may still be unknown
         self._start_failure: RmqdError | None = None  # error of the last attempt to acquire the queue
         self._queue_release = QueueRelease(context, message_queue, self._release_signal)
-        self._cut = LazyEvent()  # the pull loop must be restarted
+        self._cut = LazyEvent()  # set to interrupt and restart the pull loop
         self._in_peace = True  # whether the previous owner has released the queue, so that it will not commit any more
         self._is_doubtful = False  # whether the queue's lock was lost, or may have been
-        self._sought: tuple[int, Callable[[ProcessQueue], None]] | None = None
+        self._sought: tuple[int, Callable[[ProcessQueue], None]] | None = None  # arguments of a pending `seek`
         self._seek_ended = LazyEvent()
         self._moved_to: int | None = None
         self._move_until = 0.0  # monotonic deadline of the reset
@@ -63,7 +63,7 @@ class AssignedQueue(Assignment):
         return None if self.loop is None else self.loop.process_queue.commit_offset()
 
     def count_handled_twice(self, messages: int) -> None:
-        """Count messages that another member has finished as well, because one member did not wait for the other."""
+        """Called when messages were finished both here and by another member. Counts them as duplicates."""
         if messages:
             self._context.stats[self.message_queue.topic].count_possible_duplicates("handed_over", messages)
 
@@ -132,7 +132,7 @@ class AssignedQueue(Assignment):
             return await self.find_start()
         except RmqdError as error:
             self._start_failure = error
-            if isinstance(error, AccessRefusedError):  # reading the queue's end requires a permission here
+            if isinstance(error, AccessRefusedError):  # queries for start offsets require a permission
                 self._context.client.remoting.security.refusals.report_needed(error)
             raise
 
@@ -175,7 +175,7 @@ class AssignedQueue(Assignment):
             await self._cut.run_until_set(loop.run())
 
     def _lost(self) -> None:
-        """Stop handing out and pulling until the queue's lock, which is lost or uncertain, is granted again."""
+        """Called when the queue's lock is lost or uncertain. Stop pulls and handler calls until the next grant."""
         self._is_doubtful = True
         self._context.idle_queues.pop(self.message_queue, None)
         if self.loop is not None:
@@ -218,7 +218,7 @@ class AssignedQueue(Assignment):
 
     @property
     def last_iteration_at(self) -> float | None:
-        """When the loop last sent a pull, received a response or checked a wait; None while it may wait for long."""
+        """When the loop last sent a pull, got a response or checked a wait; None while the rate limit delays it."""
         loop = self.loop
         return None if loop is None or loop.waits_for_rate else max(loop.asked_at, loop.answered_at, loop.checked_at)
 
@@ -324,7 +324,7 @@ class AssignedQueue(Assignment):
         return refused or loop.stuck is not None or (silent and loop.measured_at < loop.asked_at)
 
     def _unanswered(self, loop: PullLoop) -> float:
-        """Return for how many seconds a response is overdue; 0 if none is."""
+        """Return the seconds since an unanswered pull was sent; 0 until they are PULL_UNANSWERED_SECONDS."""
         waits = loop.asked_at > loop.answered_at and loop.held_by is None and loop.failure is None
         seconds = self._context.clock.monotonic() - loop.asked_at if waits else 0.0
         return seconds if seconds >= PULL_UNANSWERED_SECONDS else 0.0

@@ -64,9 +64,9 @@ class OffsetMoves:
         self._message_queue = message_queue
         # the broker's address, and when it first offered an offset below the committed one (monotonic)
         self._suspect: tuple[str, float] | None = None
-        self._lowest: int | None = None  # lowest offset offered since then: the queue may have grown meanwhile
-        self._checked_on: RemotingConnection | None = None
-        self._accepted_ms = 0  # when the broker first accepted the queue's offset, by our clock
+        self._lowest: int | None = None  # lowest offset offered since then: the queue may have grown later
+        self._checked_on: RemotingConnection | None = None  # connection of the last check for a recreated queue
+        self._accepted_ms = 0  # when the broker first accepted the queue's offset (Unix milliseconds of our clock)
 
     @property
     def must_recheck(self) -> bool:
@@ -76,12 +76,12 @@ class OffsetMoves:
 
     @property
     def refused_end(self) -> int | None:
-        """The lowest end that the queue had while its broker refused the queue's offset; None if it did not."""
+        """The lowest end of the queue while the broker refused its offset; None if the offset is not refused."""
         offset, end = self._context.refused_offsets.get(self._message_queue, (None, None))
         return end if offset == self._loop.process_queue.next_offset else None
 
     def request_recheck(self) -> None:
-        """Check the next response for a recreated queue: `recheck_queue`."""
+        """Make the pull loop call `recheck_queue` for the next response: the queue may have been recreated."""
         self._checked_on = None
 
     async def recheck_queue(self, reply: RemotingCommand) -> bool:
@@ -94,7 +94,7 @@ class OffsetMoves:
         loop, connection = self._loop, self._loop.request.connection
         asked, unseen = loop.process_queue.next_offset, self.refused_end
         if unseen is None:
-            since_ms = self._accepted_ms if self._checked_on is None else 0  # clocks differ: not after a reconnection
+            since_ms = self._accepted_ms if self._checked_on is None else 0  # 0 after a reconnection: clocks may differ
             unseen = await self._first_unseen(since_ms)
         elif (reset_to := loop.request.reported_reset(asked, reply)) is not None:
             loop.request.reset_to = reset_to
@@ -189,7 +189,7 @@ class OffsetMoves:
             await self._correct(asked, offered, remark, unread)
 
     def _lowest_of(self, *offered: int | None) -> int:
-        """Return the lowest of these offsets and of the earlier offers of the broker."""
+        """Return the lowest of these offsets and the broker's earlier offers. None counts as no offer."""
         return min(offset for offset in (*offered, self._lowest, self.refused_end) if offset is not None)
 
     async def apply_reset(self, offset: int) -> None:

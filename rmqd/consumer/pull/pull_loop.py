@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 BROKER_HOLD_MS: Final = 15_000  # Java: brokerSuspendMaxTimeMillis
 COMMIT_PAUSE_SECONDS: Final = 0.005  # minimum pause between commits in pulls; there may be thousands of pulls a second
-MIN_HELD_SECONDS: Final = 0.01
+MIN_HELD_SECONDS: Final = 0.01  # a broker that responds sooner without messages has not held the pull
 MAX_EQUAL_CONTRADICTIONS: Final = 5  # equal contradictory responses until the queue counts as stuck
 
 
@@ -84,14 +84,14 @@ class PullLoop(PulledQueue):
                     await self._not_found(reply)
                 self.failure, is_found = None, reply.code == FOUND_CODE
                 del reply  # otherwise it needs memory until the next response
-                if self._interval and is_found:  # no delay for an idle queue's next message
+                if self._interval and is_found:  # not after an empty response, which would delay the next message
                     await context.clock.sleep(self._interval)
             except RmqdError as error:
                 idle.pop(self._message_queue, None)
                 await self._failed(error)
 
     async def move_to(self, offset: int) -> None:
-        """Continue at `offset` after an operator's reset, regardless of cache and commits. Not while `run` runs."""
+        """Drop the cache and continue at `offset` after an operator's reset. Must not be called while `run` runs."""
         log.warning(
             "offset.moved", queue=str(self._message_queue), offset=self.process_queue.next_offset, moved_to=offset
         )
@@ -152,11 +152,11 @@ class PullLoop(PulledQueue):
         if has_news and self.asked_at - self._carried_at >= COMMIT_PAUSE_SECONDS:
             self._carried_at, carry = self.asked_at, self._carry
         replica = self.request.address, self.request.at_master
-        hold_ms = BROKER_HOLD_MS if self._moves.refused_end is None else 0  # an operator's reset must not wait
+        hold_ms = BROKER_HOLD_MS if self._moves.refused_end is None else 0  # a held pull would delay a reset
         reply = await self.request.ask(offset, most, hold_ms, carry)
         self.answered_at = self._context.clock.monotonic()
         if (self.request.address, self.request.at_master) != replica:
-            # the snapshot of an idle queue has the previous replica
+            # the stored snapshot of an idle queue contains the previous replica
             self._context.idle_queues.pop(self._message_queue, None)
         return reply
 
@@ -198,7 +198,7 @@ class PullLoop(PulledQueue):
             await self._wait_or_pull_again(trusted, asked, passes_over=passes_over)
 
     async def _wait_or_pull_again(self, trusted: TrustedPart, asked: int, *, passes_over: bool) -> None:
-        """Handle the untrusted rest of a response."""
+        """Called if a response is not trusted completely. Stop at a corrupt message, or pull again at the master."""
         if trusted.bad and not passes_over:
             await self._corrupt.stop_at(trusted.bad[-1])
         elif trusted.contradiction is not None:
@@ -208,7 +208,7 @@ class PullLoop(PulledQueue):
                 self._validation.made_no_progress(trusted.contradiction)
 
     def _reset_failures(self) -> None:
-        """Reset failures and pending checks, because the broker has the queue and our offset in it."""
+        """Called when a pull succeeds after failures: forget the failures and suspect offers of the broker."""
         self._backoff.on_success()
         self._moves.forget_suspect_offers()
         self._failed_since_success = self._validation.made_progress(self.process_queue.next_offset)
@@ -219,7 +219,7 @@ class PullLoop(PulledQueue):
             self.request.broker_id, self.max_offset = header.suggest_which_broker_id, header.max_offset
             asked = self.process_queue.next_offset
             if header.next_begin_offset < asked and is_logical_broker(self._message_queue.broker_name):
-                await self.on_offset_moved(reply)  # the code for logical queues, instead of OFFSET_MOVED
+                await self.on_offset_moved(reply)  # logical queues have this in place of PULL_OFFSET_MOVED
                 return
             self.process_queue.continue_at(self._validation.validate_empty(asked, header))
             self.stuck = None
@@ -253,8 +253,8 @@ class PullLoop(PulledQueue):
             log.warning("pull.failed", queue=str(self._message_queue), error=str(error))
         if isinstance(error, TopicNotExistError):
             self._moves.request_recheck()
-            if is_retry_topic(self._message_queue.topic):  # the topic is deleted together with the group
-                self._context.client.heartbeat.send_heartbeats_soon()  # recreates it
+            if is_retry_topic(self._message_queue.topic):  # deleted together with the group; a heartbeat recreates both
+                self._context.client.heartbeat.send_heartbeats_soon()
         if self._bring_up_to_date(error):
             self.request.broker_id = 0
         if not (isinstance(error, RemotingError) and self.request.has_other_address()):

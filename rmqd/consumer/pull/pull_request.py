@@ -56,7 +56,7 @@ async def repeat_until_answered(context: GroupContext, queue: MessageQueue, ask:
 
 
 def _note_failure(context: GroupContext, queue: MessageQueue, error: RmqdError) -> None:
-    """Log a failed start, in one line for all queues of the broker that failed within a second."""
+    """Log that a queue could not start. All queues of a broker that fail within a second share one log line."""
     broker = context.client.routes.endpoint(queue)
     failures = context.start_failures.setdefault(broker, {})
     if not failures:
@@ -71,12 +71,12 @@ def _log_failures(context: GroupContext, broker: str) -> None:
 
 
 class PullBackoff:
-    """Chooses the pause before one queue's next request. It grows while responses stay the same."""
+    """The pause before one queue's next request. It grows with consecutive refusals or immediate empty responses."""
 
     def __init__(self) -> None:
         self._refusals = 0  # consecutive refusals
         self._went_away = False  # whether the last response said that the broker is shutting down
-        self._unheld = 0
+        self._unheld = 0  # consecutive empty responses to pulls that the broker did not hold
 
     def on_success(self) -> None:
         """Called when the broker returned messages, or held the pull until there were some."""
@@ -89,7 +89,7 @@ class PullBackoff:
         return backoff_seconds(EMPTY_RESPONSE_PAUSE_SECONDS, self._unheld, MAX_EMPTY_RESPONSE_PAUSE_SECONDS)
 
     def pause_after_error(self, error: RmqdError, *, at_master: bool) -> float:
-        """Return the pause after a failure in seconds. Random, so that the queues of a broker do not all pull at once.
+        """Return the pause after a failure, in seconds. It is random so that a broker's queues do not all pull at once.
 
         A slave that must not be read (slaveReadEnable: false) responds "busy". That does not lengthen the pause,
         because its master may return at any moment.
@@ -106,7 +106,7 @@ class PullBackoff:
         return error_pause_seconds()
 
 
-PULL_TIMEOUT_SECONDS: Final = 30.0  # Java: the broker's scan may answer 5 s late
+PULL_TIMEOUT_SECONDS: Final = 30.0  # as in Java; the broker's scan of held pulls may answer 5 s late
 OPERATOR_RESET_REMARK: Final = "OFFSET_RESET"
 Carry = Callable[[RemotingConnection], Awaitable[CarriedCommit | None]]
 
@@ -129,7 +129,7 @@ class _Waiting(NamedTuple):
     commit: CarriedCommit | None
 
     def give_up(self, on_response: Callable[[int, RemotingCommand], None]) -> None:
-        """Pass the response to `on_response`, with the requested offset. The caller then completes the future."""
+        """Pass the late response, with the requested offset, to `on_response`. The caller must complete the future."""
         later = self.connection.pending.hand_over(self.future, partial(on_response, self.offset))
         if self.commit is not None:
             later.add_done_callback(self.commit.ended)
@@ -150,7 +150,7 @@ class PullRequest:
         self.reset_to: int | None = None
         """An operator's reset, reported in a late response. The reader that applies it sets it to None."""
         self.on_late_reset: Callable[[int], object] | None = None
-        """Callback for such a reset after the queue was released: the broker reports it to no other member."""
+        """Called with the offset of such a reset after the release: the broker reports it to no other member."""
         self._client = client
         self._group = group
         self._queue = queue
@@ -170,7 +170,7 @@ class PullRequest:
 
     def _write_template(self) -> None:
         self._credentials = self._client.remoting.security.credentials
-        # Brokers know the filters of groups in heartbeats; for other groups each pull contains the filter.
+        # Heartbeats contain the filters of this client's groups. Pulls for another group must contain the filter.
         self._flags = 0 if self._group in self._client.groups else PullSysFlag.SUBSCRIPTION
         self._template = PullRequestTemplate(
             group=self._group,
@@ -186,8 +186,8 @@ class PullRequest:
     async def ask(self, offset: int, most: int, suspend_ms: int = 0, carry: Carry | None = None) -> RemotingCommand:
         """Pull and wait for the response, whatever its code. Raises RmqdError, including PullRepeatedError.
 
-        The broker may hold the pull for `suspend_ms`. `carry` returns the commit that the pull must carry. That commit
-        must be sent, and its end reported.
+        The broker may hold the pull for `suspend_ms`. `carry` returns the commit that the pull must carry, or None. A
+        returned commit counts as sent, so its `ended` is always called.
         """
         client = self._client
         if self._routes_version != client.routes.version:

@@ -102,19 +102,18 @@ class PulledQueue(RequestLoop):
         await self._context.clock.sleep(FAILED_PULL_PAUSE_SECONDS)
 
     async def wait_for_operator(self) -> None:
-        """Wait before the next check whether an operator reset the queue."""
+        """Wait PROBE_INTERVAL_SECONDS. The caller then checks whether an operator has reset the queue."""
         self.checked_at = self._context.clock.monotonic()
         await self._context.clock.sleep(PROBE_INTERVAL_SECONDS)
 
     async def wait_at(self, offset: int) -> None:
-        """Wait as after an error, and check for a reset by an operator meanwhile."""
+        """Wait as after an error. Every PROBE_INTERVAL_SECONDS, pull at `offset` to learn of an operator's reset."""
         self.checked_at = self._context.clock.monotonic()
         await self.pause()
         if self._context.clock.monotonic() - self._probed_at >= PROBE_INTERVAL_SECONDS:
             await self.probe(offset)
 
     async def _wait_for_rate(self) -> None:
-        """Wait until the group's rate limit permits the next pull."""
         self.waits_for_rate = True
         try:
             await self._context.rate_limit.wait()
@@ -127,7 +126,7 @@ class PulledQueue(RequestLoop):
         return exceeded_threshold(self.process_queue, self._context.thresholds)
 
     async def _wait_for_relief(self, reason: Reason) -> None:
-        """Wait while this reason applies; it is counted once."""
+        """Wait while this reason prevents pulls. It is counted once in the statistics."""
         process_queue = self.process_queue
         count_flow_control(process_queue, reason, self._context.thresholds)
 
@@ -142,7 +141,7 @@ class PulledQueue(RequestLoop):
         process_queue.is_full = False
 
     async def _wait_while(self, is_held: Callable[[], bool], reason: Reason | None = None) -> None:
-        """Wait until the condition ends or an operator resets the queue. The time counts for `reason`."""
+        """Wait while `is_held()` is True and no operator resets the queue. The time is counted for `reason`."""
         process_queue, clock = self.process_queue, self._context.clock
         self.held_by = reason
         self._probed_at = since = clock.monotonic()

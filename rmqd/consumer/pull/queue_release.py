@@ -51,16 +51,16 @@ class QueueRelease:
         self._signal = signal
 
     async def run(self, loop: PullLoop | None, moved_to: Callable[[], int | None]) -> None:
-        """Release the queue that `loop` pulls. `moved_to` returns the offset of an operator's reset, or None."""
+        """Release the queue. `loop` is None if it was never pulled. `moved_to` returns a reset's offset, or None."""
         context, signal, message_queue = self._context, self._signal, self._queue
         if loop is not None:
             process_queue = loop.process_queue
-            # a reset in the response to a last pull, or a pending one, applies to the next ownership
+            # a pending reset, or a reset in a late response, must be applied before the next ownership begins
             loop.request.on_late_reset = partial(context.move, message_queue)
             if (reset_to := loop.request.reset_to) is not None:
                 context.move(message_queue, reset_to)
             process_queue.start_release()
-            context.service.submit(process_queue)  # a group by key still handles some of its messages
+            context.service.submit(process_queue)  # if ordered by key, messages below handled ones are still handed out
             drained = await self._drain(loop)
             self._prolong()
             if moved_to() is None or not context.ownership.holds(message_queue):
@@ -69,7 +69,7 @@ class QueueRelease:
             await self._commit_move(moved_to)
             process_queue.drop(signal.cause)
             if not drained and (signal.is_last or signal.forced.is_set()):  # a forced stop also ends the group
-                return  # released when all handlers of the group have ended
+                return  # the group releases the queue when all its handlers have ended
         if (committed := context.store.committed.get(message_queue)) is not None:
             newest_ms = 0 if loop is None else loop.process_queue.newest_store_timestamp
             context.released_offsets[message_queue] = ReleasedOffset(committed, newest_ms)
@@ -77,7 +77,7 @@ class QueueRelease:
         await context.ownership.release(message_queue)
 
     async def abandon(self, loop: PullLoop | None, moved_to: Callable[[], int | None]) -> None:
-        """Commit the finished messages of a failed group. Messages in flight are delivered again."""
+        """Commit the queue's finished messages after the group has failed. Messages in flight are delivered again."""
         if loop is None:
             return
         process_queue, signal = loop.process_queue, self._signal
@@ -94,8 +94,8 @@ class QueueRelease:
     def _prolong(self) -> None:
         """Set the deadline of the last commit.
 
-        At a hand-over: as long as this member certainly holds the lock. At a stop: at least MIN_LAST_COMMIT_SECONDS
-        from now; after a forced stop exactly that.
+        At a hand-over, it is the time until which this member certainly holds the lock. At a stop, it is at least
+        MIN_LAST_COMMIT_SECONDS from now. After a forced stop it is exactly that.
         """
         signal, now = self._signal, self._context.clock.monotonic()
         if not signal.is_last:
@@ -168,7 +168,7 @@ class QueueRelease:
     async def _commit_move(self, moved_to: Callable[[], int | None]) -> None:
         """Commit the offset of an operator's reset during the release, so that the next owner starts there.
 
-        The reset may also arrive during the last commit, or during this one. Retries for as long as a last commit.
+        The reset may also arrive while the last commit or this commit is in flight. Retries until the deadline.
         """
         stored: int | None = None
         failure: RmqdError | None = None

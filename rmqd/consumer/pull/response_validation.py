@@ -1,12 +1,12 @@
 """Validates the responses to a queue's pulls: which messages exist, and the next offset.
 
-A commit passes messages that a response omits, and they are then lost. So a bit flipped in transit must not hide
+If a response omits messages, the next commit passes them, and they are lost. So a bit flipped in transit must not hide
 messages. A response is trusted up to the first point where it contradicts itself or the pull (`ResponseWalk`). From
 that point the queue is pulled again, at the broker's master, because damage in transit does not repeat. If two
 consecutive responses agree, they are trusted:
 
-- *A record is bad*: it has the same bytes at the same offset. Undecodable records may be most of a response, and large
-  once decompressed. The first response reports all of them, so that the second one confirms all of them.
+- *A record is bad*: both responses have the same bytes at the same offset. Bad records may be most of a response, and
+  large once decompressed. So all of them are recorded in the first response, and the second one confirms all of them.
 - *There is a gap*: both responses have no message there. Without a filter few queues have gaps, such as compacted ones,
   so each response with gaps costs another pull. With a filter a response continues behind all skipped messages, and
   confirming each such step would double the pulls. A gap is trusted at once if it ends at the queue's end or is as long
@@ -57,16 +57,16 @@ class ResponseValidation:
     """Validates the responses to one queue's pulls, in their order."""
 
     def __init__(self, queue: MessageQueue, traffic: TrafficCounters) -> None:
-        self.takes_all = True  # no filter selects messages
+        self.takes_all = True  # whether the group has no filter, so that responses should have no gaps
         self._queue = queue
         self._traffic = traffic
-        self._gaps: dict[int, int] = {}  # gaps of one response as {begin: end}, to be confirmed by a second
-        self._bad: dict[int, BadRecord] = {}  # bad records of one response by offset, to be confirmed by a second
+        self._gaps: dict[int, int] = {}  # gaps of the last response as {begin: end}; the next response may confirm them
+        self._bad: dict[int, BadRecord] = {}  # bad records by offset; the next response may confirm them
         self._step = 0  # length of the last filtered response that did not end at the queue's end
         self._fruitless = 0  # consecutive contradictory responses without a trusted message
 
     def batch_limit(self, offset: int, batch_size: int) -> int:
-        """Return how many messages to request: one after a bad record whose length is unknown, else `batch_size`.
+        """Return how many messages to request: one if `offset` has a bad record of unknown length, else `batch_size`.
 
         A bad length hides all records behind it. The broker knows the right length, so a request for one message
         returns only the bad record.
@@ -93,7 +93,7 @@ class ResponseValidation:
     ) -> TrustedPart:
         """Validate a response with messages; the block keeps the trusted ones. Raises ProtocolError.
 
-        A confirmed bad record ends the trusted part, unless the policy `passes_over` such records.
+        A confirmed bad record ends the trusted part, unless `passes_over` is True: the policy skips such records.
         """
         if self.is_fully_trusted(block, asked, header):  # possible for a block that is not opened yet
             return TrustedPart(header.next_begin_offset)
@@ -127,7 +127,7 @@ class ResponseValidation:
         return TrustedPart(first.at, bad, first)
 
     def made_progress(self, next_offset: int) -> bool:
-        """Called when the last response moved the queue to `next_offset`. Return whether records may still be bad."""
+        """Called when a response moved the queue to `next_offset`. Return whether bad records wait for confirmation."""
         self._fruitless = 0
         if self._bad:
             self._bad = {at: record for at, record in self._bad.items() if at >= next_offset}
@@ -196,7 +196,7 @@ class ResponseValidation:
         log.warning("pull.doubted", queue=str(self._queue), offset=contradiction.at, reason=contradiction.reason)
 
     def _refute(self, offset: int) -> None:
-        """Forget the gaps of the last response, which this response does not confirm; log the gap at `offset`."""
+        """Forget the gaps of the last response, because this one has messages there. Log the gap at `offset`."""
         to = self._gaps.get(offset, offset)
         if to > offset and self.takes_all:
             reason = f"offsets {offset} to {to - 1} had no messages before, but have some now"
@@ -217,12 +217,12 @@ class CorruptMessages:
         self._context = context
         self._message_queue = message_queue
         self.held: list[BadRecord] = []
-        """Messages that no broker has accepted yet."""
+        """Corrupt messages that no broker has accepted as dead letters yet, in the order of offsets."""
         self._reported = frozenset[int]()  # offsets of the last reported records
 
     @property
     def policy(self) -> OnCorruptMessage:
-        """The present policy for corrupt messages."""
+        """The current `on_corrupt_message`, which a reload may change."""
         return self._context.options.on_corrupt_message
 
     def hold_records(self, records: Sequence[BadRecord]) -> list[Message]:
@@ -231,7 +231,7 @@ class CorruptMessages:
         if self.policy == "skip" or not records:
             return []
         for record in records:
-            # an impossible offset would be committed
+            # The offset in a corrupt record may be wrong, and would be committed.
             record.message.queue_offset = record.offset
             record.message.finished = False
         held = [record.message for record in records]

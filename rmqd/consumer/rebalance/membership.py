@@ -1,4 +1,4 @@
-"""Which members a group has, as far as brokers can prove it, and how quickly this member learns of changes.
+"""The members of a group: their lists from brokers, notifications of changes, and the proof that a member has left.
 
 `ChangeNotifications` records whether brokers notify members of joins and leaves. If not, the member list is polled.
 
@@ -79,7 +79,7 @@ class ChangeNotifications:
         self._context.max_notice_delay_seconds = 0.0
 
     def on_member_list(self, members: Collection[str]) -> bool:
-        """Called with a broker's member list. Return whether it changed, with or without a notification."""
+        """Called with a broker's member list. Return whether the members have changed since the last list."""
         before, self._members = self._members, frozenset(members)
         is_other = bool(before) and before != self._members
         if is_other and not self._is_new:
@@ -168,7 +168,7 @@ class MissingBrokerQueues:
         self._client = client
         self._clock = clock
         self._since: dict[str, float] = {}  # broker name -> when it was first missing (monotonic)
-        # (topic, name of a reachable broker) -> when the broker was first missing
+        # (topic, name of a reachable broker) -> when the topic's route first lacked the broker (monotonic)
         self._missed: dict[tuple[str, str], float] = {}
 
     def kept_queues(self, topic: str, held: Collection[MessageQueue]) -> frozenset[MessageQueue]:
@@ -202,12 +202,12 @@ class MissingBrokerQueues:
 
 REMEMBER_MISSING_MEMBER_SECONDS: Final = 70.0  # longer than the broker keeps a lock without renewal
 MISSING_MEMBER_SECONDS: Final = 1.0  # a member that lost only its connection soon returns with its next heartbeat
-MEMBER_RETURN_SECONDS: Final = HEARTBEAT_TIMEOUT_SECONDS  # within it all members return after all connections were lost
+MEMBER_RETURN_SECONDS: Final = HEARTBEAT_TIMEOUT_SECONDS  # in this time, members return to a broker that lost them all
 LIST_TIMEOUT_SECONDS: Final = 1.0  # a short timeout, because an acquisition waits; the request is repeated
 
 
 class MissingMembers:
-    """Compares each broker's list with its previous one. A joining member appears at one broker before the others."""
+    """Compares each broker's list with its previous list: a joining member appears at one broker before the others."""
 
     def __init__(self, client: ClientInstance, group: str, clock: Clock) -> None:
         self._client = client
@@ -215,10 +215,10 @@ class MissingMembers:
         self._clock = clock
         self._lists: dict[str, frozenset[str]] = {}  # broker address -> members
         self.gone: dict[str, float] = {}
-        """Members that were in a broker's list and are in none any more, with the time when they were first missing."""
+        """Members that left the lists of all brokers -> when they were first missing (monotonic)."""
         self._changed_at = float("-inf")
         self.query_members = SharedCalls(self._query_members)
-        """Request one broker's list now. Returns whether the list proves who has left."""
+        """Request the list of the broker at this address. Returns whether members missing in it have certainly left."""
 
     def on_members_changed(self) -> None:
         """Called when a broker reports a change: a missing member may have returned briefly."""
@@ -264,7 +264,7 @@ class MissingMembers:
         return has_stood and client.client_id in client_ids
 
     def _note(self, address: str, client_ids: Collection[str]) -> list[str]:
-        """Store one broker's list. Return the brokers whose last list still contains a member missing here."""
+        """Store one broker's list. Return the addresses of brokers that still list a member that has left this list."""
         now = self._clock.monotonic()
         before = self._lists.get(address, frozenset())
         missing = before.difference(client_ids)

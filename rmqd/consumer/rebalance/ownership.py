@@ -37,13 +37,16 @@ from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 
-STARTING_SENIOR_WAIT_SECONDS: Final = 3.0  # how long a starting senior waits for the other engine's members to leave
-JUNIOR_WAIT_SECONDS: Final = 15.0  # like STARTING_SENIOR_WAIT_SECONDS, for a junior that already consumes
-SENIOR_WAIT_SECONDS: Final = 30.0  # like STARTING_SENIOR_WAIT_SECONDS, for a senior that already consumes
+STARTING_SENIOR_WAIT_SECONDS: Final = 3.0  # how long a starting senior (`EngineConflict`) waits for the others to leave
+JUNIOR_WAIT_SECONDS: Final = 15.0  # the same for a junior that already consumes; a starting junior does not wait
+SENIOR_WAIT_SECONDS: Final = 30.0  # the same for a senior that already consumes
 
 
 class EngineConflict:
-    """One member's view of the other engine's members. `clear` is True once a member list contained none of them."""
+    """One member's view of the other engine's members. `clear` is True once a member list contained none of them.
+
+    A group runs either locally or on Spark. A driver is *junior* to local members and to drivers with lower client ids.
+    """
 
     def __init__(self, group: str, client_id: str, clock: Clock) -> None:
         self._group = group
@@ -53,13 +56,13 @@ class EngineConflict:
         self.clear = False
 
     def other_engine_members(self, client_ids: Collection[str]) -> set[str]:
-        """Return the other engine's members: for a local member all Spark drivers, for a driver all others."""
+        """Return the conflicting members: for a local member all Spark drivers, for a driver all other members."""
         if is_spark_client_id(self._client_id):
             return set(client_ids) - {self._client_id}
         return {client_id for client_id in client_ids if is_spark_client_id(client_id)}
 
     def may_consume(self, others: Collection[str]) -> bool:
-        """Called with the present members of the other engine. Return whether this member may consume.
+        """Called with the result of `other_engine_members`. Return whether this member may consume.
 
         Raises GroupHeldElsewhereError when the waiting time is over and this member must leave.
         """
@@ -87,7 +90,7 @@ class EngineConflict:
 
 
 class OtherOwners:
-    """The members of one group that are not rmqd, identified by their language at the broker."""
+    """The queues of a group's members that are not rmqd. Brokers list each member's language."""
 
     def __init__(self, client: ClientInstance, group: str, clock: Clock) -> None:
         self._client = client
@@ -99,9 +102,9 @@ class OtherOwners:
     async def has_other_owner(self, queue: MessageQueue, address: str, within_seconds: float) -> bool:
         """Return whether a member that is not rmqd owns the queue; True if that is unknown after `within_seconds`.
 
-        A member that does not respond counts as one without queues: its client does not answer, or it no longer exists.
+        A member that does not respond counts as having no queues: its client cannot respond, or it no longer exists.
         """
-        # a separate task, which survives a cancelled caller: without the response the broker would seem unresponsive
+        # a separate task, because a cancelled caller must not cancel the request: the broker would seem unresponsive
         asking = asyncio.create_task(self._queues(address), name=f"other-owners:{address}")
         self._asking.add(asking)
         asking.add_done_callback(self._asking.discard)
@@ -129,10 +132,10 @@ class OtherOwners:
 
 
 LOCK_NAME_SUFFIX: Final = "-rmqd-owner"
-LOCK_RETRY_SECONDS: Final = 1.0  # how soon a queue that is owned without its lock gets the lock once the lock is free
-LOCK_POLL_SECONDS: Final = 0.05
-OTHER_CLIENT_QUERY_SECONDS: Final = 0.25  # interval of requests to a member of another client
-MAX_POLLED_QUEUES: Final = 100  # queues polled per round; if more wait, each is polled less often
+LOCK_RETRY_SECONDS: Final = 1.0  # between requests for locks that owned queues lack
+LOCK_POLL_SECONDS: Final = 0.05  # between requests for the lock of a queue that is being acquired
+OTHER_CLIENT_QUERY_SECONDS: Final = 0.25  # between requests to a member that is not rmqd
+MAX_POLLED_QUEUES: Final = 100  # if more queues wait for their locks, each lock is requested less often
 
 
 class QueueOwnership(Ownership):
@@ -150,8 +153,8 @@ class QueueOwnership(Ownership):
         self._locked: set[MessageQueue] = set()
         self._missing_members = MissingMembers(client, group, clock)
         self._others = OtherOwners(client, group, clock)
-        self._broken: dict[tuple[str, str], float] = {}  # (client id, topic) -> when the member was missed
-        self._to_break: dict[str, list[MessageQueue]] = {}  # topic -> queues, while members may be gone
+        self._broken: dict[tuple[str, str], float] = {}  # broken locks: (client id, topic) -> when it was first missing
+        self._to_break: dict[str, list[MessageQueue]] = {}  # topic -> queues that missing members may still have locked
         self._asking: dict[str, set[MessageQueue]] = defaultdict(set)  # broker name -> queues to lock
         self._leaving: dict[str, set[MessageQueue]] = defaultdict(set)  # broker name -> queues to unlock
         self._waiting = 0  # queues owned by other members
@@ -166,8 +169,8 @@ class QueueOwnership(Ownership):
     async def break_locks(self, topic: str, queues: Iterable[MessageQueue]) -> None:
         """Break the locks that missing members hold on these queues; otherwise the locks last up to a minute.
 
-        Every member does so, whichever member acquires the queues. If a member may still return, or a broker's list
-        proves nothing yet, `run` tries again, and breaks the locks if the member stays missing.
+        Every member does this, also if it does not acquire the queues. If a missing member may still return, or a
+        broker's list proves nothing yet, `run` tries again.
         """
         if not self._unbroken(topic):
             self._to_break.pop(topic, None)
@@ -255,7 +258,7 @@ class QueueOwnership(Ownership):
                 await self._locks.unlock(broker_name, queues)
 
     async def close(self, *, calls_left: bool) -> None:
-        """Release everything that is still held, even while handlers run: other members should not wait any longer."""
+        """Release all queues, even while handler calls still run: other members should not wait any longer."""
         self._others.close()
         await asyncio.gather(*(self.release(queue) for queue in list(self._owned)))
 
@@ -299,7 +302,7 @@ class QueueOwnership(Ownership):
             return False
         routes, remoting = self._client.routes, self._client.remoting
         address = routes.address(self._locks.broker_of(queue))
-        # A member that is slow to reconnect to this broker may already be in the lists of others.
+        # A member that has not reconnected to this broker yet may already be in the lists of other brokers.
         others = map(routes.address, {one.broker_name for one in routes.queues(queue.topic)})
         reached = {other for other in others if other is not None and not remoting.is_down(other)}
         brokers = reached if address is None else {address, *reached}
@@ -311,7 +314,7 @@ class QueueOwnership(Ownership):
         return address is not None and await self._missing_members.query_members(address)
 
     def _unbroken(self, topic: str) -> dict[str, float]:
-        """Return the missing members that may have left locks of the topic behind, and since when each is missing."""
+        """Return the missing members whose locks in this topic are not broken yet, and when each was first missing."""
         gone = self._missing_members.gone
         self._broken = {broken: at for broken, at in self._broken.items() if gone.get(broken[0]) == at}
         return {client_id: at for client_id, at in gone.items() if (client_id, topic) not in self._broken}

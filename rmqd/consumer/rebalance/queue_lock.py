@@ -31,11 +31,11 @@ from rmqd.wire.message_queue import MessageQueue
 log = structlog.get_logger(__name__)
 
 RENEW_INTERVAL_SECONDS: Final = 20.0  # Java: rocketmq.client.rebalance.lockInterval
-QUEUES_PER_REQUEST: Final = 200  # queues in one request: a busy machine must read the response before the timeout
+QUEUES_PER_REQUEST: Final = 200  # maximum in one request, so that a busy machine reads the response before the timeout
 
 
 class BrokerLocks:
-    """Requests and releases locks with this name for this client."""
+    """This client's lock and unlock requests under one lock name: the group, or the group plus a suffix."""
 
     def __init__(self, client: ClientInstance, name: str) -> None:
         self.refused = False  # whether brokers refuse lock requests
@@ -73,7 +73,7 @@ class BrokerLocks:
         return frozenset(granted)
 
     def connection(self, broker_name: str) -> RemotingConnection | None:
-        """Return the present connection to the broker; None if there is none."""
+        """Return the open connection to the broker's master; None if there is none."""
         address = self._address(broker_name)
         return None if address is None else self._client.remoting.connected(address)
 
@@ -114,13 +114,13 @@ class BrokerLocks:
         return None if master is None else self._client.send_address(master)
 
 
-LOCK_EXPIRY_SECONDS: Final = 30.0  # Java: rocketmq.client.rebalance.lockMaxLiveTime; the broker's is 60 s
-LOCK_REQUEST_INTERVAL_SECONDS: Final = 0.2  # how soon a released lock is acquired
-SLOW_REQUEST_INTERVAL_SECONDS: Final = 1.0  # the interval after many requests, when the wait may be long
+LOCK_EXPIRY_SECONDS: Final = 30.0  # Java: rocketmq.client.rebalance.lockMaxLiveTime; a broker keeps a lock for 60 s
+LOCK_REQUEST_INTERVAL_SECONDS: Final = 0.2  # between requests for a lock that another member holds
+SLOW_REQUEST_INTERVAL_SECONDS: Final = 1.0  # the same after REQUESTS_BEFORE_SLOW_INTERVAL requests
 REQUESTS_BEFORE_SLOW_INTERVAL: Final = 100
 RENEWAL_CHECK_SECONDS: Final = 1.0
 UNLOCK_GRACE_SECONDS: Final = 20.0  # Java: UNLOCK_DELAY_TIME_MILLS
-BROKER_RESTART_SECONDS: Final = 6.0  # until members with locks on a restarted broker have requested them again
+BROKER_RESTART_SECONDS: Final = 6.0  # time in which members request their locks again after a broker's restart
 
 
 class QueueLease:
@@ -136,7 +136,7 @@ class QueueLease:
         self._on = on
         self._on_lost = on_lost
         self.is_reported = False  # whether the queue's owner was notified that the lock is uncertain
-        self.is_ending = False  # whether the release of the queue overruns; handlers may check that
+        self.is_ending = False  # whether the queue's handlers overrun the drain time; they can check `valid`
 
     @property
     def valid(self) -> bool:
@@ -150,7 +150,7 @@ class QueueLease:
 
     @property
     def awaits_new_grant(self) -> bool:
-        """Whether the lock only waits to be granted again on the next connection."""
+        """Whether the lock's connection has ended before the lock expired, so that the broker may grant it again."""
         return not self.holds and self._clock() < self._until
 
     def renew(self, until: float, on: RemotingConnection | None) -> None:
@@ -172,8 +172,8 @@ class _Wait:
     def __init__(self, on_lost: Callable[[], None]) -> None:
         self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.on_lost = on_lost
-        self.rounds = 0
-        self.locked_out_on: RemotingConnection | None = None
+        self.rounds = 0  # responses to requests for this lock
+        self.locked_out_on: RemotingConnection | None = None  # connection on which another member last held the lock
 
 
 class QueueLock(Ownership):
@@ -184,17 +184,17 @@ class QueueLock(Ownership):
         self._clock = clock
         self._leases: dict[MessageQueue, QueueLease] = {}
         self._waits: dict[MessageQueue, _Wait] = {}
-        self._renewed: dict[str, float] = {}  # broker name -> when all of its locks were renewed
+        self._renewed: dict[str, float] = {}  # broker name -> when all locks there were last renewed
         self._wanted = asyncio.Event()
 
     def _now(self) -> float:
-        # The broker's 60 s continue while this machine is suspended.
+        # A lock also expires while this machine is suspended, so this time is added to the monotonic clock.
         return self._clock.monotonic() + suspended_seconds()
 
     async def acquire(
         self, queue: MessageQueue, on_lost: Callable[[], None], max_notice_delay_seconds: float = 0.0
     ) -> bool:
-        """Return once the queue is locked, however long another member holds the lock."""
+        """Wait for the queue's lock without a limit, and return True."""
         wait = self._waits[queue] = _Wait(on_lost)
         self._wanted.set()
         try:
@@ -215,9 +215,9 @@ class QueueLock(Ownership):
             await self._locks.unlock(broker_name, [queue])
 
     def start_grace_period(self, queue: MessageQueue) -> float:
-        """Return how long the queue is kept while handlers overrun: as long as Java delays the unlocking.
+        """Return for how many seconds the queue is kept while handlers overrun: as long as Java delays the unlocking.
 
-        No other member can own it meanwhile. Handlers can see by their batch's lease that they must end.
+        No other member can own the queue meanwhile. Handlers can see in their batch's lease that they must end.
         """
         lease = self._leases.get(queue)
         if lease is None or not lease.holds:
@@ -291,10 +291,10 @@ class QueueLock(Ownership):
                 self._answered(queue, queue in granted, asked_at + LOCK_EXPIRY_SECONDS)
 
     def _may_be_anothers(self, queue: MessageQueue) -> bool:
-        """Return whether another member may still own the lock, although a restarted broker has forgotten it.
+        """Return whether another member may still rely on the lock, although a restarted broker has forgotten it.
 
-        That is also possible without a connection. Heartbeats open the next one. A request for the lock would open it
-        as well, and would get the lock before the other member could request it.
+        Also returns True without a connection, because a lock request would open one, and would get the lock before the
+        other member could request it again. Heartbeats open the next connection.
         """
         before, now = self._waits[queue].locked_out_on, self._locks.connection(self._locks.broker_of(queue))
         if queue in self._leases or before is None or before is now:
@@ -307,7 +307,7 @@ class QueueLock(Ownership):
         if lease is not None:
             if granted and (lease.holds or lease.awaits_new_grant):
                 if lease.awaits_new_grant:
-                    lease.notify_owner()  # the stored offset is checked before anything is handed out
+                    lease.notify_owner()  # the owner must check the stored offset before it hands out messages
                 lease.renew(until, on)
                 self._grant(queue)
             else:

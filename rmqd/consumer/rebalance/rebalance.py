@@ -36,7 +36,7 @@ _MISSING: Final = "correct allocate_queues, or restore the broker or the queues 
 
 
 class MemberShare(NamedTuple):
-    """The queues of a topic that one member pulls, and the ones that it pops."""
+    """The queues of a topic that one member pulls, and the queues that it pops."""
 
     pulled: frozenset[MessageQueue] = frozenset()
     popped: frozenset[MessageQueue] = frozenset()
@@ -51,7 +51,7 @@ class QueueDivision:
         self._context = context
 
     def begin(self, tasks: asyncio.TaskGroup, changed: Callable[[], None]) -> list[asyncio.Task[None]]:
-        """Called when the member joins. Return further tasks, which run until they are cancelled.
+        """Called when the member joins. Return further tasks of the group, which the caller cancels at the end.
 
         `changed` triggers the next rebalance. Logs a warning if `allocate_queues` lists no queue of the retry topic,
         because this member would then never receive a retry.
@@ -119,7 +119,7 @@ class Rebalance:
     def __init__(self, context: GroupContext, division: QueueDivision) -> None:
         self.assigned: dict[MessageQueue, Assignment] = {}  # includes queues that are being released
         self._pulled = 0  # number of pulled queues
-        self._cut_short: list[Assignment] = []  # `run` raised, or the group's failure cancelled it
+        self._cut_short: list[Assignment] = []  # their `run` raised, or was cancelled by the group's failure
         self.count = 0  # passes that changed the assignment
         self.unrouted: frozenset[str] = frozenset(context.subscriptions)  # topics without a first assignment
         self._context = context
@@ -127,7 +127,7 @@ class Rebalance:
         context.move = self.move
         self._soon = asyncio.Event()
         self._ending = asyncio.Event()
-        self._moves: dict[MessageQueue, tuple[int, float]] = {}  # resets of other queues: offset, time
+        self._moves: dict[MessageQueue, tuple[int, float]] = {}  # resets of queues not held here: offset, time
         self._members = MemberList(context)
         self._notifications = ChangeNotifications(context)
         self._missing_queues = MissingBrokerQueues(context.client, context.clock)
@@ -149,10 +149,10 @@ class Rebalance:
         self._soon.set()
 
     async def run(self) -> None:
-        """Rebalance until `release_all`, then until the last queue is released. A queue's failure ends it.
+        """Rebalance until `release_all` is called and all queues are released. Raises the error of a failed queue.
 
-        Raises GroupRefusedError after the release of all queues, if the group runs on Spark or its brokers cannot serve
-        it.
+        Raises GroupRefusedError, after the release of all queues, if the other engine runs the group or its brokers
+        cannot serve it.
         """
         cannot_run: GroupRefusedError | None = None
         async with asyncio.TaskGroup() as tasks:
@@ -172,23 +172,23 @@ class Rebalance:
             raise cannot_run
 
     async def _keep_apart(self, began: float) -> None:
-        """Wait until one second after the start of the last pass, or until the end.
+        """Wait until one second after the last pass began, or until `release_all`.
 
-        Each pass asks brokers for every topic's members. While a deployment replaces its members, brokers send
-        notifications of every change to every member, many times a second. One pass covers all earlier notifications.
+        Each pass requests the members from the brokers. While a deployment replaces its members, brokers notify every
+        member of every change, many times a second. One pass covers all earlier notifications.
         """
         clock = self._context.clock
         await wait_within(clock, began + MIN_PASS_INTERVAL_SECONDS - clock.monotonic(), self._ending.wait())
 
     def release_all(self, drain_seconds: float) -> None:
-        """Release every queue, and acquire no more: the group ends."""
+        """Release every queue, and acquire no more, because the group ends. Handlers get `drain_seconds` to finish."""
         self._ending.set()
         for assigned in self.assigned.values():
             assigned.release(drain_seconds, last=True)
         self._soon.set()
 
     async def abandon(self) -> None:
-        """Commit the finished messages of a failed group's queues."""
+        """Commit the finished messages of the queues whose `run` was cut short by the group's failure."""
         await asyncio.gather(*(assigned.abandon() for assigned in self._cut_short))
 
     def move(self, queue: MessageQueue, offset: int) -> bool:
@@ -198,8 +198,8 @@ class Rebalance:
     def reset_queues(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
         """Continue queues at these offsets after an operator's reset. Return the queues held here.
 
-        All members get the same reset, and each applies it to its queues. A queue may be between two members at the
-        moment: if this member acquires it within 5 s, the reset is applied then.
+        All members get the same reset, and each applies it to its queues. During a hand-over no member may hold the
+        queue. So if this member acquires the queue within 5 s, the reset is applied then.
         """
         now = self._context.clock.monotonic()
         self._moves = {queue: move for queue, move in self._moves.items() if now - move[1] < MOVE_SECONDS}
@@ -220,7 +220,7 @@ class Rebalance:
         if self._ending.is_set():
             return True
         if members and self._notifications.on_member_list(members):
-            # New members have just read the routes, and divide the queues in them.
+            # New members divide the queues of the newest routes, so this member should use the newest routes too.
             self._context.client.routes.refresh_soon(topics)
         others = self._engine_conflict.other_engine_members(members)
         if members and not self._engine_conflict.may_consume(others):
@@ -228,7 +228,7 @@ class Rebalance:
         balanced = not others
         for topic, share in zip(topics, results, strict=True):
             if share is None:
-                # the route table polls a topic without queues, and reports new ones
+                # a topic without queues needs no early pass: the route table polls it, and reports new queues
                 balanced = balanced and (is_retry_topic(topic) or not self._context.client.routes.queues(topic))
                 continue
             self.unrouted -= {topic}
@@ -272,7 +272,7 @@ class Rebalance:
         others = self._engine_conflict.other_engine_members(members)
         client_ids = sorted_client_ids([one for one in members if one not in others])
         share = await self._division.share_of(topic, queues, client_ids, self._held(topic))
-        # the queues changed meanwhile, for example because a broker has returned
+        # None if the queues changed meanwhile, for example because a broker has returned
         return share if context.client.routes.queues(topic) == queues else None
 
     def _held(self, topic: str) -> dict[MessageQueue, Assignment]:

@@ -45,9 +45,9 @@ class GroupProblems:
         return key in self._known
 
     def begin(self, key: Hashable, problem: Problem) -> None:
-        """Add or update a problem. Only a new one is logged; a known one gets the new evidence.
+        """Add a problem and log it. If a problem with this key is known, update it without a log line.
 
-        `key` distinguishes the group's problems.
+        Different problems of the group need different keys.
         """
         if key not in self._known:
             log.error("group.problem", cause=problem.cause, evidence=problem.evidence, next=problem.next)
@@ -68,7 +68,7 @@ class GroupProblems:
 
 
 AGE_SECONDS = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 21600, 86400)
-QUICK_SECONDS = HANDLER_DURATION_BOUNDS[0]
+QUICK_SECONDS = HANDLER_DURATION_BOUNDS[0]  # quicker calls all fall into the histogram's first bucket
 MAX_NAME_CHARACTERS = 100
 MAX_TRACE_CHARACTERS = 160  # limit for each line of a traceback
 MAX_EXCEPTION_CLASSES = 50  # limits the label values; further classes count as "other"
@@ -79,17 +79,18 @@ _COUNTS: Final = attrgetter(*_COUNTER_NAMES)
 
 
 class TopicStats(TopicCounters):
-    """The counters for one topic's messages. `is_retry` means that they arrived through the group's retry topic."""
+    """The counters for one topic's messages. With `is_retry`, messages that arrived through the group's retry topic."""
 
     def __init__(self, topic: str, is_retry: bool, variant: str = "") -> None:
         super().__init__(topic, is_retry, variant)
         self.pulls = 0  # pulls with messages
         self.pull_seconds = 0.0  # response times of these pulls, including the broker's hold time
-        self.acked = 0  # a separate counter, because the hot path increments it once for each batch
+        self.acked = 0  # acknowledged messages that `snapshot` has not added to `handled` yet; quick to increment
         self.errors: deque[LastError] = deque(maxlen=MAX_ERRORS)
         self.duration = Histogram(HANDLER_DURATION_BOUNDS)
         self.age = Histogram(AGE_SECONDS)
-        # Collected before the histograms: nearly every batch falls into the same buckets as the previous one.
+        # Values that are not in the histograms yet. Nearly every batch falls into the same buckets as the previous
+        # batch, so values are added to a histogram together.
         self._quick_count = 0
         self._quick_seconds = 0.0
         self._age_low = self._age_high = 0.0
@@ -98,7 +99,7 @@ class TopicStats(TopicCounters):
         self._last: TopicSnapshot | None = None
 
     def of(self, message: Message) -> TopicStats:
-        """Return the counters of a message's original topic."""
+        """Return the counters for this message; DividedStats has several."""
         return self
 
     def pulled(self, block: MessageBlock) -> None:
@@ -118,7 +119,7 @@ class TopicStats(TopicCounters):
     def count_held_back(self, reason: str, oldest: Message | None) -> int:
         """Count that a queue is not pulled because of `reason`. `oldest` is the first message in its cache.
 
-        Returns how often that has happened.
+        Returns the new count for this reason.
         """
         self.flow_control[reason] += 1
         return self.flow_control[reason]
@@ -144,9 +145,7 @@ class TopicStats(TopicCounters):
             self._observe(messages, seconds, age_seconds)
 
     def count_acknowledged_singly(self, messages: Sequence[Message], seconds: float, now: float) -> None:
-        """Count calls with one message each. They took `seconds` together, none more than QUICK_SECONDS, until `now`
-        (Unix).
-        """
+        """Count calls with one message each, none longer than QUICK_SECONDS. They took `seconds`, until Unix `now`."""
         count = len(messages)
         oldest, newest = (now - message.store_timestamp * 0.001 for message in (messages[0], messages[-1]))
         if self._age_low < newest <= oldest <= self._age_high:
@@ -154,7 +153,7 @@ class TopicStats(TopicCounters):
             self._quick_count += count
             self._quick_seconds += seconds
             self._age_count += count
-            self._age_sum += (oldest + newest) / 2 * count  # messages of a queue are in the order of their age
+            self._age_sum += (oldest + newest) / 2 * count  # the first message of a queue is the oldest
         else:
             for message in messages:
                 self.acknowledged((message,), seconds / count, now - message.store_timestamp * 0.001)
@@ -182,17 +181,17 @@ class TopicStats(TopicCounters):
         self._age_sum += age_seconds * messages
 
     def count(self, result: str) -> None:
-        """Count an attempt that ended with `result`."""
+        """Count an attempt that ended with `result`, one of HANDLED_RESULTS."""
         self.handled[result] += 1
 
     def count_possible_duplicates(self, cause: str, messages: int) -> None:
-        """Count messages that were handled here and may be handled again by another member. `cause` is the reason."""
+        """Count messages that were handled here and may be handled again by another member, because of `cause`."""
         self.duplicates[cause] = self.duplicates.get(cause, 0) + messages
 
     def count_dead_letter(self, cause: str, reason: str) -> None:
         """Count a dead letter by its cause and reason.
 
-        Handlers may put anything into reasons, such as ids. If there are too many reasons, the rarest one counts as
+        Handlers may put anything into reasons, such as ids. If there are too many reasons, the rarest reason counts as
         OTHER_REASONS.
         """
         self.dead_letters[cause] += 1
@@ -205,9 +204,10 @@ class TopicStats(TopicCounters):
     def count_exception(
         self, error: BaseException, text: str, first: Message, at: float, *, declined: bool = False
     ) -> None:
-        """Count a handler call that raised at a Unix time. `text` describes the error; `first` is the first message.
+        """Count a handler call that raised `error` at the Unix time `at`. `text` describes the error.
 
-        `declined` means that it was a decision (Retry, DeadLetter, Suspend) or a timeout, so no traceback is kept.
+        `first` is the batch's first message. If `declined`, the error was a decision (Retry, DeadLetter, Suspend), an
+        invalid body or a timeout, so no traceback is kept.
         """
         trace = () if declined else traceback_tail(error, MAX_TRACE_LINES, MAX_TRACE_CHARACTERS)
         self.errors.append(LastError(at, text[:MAX_ERROR_CHARACTERS], self.topic, first.msg_id, trace))
@@ -222,7 +222,7 @@ class TopicStats(TopicCounters):
             self._age_count, self._age_sum = 0, 0.0
 
     def snapshot(self) -> TopicSnapshot:
-        """Return a snapshot of the counters of this topic; the last one if none has changed, as in most idle groups."""
+        """Return a snapshot of the counters of this topic; the previous snapshot if no counter has changed."""
         self._flush_age()
         if self._quick_count:
             self.duration.observe(self._quick_seconds / self._quick_count, self._quick_count)
@@ -238,11 +238,11 @@ class TopicStats(TopicCounters):
 
 
 def snapshots_of(stats: Mapping[str, TopicStats]) -> tuple[TopicSnapshot, ...]:
-    """Return the counters of a group. Retry topics that share counters are included once."""
+    """Return snapshots of all counters of a group. Counters that several topics share are included once."""
     return tuple(topic for one in dict.fromkeys(stats.values()) for topic in one.snapshots())
 
 
-# The totals that add up to a rate, by its name.
+# Rate -> the totals (of `totals_of`) whose increases are added up for it.
 RATE_TOTALS: Final = {
     "received": ("received",),
     "handled": ("handled",),
@@ -253,7 +253,7 @@ RATE_TOTALS: Final = {
 
 
 def totals_of(topics: Iterable[TopicSnapshot]) -> dict[str, int]:
-    """Return the sums over all topics of a group, including retries, by the names and in the order of the status."""
+    """Return sums over all topics of a group, including retries, with the names and order of the status page."""
     names = "received handled acked failed retried expired dead_lettered corrupt deduplicated"
     totals = dict.fromkeys(names.split(), 0)
     for topic in topics:
@@ -267,7 +267,7 @@ def totals_of(topics: Iterable[TopicSnapshot]) -> dict[str, int]:
 
 
 def rates_between(before: Mapping[str, int], after: Mapping[str, int], seconds: float) -> dict[str, float]:
-    """Return rates by name. A rate is 0 if its counter decreased, because the group changed its engine."""
+    """Return rates per second by name. A rate is 0 if its totals fell, because the group changed its engine."""
     if seconds <= 0:
         return dict.fromkeys(RATE_TOTALS, 0.0)
     return {
@@ -276,9 +276,9 @@ def rates_between(before: Mapping[str, int], after: Mapping[str, int], seconds: 
 
 
 class DividedStats(TopicStats):
-    """Counters of messages that are divided among several other counters, `parts`.
+    """Counters that divide the messages among several other counters, the `parts`.
 
-    `key_of` returns the key of a message's part. A message without a part counts here.
+    `key_of` returns the key of a message's part. A message without a part counts in this object.
     """
 
     def __init__(
@@ -297,7 +297,7 @@ class DividedStats(TopicStats):
         return super().attempts + sum(stats.attempts for stats in self._parts.values())
 
     def snapshots(self) -> tuple[TopicSnapshot, ...]:
-        """Return the parts' snapshots, after the snapshot of the messages that count here."""
+        """Return the snapshot of the messages without a part, and then the parts' snapshots."""
         return (self.snapshot(), *(one for stats in self._parts.values() for one in stats.snapshots()))
 
     def pulled(self, block: MessageBlock) -> None:
@@ -334,10 +334,9 @@ class CanaryStats(DividedStats):
 
 
 class RetriedStats(DividedStats):
-    """The retry topic of a group with several topics. Each message counts under its original topic.
+    """The counters for the retry topic of a group with several topics. Each message counts under its original topic.
 
-    Messages without a subscribed original topic, for instance of an unsubscribed topic, count under the retry topic
-    itself.
+    Messages whose original topic is not subscribed count under the retry topic itself.
     """
 
     def __init__(self, retry_topic: str, topics: Iterable[str], make: Callable[..., TopicStats] = TopicStats) -> None:

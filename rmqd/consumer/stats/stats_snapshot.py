@@ -1,8 +1,8 @@
 """Snapshots of a consumer group: plain picklable values for metrics and the status page.
 
-The values of one queue are read at one moment of the event loop, so they are consistent. So are the values of a group
-without its queues. The daemon reads many queues in slices. Counters never decrease during the life of one consumer. A
-caller that keeps a group over several consumers (a restart, a lost worker) adds them up.
+The values of one queue are read without a pause of the event loop, so they are consistent. The same applies to a
+group's values without its queues. The daemon reads many queues in slices. Counters never decrease while one consumer
+runs. A caller that follows a group over several consumers (a restart, a lost worker) adds their counters up.
 
 Each field declares its metric and the rule that merges the values of several processes (`runtime.figures`).
 docs/metrics.md lists the metrics.
@@ -30,7 +30,7 @@ DEAD_LETTER_CAUSES = ("handler", "limit", "level", "corrupt")
 # (`on_offset_illegal`), an acquisition with a lower stored offset.
 FALL_CAUSES = ("operator", "corrected", "take_over")
 HANDLER_RATES = ("handled", "failed", "retried", "dead_lettered")
-# A queue's state is the first that applies.
+# A queue's state is the first in this list that applies.
 QUEUE_STATES = ("stuck", "paused", "locked_out", "flow_controlled", "retrying", "handling", "pulling", "waiting")
 GROUP_STATES = ("starting", "running", "draining", "failed", "stopped")
 MAX_ERROR_CHARACTERS = 500
@@ -51,14 +51,14 @@ class LastError:
     """An exception of a handler call."""
 
     at: float  # Unix seconds
-    error: str  # in Python's format, cut to MAX_ERROR_CHARACTERS
+    error: str  # the exception, usually its `repr`, cut to MAX_ERROR_CHARACTERS
     topic: str
     msg_id: str  # the batch's first message
     trace: tuple[str, ...] = ()  # last lines of the traceback; empty for a decision such as Retry
 
 
 def _amount(name: str, help: str) -> Any:  # noqa: A002 as in Prometheus
-    """Declare a number of a queue that adds up over processes and over the queues of a topic."""
+    """Declare a gauge of a queue whose values are summed over processes and over the queues of a topic."""
     return gauge(name, help, operator.add, over_queues=operator.add, default=0)
 
 
@@ -67,7 +67,7 @@ def _newest(one: tuple[LastError, ...], other: tuple[LastError, ...]) -> tuple[L
 
 
 def _add_reasons(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
-    """Return the most frequent reasons of both; the rest counts as OTHER_REASONS."""
+    """Add two counts by reason. Only the most frequent reasons are kept; the rest counts as OTHER_REASONS."""
     total = add_each(one, other)
     rest = total.pop(OTHER_REASONS, 0)
     ordered = sorted(total, key=total.__getitem__, reverse=True)
@@ -130,7 +130,7 @@ class TopicCounters:
         keys=DEAD_LETTER_CAUSES,
     )
     dead_letter_reasons: dict[str, int] = figure(_add_reasons, is_counter=True, default_factory=dict)
-    """At most MAX_REASONS, and OTHER_REASONS."""
+    """The number of dead letters by reason: at most MAX_REASONS reasons, and OTHER_REASONS."""
     lost: int = counter(
         "rmqd_messages_lost_total",
         "Messages that brokers had deleted before they were pulled, skipped by on_offset_illegal: correct.",
@@ -153,11 +153,11 @@ class TopicSnapshot(TopicCounters):
     )
     message_age: HistogramSnapshot = histogram("rmqd_message_age_seconds", "From stored on the broker to handled.")
     errors: tuple[LastError, ...] = figure(_newest, is_counter=True, default=())
-    """At most MAX_ERRORS, the newest at the end."""
+    """The last errors, at most MAX_ERRORS, the newest at the end."""
 
 
 def merge_topics(these: tuple[TopicSnapshot, ...], those: tuple[TopicSnapshot, ...]) -> tuple[TopicSnapshot, ...]:
-    """Return the topics of both, with the counters of common topics summed."""
+    """Merge the topics of two snapshots. If both contain a topic, its counters are added."""
     topics = {(topic.topic, topic.is_retry, topic.variant): topic for topic in these}
     for topic in those:
         key = (topic.topic, topic.is_retry, topic.variant)
@@ -167,7 +167,7 @@ def merge_topics(these: tuple[TopicSnapshot, ...], those: tuple[TopicSnapshot, .
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSnapshot:
-    """One owned queue. Times are Unix seconds; None means not known yet."""
+    """One owned queue. Times are Unix seconds. A value is None while it is not known yet."""
 
     topic: str
     is_retry: bool
@@ -181,7 +181,7 @@ class QueueSnapshot:
         read=lambda queue: {queue.state: 1},
         over_queues=add_each,
     )
-    since: float
+    since: float  # when the queue entered its state
     committed: int | None = gauge("rmqd_offset_committed", "The offset last committed to the broker.", default=None)
     position: int | None = gauge("rmqd_offset_position", "The next offset to pull.", default=None)
     max: int | None = gauge("rmqd_offset_max", "The broker's max offset in the last pull response.", default=None)
@@ -217,8 +217,8 @@ class QueueSnapshot:
         default=None,
     )
     stall: Problem | None = figure(if_known(lambda one, _: one), default=None)
-    """Why it makes no progress while messages wait."""
-    pulled_from: str | None = None  # the address of the last pull
+    """Why the queue makes no progress while messages wait; None if it is not stalled."""
+    pulled_from: str | None = None  # the broker address of the last pull
     at_slave: bool = gauge(
         "rmqd_queue_at_slave",
         "1 while the queue is pulled from a slave of its broker, else 0.",
@@ -226,11 +226,11 @@ class QueueSnapshot:
         over_queues=operator.add,
         default=False,
     )
-    popped: bool = False  # whether members share the queue; number -1 means any queue of the broker
+    popped: bool = False  # whether members share the queue with POP; queue -1 then means any queue of the broker
 
     @property
     def number(self) -> str:
-        """The queue's number for output and labels."""
+        """The queue id as text for output and metric labels; `any` for -1."""
         return str(self.queue) if self.queue >= 0 else "any"
 
 
@@ -354,7 +354,7 @@ class GroupSnapshot:
         default=False,
     )
     batches: BatchesSnapshot | None = figure(if_known(merge_two), is_counter=True, default=None)
-    """None on the local engine."""
+    """The micro-batches of a group on Spark; None on the local engine."""
     trace_records: dict[str, int] = counter(
         "rmqd_trace_records_total",
         "Records of message trace: sent, or dropped because too many waited (full) or because sending failed (failed).",
@@ -372,7 +372,7 @@ class GroupSnapshot:
         by="cause",
     )
     rates: dict[str, float] = figure(add_each, default_factory=lambda: dict.fromkeys(HANDLER_RATES, 0.0))
-    """Results of messages over the last minute, per second, by HANDLER_RATES."""
+    """Rates per second over the last minute, for each name in HANDLER_RATES."""
     concurrency: int | None = gauge(
         "rmqd_handler_concurrency",
         "Calls of the handler that may run at once, over all workers; with concurrency: auto, the current value.",
@@ -390,7 +390,7 @@ class GroupSnapshot:
     canary: CanarySnapshot | None = figure(
         lambda one, other: merge_two(one, other) if one and other else one, is_counter=True, default=None
     )
-    cluster: str | None = None  # name in the configuration; None for a consumer, which does not know it
+    cluster: str | None = None  # its name in the configuration; None if the consumer does not know it
     members: tuple[str, ...] = figure(lambda one, other: tuple(sorted({*one, *other})[:MAX_MEMBERS]), default=())
     """Client ids of all members in the brokers' last list, at most MAX_MEMBERS."""
     member_count: int = figure(max, default=0)

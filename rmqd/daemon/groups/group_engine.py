@@ -1,10 +1,10 @@
-"""The interface of the hosts of groups, and their common parts: names, the view of all processes, and the engine.
+"""The interface GroupHost, and the common parts of its classes: settings, snapshots of all processes, LocalEngine.
 
 The snapshots of several worker processes, and of ended consumers and processes, are merged by the rules that their
 fields declare (`runtime.figures`).
 
-Inside a consumer all names include the namespace (`rmqd.plugins.model_options` adds it). `GroupSupervisor` removes it
-from snapshots; `runtime.logs` does so in the log, and `wire.messages` for handlers.
+Inside a consumer, names of topics and groups include the namespace (`rmqd.plugins.model_options` adds it).
+`GroupSupervisor` removes it from snapshots, `runtime.logs` from the log, and `wire.messages` from handlers' messages.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class GroupChanges:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSnapshot:
-    """The groups of one process, and the client that they share. `worker` is None without workers."""
+    """The groups of one process, and their client. `worker` is the worker's number; None without `--workers`."""
 
     worker: int | None
     pid: int
@@ -102,23 +102,23 @@ class ProcessSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
-    """The snapshot of a worker on its way to the parent. Its queues are pickled in slices, so that thousands of them
-    block neither of the two event loops.
+    """The form in which a worker sends its snapshot to the parent. The queues are pickled in slices, so that thousands
+    of queues block neither the worker's nor the parent's event loop.
     """
 
     process: ProcessSnapshot
     queues: tuple[bytes, ...] = ()
-    """Each a list of queues with the names of their groups."""
+    """Each item is a pickled list of pairs: a group's name, and a queue."""
 
     @classmethod
     async def of(cls, process: ProcessSnapshot) -> Self:
-        """Pack a snapshot with queues."""
+        """Return the report of a snapshot that has queues."""
         named = ((group.name, queue) for group in process.groups for queue in group.queues)
         queues = [pickle.dumps(found) async for found in in_slices(named)]
         return cls(replace(process, groups=tuple(replace(group, queues=()) for group in process.groups)), tuple(queues))
 
     def named_queues(self) -> Iterator[tuple[str, QueueSnapshot]]:
-        """Yield the name of the group, and the queue."""
+        """Yield each queue with its group's name: (group, queue)."""
         for packed in self.queues:
             yield from pickle.loads(packed)
 
@@ -134,7 +134,7 @@ class WorkerReport:
 
 @dataclass(frozen=True, slots=True)
 class HostSnapshot:
-    """All processes at one moment. `workers` is None without workers."""
+    """The snapshots of all processes, and of ended processes (`past`). `workers` is None without `--workers`."""
 
     processes: tuple[ProcessSnapshot, ...] = figure(operator.add)
     past: tuple[ProcessSnapshot, ...] = figure(operator.add, default=())
@@ -162,12 +162,12 @@ class HostSnapshot:
     """The reasons why the view is incomplete, such as a worker that is restarting."""
 
 
-# If a daemon has several members of a group, the group's state is the member's state that needs attention most.
+# If a daemon has several members of a group, the group's state is the first of these states that a member has.
 _STATE_PRECEDENCE = ("failed", "starting", "draining", "running", "stopped")
 
 
 def merge_processes(living: Iterable[ProcessSnapshot], past: Iterable[ProcessSnapshot] = ()) -> ProcessSnapshot:
-    """Merge one or more processes into one snapshot, with the counters of ended ones."""
+    """Merge one or more processes into one snapshot, with the counters of ended processes (`past`)."""
     processes, ended = list(living), list(past)
     groups: dict[str, GroupSnapshot] = {}
     for group in (group for process in processes for group in process.groups):
@@ -248,7 +248,7 @@ class GroupHost(Protocol):
         """Drain all groups in parallel, each up to its shutdown timeout; `run` then ends."""
 
     def force_stop(self) -> None:
-        """Stop draining and end now."""
+        """Abandon running handlers, and end now."""
 
     @property
     def stopping(self) -> bool:
@@ -256,7 +256,7 @@ class GroupHost(Protocol):
 
     @property
     def longest_drain_seconds(self) -> float:
-        """The longest time of a graceful stop."""
+        """The longest shutdown timeout of all groups."""
 
 
 log = structlog.get_logger(__name__)
@@ -276,7 +276,7 @@ class LocalEngine:
         return instance.ClientInstance(options, clock=self._clock)
 
     def load_handler(self, group: str, settings: GroupConfig, options: ConsumerOptions) -> LoadedHandler:
-        """Load the group's plugin and its canary. With `handler.processes`, worker processes load them.
+        """Load the group's handler and its canary; if `handler.processes` is set, in worker processes.
 
         Raises ConfigError.
         """

@@ -1,6 +1,6 @@
 """Compares two configurations for a reload: which groups change, which of them need no restart, and refused changes.
 
-`ClusterClients` has the clients of the current configuration, and replaces them.
+`ClusterClients` holds the clients of the current configuration, and replaces them at a reload.
 
 A reload applies the whole new configuration, or nothing.
 """
@@ -38,7 +38,7 @@ class ReloadReport:
     changes: GroupChanges = field(default_factory=GroupChanges)
     problems: tuple[str, ...] = ()
     refusal: str = "the new configuration was not applied; the old one stays in force"
-    """The consequence of the problems."""
+    """The consequence of the problems, for the operator."""
 
     @property
     def successful(self) -> bool:
@@ -54,7 +54,7 @@ class ReloadReport:
 
 @dataclass(frozen=True, slots=True)
 class ConfigState:
-    """A configuration, and its `files`: the contents of certificates by cluster."""
+    """A configuration, and `files`: the contents of its certificate and key files, by cluster."""
 
     config: RootConfig
     files: Mapping[str, tuple[bytes, ...]]
@@ -96,10 +96,10 @@ class NewClients:
     """The clients of a new configuration, before it is applied."""
 
     clients: Mapping[str, ClientInstance]
-    """By cluster. Clients that serve both configurations already use the new keys."""
+    """All clients, by cluster. Clients that serve both the old and the new configuration already use the new keys."""
     fresh: Mapping[str, ClientInstance]
     secured: Mapping[str, ClientOptions]
-    """The previous keys and certificates of clients that use new ones."""
+    """The previous options of clients that already use new keys or certificates, by cluster."""
 
     async def give_up(self) -> None:
         """Restore the old configuration's keys, and close the clients that were built for the new configuration."""
@@ -109,7 +109,7 @@ class NewClients:
 
 
 class ClusterClients:
-    """The clients, by cluster. The constructor builds them but does not start them."""
+    """The clients of all clusters. The constructor builds the clients but does not start them."""
 
     def __init__(self, state: ConfigState, build: Callable[[ClientOptions], ClientInstance]) -> None:
         self._build = build
@@ -129,7 +129,7 @@ class ClusterClients:
             self._start(cluster, client)
 
     def prepare(self, before: ConfigState, after: ConfigState) -> NewClients:
-        """Return the clients for `after`: existing clients, with their new keys, and new clients."""
+        """Return the clients for `after`: existing clients, which use the new keys from now on, and new clients."""
         kept = {name: self.current[name] for name in used_clusters(after.config) if name in self.current}
         kept = {name: client for name, client in kept.items() if before.same_client(after, name)}
         fresh = {name: self._build(after.options(name)) for name in used_clusters(after.config) if name not in kept}
@@ -169,7 +169,7 @@ class ClusterClients:
 
 
 def used_clusters(config: RootConfig) -> list[str]:
-    """Return the clusters of all groups. At least one: a process without groups has a client too."""
+    """Return the clusters of all groups; without groups one cluster, because every process needs a client."""
     used = {config.cluster_name(group) for group in config.groups}
     return [name for name in config.known_clusters if name in used] or list(config.known_clusters)[:1]
 
@@ -179,14 +179,14 @@ LIVE_FIELDS: Final = frozenset(
     for name, field in GroupConfig.model_fields.items()
     if any(isinstance(one, Key) and one.live for one in field.metadata)
 )
-"""The fields that a running group applies, besides the concurrency of its handler. Of `subscriptions` only the filters
-can change: new topics have other queues, and the group restarts to rebalance them. An existing circuit breaker can
-change; adding one restarts the group, because it wraps every call.
+"""The fields whose changes a running group applies, in addition to its handler's concurrency. In `subscriptions` only
+the filters can change: other topics have other queues, so the group restarts. An existing circuit breaker can change;
+adding a circuit breaker restarts the group, because the breaker wraps every call.
 """
 
 
 def changes_while_running(before: GroupConfig, after: GroupConfig) -> bool:
-    """Return whether a running group can apply `after` without a restart. A group on Spark cannot."""
+    """Return whether a running group can apply `after` without a restart. A group on Spark always restarts."""
     if after.engine == "spark":
         return False
     if after.circuit_breaker.can_open and not before.circuit_breaker.can_open:
@@ -238,8 +238,8 @@ def _keeps_client(group: str, old: ConfigState, new: ConfigState) -> bool:
 
 
 def groups_with_changed_filters(old: RootConfig, new: RootConfig, changes: GroupChanges) -> list[str]:
-    """Return the groups whose filters must be checked with the brokers: new or restarted groups, and groups with
-    another filter.
+    """Return the groups whose filters must be checked with the brokers: new groups, restarted groups, and groups whose
+    filters changed.
     """
     updated = [name for name in changes.updated if old.groups[name].subscriptions != new.groups[name].subscriptions]
     return [*updated, *changes.restarted, *changes.started]

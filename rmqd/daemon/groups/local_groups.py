@@ -39,11 +39,11 @@ with import_lazily():
     from rmqd.daemon.workers import worker_group
 
 READINESS_POLL_SECONDS = 0.02
-AT_ONCE = 20  # groups between two turns of the event loop: some milliseconds
+AT_ONCE = 20  # groups whose snapshots are made at once, which blocks the event loop for some milliseconds
 
 
 class LocalGroups:
-    """A GroupHost of this process. The constructor builds everything but starts nothing. It raises ConfigError."""
+    """A GroupHost that runs groups in this process. The constructor only builds them, and raises ConfigError."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class LocalGroups:
         self._state = ConfigState.of(config)
         self._clients = ClusterClients(self._state, self._build_client)
         self._imports_again = imports_again
-        self._in_workers: set[str] = set()  # groups whose old code this process has imported
+        self._in_workers: set[str] = set()  # groups that need a worker process: this process imported their old code
         self._groups = self._build_groups(config, config.groups, self._clients.current)
         self._past: list[ProcessSnapshot] = []  # counters of worker processes that ended when their groups restarted
         self._running: dict[str, asyncio.Task[None]] = {}
@@ -91,7 +91,7 @@ class LocalGroups:
     async def started(self, patience_seconds: float) -> None:
         deadline, left = self._clock.monotonic() + patience_seconds, list(self._groups.values())
         while self._clock.monotonic() < deadline and not self.stopping:
-            while left and left[-1].snapshot().ready:  # each group is checked until it is ready once
+            while left and left[-1].snapshot().ready:  # a group that was ready once is not checked again
                 del left[-1]
             if not left:
                 return
@@ -102,7 +102,7 @@ class LocalGroups:
         return HostSnapshot((await self.read() if with_queues else self.snapshot(),))
 
     async def read(self) -> ProcessSnapshot:
-        """Return the snapshot with all queues. They are read in slices, so each has its values of one moment."""
+        """Return the snapshot with all queues. Queues are read in slices, so two queues may show different moments."""
         groups, queues = list(self._groups.values()), defaultdict[GroupSupervisor, list[QueueSnapshot]](list)
         async for found in in_slices((group, queue) for group in groups for queue in group.queue_snapshots()):
             for group, queue in found:
@@ -110,7 +110,7 @@ class LocalGroups:
         return self._snapshot([one.snapshot(queues[one]) async for some in in_slices(groups, AT_ONCE) for one in some])
 
     def snapshot(self, *, with_queues: bool = False) -> ProcessSnapshot:
-        """Return the current state of all groups and clients, including the counters of replaced ones."""
+        """Return the current state of all groups and clients, including the counters of replaced clients."""
         groups = self._groups.values()
         return self._snapshot(group.snapshot(group.queue_snapshots() if with_queues else ()) for group in groups)
 
@@ -143,7 +143,7 @@ class LocalGroups:
             await supervisor.restart(following)
 
     async def apply(self, config: RootConfig) -> GroupChanges:
-        """Build new groups, drain changed and removed groups, and start the new ones."""
+        """Build new and changed groups, drain changed and removed groups, and start the groups that were built."""
         async with self._changing:
             if self.stopping:
                 raise ConfigError(["the daemon is stopping and cannot apply a new configuration"])
@@ -211,7 +211,7 @@ class LocalGroups:
 
     def _supervisor(self, group: str, scope: PauseScope = WHOLE_GROUP) -> GroupSupervisor:
         settings_of(self._state.config, group, scope)
-        if group not in self._groups:  # a reload will start it
+        if group not in self._groups:  # a reload has not started the group yet
             raise UnknownGroupError(group, list(self._groups))
         return self._groups[group]
 
@@ -234,7 +234,7 @@ class LocalGroups:
                 groups[name] = self._supervised(name, config, clients, in_worker=name in in_workers)
             except ConfigError as error:  # an invalid hook concerns all groups, and is reported once
                 problems += [problem for problem in error.problems if problem not in problems]
-            except RmqdError as error:  # a name or an expression that only the engine checks
+            except RmqdError as error:  # an invalid name or expression, which only the engine detects
                 problems.append(_problem(config, name, error))
         if problems:
             raise ConfigError(problems)
@@ -246,8 +246,7 @@ class LocalGroups:
         first = [self._build_consumer(name, config, clients, in_worker=in_worker)]
 
         def build() -> Consumer:
-            # a later consumer is built with the configuration and clients of that time, which may have changed
-            # meanwhile
+            # reloads may have replaced the configuration and the clients since the first consumer was built
             now = self._state.config, self._clients.current
             return first.pop() if first else self._build_consumer(name, *now, in_worker=name in self._in_workers)
 
@@ -258,12 +257,12 @@ class LocalGroups:
     def _build_consumer(
         self, name: str, config: RootConfig, clients: Mapping[str, instance.ClientInstance], *, in_worker: bool
     ) -> Consumer:
-        """Build a consumer of a group with a new handler, because a handler serves only one.
+        """Build a consumer of a group with a new handler, because a handler serves only one consumer.
 
-        `in_worker`: in a worker process, which imports the group's code again.
+        `in_worker`: run the consumer in a worker process, which imports the group's code again.
         """
         settings, options = config.groups[name], self._options(config, name)
-        if settings.engine == "spark":  # its driver is a new process anyway
+        if settings.engine == "spark":  # the Spark driver is a new process anyway
             return self._engine.build_spark_consumer(name, options, config)
         if in_worker:
             return worker_group.WorkerGroup(name, options, config, self._share, self._keep_counters)
@@ -322,7 +321,7 @@ class LocalGroups:
 
 
 def _problem(config: RootConfig, group: str, error: RmqdError) -> object:
-    """Return an error of a group as a problem of the configuration, with its line if known."""
+    """Return an error of a group as a problem of the configuration, with the line of a refused filter."""
     namespace = config.cluster_of(group).client.namespace
     text = without_namespace(str(error), namespace)
     if isinstance(error, FilterRefusedError):

@@ -40,7 +40,7 @@ class SparkDriverError(RmqdError):
 
 @dataclass(frozen=True, slots=True)
 class DriverSpec:
-    """The group that a driver must run: the only one of the configuration."""
+    """The specification of a Spark driver. `config` has only one group, which the driver runs."""
 
     config: RootConfig
     pauses: tuple[PauseScope, ...]
@@ -50,7 +50,7 @@ class SparkDriverProcess(ChildProcess[GroupSnapshot]):
     name = "Spark driver"
     snapshot_type = GroupSnapshot
     log = log
-    """With the name of the group."""
+    """The log, bound to the group's name."""
 
     def report_silence(self, is_silent: bool) -> None:
         if is_silent:
@@ -75,33 +75,33 @@ class ChildGroup(Generic[Child]):
         self._ended = False
 
     def stop(self, *, shutdown_timeout_seconds: float | None = None) -> None:
-        """Wait for the running batches, for at most the group's shutdown timeout, and commit their offsets."""
+        """Request that the child waits for running batches, at most the shutdown timeout, and commits their offsets."""
         self._stop.set()
         if self._child is not None:
             self._child.post("stop", shutdown_timeout_seconds)
 
     def force_stop(self) -> None:
-        """Abort the running batches. The next start repeats them."""
+        """Request that the child aborts running batches. They are handled again after the next start."""
         self._stop.set()
         if self._child is not None:
             self._child.post("force_stop")
 
     def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Start no more batches. Running ones are finished."""
+        """Request that the child starts no more batches. Running batches are finished."""
         self._pauses.pause(scope)
         self._switch("pause", scope)
 
     def resume(self, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Start batches again."""
+        """Request that the child starts batches again."""
         self._pauses.resume(scope)
         self._switch("resume", scope)
 
     async def change(self, options: ConsumerOptions) -> None:
-        """Raise RmqdError: a reload restarts the group, or the child applies the configuration."""
+        """Raise RmqdError. Instead, a reload restarts the group, or `WorkerGroup.apply` changes the configuration."""
         raise RmqdError(f"group {self._name} runs in another process and cannot change its options while it runs")
 
     async def refresh(self, *, with_queues: bool = True) -> None:
-        """Request a new snapshot, if the child runs."""
+        """Request a new snapshot from the child, if the child runs, and wait for it."""
         if self._child is not None and not self._ended:
             with suppress(ChildGoneError):
                 await self._child.refresh(with_queues)
@@ -166,7 +166,7 @@ class SparkGroup(ChildGroup[SparkDriverProcess]):
         await self._stop.wait()
 
     def snapshot(self, *, with_queues: bool = True) -> GroupSnapshot:
-        """The last snapshot that the driver sent."""
+        """Return the last snapshot that the driver sent; a blank snapshot before the first one."""
         told = None if self._child is None else self._child.last_snapshot
         group = self._shown(told or blank_snapshot(self._options))
         return group if with_queues else replace(group, queues=())
@@ -180,7 +180,7 @@ class SparkGroup(ChildGroup[SparkDriverProcess]):
         with suppress(ChildGoneError):  # the exit code, checked below, says more
             await driver.ask("build", DriverSpec(self._config, self._pauses.scopes))
             self._log.info("spark.driver_started", pid=driver.pid)
-            if self._stop.is_set():  # `stop` was called meanwhile
+            if self._stop.is_set():  # `stop` was called before the driver was ready
                 driver.post("stop")
             await self._follow(driver)
         await asyncio.wait({driver.reading})
@@ -197,7 +197,7 @@ class SparkGroup(ChildGroup[SparkDriverProcess]):
 
 
 def blank_snapshot(options: ConsumerOptions) -> GroupSnapshot:
-    """Return the snapshot of a group on Spark before the first snapshot of its driver."""
+    """Return the snapshot of a group before the first snapshot of its child process, for example a Spark driver."""
     return GroupSnapshot(
         name=options.group,
         engine=ENGINE,

@@ -31,7 +31,7 @@ from rmqd.wire.topics import without_namespace, wrap_namespace
 
 @dataclass(frozen=True, slots=True)
 class WorkerShare:
-    """The number of this worker, from 1, of `workers`. `worker` is None in a daemon without workers."""
+    """One worker's share of the groups. `worker` is its number, from 1 to `workers`; None without `--workers`."""
 
     worker: int | None = None
     workers: int = 1
@@ -39,8 +39,8 @@ class WorkerShare:
     def of_client(self, options: ClientOptions) -> ClientOptions:
         """Return the client's options with an instance name for this worker.
 
-        Two members with the same client id would allocate the same queues. DEFAULT is replaced by a name that no other
-        process has.
+        Two members with the same client id would allocate the same queues. The client itself replaces the name DEFAULT
+        by a name that no other process has.
         """
         if self.worker is None or options.instance_name == "DEFAULT":
             return options
@@ -117,7 +117,7 @@ class LoopMonitor:
         return HealthCheck("event loop", f"its last tick is {duration(age)} old" if late else "")
 
     def snapshot(self) -> HistogramSnapshot:
-        """The delays so far, in seconds."""
+        """Return all delays so far, in seconds."""
         return self._delays.snapshot()
 
 
@@ -171,8 +171,8 @@ class GroupSupervisor:
         cluster: str = DEFAULT_CLUSTER,
         namespace: str = "",
     ) -> None:
-        """`build` creates the next consumer. If it raises, the group counts as failed. `namespace` is the namespace of
-        its names in the cluster.
+        """`build` creates the next consumer. If `build` raises, the group counts as failed. `namespace` is the
+        namespace of the group's names in the cluster.
         """
         self.name = name
         self.shutdown_timeout_seconds = shutdown_timeout_seconds
@@ -223,7 +223,7 @@ class GroupSupervisor:
 
     async def restart(self, following: Consumer) -> None:
         """Drain the current consumer, and continue with `following`."""
-        if self._stop.is_set():  # perhaps while `following` was loaded; `run` may have ended
+        if self._stop.is_set():  # `run` may have ended while `following` was loaded
             following.stop()
             await following.run()
             return
@@ -233,12 +233,12 @@ class GroupSupervisor:
         await self._taken_over.wait()
 
     def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Stop handing out messages, but keep the queues. The pause survives a restart of the group."""
+        """Stop giving messages to the handler, but keep the queues. The pause survives a restart of the group."""
         self.pauses.pause(scope)
         self.consumer.pause(self._to_broker_names(scope))
 
     def resume(self, scope: PauseScope = WHOLE_GROUP) -> None:
-        """End all pauses inside this scope."""
+        """End all pauses whose scope is inside this scope."""
         self.pauses.resume(scope)
         self.consumer.resume(self._to_broker_names(scope))
 
@@ -254,12 +254,12 @@ class GroupSupervisor:
             self.pause(scope)
 
     def queue_snapshots(self) -> Iterable[QueueSnapshot]:
-        """Return the queues, each with its figures at the moment when it is read."""
+        """Return the snapshots of the queues. A queue's snapshot shows the moment when the caller reads the queue."""
         queues = self.consumer.queue_snapshots()
         return (without_namespace(queue, self._namespace) for queue in queues) if self._namespace else queues
 
     def snapshot(self, queues: Iterable[QueueSnapshot] = ()) -> GroupSnapshot:
-        """Return the group's figures at one moment, with the counters of all its consumers, and these queues."""
+        """Return the group's snapshot with these `queues`, and with the counters of all consumers so far."""
         group = self._consumer_snapshot(queues)
         if self.failure is not None:
             failure = without_namespace(self.failure, self._namespace)
@@ -278,7 +278,7 @@ class GroupSupervisor:
         return add_ended_counters(group, self._past)
 
     def _consumer_snapshot(self, queues: Iterable[QueueSnapshot] = ()) -> GroupSnapshot:
-        """Return the consumer's snapshot with the name of its cluster, these queues, and without the namespace."""
+        """Return the consumer's snapshot with its cluster's name and these `queues`, without the namespace."""
         group = without_namespace(self.consumer.snapshot(with_queues=False), self._namespace)
         return replace(group, cluster=self._cluster, queues=tuple(queues))
 
@@ -341,7 +341,7 @@ async def wait_for_drain(
 ) -> bool:
     """Wait for the end of a drain. After `seconds`, or at `force_stop`, call `force`, and wait `hurry_seconds` longer.
 
-    Returns whether it has ended.
+    Returns whether `running` has ended.
     """
     forced = asyncio.ensure_future(force_stop.wait())
     try:

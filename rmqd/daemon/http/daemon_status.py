@@ -25,9 +25,9 @@ from rmqd.wire.message_queue import MessageQueue
 
 MAX_ERRORS: Final = 10
 MAX_REASONS: Final = 20
-# The fields of a queue, except fields that only metrics show.
+# The fields of a queue in the status. The excluded fields are shown only as metrics.
 _QUEUE_KEYS: Final = [one.name for one in fields(QueueSnapshot) if one.name not in ("handling", "span", "popped")]
-# A generated literal, like the methods of a dataclass, takes half the time of dict(zip(...)).
+# The function is generated from the names of the fields. Its dict literal takes half the time of dict(zip(...)).
 _ROW: Final = (
     f"lambda queue: {{{', '.join(f'{key!r}: queue.{key}' for key in _QUEUE_KEYS)}, 'worker': 0, 'client_id': 0}}"
 )
@@ -41,7 +41,7 @@ _queue_place: Final = attrgetter("topic", "is_retry", "broker", "queue")
 
 @dataclass(frozen=True, slots=True)
 class DaemonAbout:
-    """The daemon itself."""
+    """The status of the daemon itself, without its groups."""
 
     host: str
     pid: int
@@ -60,9 +60,9 @@ class DaemonAbout:
         "rmqd_config_last_reload_successful", "1 if the last load or reload of the configuration succeeded, else 0."
     )
     token_required: bool = False
-    """Whether a change needs the token. Otherwise it needs a client on the same machine."""
+    """Whether requests that change something need the token. If not, their client must be on this machine."""
     problems: tuple[str, ...] = ()
-    """Problems of the daemon itself, and with workers why the status is incomplete."""
+    """Problems of the daemon itself, such as a group that is paused because its changed code cannot be loaded."""
     version: str = gauge(
         "rmqd_build_info",
         "Always 1; the labels say which rmqd, Python and decoding core run.",
@@ -73,8 +73,8 @@ class DaemonAbout:
 
 
 async def status_document(view: HostSnapshot, recorder: HistoryRecorder, about: DaemonAbout) -> dict[str, Any]:
-    """Return the whole status. With workers, `client_id` of the daemon and of groups is null, and each queue has its
-    own. Queues are converted in slices, so that thousands of them do not block the event loop.
+    """Return the whole status. With workers, the daemon and groups have the `client_id` null; each queue has its own.
+    Queues are converted in slices, so that thousands of queues do not block the event loop.
     """
     whole = merge_processes(view.processes, view.past) if view.processes else None
     only = view.processes[0] if len(view.processes) == 1 and view.workers is None else None
@@ -94,7 +94,7 @@ async def status_document(view: HostSnapshot, recorder: HistoryRecorder, about: 
 
 
 async def as_json(document: Mapping[str, Any]) -> bytes:
-    """Return the status as JSON text. Queues are written in slices, as above."""
+    """Return the status as JSON text. Queues are written in slices, so that they do not block the event loop."""
     groups = []
     for group in document["groups"]:
         queues = [_text(found)[1:-1] async for found in in_slices(group["queues"])]
@@ -103,7 +103,7 @@ async def as_json(document: Mapping[str, Any]) -> bytes:
 
 
 def _text_with(fields: Mapping[str, Any], last: str, texts: list[str]) -> str:
-    """Return an object as JSON text. The value of its key `last` is an array of these texts."""
+    """Return a JSON object of `fields`. Its key `last` is replaced by an array of `texts`, which are JSON already."""
     others = {key: value for key, value in fields.items() if key != last}
     return f'{_text(others)[:-1]},"{last}":[{",".join(texts)}]}}'
 
@@ -128,12 +128,12 @@ def _members_of(group: str, view: HostSnapshot) -> list[tuple[ProcessSnapshot, G
 
 
 def _is_meant(queue: QueueSnapshot, scope: PauseScope) -> bool:
-    # a retry queue is shown under the original topic, but is not paused with that topic
+    # a retry queue is shown under the topic of its messages, but a pause of that topic does not pause the retry queue
     return not (queue.is_retry and scope.topic) and scope.includes(MessageQueue(queue.topic, queue.broker, queue.queue))
 
 
 async def _group(group: GroupSnapshot, view: HostSnapshot, recorder: HistoryRecorder) -> dict[str, Any]:
-    """Return a group: its state, its activity since the daemon's start and recently, and its queues."""
+    """Return the JSON of a group: its state, its recent activity, its totals since the daemon's start, its queues."""
     members = _members_of(group.name, view)
     owners = defaultdict[tuple[object, ...], list[tuple[float, ProcessSnapshot, GroupSnapshot]]](list)
     for process, member in members:
@@ -174,7 +174,7 @@ async def _group(group: GroupSnapshot, view: HostSnapshot, recorder: HistoryReco
 
 
 def _canary(group: GroupSnapshot) -> dict[str, Any] | None:
-    """Return the group's canary, and its results since the daemon's start next to the other handler's."""
+    """Return the group's canary with its results since the daemon's start; None if the group has no canary."""
     one = group.canary
     if one is None:
         return None
@@ -191,7 +191,7 @@ def _canary(group: GroupSnapshot) -> dict[str, Any] | None:
 
 
 def _queue(queue: QueueSnapshot, owners: Sequence[tuple[float, ProcessSnapshot, GroupSnapshot]]) -> dict[str, Any]:
-    """Return a queue with its latest owner; without one if several workers pop it."""
+    """Return the JSON of a queue with the worker that acquired it last; null if several workers pop the queue."""
     _, process, member = max(owners, key=itemgetter(0))
     is_shared = queue.popped and len(owners) > 1
     shown = _queue_row(queue)
@@ -202,7 +202,7 @@ def _queue(queue: QueueSnapshot, owners: Sequence[tuple[float, ProcessSnapshot, 
 
 
 def _members(group: GroupSnapshot, here: list[tuple[ProcessSnapshot, GroupSnapshot]]) -> list[dict[str, Any]]:
-    """Return this daemon's members of the group, then the other members that brokers list."""
+    """Return this daemon's members of the group, and then members of other processes, which brokers list."""
     own = [
         {
             "client_id": member.client_id,
@@ -224,7 +224,7 @@ def _rounded(values: dict[str, float]) -> dict[str, float]:
 
 
 def _latency(histogram: HistogramSnapshot | None) -> dict[str, Any]:
-    """Return the durations of the handler's calls, in seconds. The last of `counts` is for calls above all `bounds`."""
+    """Return the durations of handler calls, in seconds. The last count is for calls longer than the last bound."""
     shown = histogram or HistogramSnapshot((), (), 0.0)
     return {
         "count": shown.count,

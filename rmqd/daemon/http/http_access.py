@@ -1,7 +1,7 @@
 """The access rules of the HTTP endpoint.
 
-They prevent two attacks: a web page in an operator's browser that sends requests to the daemon, with a foreign Origin
-or by DNS rebinding; and changes by strangers on the network.
+They prevent two attacks. A web page in an operator's browser may send requests to the daemon, with a foreign Origin or
+by DNS rebinding. And a stranger on the network may send requests that change something.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from urllib.parse import SplitResult, urlsplit
 
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-# Headers that proxies add to a forwarded request.
+# Headers (in lower case) that proxies add to a forwarded request.
 _FORWARDED = frozenset({"forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip"})
 _FORWARDED_PREFIXES = ("x-forwarded", "x-envoy-")
 
 
 @dataclass(frozen=True, slots=True)
 class HttpRefusal:
-    """The reason why a request is refused."""
+    """The HTTP status and the reason of a refused request."""
 
     status: int
     reason: str
@@ -29,7 +29,7 @@ class HttpRefusal:
 
 @dataclass(frozen=True, slots=True)
 class AccessPolicy:
-    """The access rules of one configuration. A reload replaces them."""
+    """The access rules of one configuration. A reload replaces them. Checks return None for an accepted request."""
 
     token: str
     allowed_hosts: frozenset[str]
@@ -53,10 +53,10 @@ class AccessPolicy:
         return None
 
     def check_page(self, origin: str | None, host: str | None, own_port: int | None) -> HttpRefusal | None:
-        """Check a request that changes something: if a web page sent it, the page must be this daemon's.
+        """Check the Origin of a request that changes something: if a web page sent it, the page must be this daemon's.
 
-        The page's host name is not enough, because other ports of localhost belong to other programs. Its port must be
-        the port of this connection, or, if a port was forwarded, the port that the browser connected to.
+        The page's host name is not enough, because other ports of localhost belong to other programs. The page's port
+        must be `own_port`, the port of this connection, or the port in `host`, which differs after port forwarding.
         """
         if origin is None:
             return None
@@ -73,10 +73,10 @@ class AccessPolicy:
     def check_change(
         self, authorization: str | None, client_address: str, header_names: Iterable[str] = ()
     ) -> HttpRefusal | None:
-        """Check a request that changes something: it needs the token, or, if none is configured, must be local.
+        """Check the sender of a change: it needs the token, or, if none is configured, must be on this machine.
 
-        A proxy on this machine also connects locally, for any sender. It is recognised by the headers that it
-        adds, or by an address in 127.0.0.0/8 other than 127.0.0.1. A proxy without either looks like a local user.
+        A proxy on this machine has a local address, but forwards requests of any sender. The headers that a proxy
+        adds, or an address in 127.0.0.0/8 other than 127.0.0.1, reveal it. Other proxies look like a local user.
         """
         if self.token:
             return self._check_token(authorization)

@@ -1,4 +1,4 @@
-"""The HTTP endpoints: metrics, health, status, the page, and the few changes that operators may make."""
+"""The HTTP endpoints: metrics, health, status, the status page, and the changes that operators may make."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from rmqd.daemon.page.page_view import PAGE_HEADERS, StatusPage, asset
 from rmqd.runtime.own_threads import in_own_thread
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-# An Accept-Encoding with gzip, unless its weight is 0, which refuses it.
+# Matches an Accept-Encoding header that allows gzip. The weight `q=0` forbids gzip.
 _GZIP: Final = re.compile(r"\bgzip\b(?!\s*;\s*q=0(?:\.0*)?\s*(?:,|$))", re.IGNORECASE)
 
 
 class DaemonControl(Protocol):
-    """The daemon as its HTTP endpoint uses it. A reload replaces `access` and `config`."""
+    """The part of the daemon that the HTTP endpoints use. A reload replaces `access` and `config`."""
 
     host: GroupHost
     monitor: LoopMonitor
@@ -50,13 +50,13 @@ class DaemonControl(Protocol):
     """Groups that are paused only because their new code cannot be loaded, with the reason."""
 
     def about(self) -> DaemonAbout:
-        """Return the daemon's own part of the status."""
+        """Return the status of the daemon itself, without its groups."""
 
     async def reload(self) -> ReloadReport:
         """Read the configuration again and apply it, or report the problems."""
 
     async def change(self, edit: Callable[[RootConfig], RootConfig]) -> ReloadReport:
-        """Apply an edit of the configuration, until the next reload. Raises the errors of `edit`."""
+        """Apply the configuration that `edit` returns, until the next reload. Raises the errors of `edit`."""
 
     async def restart(self, group: str) -> ReloadReport:
         """Load a group's code again. Raises UnknownGroupError."""
@@ -72,7 +72,7 @@ class HttpApi:
         self._scrape = SharedCalls(self._render_metrics)
 
     def app(self) -> Starlette:
-        """The ASGI app with all endpoints."""
+        """Return the ASGI app with all endpoints."""
         named, changing = self._named, self._changing
         return Starlette(
             routes=[
@@ -104,19 +104,19 @@ class HttpApi:
         return _checks_response(readiness(await host.view(with_queues=False), host.stopping))
 
     async def metrics(self, request: Request) -> Response:
-        """Return the metrics, compressed if the scraper accepts it. Scrapes that wait share one rendering."""
+        """Return the metrics, with gzip if the client accepts it. Requests during a rendering share the next one."""
         if (rendered := await self._scrape(request.headers.get("accept", ""))) is None:
             return PlainTextResponse("no worker responds; see /readyz\n", 503)
         body, content_type = rendered
         headers = {"content-type": content_type, "vary": "accept-encoding"}
         if not _GZIP.search(request.headers.get("accept-encoding", "")):
             return Response(body, headers=headers)
-        # zlib needs milliseconds for a megabyte, and lets other threads run meanwhile
+        # zlib takes milliseconds for a megabyte, and releases the GIL meanwhile
         compressed = await in_own_thread(lambda: gzip.compress(body, 1, mtime=0))
         return Response(compressed, headers=headers | {"content-encoding": "gzip"})
 
     async def _render_metrics(self, accept: str) -> Any:
-        """Return the metrics in a format of the Accept header, and their content type; None if no worker responds.
+        """Return the metrics in the format of the Accept header, and their content type; None if no worker responds.
 
         The first scrape imports the Prometheus library in a thread. Importing it at the start would delay messages.
         """
@@ -130,14 +130,14 @@ class HttpApi:
         return Response(await as_json(await self._status()), media_type="application/json")
 
     async def history(self, request: Request) -> Response:
-        """Return the last hour of lag and throughput of the groups in `group`, after the Unix time `since`."""
+        """Return the lag and throughput of the groups in `group` after the Unix time `since`, for at most an hour."""
         groups = frozenset(request.query_params.getlist("group"))
         try:
             since = float(request.query_params.get("since", "0"))
         except ValueError:
             return JSONResponse({"error": "since is not a Unix time; expected seconds, such as 1764075600"}, 400)
         document = self._daemon.recorder.document(groups, since)
-        # An hour of many groups is a hundred thousand numbers, so a thread writes them.
+        # An hour of many groups is a hundred thousand numbers, so a thread writes the JSON.
         return await in_own_thread(lambda: JSONResponse(document))
 
     async def config(self, _request: Request) -> Response:
@@ -162,11 +162,11 @@ class HttpApi:
         return Response(content, headers=headers | {"content-type": content_type})
 
     async def pause(self, request: Request) -> Response:
-        """Pause one group, or its queues that match `topic`, `broker` and `queue`. Paused queues are kept."""
+        """Pause one group, or its queues that match `topic`, `broker` and `queue`. Paused queues stay assigned."""
         return await self._switch(request, self._daemon.host.pause, "paused")
 
     async def resume(self, request: Request) -> Response:
-        """Resume one group, or some queues of it."""
+        """Resume one group, or its queues that match `topic`, `broker` and `queue`."""
         return await self._switch(request, self._daemon.host.resume, "resumed")
 
     async def reload(self, _request: Request) -> Response:
@@ -174,15 +174,15 @@ class HttpApi:
         return _report_response(await self._daemon.reload())
 
     async def concurrency(self, request: Request) -> Response:
-        """Change how many calls of one group run at once to `calls`, until the next reload."""
+        """Set the number of concurrent handler calls of one group to `calls`, until the next reload."""
         group, calls = request.path_params["group"], request.query_params.get("calls", "")
         edit = partial(with_concurrency, group=group, concurrency=calls)
         return _report_response(await self._daemon.change(edit), group=group, concurrency=calls)
 
     async def canary(self, request: Request) -> Response:
-        """Change the share of a group's canary to `share`, or, without it, make the canary the only handler.
+        """Set the share of a group's canary to `share`. Without `share`, make the canary the group's only handler.
 
-        Both last until the next reload.
+        The change lasts until the next reload.
         """
         group, share = request.path_params["group"], request.query_params.get("share")
         edit = partial(with_promoted_canary, group=group)

@@ -1,7 +1,7 @@
 """The HTTP endpoint as the daemon uses it: its listening socket, and the server, imported at the first connection.
 
-The socket is opened first, so that a port in use is reported at once. Connections wait in its queue until the server
-runs.
+The daemon opens the socket first, so that a port in use is reported at once. Connections wait in the socket's accept
+queue until the server runs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ListenError(RmqdError):
 
 
 def share_of_descriptors() -> int:
-    """Return a quarter of the descriptors that this process may open. The rest is for brokers and handlers."""
+    """Return how many file descriptors HTTP may use: a quarter of the limit. Brokers and handlers need the rest."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else max(MIN_CONNECTIONS, soft // 4)
 
@@ -55,8 +55,8 @@ def listen_on(listen: str) -> socket.socket:
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind(address)
-            # twice the limit, because connections are accepted only once the server is imported. If this queue were
-            # full, a probe would have to wait a second before it connects again.
+            # The accept queue holds twice the connection limit, because no connection is accepted before the server is
+            # imported. If the accept queue is full, a probe waits a second before its next attempt to connect.
             sock.listen(2 * min(MAX_CONNECTIONS, share_of_descriptors()))
             sock.setblocking(False)
         except OSError:
@@ -69,7 +69,7 @@ def listen_on(listen: str) -> socket.socket:
 
 
 def address_of(sock: socket.socket) -> str:
-    """Return the socket's listening address as `host:port`, with its actual port."""
+    """Return the socket's listening address as `host:port`, with the port that was opened if 0 was configured."""
     host, port = sock.getsockname()[:2]
     return host_port(host, port)
 
@@ -91,12 +91,12 @@ class HttpEndpoint:
         self._stopped = asyncio.Event()
 
     def warn_if_exposed(self, token: str) -> None:
-        """Log a warning if the network can reach the endpoint, and no token is set."""
+        """Log a warning if other machines can reach the endpoint, and no token is set."""
         if not token and not ip_address(self._socket.getsockname()[0].partition("%")[0]).is_loopback:
             log.warning("http.unprotected", listen=self.address, next="set http.token or http.token_file")
 
     async def serve(self, daemon: DaemonControl) -> None:
-        """Serve requests until `stop`. A failed server is restarted after a while; the groups continue."""
+        """Serve requests until `stop`. A failed server is restarted after a delay, and the groups keep running."""
         enable_gc_after_start()
         failures = 0
         while await self._wait_for_connection():
@@ -107,7 +107,7 @@ class HttpEndpoint:
                 failures += 1
                 pause_seconds = backoff_seconds(FIRST_PAUSE_SECONDS, failures, MAX_PAUSE_SECONDS)
                 log.exception("http.failed", retry_in_seconds=pause_seconds)
-                if self._socket.fileno() < 0:  # the server closed it before it failed
+                if self._socket.fileno() < 0:  # the failed server closed the socket, so it cannot be restarted
                     raise
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_seconds):
@@ -122,7 +122,7 @@ class HttpEndpoint:
         self._socket.close()
 
     async def _run_server(self, daemon: DaemonControl) -> None:
-        # Import in a thread: it takes a tenth of a second, and messages are being handled meanwhile.
+        # Import in a thread: the import takes a tenth of a second, and must not delay messages.
         api = await in_own_thread(lambda: importlib.import_module("rmqd.daemon.http.http_api"))
         server_module = await in_own_thread(lambda: importlib.import_module("rmqd.daemon.http.http_server"))
         server = server_module.HttpServer(api.HttpApi(daemon).app(), self._socket)
@@ -131,7 +131,7 @@ class HttpEndpoint:
             await server.run()
 
     async def _wait_for_connection(self) -> bool:
-        """Wait for the first connection. Returns False if `stop` is called first."""
+        """Wait until a client connects. Returns False if `stop` is called first."""
         if self._stopped.is_set():
             return False
         loop = asyncio.get_running_loop()

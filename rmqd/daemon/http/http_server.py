@@ -6,7 +6,7 @@ connection is closed.
 
 A liveness probe must get a response even if other clients hold all connections. So a connection beyond the limit is
 accepted, and the connection that has waited longest for its client is closed instead. A new client has a moment to send
-its request, even if hundreds connect at once. Requests that take work wait in a queue, and /livez overtakes them.
+its request, even if hundreds connect at once. Only a few requests are processed at once, but /livez never waits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 MAX_CONNECTIONS = listener.MAX_CONNECTIONS
 HEADER_SECONDS = 10.0
 GRACE_SECONDS = 0.05  # the server does not close a connection that is younger than this
-GRACE_TURNS = 3  # further turns of the event loop: a busy loop has not yet read the socket
+GRACE_TURNS = 3  # additional iterations of the event loop, because a busy loop may not have read the socket yet
 MAX_HEADER_BYTES = 16 * 1024
 BODY_SECONDS = 10.0
 MAX_BODY_BYTES = 64 * 1024
@@ -53,7 +53,7 @@ class LimitedProtocol(H11Protocol):
     _settling: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Do as uvicorn does, close another connection if there are too many, and start the time for the header."""
+        """Called when a client connects: also close another connection above the limit; start the header timeout."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=0)  # pause_writing is called for any bytes that the client has not read
         self._answered_at = self.loop.time()
@@ -62,7 +62,7 @@ class LimitedProtocol(H11Protocol):
         self._expect_header()
 
     def data_received(self, data: bytes) -> None:
-        """Do as uvicorn does, and limit the time of a header that has started."""
+        """Called when the client sends data: also start the timeout of a header that is incomplete."""
         if self.transport.is_closing():
             return
         super().data_received(data)
@@ -73,15 +73,15 @@ class LimitedProtocol(H11Protocol):
             self._expect_header()
 
     def on_response_complete(self) -> None:
-        """Do as uvicorn does: its keep-alive timeout counts until the next header starts."""
+        """Called when a response is complete: also end the header timeout. uvicorn's keep-alive timeout counts now."""
         self._answered_at = self.loop.time()
         super().on_response_complete()
         self._header_arrived()
 
     def send_400_response(self, msg: str) -> None:
-        """Do as uvicorn does, but the app does not respond to the request with the malformed body.
+        """Called when a request is malformed: send status 400, and prevent a response of the app to the same request.
 
-        If its response has started, which uvicorn does not check, close the connection.
+        If the app's response has already started, which uvicorn does not check, close the connection.
         """
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is not None and not cycle.response_complete:
@@ -96,18 +96,18 @@ class LimitedProtocol(H11Protocol):
             self.transport.close()
 
     def pause_writing(self) -> None:
-        """Do as uvicorn does, and start the time in which the client must read."""
+        """Called when the client has not read the response yet: also start the timeout for reading."""
         super().pause_writing()
         self._unread_bytes = self.transport.get_write_buffer_size()
         self._unread_deadline = self.loop.call_later(UNREAD_SECONDS, self._give_up_unread)
 
     def resume_writing(self) -> None:
-        """Do as uvicorn does, and end the time for reading, because the client has read everything."""
+        """Called when the client has read everything: also end the timeout for reading."""
         super().resume_writing()
         self._all_read()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Do as uvicorn does, and cancel all timers."""
+        """Called when the connection has ended: also cancel all timers."""
         self._header_arrived()
         self._all_read()
         if self._settling is not None:
@@ -117,11 +117,10 @@ class LimitedProtocol(H11Protocol):
     def _make_room(self) -> None:
         """Close another connection if this one exceeds the limit.
 
-        Connections that wait for their client, to send or to read, are closed first; of these, the one that has waited
-        longest. So a client that sends its request at once, as a probe does, gets its response before it could be
-        closed. New connections are not closed, up to twice the limit; when they are settled, they close others if
-        necessary. Connections that are being closed do not count here, although uvicorn counts them until they are
-        lost.
+        The connection that has waited longest for its client, to send or to read, is closed first. So a client that
+        sends its request at once, as a probe does, gets its response before its connection could be closed. A new
+        connection is not closed before it is settled (`_settle`), unless there are more than twice the limit. Closing
+        connections do not count here, although uvicorn counts them until they are lost.
         """
         held = [one for one in self.connections if isinstance(one, LimitedProtocol) and not one._gave_way]
         limit = connection_limit()
@@ -138,7 +137,7 @@ class LimitedProtocol(H11Protocol):
         first.transport.abort()
 
     def _settle(self, turns: int) -> None:
-        """Settle the connection after this many turns of the event loop, and make room if there are too many."""
+        """After `turns` iterations of the event loop, allow the server to close this connection, and make room."""
         if turns:
             self.loop.call_soon(self._settle, turns - 1)
             return
@@ -147,7 +146,7 @@ class LimitedProtocol(H11Protocol):
 
     @property
     def _is_idle(self) -> bool:
-        """Whether the server waits for the client."""
+        """Whether the server waits for the client to send a request or to read a response."""
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is None or cycle.response_complete:
             return True
@@ -162,8 +161,8 @@ class LimitedProtocol(H11Protocol):
             self._header_deadline = None
 
     def _give_up_unread(self) -> None:
-        """Close the connection. If the client has read a part of the response, wait once more, because its network may
-        be slow.
+        """Close the connection. If the client has read a part of the response since the last call, its network may be
+        slow: wait again.
         """
         left = self.transport.get_write_buffer_size()
         if left < self._unread_bytes:
@@ -190,13 +189,15 @@ class RequestLimits:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Respond 431, 413 or 408 if a limit is exceeded. An incomplete request has no effect."""
+        """Respond 408, 413 or 431 if a limit is exceeded, and 400 if the request has two headers for the body's length.
+        An incomplete request has no effect.
+        """
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         if {b"content-length", b"transfer-encoding"} <= {name for name, _ in headers}:
-            # With two lengths, a proxy may use the other one, and treat a part of this request as the next one.
+            # A proxy may use the other header for the length, and treat a part of this request as the next request.
             await _refuse(send, 400, b"both Content-Length and Transfer-Encoding\n")
             return
         if sum(len(name) + len(value) + 4 for name, value in headers) + len(scope["raw_path"]) > MAX_HEADER_BYTES:
@@ -224,7 +225,7 @@ class RequestLimits:
 class RequestQueue:
     """ASGI middleware that processes only a few requests at once, so that many requests do not delay /livez.
 
-    A turn ends with the first bytes of the response, so a client that does not read does not delay others.
+    A request's turn ends with the first bytes of its response, so a client that does not read delays no other client.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -232,7 +233,7 @@ class RequestQueue:
         self._turns = asyncio.Semaphore(MAX_ANSWERS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Call the app when it is this request's turn. A reload takes no turn, because it may wait for drains."""
+        """Call the app when it is this request's turn. /livez and POST requests, such as a reload, do not wait."""
         if scope["type"] != "http" or scope["path"] == "/livez" or scope["method"] == "POST":
             await self._app(scope, receive, send)
             return
@@ -256,9 +257,7 @@ class RequestQueue:
 
 
 def _in_origin_form(scope: Scope) -> Scope:
-    """Return the request with a path as its target. For `GET http://host/path`, the target's host becomes the Host
-    header.
-    """
+    """Return the request with a path as its target: `GET http://host/path` becomes `GET /path` with `Host: host`."""
     raw_path: bytes = scope["raw_path"]
     if not raw_path.lower().startswith((b"http://", b"https://")):
         return scope

@@ -1,6 +1,6 @@
-"""The texts and looks of the status for people: `rmqd status`, `rmqd top`, the page and the demo.
+"""The texts and colours of the status, as `rmqd status`, `rmqd top`, the status page and the demo show them.
 
-They are made from the document of /api/v1/status.
+All functions use the JSON document of /api/v1/status.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rmqd.wire.topics import is_retry_topic
 Fields = Mapping[str, Any]
 """A group or a queue of the status document."""
 
-# The look of each state, and its sign, because colour alone is not accessible.
+# For each state its colour class, and a sign, because colour alone is not accessible.
 GROUP_LOOKS: Final = {
     "running": ("good", "●"),
     "starting": ("busy", "◌"),
@@ -45,7 +45,7 @@ _STYLES: Final = {"good": "green", "busy": "magenta", "held": "magenta", "bad": 
 
 
 def style_of(state: str, calm: str = "") -> str:
-    """Return the style of a state on a terminal; `calm` for states that need no colour."""
+    """Return the terminal style of a group's or queue's state; `calm` for states that need no colour."""
     look, _ = (GROUP_LOOKS | QUEUE_LOOKS).get(state, ("calm", ""))
     return _STYLES.get(look, calm)
 
@@ -74,7 +74,7 @@ def is_alarming(group: dict[str, Any]) -> bool:
 
 
 def rates_line(group: dict[str, Any]) -> str:
-    """Return the results of the handler's attempts over the last minute."""
+    """Return one line with the rates of the handler's results over the last minute."""
     return ", ".join(f"{name.replace('_', '-')} {rate:.1f}/s" for name, rate in group["per_second"].items())
 
 
@@ -100,7 +100,7 @@ def skipped_line(group: dict[str, Any]) -> str:
 
 
 def canary_line(group: dict[str, Any]) -> str:
-    """Return the group's canary with its results; empty without one."""
+    """Return one line about the group's canary and its results; empty if the group has no canary."""
     one = group.get("canary")
     if one is None:
         return ""
@@ -117,7 +117,7 @@ def problem_line(problem: dict[str, Any]) -> str:
 
 
 def stall_lines(queues: Iterable[Fields]) -> list[str]:
-    """Return the stalled queues with their problem. Queues with the same problem share a line."""
+    """Return the stalled queues with their problems. Queues with the same problem share a line."""
     together = _names_by(queues, lambda queue: queue["stall"] and problem_line(queue["stall"]))
     return [f"{names} stalled: {problem}" for problem, names in together.items()]
 
@@ -129,7 +129,7 @@ def slave_lines(queues: Iterable[Fields]) -> list[str]:
 
 
 def _names_by(queues: Iterable[Fields], text_of: Callable[[Fields], str | None]) -> dict[str, str]:
-    """Return the names of the queues that have a text, by that text."""
+    """Return the queues' names by the text that `text_of` returns. Queues without a text are omitted."""
     names: dict[str, list[str]] = {}
     for queue in queues:
         if text := text_of(queue):
@@ -138,7 +138,7 @@ def _names_by(queues: Iterable[Fields], text_of: Callable[[Fields], str | None])
 
 
 def cell(queue: Fields, column: str) -> str:
-    """Return the text of a queue in a column of the table of queues."""
+    """Return the text of one cell in the table of queues; a dash if the value is unknown."""
     value = queue[column]
     if value is None:
         return "-"
@@ -150,8 +150,8 @@ def cell(queue: Fields, column: str) -> str:
 
 
 def outcome_text(report: dict[str, Any]) -> str:
-    """Return the outcome of a pause or a resume as text. It mentions a paused scope without queues, which may be a
-    typing error.
+    """Return the outcome of a pause or a resume as text. The text warns if no queue matches the paused scope, which
+    may be a typing error.
     """
     scope, result = written_scope(report["scope"]), report["result"]
     line = f"{report['group']}: {scope} is {result}" if scope else f"{report['group']} is {result}"
@@ -163,7 +163,7 @@ def outcome_text(report: dict[str, Any]) -> str:
 
 
 def written_scope(scope: dict[str, Any]) -> str:
-    """Return the given parts of a pause's scope; empty for the whole group."""
+    """Return a pause's scope as text, such as `topic orders, queue 3`; empty for the whole group."""
     return ", ".join(f"{name} {value}" for name, value in scope.items() if value is not None)
 
 
@@ -178,7 +178,7 @@ def problem_of(group: Fields) -> str:
 
 
 def state_word(group: Fields) -> str:
-    """Return a group's state in a word: an operator's actions before problems."""
+    """Return a group's state in a few words. A pause by an operator is shown before any problem."""
     told = state_text(group)
     for word in ("paused", "circuit open", "circuit half open", "failing", "stuck"):
         if group["state"] == "running" and word in told:
@@ -222,29 +222,29 @@ def _whole(value: int | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StatusColumn:
-    """One column of the lists of groups and queues. `width` includes the gap before it; the first column takes the
-    remaining width.
+    """One column of the lists of groups and queues. `width`, in characters, includes the gap before the column. The
+    first column takes the remaining width.
     """
 
     key: str
-    """The value in the status, and the title in `rmqd status`."""
+    """The field's name in the status document, and the column's title in `rmqd status`."""
     title: str
     """The title in `rmqd top`."""
     width: int
     text: Callable[[Any], str] = str
     value: Callable[[Fields], Any] | None = None
-    """Returns the value, if it is not a field of the group or queue. It is also the sort key."""
+    """Returns the value to show and to sort by. None if the value is the field `key`."""
     from_width: int = 0
-    """The minimum width of the terminal, in characters."""
+    """The column is shown if the terminal has at least this width, in characters."""
     is_text: bool = False
     """Texts are left-aligned and sorted from A to Z; numbers from the greatest."""
 
     def of(self, row: Fields) -> Any:
-        """Return the value of a group or queue."""
+        """Return this column's value for a group or queue."""
         return row[self.key] if self.value is None else self.value(row)
 
     def cell(self, row: Fields) -> str:
-        """Return the text of a group or queue."""
+        """Return this column's text for a group or queue."""
         return self.text(self.of(row))
 
 

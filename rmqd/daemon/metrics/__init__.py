@@ -1,4 +1,4 @@
-"""Prometheus metrics. Metrics are not registered and updated: each scrape renders a snapshot.
+"""Prometheus metrics. Code does not update metric objects: each scrape renders a snapshot.
 
-The metrics are declared at the fields of the snapshots (`runtime.figures`).
+The fields of the snapshot classes declare the metrics (`runtime.figures`).
 """

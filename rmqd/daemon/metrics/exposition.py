@@ -1,12 +1,11 @@
 """Renders snapshots as Prometheus series.
 
-Metrics are not registered and updated. Each scrape renders a snapshot, so a queue that moved to another member leaves
-no series behind. The metrics are declared at the fields of the snapshots (`runtime.figures`). docs/metrics.md lists
-them.
+Each scrape renders a new snapshot, so a queue that moved to another member leaves no series behind. The fields of the
+snapshot classes declare the metrics (`runtime.figures`). docs/metrics.md lists all metrics.
 
-prometheus_client writes everything except the series of queues, which may be tens of thousands. These are written here
-as text, thirty times as fast, in slices with turns of the event loop between them. They are gauges, whose text is the
-same in both formats.
+prometheus_client writes all series except the series of queues. A daemon may have tens of thousands of these, so this
+module writes their text itself: thirty times as fast, and in slices, so that the event loop runs between two slices.
+The series of queues are gauges, which have the same text in the Prometheus format and in OpenMetrics.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ from rmqd.runtime.own_threads import in_own_thread
 _GROUP: Final = ("engine", "group")
 _TOPIC: Final = (*_GROUP, "topic", "is_retry")
 _QUEUE: Final = (*_TOPIC, "broker", "queue")
-_VARIANT: Final = "variant"  # the last label, and only of the counters of a canary
-# The snapshots with metrics, and the labels of their series.
+_VARIANT: Final = "variant"  # the last label; only the series of a canary have it
+# The snapshot classes that declare metrics, and the labels of their series.
 _LABELS: Final[Mapping[type, tuple[str, ...]]] = {
     DaemonAbout: (),
     HostSnapshot: (),
@@ -59,7 +58,7 @@ WORST_QUEUES: Final = 10
 
 
 class FamilySpec(NamedTuple):
-    """A metric, the field that declares it, and all its labels."""
+    """A metric, the snapshot field that declares it, and the names of all its labels."""
 
     metric: Metric
     field: str
@@ -91,7 +90,7 @@ Labelled = Sequence[tuple[tuple[str, ...], object]]
 
 
 async def render(view: HostSnapshot, about: DaemonAbout, accept: str, config: MetricsConfig) -> tuple[bytes, str]:
-    """Return the metrics of at least one process, and their content type, in the format that `accept` requests."""
+    """Return the metrics text and its content type, in the format of the Accept header. Needs at least one process."""
     process = merge_processes(view.processes, view.past)
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
@@ -111,7 +110,7 @@ class _Snapshot(Collector):
         self._snapshots = snapshots
 
     def collect(self) -> Iterator[Family]:
-        """Yield one family after the other, so that only one is in memory."""
+        """Yield the metric families one by one, so that only one family is in memory."""
         for snapshot, labelled in self._snapshots.items():
             for spec in _specs(snapshot):
                 yield _family(spec, labelled)
@@ -154,7 +153,7 @@ def _family(spec: FamilySpec, snapshots: Labelled) -> Family:
 
 
 def _values(spec: FamilySpec, snapshots: Labelled) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield the labels and the value of each series. A value that is not known has no series."""
+    """Yield the label values and the value of each series. An unknown value has no series."""
     metric, name = spec.metric, spec.field
     for labels, snapshot in snapshots:
         value = metric.value(snapshot, name)
@@ -169,20 +168,20 @@ def _values(spec: FamilySpec, snapshots: Labelled) -> Iterator[tuple[tuple[str, 
 
 
 def _buckets(histogram: HistogramSnapshot) -> list[tuple[str, float]]:
-    """Return the number of values up to each bound."""
+    """Return the cumulative number of values up to each bound, as Prometheus expects it."""
     bounds = [*(str(float(bound)) for bound in histogram.bounds), "+Inf"]
     return list(zip(bounds, map(float, accumulate(histogram.counts)), strict=True))
 
 
 class _LabelText(NamedTuple):
-    """The labels of a series, sorted by name. A label `state` goes between the two parts."""
+    """The text of a series' labels, sorted by name, in two parts. A label `state` is inserted between the parts."""
 
     before: str
     after: str
 
 
 async def _queue_families(groups: Sequence[GroupSnapshot], config: MetricsConfig) -> list[bytes]:
-    """Return the text of each family of queues: of all queues, or of the sums by topic and of the worst queues."""
+    """Return the text of each queue metric: a series for each queue, or sums by topic and the most delayed queues."""
     is_small = sum(len(group.queues) for group in groups) <= config.per_queue_limit
     has_each = config.per_queue == "always" or (config.per_queue == "auto" and is_small)
     lines: dict[FamilySpec, list[str]] = {spec: [] for spec in (*_QUEUE_SPECS, *_WORST_SPECS)}
@@ -211,7 +210,7 @@ async def _queue_families(groups: Sequence[GroupSnapshot], config: MetricsConfig
 
 
 def _add(sums: dict[tuple[FamilySpec, _LabelText], Any], group: GroupSnapshot, queues: Iterable[QueueSnapshot]) -> None:
-    """Add queues of a group to the sums of their topics."""
+    """Add the values of a group's queues to the sums of their topics in `sums`."""
     by_topic: dict[tuple[str, bool], list[QueueSnapshot]] = {}
     for queue in queues:
         by_topic.setdefault((queue.topic, queue.is_retry), []).append(queue)
@@ -225,7 +224,7 @@ def _add(sums: dict[tuple[FamilySpec, _LabelText], Any], group: GroupSnapshot, q
 
 
 def _lines(spec: FamilySpec, series: Iterable[tuple[_LabelText, Any]]) -> str:
-    """Return the lines of a family. A value that is not known has no line."""
+    """Return the lines of a metric's series. An unknown value has no line."""
     name = spec.metric.name
     if not spec.metric.by:
         return "".join(

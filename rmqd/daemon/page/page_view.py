@@ -1,7 +1,7 @@
 """The status page: renders templates from the API's documents, and serves the page's files.
 
-The data of the templates is prepared here, so that they contain no logic. Unknown values are a dash. The text is made
-in slices, with turns of the event loop between them, because thousands of queues take a while.
+All values are prepared here, so that the templates contain no logic. An unknown value is shown as a dash. The HTML is
+rendered in slices, and the event loop runs between two slices, because thousands of queues take a while.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TYPES: Final = {
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-# One script, one style sheet and one picture, all from this server; the page sends no requests elsewhere.
+# The browser may load scripts, style sheets and images only from this server, and send requests only to this server.
 PAGE_HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -50,48 +50,48 @@ PAGE_HEADERS: Final = {
 
 @cache
 def asset(name: str) -> tuple[bytes, str] | None:
-    """Return the content and the type of a file; None if there is no such file."""
+    """Return the content and the content type of a file in STATIC_FOLDER; None if the file does not exist."""
     known = {path.name: path for path in STATIC_FOLDER.iterdir() if path.suffix in TYPES}
     return (known[name].read_bytes(), TYPES[known[name].suffix]) if name in known else None
 
 
 @cache
 def address_of(name: str) -> str:
-    """Return the URL of a file. It changes with the content, so that browsers may cache it."""
+    """Return the URL of a file in STATIC_FOLDER. The URL changes with the content, so that browsers may cache it."""
     found = asset(name)
     assert found is not None
     return f"/static/{name}?{hashlib.sha256(found[0]).hexdigest()[:12]}"
 
 
-PIECES_PER_SLICE: Final = 500  # pieces of text in a slice; a queue has about fifty
+PIECES_PER_SLICE: Final = 500  # pieces of text that jinja2 yields; it yields about fifty for one queue
 
 
 def with_thousands(value: float | None) -> str:
-    """Return a count with separated thousands."""
+    """Return a count with thousands separators (`12,345`); a dash for None."""
     return "-" if value is None else f"{value:,.0f}"
 
 
 def moment(at: float) -> str:
-    """Return a date and time, to the second."""
+    """Return a Unix time as a UTC date and time, to the second."""
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def clock_time(at: float) -> str:
-    """Return the time of day, to the second."""
+    """Return the UTC time of day of a Unix time, to the second."""
     return f"{datetime.fromtimestamp(at, UTC):%H:%M:%S}"
 
 
 def iso(at: float) -> str:
-    """Return a time in ISO 8601, for the attribute `datetime` of an HTML `time` element."""
+    """Return a Unix time in ISO 8601, for the attribute `datetime` of an HTML `time` element."""
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
 
 
-MAX_OPEN_QUEUES: Final = 24  # groups with more queues are collapsed unless they are requested
+MAX_OPEN_QUEUES: Final = 24  # if all groups together have more queues, only requested groups are expanded
 CALM_STATES: Final = frozenset({"waiting", "pulling", "handling"})
 
 
 def _values(status: Mapping[str, Any], config: Mapping[str, Any], opened: Collection[str] | None) -> dict[str, Any]:
-    """Return the data of the page. `opened` names the expanded groups; None decides by their number of queues."""
+    """Return the page's values for the templates. `opened`: see `StatusPage.render`."""
     groups, own, given = status["groups"], config["config"], config["given"]
     if opened is None:
         is_small = sum(len(group["queues"]) for group in groups) <= MAX_OPEN_QUEUES
@@ -107,7 +107,7 @@ def _values(status: Mapping[str, Any], config: Mapping[str, Any], opened: Collec
 
 
 def _group(group: dict[str, Any], own: Mapping[str, Any], given: Mapping[str, Any], body: bool) -> dict[str, Any]:
-    """Return one group on the page; `body` is whether it is expanded."""
+    """Return one group's values for the templates. `body` is True if the group is expanded."""
     name, state = group["name"], state_word(group)
     view = {"data": group, "state": state, "look": GROUP_LOOKS.get(state, ("calm", "○")), "body": body}
     if body:
@@ -118,7 +118,7 @@ def _group(group: dict[str, Any], own: Mapping[str, Any], given: Mapping[str, An
 
 
 def _topics(queues: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the queues of each topic, and then the queues of each topic's retry topic."""
+    """Return one entry with queues for each topic, and then one for each retry topic."""
     topics: dict[tuple[bool, str], list[dict[str, Any]]] = {}
     for queue in queues:
         topics.setdefault((queue["is_retry"], queue["topic"]), []).append(queue)
@@ -137,7 +137,7 @@ def _topics(queues: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _backlog(each: Collection[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the lag of all queues or groups together, and the age of the oldest waiting message."""
+    """Return the total lag of these queues or groups, and the age of the oldest waiting message in seconds."""
     return {
         "lag": sum_of_known(one["lag"] for one in each),
         "lag_seconds": largest_known(one["lag_seconds"] for one in each),
@@ -145,13 +145,13 @@ def _backlog(each: Collection[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _counted(order: Iterable[str], states: Iterable[str]) -> list[tuple[str, int]]:
-    """Return how often each state occurs, in this order."""
+    """Return how often each state occurs, sorted as in `order`. States that do not occur are omitted."""
     counts = Counter(states)
     return [(state, counts[state]) for state in order if counts[state]]
 
 
 def _bars(latency: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the histogram from the first to the last range with calls. The highest bar has the share 1."""
+    """Return the bars of a latency histogram, from the first to the last with calls. `share` 1 is the highest bar."""
     counts, bounds = latency["counts"], latency["bounds"]
     filled = [i for i, count in enumerate(counts) if count]
     return [
@@ -165,13 +165,13 @@ def _bars(latency: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _settings(own: Mapping[str, Any], given: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
-    """Return the keys and their values, and whether the user gave them."""
+    """Return each key with its value, and whether the configuration or `--set` sets the key."""
     set_keys = {key for key, _ in flat_items(given)}
     return [(key, value, key in set_keys) for key, value in flat_items(own)]
 
 
 def flat_items(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield keys with dots, and values as text: `handler.options.path`. Empty values are shown in YAML."""
+    """Yield each nested key, joined with dots (`handler.options.path`), with its value as text."""
     for key, value in values.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
@@ -181,12 +181,12 @@ def flat_items(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
 
 
 def as_yaml(value: object) -> str:
-    """Return a value roughly as YAML."""
+    """Return a value as JSON, which YAML can read; a nonempty string without quotes."""
     return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _sums(views: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the sums over all groups, and their active findings, each with its group, latest first."""
+    """Return the sums over all groups, and all active findings with their group's name, the latest finding first."""
     groups = [view["data"] for view in views]
     active = [(group["name"], one) for group in groups for one in group["findings"] if one["state"] == "active"]
     return {
@@ -200,7 +200,7 @@ def _sums(views: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 class StatusPage:
-    """The page, and the part that its script updates."""
+    """Renders the whole status page, or only the part that the page's script updates."""
 
     def __init__(self) -> None:
         self._templates = Environment(
@@ -223,11 +223,11 @@ class StatusPage:
     async def render(
         self, template: str, status: Mapping[str, Any], config: Mapping[str, Any], opened: Collection[str] | None
     ) -> bytes:
-        """Return the page (`page.html`), or its main part (`live.html`).
+        """Return the page (`page.html`), or its main part (`live.html`), as UTF-8.
 
-        `opened` names the expanded groups; None decides by their number of queues.
+        `opened` names the expanded groups. None expands all groups if they have at most MAX_OPEN_QUEUES queues.
         """
-        if not self._compiled:  # takes a tenth of a second
+        if not self._compiled:  # compiling all templates takes a tenth of a second
             names = self._templates.list_templates(["html"])
             self._compiled = await in_own_thread(lambda: {one: self._templates.get_template(one) for one in names})
         pieces = self._compiled[template].generate(_values(status, config, opened))

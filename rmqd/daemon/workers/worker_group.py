@@ -69,10 +69,10 @@ class WorkerGroup(ChildGroup[WorkerProcess]):
         try:
             if is_wanted:
                 with suppress(ChildGoneError):  # the exit code, checked below, says more
-                    self._child = worker  # before the request: later pauses and stops are sent after it
+                    self._child = worker  # set before the request, so that later pauses and stops are sent after it
                     await worker.ask("run", self._pauses.scopes)
                     self._log.info("handler.reloaded", pid=worker.pid)
-                    if spec is not self._spec:  # reloaded during the import
+                    if spec is not self._spec:  # a reload changed the configuration during the import
                         await worker.apply(self._spec.config)
                     await self._follow(worker)
                 await asyncio.wait({worker.reading})
@@ -86,19 +86,19 @@ class WorkerGroup(ChildGroup[WorkerProcess]):
             raise WorkerEndedError(f"the group's worker process (pid {worker.pid}) {how}")
 
     async def apply(self, config: RootConfig) -> None:
-        """Apply a configuration that changes only settings of the group that it can change while it runs."""
+        """Apply a configuration that changes only settings that a running group can change."""
         self._spec = replace(self._spec, config=config.of_group(self._name))
         if self._child is not None:
             await self._child.apply(self._spec.config)
 
     @property
     def process(self) -> ProcessSnapshot | None:
-        """The last snapshot of the running process, without the group; None if there is none."""
+        """The process's last snapshot without its group; None before the first snapshot and after the process ended."""
         told = None if self._child is None or self._ended else self._child.last_snapshot
         return None if told is None else replace(told.process, groups=())
 
     def snapshot(self, *, with_queues: bool = True) -> GroupSnapshot:
-        """The group in the last snapshot of the process."""
+        """Return the group in the last snapshot of the process; a blank snapshot before the first one."""
         told = None if self._child is None else self._child.last_snapshot
         if told is not None and told.process.groups:
             queues = tuple(self.queue_snapshots()) if with_queues else ()
@@ -107,7 +107,7 @@ class WorkerGroup(ChildGroup[WorkerProcess]):
         return self._shown(replace(blank_snapshot(self._options), engine="local", not_ready_reason=reason))
 
     def queue_snapshots(self) -> Iterator[QueueSnapshot]:
-        """Yield the queues of the last snapshot."""
+        """Yield the group's queues in the last report of the process."""
         told = None if self._child is None or self._ended else self._child.last_report
         return (queue for _, queue in told.named_queues()) if told is not None else iter(())
 
@@ -117,7 +117,7 @@ class WorkerGroup(ChildGroup[WorkerProcess]):
 
 
 async def load(consumers: Iterable[Consumer]) -> None:
-    """Load the code of the consumers that run in worker processes. If one of them fails, end all processes.
+    """Load the code of those consumers that run in worker processes. If one cannot load its code, end all processes.
 
     Raises ConfigError.
     """

@@ -1,6 +1,6 @@
 """The main program of a worker process, which runs the groups that its parent specifies.
 
-SIGTERM is the only signal that it handles. It drains and ends when the parent ends, because that closes the channel.
+The process handles only one signal, SIGTERM. It also drains and ends if the parent ends, because the channel closes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 
 def run_worker(descriptor: int) -> int:
-    """Serve the parent over the inherited socket. Returns the exit code."""
+    """Run the worker: serve its parent's requests over the inherited socket. Returns the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     return run_in_loop(_serve(descriptor))
@@ -58,7 +58,7 @@ async def _serve(descriptor: int) -> int:
         await _answer(channel, second, groups.check_filters(second.argument))
         await channel.close()
         return ExitCode.OK
-    for scope in second.argument or ():  # the pauses of a restarted group, the only one here
+    for scope in second.argument or ():  # the pauses of a restarted group, which is this process's only group
         await groups.pause(groups.names[0], scope)
     channel.answer(second)
     return await WorkerMain(spec.share.worker, channel, groups, monitor).run()

@@ -37,15 +37,15 @@ HIDDEN_COMMAND: Final = "_worker"
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """The groups that a worker must build before it runs them."""
+    """The specification of a worker: it builds these groups first, and runs them after a second request."""
 
     config: RootConfig
     share: WorkerShare
     pauses: Mapping[str, tuple[PauseScope, ...]]
     imports_again: bool = False
-    """As in LocalGroups."""
+    """See LocalGroups."""
     restarts: int = 0
-    """How often code was loaded again. A worker that imported its handlers before the last time is not used."""
+    """The number of code restarts before the worker was started. After another restart its imports are outdated."""
 
 
 log = structlog.get_logger(__name__)
@@ -56,9 +56,9 @@ class WorkerProcess(ChildProcess[WorkerReport]):
     leads_group = False
     snapshot_type = WorkerReport
     queues: tuple[bytes, ...] = ()
-    """The queues of the last report that has them."""
+    """The queues of the last report with queues."""
     log = log
-    """With the number of the worker, or the name of its only group."""
+    """The log, bound to the worker's number, or to the name of the worker's only group."""
 
     async def refresh(self, with_queues: object = True) -> WorkerReport | None:
         report = await super().refresh(with_queues)
@@ -78,10 +78,10 @@ class WorkerProcess(ChildProcess[WorkerReport]):
             self.log.info("worker.answers", pid=self.pid)
 
     async def apply(self, config: RootConfig) -> None:
-        """Apply a configuration that was valid in a new process. If this process refuses it, a new one replaces it."""
+        """Apply a configuration that a new process has accepted. If this process refuses it, kill it for a restart."""
         try:
             await self.ask("apply", config)
-        except ChildGoneError:  # the next process is built with the configuration
+        except ChildGoneError:  # the process that replaces this one is built with the configuration
             return
         except ConfigError as error:
             self.log.error("worker.reload_failed", error=str(error), action="restart")  # noqa: TRY400
@@ -94,13 +94,13 @@ _Built = tuple[WorkerProcess, WorkerSpec]
 # How long a worker may run after its groups' drains, and after a forced stop, before it is killed.
 END_GRACE_SECONDS = 20.0
 HURRY_GRACE_SECONDS = 10.0
-# How often the counters of every worker are fetched, even without scrapes. If a worker is killed, later counts are
-# lost.
+# How often the parent fetches the counters of every worker, even without scrapes. If a worker is killed, its counts
+# since the last fetch are lost.
 KEEP_SECONDS = 1.0
 
 
 class WorkerPool:
-    """A GroupHost: runs groups in worker processes."""
+    """A GroupHost that runs all groups in each of several worker processes."""
 
     def __init__(self, config: RootConfig, workers: int, clock: Clock, *, imports_again: bool = False) -> None:
         self._state = ConfigState.of(config)
@@ -118,8 +118,8 @@ class WorkerPool:
         self._logged_at = float("-inf")
 
     async def run(self) -> None:
-        """Run the workers until `stop`. Raises ConfigError, before any worker connects, if one cannot build its
-        groups.
+        """Run the workers until `stop`. If a worker cannot build its groups, raise ConfigError before any worker
+        connects.
         """
         numbers = range(1, self._count + 1)
         first = await asyncio.gather(*map(self._build, numbers), return_exceptions=True)
@@ -161,7 +161,7 @@ class WorkerPool:
         await self._ask_all("resume", (group, scope))
 
     async def restart(self, group: str) -> None:
-        """Restart a group in all workers, after a new worker has loaded it."""
+        """Restart a group in all workers, after a new worker has loaded its code without an error."""
         settings_of(self._state.config, group)
         async with self._changing:
             await self._check(self._state.config.of_group(group), [])
@@ -214,7 +214,7 @@ class WorkerPool:
         return WorkerSpec(config, WorkerShare(number, self._count), pauses, self._imports_again, self._code_restarts)
 
     async def _supervise(self, number: int, built: _Built | BaseException | None) -> None:
-        """Run a worker, and its successors. `built` is the first one, or why it could not be built."""
+        """Run worker `number`, and replace it when it dies. `built` is the first process, or the error of its start."""
         backoff = Backoff()
         while not self.stopping:
             started = self._clock.monotonic()
@@ -253,12 +253,12 @@ class WorkerPool:
     async def _run_worker(
         self, number: int, worker: WorkerProcess, spec: WorkerSpec
     ) -> tuple[int | None, dict[str, str]]:
-        """Return the worker's exit code, and the stacks of its threads if it crashed; None if it was not started."""
+        """Run a worker. Return its exit code, and its threads' stacks if it crashed; None if it did not run."""
         try:
-            # changes while it imported its handlers were sent only to live workers
+            # the worker missed these changes: while it imported its handlers, changes were sent only to live workers
             if self.stopping or spec != self._spec(number, self._state.config):
                 return None, {}
-            self._live[number] = worker  # before the request: later changes are sent after it
+            self._live[number] = worker  # set before the request, so that later changes are sent after it
             await worker.ask("run")
             if len(self._live) == self._count:
                 self._all_run.set()
@@ -334,7 +334,7 @@ class WorkerPool:
             self._log_refusals(reason for report, _ in answers if report for reason in report.process.client.refused)
 
     def _log_refusals(self, reasons: Iterable[str]) -> None:
-        """Log the refusals that servers sent to the workers, once a minute for all workers."""
+        """Log why brokers and name servers refused requests of workers, at most once a minute for all workers."""
         if (
             found := list(dict.fromkeys(reasons))
         ) and self._clock.monotonic() - self._logged_at >= LOG_INTERVAL_SECONDS:

@@ -1,8 +1,8 @@
 """The JSON files that describe an archive of Parquet files. No I/O.
 
-The handler `parquet` writes an entry for each complete file, below `_manifest` in the archive: the offsets of one queue
-that the file has. The sink `parquet` of a pipeline has a staging folder next to the archive, with the manifest of each
-query's last batch, the layout of all files, and the plans of compactions.
+For each complete Parquet file, the handler `parquet` writes an entry below `_manifest` in the archive, with the offsets
+of one queue that are in the file. The sink `parquet` of a pipeline has a staging folder next to the archive. It
+contains the manifest of each query's last batch, the layout of all files, and the plans of compactions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FORMAT: Final = 1
 
 
 def encode(value: Any) -> bytes:
-    """Return the content of a file. Optional fields without a value are left out."""
+    """Return the content of the JSON file for one of these dataclasses. Fields with their default are left out."""
     optional = {one.name: one.default for one in fields(value) if one.default is not MISSING}
     return json.dumps({name: one for name, one in asdict(value).items() if one != optional.get(name, MISSING)}).encode()
 
@@ -65,17 +65,17 @@ class ManifestEntry:
     queue_id: int
     offsets: tuple[Run, ...]
     oldest_store_timestamp: int = 0
-    """Of its messages, in milliseconds. A message that was stored earlier is a different one, regardless of its
-    offset. Some entries lack it.
+    """The oldest store time of the file's messages, in milliseconds since 1970; 0 in entries that lack it. The file
+    does not contain a message that was stored earlier, even if it contains its offset.
     """
     newest_store_timestamp: int
-    """A message that was stored later is a different one, too."""
+    """The latest store time. The file does not contain a message that was stored later, either."""
     stored: tuple[Run, ...] = ()
     """For each run of a compacted file, the oldest and latest store time in the file that it comes from."""
 
 
 def merge_entries(entries: Sequence[ManifestEntry], file: str, size_bytes: int) -> ManifestEntry:
-    """Return the entry of a file that has the rows of several files, all of one queue, date and topic."""
+    """Return the entry of a compacted file, from the entries of its sources. All have one queue, date and topic."""
     runs = [
         (run, stored)
         for one in entries
@@ -103,7 +103,7 @@ def merge_entries(entries: Sequence[ManifestEntry], file: str, size_bytes: int) 
 
 
 def entry_stem(first: int, last: int, identity: str) -> str:
-    """Return the stem of the name of an entry. The name of the Parquet file ends with the same stem."""
+    """Return the stem of an entry's file name. The Parquet file's name ends with the same stem."""
     return f"{first:020}-{last:020}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
 
 
@@ -117,15 +117,15 @@ def offsets_in_stem(stem: str) -> Run | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchManifest:
-    """A batch of a pipeline. Once its manifest exists, its files only have to be moved to the archive."""
+    """The files of a pipeline's micro-batch. Once the manifest exists, they only have to be moved to the archive."""
 
     version: int
     staged: str
-    """The folder in which it was written."""
+    """The folder in which the files were written."""
     moves: tuple[tuple[str, str], ...]
-    """Source below `staged`, and destination in the archive."""
+    """For each file, its path below `staged`, and its path in the archive."""
     replaced: tuple[str, ...]
-    """Files of earlier attempts that are not part of the batch; to be deleted before the moves."""
+    """Files of earlier attempts that are not part of the batch. They must be deleted before the moves."""
     rows: int
 
 
@@ -133,7 +133,7 @@ _PUBLISHED: Final = re.compile(r"(?P<query>[0-9a-f-]{36})-(?P<batch>[0-9]{9,})-.
 
 
 def parse_sink_file_name(path: str) -> tuple[str, int] | None:
-    """Return the query and batch of a file by its name; None if the sink did not write it."""
+    """Return the query and batch in the name of a file; None if the sink did not write the file."""
     match = _PUBLISHED.fullmatch(path.rpartition("/")[2])
     return (match["query"], int(match["batch"])) if match else None
 
@@ -145,18 +145,18 @@ def last_batches(files: Iterable[str]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionPlan:
-    """One written file that replaces others."""
+    """The plan of a compaction: one new file replaces several files of the archive."""
 
     version: int
     sources: tuple[str, ...]
-    """Paths below the archive, of entries too."""
+    """Paths of the replaced files and of their entries, below the archive."""
     written: str
     """Path of the new file, below the compaction's own folder."""
     target: str
     """Destination of the new file, below the archive."""
     rows: int
     entry: str = ""
-    """Destination of the new file's entry; empty if the replaced files have no entries."""
+    """Path for the new file's entry, below the archive; empty if the replaced files have no entries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class Layout:
         return problems
 
     def problems_after(self, former: Layout) -> list[str]:
-        """Return why files of this layout cannot share a folder with files of `former`. Columns may come and go."""
+        """Return why files of this layout cannot share a folder with files of `former`. They may lack columns."""
         problems = []
         if self.partition_by != former.partition_by:
             there, now = (", ".join(one.partition_by) or "nothing" for one in (former, self))
@@ -189,7 +189,7 @@ class Layout:
         return problems
 
     def with_former(self, former: Layout) -> Layout:
-        """Add the columns that no longer exist, so that they cannot return with another type."""
+        """Return this layout plus the removed columns of `former`, so that they cannot return with another type."""
         return Layout(self.partition_by, {**former.columns, **self.columns})
 
 

@@ -1,6 +1,6 @@
-"""SQL for rows that replace the row of their key, unless that row is later. For PostgreSQL and SQLite. No I/O.
+"""SQL for upserts: a row replaces the stored row with the same key, unless the stored row is later. No I/O.
 
-Also the names that describe a pipeline's rows to a sink.
+It is valid in PostgreSQL and SQLite. Also the names that describe a pipeline's rows to a sink.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 PLACE_COLUMN: Final = "_place"
-"""A column with the message of a row. A sink uses it to name a refused row, and does not store it."""
+"""A column with the source message's position. A sink reports it if it refuses the row, and does not store it."""
 PLACE_COLUMNS: Final = ("topic", "broker", "queue_id", "queue_offset")
 """The fields of `_place`; also columns of the source."""
 ORDER_KIND: Final = "rmqd.order"
-"""Metadata of an order column: the meaning of its values. Values of different meaning are not comparable."""
+"""The metadata key for the meaning of an order column. Values of columns with different meanings are not comparable."""
 KEYS_METADATA: Final = "rmqd.keys"
-"""Metadata of a column: the pipeline's key of a row. The sink's `keys` must be the same: otherwise it would replace or
-delete other rows.
+"""The metadata key for the pipeline's key columns. The sink's `keys` must be the same columns: otherwise the sink would
+replace or delete other rows.
 """
 UNIQUE_KEYS: Final = """
     SELECT array_agg(a.attname::text)
@@ -45,7 +45,7 @@ def quote_identifiers(names: Iterable[str]) -> str:
 
 
 def later_row_condition(one: str, other: str, names: Sequence[str]) -> str:
-    """Return the condition that row `one` is later: the first column that differs decides, and null comes first."""
+    """Return the condition that row `one` is later than `other`: the first different column decides; null is first."""
     found, same = [], ""
     for name in names:
         first, second = f"{one}.{quote_identifier(name)}", f"{other}.{quote_identifier(name)}"
@@ -59,7 +59,7 @@ def on_conflict_clause(
 ) -> str:
     """Return the ON CONFLICT clause of an INSERT; empty without keys.
 
-    With `order_by`, a later row stays in the table. Without `replaces`, each row stays.
+    With `order_by`, a stored row that is later is not replaced. Without `replaces`, no stored row is replaced.
     """
     if not keys:
         return ""

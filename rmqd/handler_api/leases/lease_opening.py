@@ -1,4 +1,4 @@
-"""The choice of a group's store."""
+"""Creates the deduplication store that a group's options name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ StoreName = Literal["sqlite", "redis", "postgresql"]
 
 
 def create_claim_store(name: StoreName, url: str, terms: ClaimTerms) -> ClaimStore:
-    """Return the store of this name. For `sqlite`, `url` is the path of a file. Does not connect yet."""
+    """Create the store with this name, without connecting. For `sqlite`, `url` is the path of a file."""
     if name == "redis":
         from rmqd.handler_api.leases.redis_store import RedisClaims
 

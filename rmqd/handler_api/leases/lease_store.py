@@ -1,4 +1,4 @@
-"""The protocol of all deduplication stores."""
+"""The interface of deduplication stores. A claim says that a group handles, or has handled, a message."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Key = tuple[str, str]
 MAX_KEY_BYTES: Final = 200
 DIGEST_PREFIX: Final = "sha256:"
 Held = tuple[Key, str]
-"""A claim: its key and its token."""
+"""A claim: its key, and the token that identifies the call of `claim`."""
 
 
 def claim_key_of(topic: str, name: str) -> Key:
-    """Return the key of a message in a form that every store can write. Texts that a store would refuse are replaced by
-    digests.
+    """Return the key of a message in a form that every store can write: a digest replaces a text that is too long or
+    not printable.
 
-    rmqd 0.1.0 stored the plain topic instead of its identity. Its records are called former ones.
+    rmqd 0.1.0 stored the plain topic instead of its identity. Its records are called former records.
     """
     return _writable(topic), _writable(name)
 
@@ -35,16 +35,16 @@ def _writable(text: str) -> str:
 
 
 class ClaimStoreError(RmqdError):
-    """The store failed, or its answer was lost. The text has its reason."""
+    """The store failed, or its response was lost. The text gives the reason."""
 
 
 class ClaimState(enum.Enum):
     """The state of one message in the store."""
 
     OURS = "ours"
-    """The claim was free, and now belongs to the caller."""
+    """The caller holds the claim now."""
     HELD = "held"
-    """Another owner's claim, whose lease has not expired."""
+    """Another owner holds the claim, and its lease has not expired."""
     CONFIRMED = "confirmed"
     """A handler has handled the message."""
 
@@ -55,7 +55,7 @@ class ClaimTerms:
 
     group: str
     owner: str
-    """One run of the group in one process. It may repeat a claim, because the answer may have been lost."""
+    """Identifies one run of the group in one process. It may claim a key again, because a response may be lost."""
     lease_seconds: float
     keep_seconds: float
 
@@ -64,14 +64,13 @@ class ClaimStore(Protocol):
     """The claims of one group. Each method raises ClaimStoreError. Stores connect when they are first used."""
 
     async def claim(self, keys: Sequence[Key], token: str, former: Sequence[str] = ()) -> list[ClaimState]:
-        """Claim the keys that are free, whose lease has expired, or that this owner already holds. The token starts
-        with the owner.
+        """Claim each key that is free, whose lease has expired, or that this owner already holds. Return the states.
 
-        `former` has the topic of each key's former record, or an empty text if the key has none.
+        The token must start with `ClaimTerms.owner`. `former` has the topic of each key's former record; empty: none.
         """
 
     async def confirm(self, keys: Sequence[Key], token: str) -> int:
-        """Record that these messages are handled. Returns how many of them another owner has claimed meanwhile."""
+        """Record that these messages are handled. Returns how many of them have been claimed by another owner since."""
 
     async def renew(self, held: Sequence[Held]) -> None:
         """Restart the leases of these claims. Claims that this owner has lost are ignored."""

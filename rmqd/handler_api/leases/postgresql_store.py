@@ -1,4 +1,4 @@
-"""Claims in a PostgreSQL table. Each step is one statement, and so one transaction. The server's clock counts."""
+"""Claims in a PostgreSQL table. Each step is one statement, thus one transaction. Leases use the server's clock."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ confirmed AS (
 SELECT count(*) FROM wanted JOIN {TABLE} AS known
     ON known.consumer_group = %(group)s AND known.topic = wanted.topic AND known.id = wanted.id
 WHERE known.token <> %(token)s
-"""  # the call may repeat its own confirmation, after a lost response
+"""  # rows with the same token are not counted: a confirmation is repeated after a lost response
 _HELD: Final = f"""
 SELECT consumer_group, topic, id FROM {TABLE}
 JOIN unnest(%(topics)s::text[], %(ids)s::text[], %(tokens)s::text[]) AS one (topic, id, token)

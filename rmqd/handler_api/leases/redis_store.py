@@ -1,7 +1,7 @@
-"""Claims in Redis. A script is atomic, and the Redis server's clock counts.
+"""Claims in Redis. Each step is an atomic script. Leases use the Redis server's clock.
 
-The value of a key is the token of its claim. After the confirmation it is `confirmed` and the token, because a
-confirmation is repeated if its response was lost. Redis deletes expired keys automatically.
+The value of a key is the token of its claim; after the confirmation, `confirmed` and the token. The token shows whether
+a confirmation is repeated after a lost response. Redis deletes expired keys automatically.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class RedisClaims:
         command = ("EVAL", script, len(names), *names, *arguments)
         try:
             return await self._client.execute_command(*command)  # type: ignore[no-untyped-call]
-        except ReadOnlyError as error:  # this is a former master: new connections may reach the current one
+        except ReadOnlyError as error:  # the server is no longer the master: new connections may reach the new master
             await self._client.connection_pool.disconnect()
             raise ClaimStoreError(f"Redis is read-only: {error}") from error
         except (RedisError, OSError) as error:

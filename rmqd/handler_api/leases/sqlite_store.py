@@ -1,7 +1,7 @@
 """Claims in an SQLite file that all processes of one machine may share.
 
-Calls that arrive during a transaction share the next one. `confirm` returns after the confirmation is on disk. A claim
-may be lost in a crash of the machine, because the crash also ends its owner.
+Calls that arrive during a transaction share the next transaction. `confirm` returns after the confirmation is on disk.
+`claim` does not wait for the disk: if the machine crashes, the owner of the claim has ended too.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class SqliteClaims:
         return await self._do(partial(self._claim, keys, token, former or [""] * len(keys)))
 
     async def confirm(self, keys: Sequence[Key], token: str) -> int:
-        """Returns after the confirmation is on disk."""
+        """Write the confirmations. Returns after they are on disk."""
         return await self._do(partial(self._confirm, keys, token), is_durable=True)
 
     async def renew(self, held: Sequence[Held]) -> None:

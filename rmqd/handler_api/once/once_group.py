@@ -1,4 +1,4 @@
-"""The group that a handler runs in. It writes marks in the way that the handler's connection needs."""
+"""`message.once` of one group: it selects the code that writes marks with the handler's kind of connection."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rmqd.wire.messages.message import Message, Once, OnceInGroup
 
 
 def once_for_group(group: str, identity: Callable[[], Identity] | None = None) -> OnceInGroup:
-    """Return the group of a handler; `group` is its name at the brokers. `identity` is called at each use, because it
-    is known late.
+    """Return the `message.once` of a group, whose name at the brokers is `group`. `identity` is called at each use,
+    because the group's complete name is not known when its handler is created.
     """
     return _GroupOnce(group, identity or (lambda: Identity("", "", group)))
 
@@ -27,7 +27,7 @@ class _GroupOnce:
         return self._identity()
 
     def __call__(self, message: Message, connection: object) -> Once:
-        """Return a block that writes the message's mark."""
+        """Return a context manager that writes the message's mark. Raises TypeError for an unknown connection."""
         packages = {kind.__module__.partition(".")[0] for kind in type(connection).__mro__}
         mark = HandledMark(self._group, message)
         if "psycopg" in packages:

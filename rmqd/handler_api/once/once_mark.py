@@ -1,4 +1,4 @@
-"""The record of a handled message."""
+"""The record of a handled message in the table `rmqd_handled`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class HandledMark:
 
     @property
     def row(self) -> tuple[str, str, str]:
-        """The primary key: group, topic and id. The topic is the text of its identity, so it also names the cluster."""
+        """The primary key: group, topic and message id. The topic is `message.identity`, which includes the cluster."""
         return self.group, str(self.message.identity), self.message.id_of_all_copies
 
     @property
     def former_row(self) -> tuple[str, str, str]:
-        """The primary key that rmqd 0.1.0 wrote. In a replay the topic is empty, because messages are handled again."""
+        """The primary key that rmqd 0.1.0 wrote. A replay has an empty topic, because it must ignore these records."""
         return self.group, "" if self.message.identity.replay else self.message.topic, self.message.id_of_all_copies

@@ -1,4 +1,4 @@
-"""Marks with connections of psycopg 3."""
+"""Marks of `message.once`, written with connections of psycopg 3."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _INSERT: Final = (
     "WHERE (consumer_group, topic, msg_id) = (%s, %s, %s)) ON CONFLICT DO NOTHING"
 )
 _seen: set[tuple[str, int, str, str]] = set()
-"""The databases, with their users, where this process has found the table."""
+"""Host, port, database and user of the connections with which this process has found the table."""
 
 
 class PsycopgOnce:
@@ -83,7 +83,7 @@ class PsycopgOnce:
         return self._place not in _seen
 
     def _forget(self, error: BaseException) -> None:
-        """Make the next attempt look for the table again: it was dropped, or is not in this connection's schemas."""
+        """After UndefinedTable, make the next attempt check whether the table exists: it may have been dropped."""
         if isinstance(error, UndefinedTable):
             _seen.discard(self._place)
 
@@ -93,8 +93,8 @@ class PsycopgOnce:
 
 
 def _is_true(row: tuple[Any, ...] | None, place: tuple[str, int, str, str]) -> bool:
-    """Return whether the table exists, and remember it if it does. A table that was just created may still be rolled
-    back, so it is not remembered.
+    """Return the result of `_EXISTS`, and remember an existing table. A table that this attempt creates is not
+    remembered, because its creation may be rolled back.
     """
     is_there = row is not None and row[0]
     if is_there:

@@ -1,4 +1,4 @@
-"""Marks with connections and sessions of SQLAlchemy 2, on any database that it supports."""
+"""Marks of `message.once`, written with connections and sessions of SQLAlchemy 2, in any database that it supports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rmqd.handler_api.batch import AlreadyHandled
 from rmqd.handler_api.once.once_mark import TABLE, HandledMark
 
 _LONGEST: Final = 255  # characters: three such columns with 4 bytes per character fill a MySQL key
-# MySQL would otherwise consider texts equal that differ in case or accents
+# a binary collation, because MySQL otherwise considers texts equal that differ in case or accents
 _TEXT: Final = String(_LONGEST).with_variant(VARCHAR(_LONGEST, collation="utf8mb4_bin"), "mysql", "mariadb")
 HANDLED: Final = Table(
     TABLE,
@@ -31,7 +31,7 @@ _STORED: Final = select(*(HANDLED.c[name] for name in _NAMES)).where(
     *(HANDLED.c[name] == bindparam(name) for name in _NAMES)
 )
 _seen: WeakSet[Engine] = WeakSet()
-"""The engines whose table this process has found."""
+"""The engines in whose database this process has found the table."""
 
 
 class SQLAlchemyOnce:
@@ -73,7 +73,7 @@ class SQLAlchemyOnce:
             raise AlreadyHandled(self._mark.message) from None
         except BaseException:
             _seen.discard(direct.engine)  # the table may have been dropped: the next attempt looks for it
-            # if SQLite has ended the transaction, `raise` gives the reason, and this error does not
+            # if SQLite has ended the transaction, this rollback fails too, but `raise` reports the first error
             with contextlib.suppress(DBAPIError):
                 self._end(is_done=False)
             raise
@@ -99,7 +99,7 @@ def _equal_rows(connection: Connection, row: tuple[str, str, str]) -> list[tuple
 
 
 def _check_case(connection: Connection, row: tuple[str, str, str]) -> None:
-    """Raise RuntimeError if the database only considers a row known, because it is equal to another message's."""
+    """Raise RuntimeError if the stored row is of another message, which the database considers equal to `row`."""
     if (found := _equal_rows(connection, row)) and row not in found:
         raise RuntimeError(
             f"{TABLE} compares texts without regard to case or accents, so {row} is not different from {found[0]}; "
@@ -108,8 +108,7 @@ def _check_case(connection: Connection, row: tuple[str, str, str]) -> None:
 
 
 def _make_table(connection: Connection) -> None:
-    """Create the table if it is missing. The creation may be rolled back, so the next attempt looks for the table
-    again.
+    """Create the table if it is missing. Only an existing table is remembered, because a creation may be rolled back.
 
     If two transactions create it at once, the second fails when the first is committed, and then finds the table.
     """

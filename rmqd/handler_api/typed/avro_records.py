@@ -1,4 +1,4 @@
-"""Reads Avro bodies: one record each, in its writer's schema, with or without the prefix of a schema registry.
+"""Reads Avro bodies. A body is one record in its writer's schema, with or without the prefix of a schema registry.
 
 Clients of RocketMQ's schema registry write this prefix before a record: the id of its schema, as Avro `bytes`. Since
 their first release, 0.1.0, an id has 8 bytes: the prefix is 0x10, Avro's encoding of that length, and the id. Before,
@@ -28,7 +28,7 @@ _FORMER_ZEROS: Final = bytes(8)
 
 
 def split_schema_id(body: bytes) -> tuple[int, bytes]:
-    """Return the schema's record id in the registry, and the Avro record. Raises ProtocolError without a prefix."""
+    """Return the schema's id in the registry, and the Avro record. Raises ProtocolError if the prefix is missing."""
     if len(body) >= _ID_END:
         end = _ID_END if body[0] == _LENGTH else _ID_END + len(_FORMER_ZEROS)
         if body[0] == _LENGTH or (body[0] == _FORMER_LENGTH and body[_ID_END:end] == _FORMER_ZEROS):
@@ -58,16 +58,12 @@ def reader_of(payload: Payload) -> Callable[[bytes], Any]:
 
 
 def record_reader(schema: Any, *, is_registered: bool) -> Callable[[bytes], Any]:
-    """Return the function that reads a body's record with a parsed schema. It may raise any error if the body has no
-    record.
-    """
+    """Return the function that reads the record of a body. `schema` is parsed. The function may raise any error."""
     return lambda body: read_record(split_schema_id(body)[1] if is_registered else body, schema)
 
 
 def read_record(record: bytes, writer: Any, reader: Any = None) -> Any:
-    """Return the values of a record in its writer's schema, converted to the reader's schema. May raise any error if
-    there is no record, or if more bytes follow it.
-    """
+    """Return a record's values, converted to the schema `reader` if given. May raise any error for invalid bytes."""
     stream = io.BytesIO(record)
     value = fastavro.schemaless_reader(stream, writer, reader)
     if behind := len(record) - stream.tell():

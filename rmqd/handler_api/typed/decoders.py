@@ -1,4 +1,4 @@
-"""Decodes bodies: the requirements of each format, the decoded value, and the reasons of failures."""
+"""Decoders of bodies for each format, and the reasons for invalid bodies."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Decoder:
     shown: str
     """The expected type and format, for errors."""
     check: Callable[[Any], None] | None = None
-    """For a function of the author's: checks its result. Raises if it is not a payload."""
+    """For `decode`: raises if the function's result cannot be a payload. None for other formats."""
 
     def payload(self, message: Message) -> Any:
-        """Return the decoded body. Raises InvalidPayloadError, or the original exception if it does not concern the
-        body.
+        """Return the decoded body. Raises InvalidPayloadError for an invalid body. Errors with other causes, such as an
+        unavailable service, are raised unchanged.
         """
         try:
             payload = self.decode(message)
@@ -55,8 +55,8 @@ class Decoder:
 
 
 def decoder_of(payload: signatures.Payload) -> Decoder:
-    """Return the decoder for a decorator's arguments. Raises HandlerFormError if they are invalid, or a package is
-    missing.
+    """Return the decoder for the arguments of `rmqd.handler`. Raises HandlerFormError if they are invalid, or a
+    package is missing.
     """
     if payload.format == "decode":
         return _by_function(payload.target)
@@ -155,15 +155,15 @@ def _adapter(payload: signatures.Payload) -> TypeAdapter[Any]:
 
 
 def _is_struct(target: Any) -> bool:
-    """Return whether it is a msgspec Struct. If it is, its author has imported msgspec."""
+    """Return whether a type is a msgspec Struct, without importing msgspec, which may not be installed."""
     return inspect.isclass(target) and hasattr(target, "__struct_fields__") and hasattr(target, "__struct_config__")
 
 
 def _is_unavailable(error: BaseException) -> bool:
     """Return whether an external service of the decoder failed, such as a schema registry.
 
-    Libraries wrap connection errors in their own errors. An OSError without a number may concern the body, because gzip
-    and PIL raise such errors. A FileNotFoundError may be a decoder's lookup that failed before the body did.
+    Causes are checked too, because libraries wrap connection errors. An OSError without an errno may concern the body,
+    because gzip and PIL raise such errors. A FileNotFoundError as a cause may be from an earlier, harmless lookup.
     """
     one: BaseException | None = error
     for _ in range(_MAX_CAUSES):
@@ -176,7 +176,7 @@ def _is_unavailable(error: BaseException) -> bool:
 
 
 def _fault(error: Exception, target: Any) -> str:
-    """Return the problem of a body without its values, which may be secrets: reasons have many readers."""
+    """Return the problem of a body, without values of the body: they may be secrets, and reasons have many readers."""
     if isinstance(error, ValidationError):
         declared = set(_names(TypeAdapter(target).core_schema))
         faults = [
@@ -194,7 +194,7 @@ def _fault(error: Exception, target: Any) -> str:
 
 
 def _names(schema: object) -> Iterator[str]:
-    """Yield every name in a pydantic schema. Other names in an error's location are keys from the body."""
+    """Yield every name in a pydantic schema. All other names in an error's location are keys from the body."""
     if isinstance(schema, str):
         yield schema
     elif inspect.isclass(schema):

@@ -24,11 +24,10 @@ class AnnotationError(ValueError):
 def type_hint_of(
     target: Callable[..., Any], parameter: inspect.Parameter, names: Mapping[str, Any] | None = None
 ) -> Any:
-    """Return the type in a parameter's annotation, including the extras of `Annotated`; `Parameter.empty` without
-    annotation.
+    """Return the type in a parameter's annotation with the extras of `Annotated`; `Parameter.empty` if not annotated.
 
-    Besides the globals of the function's module, the annotation may use `names`. The function's other annotations are
-    not evaluated, because they may use names that are only imported for type checkers. Raises AnnotationError.
+    The annotation may use `names`, and the globals of the function's module. Other annotations of the function are not
+    evaluated, because they may use names that are only imported for type checkers. Raises AnnotationError.
     """
     return _evaluated(target, parameter.name, parameter.annotation, names)
 
@@ -65,9 +64,7 @@ POSITIONAL_KINDS: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.
 
 
 def called_function(target: Callable[..., Any]) -> Any:
-    """Return the routine that runs when a callable is called: for a class its constructor, for an object its
-    `__call__`.
-    """
+    """Return the routine that a call runs: a class's constructor, an object's `__call__`, a partial's function."""
     while isinstance(target, functools.partial):
         target = target.func
     if inspect.isclass(target):
@@ -82,19 +79,19 @@ def is_async(target: Callable[..., Any]) -> bool:
 
 
 def is_generator_function(target: Callable[..., Any]) -> bool:
-    """Return whether the callable is a generator function: calling it runs none of its code."""
+    """Return whether a callable is a generator function, whose call runs none of its code."""
     function = called_function(target)
-    # only helpers of contextlib are unwrapped: another decorator may run the generator
+    # only decorators of contextlib are unwrapped, because other decorators may run the generator
     while getattr(function, "__globals__", None) is vars(contextlib):
         function = getattr(function, "__wrapped__", None)
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
 def parameters_of(target: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return the parameters that remain for a call. A builtin without a signature counts as having one positional
-    parameter.
+    """Return the parameters of a call. A builtin without a signature counts as having one positional parameter.
 
-    A wrapper made by `functools.wraps` has its own parameters, unless it passes on any arguments, or any keywords.
+    For a wrapper made with `functools.wraps`, these are the wrapper's parameters. If it has `*args` or `**kwargs`, they
+    are the parameters of the wrapped function.
     """
     try:
         own = list(inspect.signature(target, follow_wrapped=False).parameters.values())
@@ -107,7 +104,7 @@ def parameters_of(target: Callable[..., Any]) -> list[inspect.Parameter]:
 def positional_argument_range(target: Callable[..., Any], named: Collection[str] = ()) -> tuple[int, int]:
     """Return how many positional arguments a callable needs, and how many it takes.
 
-    Raises ValueError if it needs keyword-only arguments other than `named`, or arguments of typed handlers.
+    Raises ValueError if it needs keyword-only arguments other than `named`, or has a parameter with `Depends`.
     """
     parameters = parameters_of(target)
     if depends := [one.name for one in parameters if isinstance(one.default, Depends)]:
@@ -135,9 +132,9 @@ def takes_positional(target: Callable[..., Any], count: int) -> bool:
 
 
 def options_parameter(target: Callable[..., Any], place: int) -> inspect.Parameter | None:
-    """Return the parameter for the options: the one called `options`, or the one at `place` if it has no default.
+    """Return the parameter for the options: the parameter `options`, else the parameter at `place` without a default.
 
-    `place` counts from 0; the parameters before it have other arguments. A parameter with a default keeps its default.
+    `place` counts from 0; the parameters before it have other arguments. None if there is no such parameter.
     """
     bound = target.keywords if isinstance(target, functools.partial) else {}
     parameters = [one for one in parameters_of(target) if one.name not in bound]
@@ -155,7 +152,7 @@ def unbound_function(target: Any) -> Any:
 
 
 def owner_of_unbound(target: Any) -> str:
-    """Return the class name of a method that was taken from its class, and so lacks its object; "" otherwise."""
+    """Return the class name if `target` is a method that is not bound to an object, as in `Class.method`; else ""."""
     target = unbound_function(target)
     function = inspect.unwrap(target) if inspect.isroutine(target) and not inspect.ismethod(target) else None
     owner, _, name = getattr(function, "__qualname__", "").rpartition(".")
@@ -181,11 +178,11 @@ ON_INVALID: Final[tuple[OnInvalid, ...]] = get_args(OnInvalid)
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """The bodies that a typed handler takes."""
+    """The arguments of `rmqd.handler`: how bodies are decoded."""
 
     format: Format
     target: Any
-    """The type of the decoded body, or the source of the type."""
+    """The type of the decoded body; for `decode`, the function that decodes bodies."""
     on_invalid: OnInvalid
     """How messages with an invalid body are settled."""
     schema: Any = None
@@ -206,9 +203,9 @@ class Depends:
 
 
 class TypedHandler:
-    """A marked function. Calling it calls the function, so tests can pass any arguments.
+    """A function that `rmqd.handler` has marked. Tests can call it directly, like the function itself.
 
-    `names` are available to the annotations of a function that was defined inside another function.
+    `names` has the local variables at the definition, because annotations of a nested function may use them.
     """
 
     def __init__(self, function: Callable[..., Any], payload: Payload, names: Mapping[str, Any]) -> None:
@@ -221,12 +218,12 @@ class TypedHandler:
         return self.function(*arguments, **named)
 
     def __get__(self, instance: object, owner: type | None = None) -> TypedHandler:
-        """Return the bound method when an instance is accessed."""
+        """Return the marked method, bound to `instance`."""
         return TypedHandler(self.function.__get__(instance, owner), self.payload, self.names)
 
 
 def hides_typed_handler(target: Any) -> bool:
-    """Return whether a partial, or a decorator with `functools.wraps`, hides a typed handler, so it gets batches."""
+    """Return whether a partial, or a wrapper made with `functools.wraps`, hides the mark of a typed handler."""
     while target is not None and not isinstance(target, TypedHandler):
         target = target.func if isinstance(target, functools.partial) else getattr(target, "__wrapped__", None)
     return target is not None
@@ -237,15 +234,16 @@ def handler(
 ) -> Callable[[F], F]:
     """Mark a function as a handler of decoded bodies: `@rmqd.handler(json=Order)`.
 
-    The function takes `(payload)`, `(payload, message)`, or a whole batch as `list[Order]`. `json`, `msgpack` and
-    `avro` are a pydantic model, a dataclass, a msgspec Struct, or any other type that pydantic validates. `protobuf` is
-    a class generated by protoc. `decode` is a function that converts a body, or a `Message`, to a payload.
+    The function takes `(payload)`, `(payload, message)`, or a batch's payloads as `list[Order]`. `json`, `msgpack` and
+    `avro` name the payload's type: a pydantic model, a dataclass, a msgspec Struct, or another type that pydantic
+    validates. `protobuf` is a class generated by protoc. `decode` is a function that converts a body, or a `Message`,
+    to a payload.
 
     Avro needs the writer's `schema`: a dict, JSON text, or a path that ends in `.avsc`. With `registered`, bodies start
     with the 9 bytes that clients of RocketMQ's schema registry write.
 
-    `on_invalid` decides about messages with an invalid body: `dead_letter`, with the validation error as its reason,
-    `retry`, or `skip`. Raises TypeError or ValueError for other arguments.
+    `on_invalid` decides about messages with an invalid body: `dead_letter` (the reason is the validation error),
+    `retry`, or `skip`. Raises TypeError or ValueError for invalid arguments.
     """
     if unnamed or len(formats) != 1 or not formats.keys() <= set(FORMATS):
         given = ", ".join([*("a positional argument" for _ in unnamed), *(f"{name}=" for name in formats)]) or "nothing"

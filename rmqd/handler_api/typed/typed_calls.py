@@ -29,11 +29,11 @@ Call = tuple[Any, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class TypedCalls:
-    """A function of payloads, in the form of a handler that takes batches.
+    """A typed handler's function, converted to a handler that takes batches.
 
-    A function of one payload is called for one message after the other, and owns that part of the batch. Its exceptions
-    concern only that message, and the next ones are still handled. In an orderly group the next ones wait, and are
-    handled again after it.
+    A function of one payload is called for each message in turn. An exception concerns only the message of its call,
+    and the next messages are still handled. In an orderly group, the next messages are not handled: they wait for the
+    retry of this message.
     """
 
     function: Callable[..., Any]
@@ -41,13 +41,13 @@ class TypedCalls:
     form: CallForm
     on_invalid: OnInvalid
     constants: Mapping[str, Any]
-    """The arguments that are the same in each call, such as the options. Read when a call starts."""
+    """The arguments that are the same in each call, such as options and dependencies. Read at the start of a call."""
     check: Callable[[object], None]
-    """Raises RmqdError if the function returned something that it should have run."""
+    """Raises RmqdError for an invalid result, such as a coroutine that the function did not await."""
     is_async: bool
 
     def handler(self) -> Callable[[Batch], Any]:
-        """Return the function that takes batches. It raises the exceptions that apply to all undecided messages."""
+        """Return the handler that takes batches. Its exceptions apply to all undecided messages of the batch."""
         function, check = self.function, self.check
 
         @functools.wraps(function)
@@ -77,10 +77,10 @@ class TypedCalls:
 
 
 class _Course:
-    """The handling of one batch. At any time, its decisions are valid if no further call follows."""
+    """The calls for one batch. If the handler is cut off at any moment, the decisions so far are still correct."""
 
     def __init__(self, calls: TypedCalls, batch: Batch, is_cut_off: Callable[[], bool]) -> None:
-        """`is_cut_off` returns whether rmqd's call has expired, although the function may have returned."""
+        """`is_cut_off` returns whether rmqd's call has expired or was cancelled: then no further call may start."""
         self._calls = calls
         self._batch = batch.undecided()
         self._part = self._batch  # the messages of the running call
@@ -91,7 +91,7 @@ class _Course:
         return self._whole() if self._calls.form.per_batch else self._one_by_one()
 
     def continues_after(self, error: BaseException) -> bool:
-        """Record the exception of a call about one of several messages. Returns False if it must be raised."""
+        """Record the exception of a call for one of several messages. Returns False if the caller must raise it."""
         if self._part is self._batch or self._is_cut_off():
             return False
         if isinstance(error, RmqdError) or not isinstance(error, Exception):  # these errors end all calls
@@ -124,7 +124,7 @@ class _Course:
                 return
             if batch.ends_at(index):
                 break
-        # the batch returns, but middleware around it may still fail: then its exception applies to these messages
+        # the handler returns now, but middleware may still raise an exception, which must apply to these messages
         for index in [index for index, decision in batch.decisions().items() if decision is _HANDLED]:
             batch.replace_decision(index, None)
 
@@ -133,7 +133,7 @@ class _Course:
         for index, message in enumerate(self._batch):
             try:
                 payloads.append(self._calls.decoder.payload(message))
-            except Exception as error:  # noqa: BLE001  as above
+            except Exception as error:  # noqa: BLE001  any exception of a decoder concerns its message
                 self._batch.decide(index, self._refused(error))
                 if self._batch.ends_at(index):
                     break

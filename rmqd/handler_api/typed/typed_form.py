@@ -1,6 +1,6 @@
 """Dependencies of typed handlers: objects that are created once per process, and closed at its end.
 
-`call_form_of` finds out which argument each parameter of a typed handler gets.
+`call_form_of` determines the argument for each parameter of a typed handler.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Dependency:
 def dependency_of(hint: Any, parameter: inspect.Parameter, behind: tuple[Any, ...] = ()) -> Dependency | None:
     """Return the dependency in the annotation or the default of a parameter, or None. Raises HandlerFormError.
 
-    `behind` are the functions whose dependency it is.
+    `behind` has the functions that need this dependency, directly or not, to detect circular dependencies.
     """
     if (depends := _depends(hint, parameter)) is None:
         return None
@@ -86,8 +86,8 @@ class Dependencies:
     """The objects that one handler depends on, in this process."""
 
     def __init__(self, wanted: Mapping[str, Dependency], options: Any, *, in_loop: bool) -> None:
-        """`wanted` are the dependencies by parameter of the handler. With `in_loop`, synchronous ones run in the event
-        loop.
+        """`wanted` has the dependencies by the handler's parameter. With `in_loop`, synchronous functions run in the
+        event loop, else in a thread.
         """
         self.values: dict[str, Any] = {}
         self._wanted = wanted
@@ -106,7 +106,7 @@ class Dependencies:
             raise
 
     async def close(self) -> None:
-        """Close the objects, the last one first. Raises after all are closed."""
+        """Close the objects in reverse order. An exception of an object is raised after all are closed."""
         await self._stack.aclose()
 
     async def _object(self, dependency: Dependency) -> Any:
@@ -174,19 +174,19 @@ class CallForm:
     """How a function is called: the payload is the first argument, the others are keyword arguments."""
 
     per_batch: bool
-    """Whether it takes the payloads of a whole batch at once."""
+    """Whether the function takes the list of a batch's payloads, not a single payload."""
     others: Mapping[str, Source]
     dependencies: Mapping[str, Dependency]
 
     def named(self, source: Source) -> str | None:
-        """Return the parameter with this source; None if there is none."""
+        """Return the name of the parameter with this source; None if no parameter has it."""
         return next((name for name, one in self.others.items() if one == source), None)
 
 
 def call_form_of(handler: TypedHandler, target: Any, *, is_bound: bool) -> CallForm:
-    """Return the form of a typed handler whose bodies become a `target`; Any if unknown.
+    """Return how to call a typed handler. `target` is the type of decoded bodies; Any if unknown.
 
-    The first parameter of a method that is not `is_bound` is `self`. Raises HandlerFormError.
+    Without `is_bound`, the handler's first parameter is `self`, which is skipped. Raises HandlerFormError.
     """
     parameters = parameters_of(handler.function)
     if not is_bound:
@@ -236,7 +236,7 @@ def _takes_list(handler: TypedHandler, parameter: inspect.Parameter, target: Any
 
 
 def takes_batch(function: Callable[..., Any], parameter: inspect.Parameter) -> bool:
-    """Return whether a parameter may get a batch: its annotation allows one, or does not name a known type."""
+    """Return whether a parameter may receive a Batch: its annotation allows it, or cannot be judged."""
     try:
         hint = without_extras(type_hint_of(function, parameter))
     except AnnotationError:

@@ -1,1 +1,1 @@
-"""Dead letters: list, show, replay, purge."""
+"""The code of `rmqd dlq`: lists, shows, replays and purges the dead letters of a group."""

@@ -1,4 +1,4 @@
-"""Dead letters of a group: one dead letter, the selection for a command, and the file of the settled ones."""
+"""One dead letter of a group, the filter that selects dead letters, and the file that records settled ones."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from rmqd.wire.topics import retry_topic, topic_of_pop_retry
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFilter:
-    """Conditions for dead letters; without conditions, all letters are chosen.
+    """Conditions that a dead letter must meet; without conditions, every letter matches.
 
-    Times are Unix milliseconds and compared with the time when the letter was stored. A letter must have one of the
-    ids, keys or tags, and all of the properties. `reason` is a part of the reason or of the exception's last line,
-    ignoring case.
+    Times are Unix milliseconds, and are compared with the letter's store time. If `ids`, `keys` or `tags` are given,
+    the letter must have one of each; it must have all `properties`. The text `reason` must occur, ignoring case, in the
+    letter's reason or in the last line of its traceback.
     """
 
     since_ms: int | None = None
@@ -36,7 +36,7 @@ class DeadLetterFilter:
     reason: str = ""
 
     def takes(self, letter: DlqMessage) -> bool:
-        """Whether a dead letter meets all conditions."""
+        """Return whether a dead letter meets all conditions."""
         message = letter.message
         stored = message.stored_properties
         if self.since_ms is not None and message.store_timestamp < self.since_ms:
@@ -56,13 +56,13 @@ class DeadLetterFilter:
 
 
 RMQD_REPLAY_ID: Final = "RMQD_REPLAY_ID"
-"""Property of a copy that a replay sent: the letter's id, which is unique and never changes."""
+"""Property that a replay adds to each copy that it sends. Its value is the dead letter's `replay_id`."""
 _BOUNCED: Final = "-1"
 
 
 @dataclass(frozen=True, slots=True)
 class DlqMessage:
-    """A dead letter of a group. `corrupt` is why its record cannot be trusted; empty if it can."""
+    """A dead letter of a group. `corrupt` is why its stored record is damaged; empty if the record is intact."""
 
     message: Message
     group: str
@@ -70,28 +70,28 @@ class DlqMessage:
 
     @property
     def offset(self) -> int:
-        """The offset in the queue of dead letters."""
+        """The letter's offset in its queue of the DLQ topic."""
         return self.message.queue_offset
 
     @property
     def replay_id(self) -> str:
-        """The place and time of its first storage: unique even for a recreated topic or another cluster."""
+        """The letter's offset id and store time. This id is unique even for a recreated topic or another cluster."""
         return f"{self.message.offset_msg_id}-{self.message.store_timestamp}"
 
     @property
     def reason(self) -> str | None:
-        """The reason that rmqd recorded; None for dead letters of other clients."""
+        """The reason that rmqd recorded when it dead-lettered the message; None if another client did."""
         return self.message.stored_properties.get(RMQD_REASON)
 
     @property
     def exception(self) -> str | None:
-        """The name and text of the exception behind the dead letter: the last line of its traceback."""
+        """The last line of the handler's traceback: name and text of the exception. None if it is not recorded."""
         told = self.message.stored_properties.get(RMQD_EXCEPTION, "").strip()
         return told.rpartition("\n")[2].strip() or None
 
     @property
     def kind(self) -> str | None:
-        """The reason for counts, with the name of the exception unless the reason contains it."""
+        """The key for counts of letters: the reason, and the exception's name unless the reason contains it."""
         if self.reason is None:
             return None
         name = (self.exception or "").partition(":")[0].rpartition(".")[2]
@@ -100,7 +100,7 @@ class DlqMessage:
 
     @property
     def origin_topic(self) -> str | None:
-        """The topic that the message was first sent to; None if the dead letter does not say it."""
+        """The topic that the producer sent the message to; None if the dead letter does not contain it."""
         told = self.message.stored_properties.get(RETRY_TOPIC)
         if told is None or told == retry_topic(self.group):
             return None
@@ -108,7 +108,7 @@ class DlqMessage:
 
     @property
     def refusal(self) -> str:
-        """Why it cannot be replayed; empty if it can."""
+        """Why the dead letter cannot be replayed; empty if it can."""
         if self.corrupt:
             return f"its record cannot be trusted: {self.corrupt}"
         if RMQD_LITE_TOPIC in self.message.stored_properties:
@@ -117,27 +117,27 @@ class DlqMessage:
 
     @property
     def is_copy_of_replay(self) -> bool:
-        """Whether it is not a separate dead letter, but a replay's copy that the broker bounced because of queue locks.
+        """Whether this is a replay's copy that the broker dead-lettered at once, because the group uses queue locks.
 
-        The broker dead-letters such a copy at once, with delay level -1. A message that a member dead-letters after a
-        replay was delivered before: a broker has counted that, or rmqd has removed the delay level.
+        The broker stores such a copy with delay level -1 and without a delivery. If a member dead-letters a replayed
+        message, the broker has counted a delivery, or rmqd has removed the delay level.
         """
         stored = self.message.stored_properties
         return RMQD_REPLAY_ID in stored and stored.get(DELAY) == _BOUNCED and self.message.reconsume_times == 0
 
     @property
     def sent_back_key(self) -> str:
-        """The key of the copy that the broker makes by send-back."""
+        """A key for the copy that the broker makes of this letter when rmqd sends it back."""
         origin = self.message.stored_properties.get(ORIGIN_MESSAGE_ID) or self.message.offset_msg_id
         return _copy_key(self.message, origin, self.message.reconsume_times + 1)
 
     def replay_properties(self) -> dict[str, str]:
-        """Return the properties of a copy for a replay: the message's properties and RMQD_REPLAY_ID."""
+        """Return the properties of the copy that a replay sends: the message's own properties and RMQD_REPLAY_ID."""
         return copied_properties(self.message, self.origin_topic or "") | {RMQD_REPLAY_ID: self.replay_id}
 
 
 def sent_back_key(copy: Message) -> str:
-    """Return the `sent_back_key` of the original dead letter of a broker's copy."""
+    """Return the `DlqMessage.sent_back_key` of the dead letter that the broker copied to make `copy`."""
     return _copy_key(copy, copy.stored_properties.get(ORIGIN_MESSAGE_ID, ""), copy.reconsume_times)
 
 
@@ -169,13 +169,13 @@ class OffsetSet:
         high = low + 1 if high is None else high
         if low >= high:
             return
-        first, last = bisect_left(self._highs, low), bisect_right(self._lows, high)  # ranges that touch the new one
+        first, last = bisect_left(self._highs, low), bisect_right(self._lows, high)  # indexes of ranges to merge
         if first < last:
             low, high = min(low, self._lows[first]), max(high, self._highs[last - 1])
         self._lows[first:last], self._highs[first:last] = [low], [high]
 
     def reach(self, offset: int) -> int:
-        """Return the first offset from `offset` on that is not in the set."""
+        """Return the lowest offset that is not in the set and not below `offset`."""
         at = bisect_right(self._lows, offset) - 1
         return max(offset, self._highs[at]) if at >= 0 else offset
 
@@ -192,15 +192,15 @@ LOCK_NAME: Final = "lock"
 
 Way = Literal["retry_topic", "send_back"]
 Place = tuple[str, int]
-"""A queue of the group's dead letters: broker name and queue id."""
+"""Broker name and queue id of one queue of a group's DLQ topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayWindow:
-    """Dead letters of one queue that are replayed together.
+    """Dead letters of one queue that a replay sends together.
 
-    `keys` maps the letters' offsets to the keys of their copies. `ends` are the ends of the queues that a copy may
-    reach, by topic and queue, before the first copy was sent.
+    `keys` maps each letter's offset to the key that its copy will have. `ends` are the maximum offsets, by topic and
+    queue id, of the queues that may receive copies, read before the first copy was sent.
     """
 
     queue_id: int
@@ -211,14 +211,14 @@ class ReplayWindow:
 
 @dataclass(frozen=True, slots=True)
 class QueueWitness:
-    """A settled dead letter that identifies the queue. A recreated topic has another message at this offset."""
+    """A settled dead letter that identifies its queue: a recreated topic has another message at this offset."""
 
     offset: int
     replay_id: str
 
 
 class DlqMarks:
-    """The settled dead letters of one group. Methods block. Call `hold` before writing."""
+    """The file that records a group's settled dead letters. Its methods block. Call `hold` before `save`."""
 
     def __init__(self, state_dir: Path, group: str) -> None:
         self.path = self._former = state_dir / DLQ_FOLDER / group / FILE_NAME
@@ -226,21 +226,21 @@ class DlqMarks:
         self.settled: dict[Place, OffsetSet] = {}
         self.witnesses: dict[Place, QueueWitness] = {}
         self.windows: dict[str, ReplayWindow] = {}
-        """Open windows by broker name, at most one for each broker."""
+        """Windows whose letters were sent but not yet settled, by broker name; at most one for each broker."""
         self.is_new = True
-        """Whether there was no file yet."""
+        """Whether marks may be missing: there was no file, or `forget` removed the marks of a queue."""
 
     def use_identity(self, identity: Identity) -> None:
-        """Use the file of the group on its cluster. Until it exists, rmqd 0.1.0's file without a cluster is valid."""
+        """Use the file for this cluster and group. Until it exists, `load` reads rmqd 0.1.0's file for the group."""
         self.path = self._folder / str(identity) / FILE_NAME
 
     def hold(self) -> None:
-        """Lock the file until this process ends. Raises RmqdError, also if another process holds the lock."""
+        """Lock the group's folder until this process ends. Raises RmqdError if it fails or another process holds it."""
         folder = self.path.parent
         try:
             make_folder(folder)
             lock_file(folder / LOCK_NAME)
-        except InUseError as error:  # the error advises another state_dir, which would send dead letters twice
+        except InUseError as error:  # its text advises another state_dir, and that would send dead letters twice
             raise RmqdError(
                 f"another replay or purge of this group is running (process {error.owner or '?'}); wait until it ends"
             ) from error
@@ -267,7 +267,7 @@ class DlqMarks:
         self.is_new = False
 
     def save(self) -> None:
-        """Replace the file. Raises RmqdError."""
+        """Write all marks to the file and to disk. Raises RmqdError if the file cannot be written."""
         document = {
             "version": VERSION,
             "queues": [
@@ -286,25 +286,25 @@ class DlqMarks:
         try:
             replace_file(self.path, json.dumps(document).encode())
             sync_folder(self.path.parent)
-            if self._former != self.path and self._former.exists():  # `load` has used it, so it is about this cluster
+            if self._former != self.path and self._former.exists():  # `load` has read 0.1.0's file into this one
                 self._former.replace(self._former.with_name(f"{FILE_NAME}.moved"))
         except OSError as error:
             raise RmqdError(f"{self.path} cannot be written: {error.strerror or error}") from error
 
     def settle(self, place: Place, offset: int, replay_id: str = "") -> None:
-        """Mark one dead letter as settled. With its id it becomes the witness of the queue."""
+        """Mark one dead letter as settled. If `replay_id` is given, the letter becomes the queue's witness."""
         self.settled.setdefault(place, OffsetSet()).add(offset)
         if replay_id:
             self.witnesses[place] = QueueWitness(offset, replay_id)
 
     def forget(self, place: Place) -> None:
-        """Remove all marks of a queue, as if there had been no file."""
+        """Remove all marks of a queue, because its topic was recreated."""
         self.is_new = True
         self.settled.pop(place, None)
         self.witnesses.pop(place, None)
 
     def _take(self, document: Any) -> None:
-        if document.get("version", VERSION) != VERSION:  # rmqd 0.1.0 wrote none
+        if document.get("version", VERSION) != VERSION:  # files of rmqd 0.1.0 have the same format, without a version
             raise RmqdError(
                 f"{self.path} was written by a newer rmqd (format {document['version']}; this one reads {VERSION}): "
                 "run that version"

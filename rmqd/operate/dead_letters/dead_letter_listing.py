@@ -1,4 +1,4 @@
-"""The groups with dead letters, their queues, and the letters left in them."""
+"""Queries for groups with dead letters, the queues of their DLQ topics, and the letters that are not settled."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.message import MessageBlock
 from rmqd.wire.topics import DLQ_PREFIX, dlq_topic, is_dlq_topic
 
-_MAX_AT_ONCE: Final = 1000  # brokers return fewer
+_MAX_AT_ONCE: Final = 1000  # messages asked for in one request; a broker's own limit is lower
 
 
 @dataclass(frozen=True, slots=True)
 class DlqQueue:
-    """A snapshot of one queue of dead letters.
+    """A snapshot of one queue of a group's DLQ topic. `position` is the group's committed offset in it, or 0.
 
-    `settled` are the letters that are marked, or below the group's offset at the broker.
+    `settled` holds the offsets of letters that the marks file lists, or that are below `position`.
     """
 
     group: str
@@ -43,7 +43,7 @@ class DlqQueue:
 
     @property
     def place(self) -> Place:
-        """The queue's key in marks."""
+        """The queue's key in `DlqMarks`: broker name and queue id."""
         return self.queue.broker_name, self.queue.queue_id
 
     @property
@@ -55,9 +55,9 @@ class DlqQueue:
 async def dlq_queues(
     brokers: Brokers, group: str, marks: DlqMarks | None, names: list[str] | None = None
 ) -> tuple[list[DlqQueue], dict[str, RmqdError]]:
-    """Return the group's queues of dead letters on the named brokers, or on all, and the errors of failed queries.
+    """Return the queues of the group's DLQ topic, and the errors of failed queries by broker name.
 
-    Without `marks`, no letter counts as settled.
+    Only the brokers in `names` are asked; None asks all brokers. Without `marks`, no letter counts as settled.
     """
 
     async def ask(remoting: RemotingClient, address: str) -> list[DlqQueue]:
@@ -77,9 +77,9 @@ async def dlq_queues(
 async def unsettled_messages(
     remoting: RemotingClient, queue: DlqQueue, low: int | None = None
 ) -> AsyncIterator[list[DlqMessage]]:
-    """Yield the dead letters left in a queue from `low` or the oldest, in parts.
+    """Yield the unsettled dead letters of a queue in parts, from offset `low`; None starts at the oldest message.
 
-    Bounced copies of a replay are not letters, and are skipped. Raises RmqdError.
+    Copies of a replay that the broker dead-lettered at once are skipped: they are not letters. Raises RmqdError.
     """
     settled, group = queue.settled, queue.group
     offset = settled.reach(max(queue.min_offset, queue.min_offset if low is None else low))
@@ -91,7 +91,7 @@ async def unsettled_messages(
         ]
         letters = [one for one in letters if offset <= one.offset < queue.max_offset and one.offset not in settled]
         yield [one for one in sorted(letters, key=lambda one: one.offset) if not one.is_copy_of_replay]
-        if following <= offset:  # the queue ends here
+        if following <= offset:  # the broker has no messages after this offset
             return
         offset = settled.reach(following)
 
@@ -99,7 +99,7 @@ async def unsettled_messages(
 async def read_block(
     remoting: RemotingClient, address: str, queue: MessageQueue, low: int, high: int
 ) -> tuple[MessageBlock, int]:
-    """Return a part of a queue's messages from `low` on, and the next offset. Raises RmqdError."""
+    """Return messages from offset `low` to before `high`, and the offset to continue at. Raises RmqdError."""
     part = await read_records(remoting, address, queue, low, min(high - low, _MAX_AT_ONCE))
     return decode_messages(part.records, queue), part.next_offset
 
@@ -127,7 +127,7 @@ async def _look_up(
 async def _is_the_same(
     remoting: RemotingClient, address: str, queue: MessageQueue, ends: TopicOffset, marks: DlqMarks
 ) -> bool:
-    """Whether marks belong to this queue, and not to a deleted one of the same name. Raises RmqdError."""
+    """Return whether marks are from this queue, not from a deleted queue of the same name. Raises RmqdError."""
     witness = marks.witnesses.get((queue.broker_name, queue.queue_id))
     if witness is None or witness.offset < ends.min_offset:
         return True
@@ -140,9 +140,9 @@ async def _is_the_same(
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """The counts of a group's dead letters at the brokers, and when the last one was stored (Unix ms).
+    """The dead letters of a group: `messages` counts the stored ones, `left` the ones not yet replayed or purged.
 
-    Letters that are not left were replayed or purged.
+    `last_stored_ms` is the store time of the newest letter in Unix milliseconds.
     """
 
     group: str
@@ -174,11 +174,10 @@ async def list_dead_letters(
 async def newest_dlq_messages(
     brokers: Brokers, group: str, marks: DlqMarks | None, choice: DeadLetterFilter, most: int
 ) -> tuple[list[DlqMessage], dict[str, RmqdError]]:
-    """Return the newest letters that are left and chosen, in the order of their storage, and the errors of failed
-    queries.
+    """Return the newest `most` unsettled letters that match `choice`, oldest first, and the errors of failed queries.
 
-    Without `marks`, settled letters are included.
-    Raises RmqdError if no responding broker has dead letters of the group.
+    Without `marks`, settled letters are included. Raises RmqdError if all brokers respond, and none has dead letters of
+    the group.
     """
     queues, errors = await dlq_queues(brokers, group, marks)
     if not queues and not errors:
@@ -198,7 +197,7 @@ async def newest_dlq_messages(
 
 async def _newest(brokers: Brokers, queue: DlqQueue, choice: DeadLetterFilter, most: int) -> list[DlqMessage]:
     low = queue.min_offset
-    if choice == DeadLetterFilter():  # if all letters are chosen, the newest are at the end, so skip the rest
+    if choice == DeadLetterFilter():  # without conditions, the wanted letters are at the queue's end: skip older ones
         low = max(low, queue.max_offset - most)
         while low > queue.min_offset and queue.max_offset - low - queue.settled.count(low, queue.max_offset) < most:
             low = max(queue.min_offset, low - most)

@@ -1,28 +1,27 @@
 """Replays dead letters of a group. Each letter is sent once, no matter when and why the process ends.
 
-A request without a response may or may not have been carried out, and after kill -9 all responses are missing. So
-letters are sent in windows:
+If a response is missing, the broker may or may not have executed the request. After kill -9 all responses are missing.
+So letters are sent in windows:
 
-1. Before the first request, the file of marks records the letters of the window, and the current ends of the queues
-   that their copies can reach. The file is on disk before anything is sent.
-2. After the last response, the letters are settled and the window is closed in one write.
+1. Before the first request, the marks file records the letters of the window, and the current maximum offsets of the
+   queues that may receive their copies. The file is on disk before anything is sent.
+2. After the last response, the letters are settled and the window is removed from the file in one write.
 
-A window may be found open by the next run, or by this one after an error. It is not sent again as it is. The replay
-sends the broker a query, waits until the broker must have completed earlier requests, and reads the messages that the
-queues have received since. In the retry topic, each copy has RMQD_REPLAY_ID, the letter's id. A copy that the broker
-made (send-back) is among the delayed messages. It is identified by the message id, the place of its first storage, and
-its reconsume times, one more than the letter's. A letter with a copy was sent, and is settled. A letter without a copy
-was not sent and will not be: it is left, and may be sent. The copy itself is the proof, so it does not matter whether
-the process, the response or the file was lost.
+If a run finds a window in the file, or gets an error, it does not simply send the letters again. The replay sends the
+broker a query, waits until the broker must have completed earlier requests, and reads the messages that the queues have
+received since. In the retry topic, each copy has RMQD_REPLAY_ID, the letter's id. A copy that the broker made
+(send-back) is in the schedule topic. It is identified by the message's id, its original offset id, and its reconsume
+times, which are one higher than the letter's. A letter with a copy was sent, and is settled. A letter without a copy
+was not sent and will not be, so it stays unsettled and may be sent. The copy itself is the proof, so it does not matter
+whether the process, the response or the file was lost.
 
 The same check finds bounced copies. If a group holds queue locks, a broker reports success for a send to its retry
-topic, but stores the message as a dead letter. So each window of retry-topic sends ends with this check. Copies among
-the dead letters are marked, because they are not separate letters, and their letters are sent by send-back.
+topic, but stores the message as a dead letter. So each window of retry-topic sends ends with this check. Copies in the
+DLQ topic are marked as settled, because they are not separate letters. Their letters are then sent by send-back.
 
-If the file is missing (another machine, a lost state_dir), ids are read from the retry topic, from the time of the
-oldest chosen letter. The file is locked, so two processes with one state_dir never replay a group at the same time.
-
-`DeadLetterPlan` and the receiving members are shown before the command acts.
+If the file is missing (another machine, a lost state_dir), the ids of sent letters are read from the retry topic, from
+the store time of the oldest chosen letter. The file's folder is locked, so two processes with one state_dir never
+replay a group at the same time. The command shows `DeadLetterPlan` and the members before it sends anything.
 """
 
 from __future__ import annotations
@@ -47,7 +46,10 @@ from rmqd.wire.topics import dlq_topic
 
 @dataclass(slots=True)
 class DeadLetterPlan:
-    """The chosen dead letters. `refused` counts letters that cannot be replayed, by reason."""
+    """The unsettled dead letters (`left`), and the ones chosen for a replay.
+
+    `refused` counts chosen letters that cannot be replayed, by reason. `first_stored_ms` is the oldest store time.
+    """
 
     queues: list[DlqQueue]
     left: int = 0
@@ -59,7 +61,7 @@ class DeadLetterPlan:
 
 
 async def expect_group(brokers: Brokers, group: str) -> None:
-    """Raise RmqdError if no broker knows the group or has its dead letters."""
+    """Raise RmqdError if no broker has the group's DLQ topic, and no broker knows the group."""
     try:
         await brokers.client.routes.lookup(dlq_topic(group))
     except RouteNotFoundError:
@@ -72,9 +74,9 @@ async def expect_group(brokers: Brokers, group: str) -> None:
 async def make_plan(
     brokers: Brokers, group: str, marks: DlqMarks, choice: DeadLetterFilter
 ) -> tuple[DeadLetterPlan, dict[str, RmqdError]]:
-    """Read all dead letters that are left, and count the chosen ones.
+    """Read all unsettled dead letters, and count the letters that match `choice`.
 
-    Returns the errors of failed queries too. Raises RmqdError.
+    Also returns the errors of failed queries, by broker name. Raises RmqdError.
     """
     queues, errors = await dlq_queues(brokers, group, marks)
     plan = DeadLetterPlan(queues)
@@ -83,7 +85,7 @@ async def make_plan(
 
 
 async def members_that_get_copies(brokers: Brokers, group: str) -> tuple[list[MemberReport], dict[str, RmqdError]]:
-    """Return the members that would get the copies, and the errors of failed queries."""
+    """Return the group's members, which would receive the copies, and the errors of failed queries."""
     reader = GroupReader(brokers, group)
     known = await reader.connections()
     return [*(await reader.members(known.found)).values()], dict(known.errors)
@@ -104,8 +106,8 @@ async def _count(brokers: Brokers, queue: DlqQueue, choice: DeadLetterFilter, pl
 
 WINDOW_LETTERS: Final = 64
 IN_FLIGHT_SECONDS: Final = 3.0
-"""How long a responding broker may still process an earlier request: it refuses a send that waited for 200 ms
-(waitTimeMillsInSendQueue); the rest is for slow disks."""
+"""How long a broker that responds may still execute an earlier request. It refuses a send that has waited for 200 ms
+(waitTimeMillsInSendQueue). The rest is for slow disks."""
 MAX_TRIES: Final = 3
 RETRY_PAUSE_SECONDS: Final = 1.0
 MAX_CHECKS: Final = 100
@@ -116,7 +118,7 @@ OnProgress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class ReplayFailure:
-    """A dead letter that was not replayed, and is left."""
+    """A dead letter that could not be replayed, and stays unsettled."""
 
     msg_id: str
     broker: str
@@ -127,9 +129,9 @@ class ReplayFailure:
 
 @dataclass(slots=True)
 class ReplayOutcome:
-    """The result of a replay. `found` dead letters were sent before, in an interrupted run; `untried` letters are left.
+    """The result of a replay. An earlier run had already sent the `found` letters. `untried` letters were not sent.
 
-    `ways` is how letters were sent, by broker name. `errors` stopped the replay of a broker's letters.
+    `ways` is how letters were sent, by broker name. An entry in `errors` stopped the replay on that broker's queue.
     """
 
     sent: int = 0
@@ -141,9 +143,9 @@ class ReplayOutcome:
 
 
 class Replay:
-    """One run over the dead letters of a plan.
+    """One replay of the dead letters of a plan.
 
-    `on_progress` is called with the number of sent letters after each progress.
+    `on_progress` is called after each send attempt with the number of letters sent so far, now or by an earlier run.
     """
 
     def __init__(
@@ -166,11 +168,11 @@ class Replay:
         self._rate = RateLimit(per_second, client.clock)
         self._on_progress = on_progress
         self._queues: dict[Place, DlqQueue] = {}
-        self._known: dict[str, set[str]] = {}  # broker name -> ids in its retry topic before this run
-        self._proven: set[tuple[str, Way]] = set()  # ways that brokers are known to accept
+        self._known: dict[str, set[str]] = {}  # broker name -> replay ids in its retry topic before this run
+        self._proven: set[tuple[str, Way]] = set()  # broker name, and a way that has stored a copy there
 
     async def run(self, plan: DeadLetterPlan) -> ReplayOutcome:
-        """Replay the chosen dead letters, queue by queue."""
+        """Replay the chosen dead letters, queue by queue. If a queue fails, its error is recorded in the outcome."""
         self._queues = {queue.place: queue for queue in plan.queues}
         for queue in plan.queues:
             try:
@@ -200,7 +202,7 @@ class Replay:
         await keep_position(self._client, queue)
 
     async def _to_send(self, queue: DlqQueue) -> AsyncIterator[DlqMessage]:
-        """Yield the chosen dead letters, except letters that were sent before or cannot be sent."""
+        """Yield the chosen dead letters to send. Settles letters sent before, and records letters it cannot send."""
         known = self._known.get(queue.queue.broker_name, set())
         async for letters in unsettled_messages(self._client.remoting, queue):
             for letter in filter(self._choice.takes, letters):
@@ -213,7 +215,7 @@ class Replay:
                     yield letter
 
     def _room(self, broker: str) -> int:
-        """Return the size of the next window: one letter until the broker has accepted a send to the retry topic."""
+        """Return the size of the next window: 1 until the broker has stored a copy that was sent to the retry topic."""
         way = self.outcome.ways[broker]
         is_tried = way == "send_back" or (broker, way) in self._proven
         return self._rate.batch_limit(WINDOW_LETTERS) if is_tried else 1
@@ -228,7 +230,7 @@ class Replay:
                 await self._client.clock.sleep(RETRY_PAUSE_SECONDS * tried)
             errors = await self._send(queue, sender, left)
             left = [one for one in left if one.offset in errors]
-            tried += self.outcome.ways[broker] == way  # otherwise the copies bounced, and the other way is next
+            tried += self.outcome.ways[broker] == way  # if the way changed, the copies bounced: not a failed attempt
             self._on_progress(self.outcome.sent + self.outcome.found)
         unanswered = [error for error in errors.values() if isinstance(error, RemotingError)]
         if len(unanswered) == len(letters):
@@ -237,7 +239,7 @@ class Replay:
             self._fail(one, str(errors[one.offset]))
 
     async def _send(self, queue: DlqQueue, sender: CopySender, letters: list[DlqMessage]) -> dict[int, Exception]:
-        """Send dead letters as one window. Returns the letters that were not sent, by offset, with the error."""
+        """Send dead letters as one window. Returns the errors of letters that were not sent, by the letter's offset."""
         broker = queue.queue.broker_name
         way = self.outcome.ways[broker]
         if way == "send_back" and (broker, way) not in self._proven:
@@ -273,13 +275,13 @@ class Replay:
         return errors
 
     async def _close(self, sender: CopySender, window: ReplayWindow, broker: str, answered: Set[int]) -> set[int]:
-        """Settle the sent dead letters of a window, and close it. Returns their offsets.
+        """Settle the sent letters of a window, and remove the window. Returns the offsets of these letters.
 
-        For the `answered` letters the broker reported success. It may have copies of others too: also after an error
-        response, if its disk or slave was slow.
+        The broker reported success for the `answered` letters. It may have stored copies of other letters too, because
+        it also returns an error if its disk or slave was slow.
         """
         if answered < window.keys.keys():
-            await sender.ends(window.way)  # after this response, a delayed broker has received all earlier requests
+            await sender.ends(window.way)  # once the broker responds, it has received all earlier requests
             await self._client.clock.sleep(IN_FLIGHT_SECONDS)
         gone, bounced = set(answered), dict[int, DlqMessage]()
         if window.way == "retry_topic":
@@ -299,10 +301,10 @@ class Replay:
     async def _look(
         self, sender: CopySender, window: ReplayWindow, answered: Set[int]
     ) -> tuple[set[int], dict[int, DlqMessage]]:
-        """Return the letters with copies in the retry topic, and the copies that became dead letters at once.
+        """Return the offsets of letters with copies in the retry topic, and the bounced copies by letter's offset.
 
-        A queue shows a message a moment after the broker's response. If a copy does not appear in time, the response
-        counts.
+        A copy can be read only a moment after the broker's response. If a copy does not appear within five seconds, the
+        response counts.
         """
         for _ in range(MAX_CHECKS):
             gone, bounced = await sender.sent(window)

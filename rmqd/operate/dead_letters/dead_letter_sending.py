@@ -1,14 +1,14 @@
-"""Sends copies of dead letters on one broker, and finds out which copies the broker has.
+"""Sends copies of dead letters to one broker, and finds out which copies the broker has stored.
 
 A copy is sent to the group's retry topic, which no other group reads. There are two ways:
 
-- `retry_topic`: as a new message with RMQD_REPLAY_ID. Its reconsume times begin at 0.
-- `send_back`: by CONSUMER_SEND_MSG_BACK, so that the broker copies the dead letter itself. This is for groups that hold
-  queue locks, because the broker dead-letters messages sent to their retry topics. The copy has the letter's
-  properties, and one more reconsume time. Delay level 1 is the shortest. With level 0 the broker would choose the delay
-  by the reconsume times: hours for an old message.
+- `retry_topic`: rmqd sends a new message with the property RMQD_REPLAY_ID. Its reconsume times start at 0.
+- `send_back`: the broker copies the dead letter itself (CONSUMER_SEND_MSG_BACK). Groups that hold queue locks need this
+  way, because the broker dead-letters messages that clients send to their retry topics. The copy has the letter's
+  properties, and its reconsume times are one higher. rmqd asks for delay level 1, the shortest. With level 0 the broker
+  would choose the delay by the reconsume times, which is hours for an old message.
 
-`purge` settles dead letters without a replay; `keep_position` commits a group's offset in its dead letters.
+`purge` settles dead letters without a replay; `keep_position` commits the group's offset in its DLQ topic.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from rmqd.wire.topics import SCHEDULE_TOPIC, dlq_topic, retry_topic
 async def purge(
     client: ClientInstance, queue: DlqQueue, marks: DlqMarks, choice: DeadLetterFilter
 ) -> AsyncIterator[int]:
-    """Settle the chosen dead letters of a queue. Yields the number of letters after each part. Raises RmqdError."""
+    """Settle a queue's dead letters that match `choice`. Yields the number of each part. Raises RmqdError."""
     async for letters in unsettled_messages(client.remoting, queue):
         meant = [letter for letter in letters if choice.takes(letter)]
         for letter in meant:
@@ -57,9 +57,9 @@ async def purge(
 
 
 async def keep_position(client: ClientInstance, queue: DlqQueue) -> None:
-    """Commit the first dead letter that is left as the group's offset in the queue. Raises RmqdError.
+    """Commit the offset of the first unsettled dead letter as the group's offset in the queue. Raises RmqdError.
 
-    This shows the settled letters below it to a process without the file of marks, such as rmqd on another machine.
+    A process without the marks file, such as rmqd on another machine, then knows that the letters below are settled.
     """
     position = queue.settled.reach(queue.min_offset)
     if position > max(queue.position, queue.min_offset):
@@ -70,11 +70,11 @@ _SHORTEST_DELAY: Final = 1
 _SCHEDULE_QUEUE: Final = _SHORTEST_DELAY - 1
 
 TopicOffsets = Mapping[str, Mapping[int, int]]
-"""Offsets by topic and queue."""
+"""Offsets by topic and queue id."""
 
 
 class CopySender:
-    """Sends one group's dead letters of one broker back to the same broker. A send-back needs no body."""
+    """Sends copies of one group's dead letters on one broker to the same broker, and finds the stored copies."""
 
     def __init__(self, client: ClientInstance, group: str, broker_name: str, address: str) -> None:
         self._client = client
@@ -84,7 +84,7 @@ class CopySender:
         self._address = address
 
     async def send(self, letter: DlqMessage, way: Way) -> None:
-        """Send a copy. Raises RmqdError (the broker may have the copy anyway) and InvalidMessageError."""
+        """Send a copy. Raises InvalidMessageError, or RmqdError; the broker may have the copy despite RmqdError."""
         message, unit_mode = letter.message, self._client.options.unit_mode
         if way == "send_back":
             await send_message_back(
@@ -114,21 +114,21 @@ class CopySender:
         )
 
     async def check_send_back(self) -> None:
-        """Raise RmqdError if the broker drops sent-back messages of the group, although it reports success."""
+        """Raise RmqdError if the broker would report success for the group's send-backs, but drop the messages."""
         settings = (await subscription_groups(self._remoting, self._address)).get(self._group)
         if settings is not None and settings.retry_queue_nums <= 0:
             raise RmqdError(f"{self._group} has retryQueueNums 0 at this broker, which drops sent-back messages")
 
     async def ends(self, way: Way) -> TopicOffsets:
-        """Return the ends of all queues that copies can reach. Raises RmqdError.
+        """Return the maximum offsets of all queues that may receive copies sent in this way. Raises RmqdError.
 
-        A sent-back message is first stored as a delayed message. A message for a retry topic may become a dead letter.
+        The broker first stores a sent-back message in its schedule topic. It may dead-letter other copies.
         """
         topics = (SCHEDULE_TOPIC,) if way == "send_back" else (retry_topic(self._group), dlq_topic(self._group))
         return {topic: await self._ends_of(topic) for topic in topics}
 
     async def starts(self, since_ms: int) -> TopicOffsets:
-        """Return the offsets in the retry topic's queues at a time (Unix milliseconds). Raises RmqdError."""
+        """Return, for each queue of the retry topic, the offset at a time (Unix milliseconds). Raises RmqdError."""
         topic = retry_topic(self._group)
         return {
             topic: {
@@ -138,7 +138,7 @@ class CopySender:
         }
 
     async def replay_ids_since(self, starts: TopicOffsets) -> set[str]:
-        """Return the ids of dead letters with copies in the retry topic from these offsets. Raises RmqdError."""
+        """Return the RMQD_REPLAY_ID of all copies in the retry topic at these offsets or later. Raises RmqdError."""
         return {
             copy.stored_properties[RMQD_REPLAY_ID]
             async for copy in self._stored_since(starts, retry_topic(self._group))
@@ -146,10 +146,9 @@ class CopySender:
         }
 
     async def sent(self, window: ReplayWindow) -> tuple[set[int], dict[int, DlqMessage]]:
-        """For a window of retry-topic sends, return the dead letters with copies there, and the bounced copies.
+        """Return the offsets of a window's letters with copies in the retry topic, and the bounced copies.
 
-        The broker dead-lettered a bounced copy at once. Bounced copies are keyed by their letters' offsets.
-        Raises RmqdError.
+        The broker dead-lettered a bounced copy at once. The copy is keyed by its letter's offset. Raises RmqdError.
         """
         offsets = {key: offset for offset, key in window.keys.items()}
         ids = await self.replay_ids_since(window.ends)
@@ -161,9 +160,9 @@ class CopySender:
         return {offset for key, offset in offsets.items() if key in ids}, bounced
 
     async def sent_back(self, window: ReplayWindow) -> set[int]:
-        """For a window of send-backs, return the dead letters with copies by the broker. Raises RmqdError.
+        """Return the offsets of a window's letters that the broker has copied for a send-back. Raises RmqdError.
 
-        Two letters of one message have the same key, and need two copies.
+        If two letters have the same key because they are the same message, two copies are needed to count both.
         """
         copies: Counter[str] = Counter()
         async for copy in self._stored_since(window.ends, SCHEDULE_TOPIC):
@@ -177,7 +176,7 @@ class CopySender:
         return found
 
     async def _ends_of(self, topic: str) -> dict[int, int]:
-        if topic == SCHEDULE_TOPIC:  # each queue of this topic has its own delay
+        if topic == SCHEDULE_TOPIC:  # it has one queue for each delay level, and rmqd uses only the shortest delay
             queue = self._queue(topic, _SCHEDULE_QUEUE)
             return {_SCHEDULE_QUEUE: await get_max_offset(self._remoting, self._address, queue)}
         try:
@@ -187,7 +186,7 @@ class CopySender:
         return {queue.queue_id: ends.max_offset for queue, ends in stats.offset_table.items()}
 
     async def _stored_since(self, starts: TopicOffsets, topic: str) -> AsyncIterator[Message]:
-        """Yield the messages that a topic's queues have received since these offsets; all messages of a new queue."""
+        """Yield a topic's messages at these offsets or later; for a queue that is not in `starts`, all messages."""
         for queue_id, end in (await self._ends_of(topic)).items():
             queue, offset = self._queue(topic, queue_id), starts.get(topic, {}).get(queue_id, 0)
             while offset < end:

@@ -1,1 +1,1 @@
-"""Why a group lags or does not consume."""
+"""`rmqd diagnose`: the rules that find out why a group lags or does not consume."""

@@ -1,4 +1,4 @@
-"""Problems of a group with name servers and brokers, and problems that its daemon reports."""
+"""Rules that find problems with name servers, brokers and topics, and problems that the group's daemon reports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import wrap_namespace
 
 CLOCK_SECONDS: Final = 5.0
-"""Clocks that differ by more than this are not synchronised by NTP. Brokers report whole seconds."""
+"""A larger difference between two clocks means that they are not synchronised by NTP. Brokers report whole seconds."""
 
 
 def brokers(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
@@ -99,7 +99,7 @@ def _closed(snapshot: DiagnosisSnapshot, facts: TopicFacts) -> Iterator[Finding]
 
 
 def settings(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
-    """Yield broker settings that forbid the group to consume."""
+    """Yield a problem for each broker whose settings do not let the group consume."""
     for name in sorted(_serving(snapshot) & snapshot.brokers.keys()):
         broker, known = snapshot.brokers[name], snapshot.settings.get(name)
         where = f"{name} ({broker.master})"
@@ -113,11 +113,11 @@ def settings(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
 
 
 def members(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
-    """Yield a problem if the group has no member."""
+    """Yield a problem if no broker that responds knows a member of the group."""
     answering = [broker for broker in snapshot.brokers.values() if broker.silence is None]
     if snapshot.views or not answering:
         return
-    if not snapshot.settings and not any(broker.makes_groups for broker in answering):  # `settings` reports that
+    if not snapshot.settings and not any(broker.makes_groups for broker in answering):  # the rule `settings` reports it
         return
     waiting = sum(snapshot.waiting(queue) for queue in snapshot.queues)
     oldest = max(
@@ -133,9 +133,7 @@ def members(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
 
 
 def _serving(snapshot: DiagnosisSnapshot) -> frozenset[str]:
-    """Return the brokers that have queues of the group's topics, or know its members; all brokers if neither is
-    known.
-    """
+    """Return the brokers that have queues of the group's topics or know its members; if none do, all brokers."""
     routes = [facts.route for facts in snapshot.topics.values() if facts.route is not None]
     names = {queues.broker_name for route in routes for queues in route.queue_datas} | snapshot.views.keys()
     return frozenset(names or snapshot.brokers)
@@ -146,18 +144,17 @@ _FAILED: Final = "fix the problem that the reason names; the daemon retries auto
 
 
 def findings_of_daemon(group: Mapping[str, Any], name: str, namespace: str = "") -> Iterator[Finding]:
-    """Yield why the group has failed or waits, its problems, and the stalls of its queues, under the causes of `rmqd
-    diagnose`.
+    """Yield the daemon's reports on a group as findings: why it failed or waits, its problems, and stalled queues.
 
-    `group` is the object of the group `name` in the document; empty if no daemon runs. Missing fields are skipped,
-    because the daemon may have another version. Queues get their names at the brokers, with the `namespace`.
+    `group` is the object of the group `name` in the document of /api/v1/status; empty if no daemon runs. Missing fields
+    are skipped, because the daemon may have another version. `namespace` is added to the topics of queues.
     """
     failure, waits = group.get("failure"), group.get("not_ready_reason")
     if failure:
         evidence = f"the daemon's member does not run, because its group has failed: {failure}"
         yield Finding(make_problem("no_members", evidence, group=name, step=_FAILED), "daemon")
     elif waits and FORBIDDEN_PREFIX in waits:
-        # otherwise it is reported below
+        # if the group's problems contain the same text, the loop below yields it
         if not any(str(one.get("evidence")) in waits for one in group.get("problems", ())):
             evidence = f"the daemon reports: {waits}"
             yield Finding(make_problem("no_permission", evidence, group=name, step=_RIGHTS), "daemon")

@@ -1,4 +1,4 @@
-"""The facts about a group and its brokers at one moment, as brokers and members report them.
+"""The input of the diagnosis: a group, its members and brokers at one moment, as brokers and members report them.
 
 Times are Unix seconds unless the name says otherwise.
 """
@@ -22,7 +22,7 @@ from rmqd.wire.message_queue import MessageQueue
 SKEWED_SHARE: Final = 0.8
 MIN_SKEWED: Final = 100
 FAILING: Final = ((3, 0.5), (10, 0.1))
-"""A handler fails if so many attempts of the last minute did, and so large a share: either pair is enough."""
+"""Pairs of failed attempts per minute and their share of all attempts. A handler fails if both values are reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,11 @@ class Finding:
 
     problem: Problem
     about: str = ""
-    """Findings with the same cause and subject are the same one, seen at different moments."""
+    """The subject, such as a broker or topic. Findings in two snapshots with the same cause and subject are equal."""
     momentary: bool = False
-    """Whether it may be true for a moment in a healthy group, so that it must be seen twice."""
+    """Whether a healthy group may have this problem for a moment, so that only two snapshots prove it."""
     queues: frozenset[MessageQueue] = frozenset()
-    """The queues that are stalled because of it, if it is about queues."""
+    """The queues in which messages wait because of this problem; empty if it is not about queues."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -45,64 +45,64 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerFacts:
-    """One broker, as reported by the name server and the broker. Unknown values are None."""
+    """One broker, as the name server and the broker report it. None means that a value is unknown."""
 
     name: str
     master: str | None
     slaves: tuple[str, ...] = ()
     silence: str | None = None
-    """Why its master does not respond; None if it responds."""
+    """Why the broker's master does not respond; None if it responds."""
     permission: int | None = None
-    """Its brokerPermission, of PERM_READ and PERM_WRITE."""
+    """The broker's setting brokerPermission, with the bits PERM_READ and PERM_WRITE."""
     disk_used: float | None = None
-    """The used share of its commit log's disk; 1.0 is full."""
+    """The used share of the disk with the commit log; 1.0 is full."""
     disk_limit: float = 1.0
-    """The share at which it stops storing messages: its diskSpaceWarningLevelRatio."""
+    """The used share at which the broker stops storing messages (diskSpaceWarningLevelRatio)."""
     clock_ahead_seconds: float | None = None
-    """How far its clock is ahead of ours. It reports whole seconds."""
+    """By how much the broker's clock is ahead of this machine's. The broker reports whole seconds."""
     makes_groups: bool = True
-    """Whether it creates unknown groups when they connect: its autoCreateSubscriptionGroup."""
+    """Whether the broker creates a group when its first member connects (autoCreateSubscriptionGroup)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFacts:
-    """One topic that the group subscribes to. `error`: why its route is unknown. `missing`: it has no route."""
+    """One topic that the group subscribes to. `missing`: it has no route. `error`: why its route could not be read."""
 
     topic: str
     route: TopicRouteData | None = None
     missing: bool = False
     error: str = ""
     queues: tuple[MessageQueue, ...] = ()
-    """The queues that consumers read."""
+    """The topic's readable queues."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnosisSnapshot:
-    """All facts at one moment."""
+    """Everything that the rules know about a group at one moment."""
 
     group: str
     at: float
-    """The time of the facts, by our clock."""
+    """When the snapshot was taken, by this machine's clock."""
     name_servers: str = ""
     brokers: Mapping[str, BrokerFacts] = field(default_factory=dict)
     settings: Mapping[str, SubscriptionGroupConfig] = field(default_factory=dict)
-    """The group's settings, by the name of the broker that has them."""
+    """The group's settings by broker name, without brokers that do not know the group."""
     views: Mapping[str, ConsumerConnection] = field(default_factory=dict)
-    """The members that each broker knows, without brokers that know none."""
+    """The connected members by broker name, without brokers that know no member."""
     topics: Mapping[str, TopicFacts] = field(default_factory=dict)
     members: Mapping[str, MemberReport] = field(default_factory=dict)
     queues: Mapping[MessageQueue, QueueLag] = field(default_factory=dict)
     modes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """POP or PULL by topic and broker name, without topics whose mode was never set."""
+    """POP or PULL by broker name and topic, without topics whose mode was never set."""
     heads: Mapping[MessageQueue, FoundMessage] = field(default_factory=dict)
-    """The first waiting message of a stalled queue."""
+    """The first waiting message of stalled queues."""
     samples: Mapping[MessageQueue, tuple[str, ...]] = field(default_factory=dict)
-    """The keys of the first waiting messages of the queue with most of its topic's lag."""
+    """The sharding keys, or keys, of the first waiting messages of each queue that `skewed` returns."""
     retried: tuple[FoundMessage, ...] = ()
-    """The latest messages of the group's retry topic, where handlers failed recently."""
+    """The newest messages of the group's retry topic; empty unless members report recent failures."""
 
     def skewed(self) -> dict[MessageQueue, float]:
-        """Return the queues with nearly all waiting messages of their topic, and their share."""
+        """Return the queues that have at least 80 % of their topic's waiting messages, and the share of each."""
         found: dict[MessageQueue, float] = {}
         for topic, facts in self.topics.items():
             waiting = {queue: self.waiting(queue) for queue in self.queues if queue.topic == topic}
@@ -113,23 +113,23 @@ class DiagnosisSnapshot:
 
     @property
     def model(self) -> str:
-        """The message model that the members registered."""
+        """The message model from the members' heartbeats; CLUSTERING if there is no member."""
         return next((view.message_model for view in self.views.values() if view.message_model), "CLUSTERING")
 
     @property
     def orderly(self) -> bool:
-        """Whether all members that report it consume in order."""
+        """Whether all members that report their consume mode are orderly, and at least one does report it."""
         orderly = [member.orderly for member in self.members.values() if member.orderly is not None]
         return bool(orderly) and all(orderly)
 
     @property
     def infos(self) -> Mapping[str, ConsumerRunningInfo]:
-        """The reports of the members that report themselves."""
+        """The members' reports by client id, without members that sent none."""
         return {client_id: one.info for client_id, one in self.members.items() if one.info is not None}
 
     @property
     def rates(self) -> tuple[float, float]:
-        """How many messages per second handlers finished and failed in the last minute."""
+        """How many messages per second all members' handlers handled, and failed to handle, in the last minute."""
         statuses = [one for info in self.infos.values() for one in info.status_table.values()]
         return sum(one.consume_ok_tps for one in statuses), sum(one.consume_failed_tps for one in statuses)
 
@@ -138,19 +138,19 @@ class DiagnosisSnapshot:
         return [member for member in self.members.values() if member.owns(queue)]
 
     def pulled(self, queue: MessageQueue) -> ProcessQueueInfo | None:
-        """Return the owner's values for a queue; None if no member, or more than one, pulls it."""
+        """Return the owner's report on a queue; None if no member, or more than one, pulls the queue."""
         pulled = [one for member in self.members.values() if (one := member.pulled(queue)) is not None]
         return pulled[0] if len(pulled) == 1 else None
 
     def popped(self, queue: MessageQueue) -> list[PopProcessQueueInfo]:
-        """Return the values of the members that pop a queue."""
+        """Return the reports on a queue from the members that pop it."""
         return [one for member in self.members.values() for one in member.popped(queue)]
 
     def place(self, queue: MessageQueue) -> int | None:
-        """Return the group's offset in a queue: the owner may have finished more than is committed.
+        """Return the group's offset in a queue: the higher one of the stored offset and the owner's own offset.
 
-        None if the group never committed and the owner has no messages: it may have started at the queue's end, which
-        Java's client reports about twenty seconds later.
+        None if the group has no stored offset, and the owner reports neither an offset nor cached messages. It may have
+        started at the queue's end, which Java's client reports only about twenty seconds later.
         """
         committed, owner = self.queues[queue].committed, self.pulled(queue)
         if owner is None:
@@ -160,13 +160,13 @@ class DiagnosisSnapshot:
         return max(-1 if committed is None else committed, owner.commit_offset)
 
     def waiting(self, queue: MessageQueue) -> int:
-        """Return how many messages of a queue are not finished."""
+        """Return how many messages of a queue the group has not finished."""
         ends = self.queues[queue]
         return max(0, ends.max - max(self.place(queue) or 0, ends.min))
 
 
 def places(queues: Iterable[MessageQueue]) -> str:
-    """Return queues by topic and broker: `orders on broker-a, queues 0, 3`."""
+    """Return a text that names the queues by topic and broker, such as `orders on broker-a, queues 0, 3`."""
     by_place: dict[tuple[str, str], list[int]] = {}
     for queue in sorted(queues):
         by_place.setdefault((queue.topic, queue.broker_name), []).append(queue.queue_id)
@@ -177,5 +177,5 @@ def places(queues: Iterable[MessageQueue]) -> str:
 
 
 def wait(number: int) -> str:
-    """Return `1 message waits` or `2 messages wait`."""
+    """Return the text `1 message waits`, `2 messages wait` and so on."""
     return f"{count_noun(number, 'message')} {'waits' if number == 1 else 'wait'}"

@@ -1,4 +1,4 @@
-"""The diagnosis: all rules, with their findings in order of urgency."""
+"""The evaluation of all rules of the diagnosis: which findings count, and in which order they are reported."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RULES: Final = (
 
 
 def needs_second_snapshot(first: DiagnosisSnapshot) -> bool:
-    """Return whether one snapshot could mislead, because a finding may be momentary, or messages wait for long."""
+    """Return whether one snapshot is not enough: a finding may be momentary, or messages have waited for long."""
     if any(one.momentary for one in _seen(first).values()):
         return True
     return bool(first.members) and any(progress.is_old(first, queue) for queue in first.queues)
@@ -37,15 +37,15 @@ def needs_second_snapshot(first: DiagnosisSnapshot) -> bool:
 def judge(
     first: DiagnosisSnapshot, second: DiagnosisSnapshot | None = None, of_daemon: Iterable[Finding] = ()
 ) -> list[Problem]:
-    """Return the problems, the likeliest cause first, and its `consequences` after it; empty if the group is healthy.
+    """Return the problems, the likeliest cause first, each followed by its `consequences`; empty if there are none.
 
-    Without a second snapshot, momentary findings do not count. `of_daemon` are a daemon's findings.
+    Without a second snapshot, momentary findings do not count. `of_daemon` are the findings of the group's daemon.
     """
     before, now = _seen(first), _seen(first if second is None else second)
     certain = [one for key, one in now.items() if not one.momentary or (second is not None and key in before)]
     waiting = [] if second is None else [*progress.waiting_findings(first, second)]
     told = list(of_daemon)
-    if any(one.problem.cause == "canary_failed" for one in told):  # the canary is at fault, not its messages
+    if any(one.problem.cause == "canary_failed" for one in told):  # the messages failed because of the canary
         certain = [one for one in certain if one.problem.cause != "poison_message"]
     return _in_order(_merged(told, certain, waiting))
 
@@ -55,9 +55,9 @@ def _seen(snapshot: DiagnosisSnapshot) -> dict[tuple[str, ...], Finding]:
 
 
 def _merged(of_daemon: list[Finding], certain: list[Finding], waits: list[Finding]) -> list[Finding]:
-    """Return all findings. A finding of the daemon joins the first one with the same cause, and replaces its next step:
-    the daemon reports the group first, and then the more precise problems of queues. Only for a slow handler the daemon
-    knows less: not how many calls are needed.
+    """Return all findings. A finding of the daemon is joined with the first other finding of its cause.
+
+    The daemon's next step is used, because it is more precise, except that it lacks the calls a slow handler needs.
     """
     joined = [*certain, *waits]
     for one in of_daemon:
@@ -71,13 +71,13 @@ def _merged(of_daemon: list[Finding], certain: list[Finding], waits: list[Findin
 
 
 def _is_same(one: Finding, other: Finding) -> bool:
-    """Whether two findings have the same cause, and are about the same queues if both are about queues."""
+    """Return whether two findings have the same cause and, if both are about queues, a queue in common."""
     causes = {CAUSES[it.problem.cause].diagnosed_as or it.problem.cause for it in (one, other)}
     return len(causes) == 1 and (bool(one.queues & other.queues) or not (one.queues and other.queues))
 
 
 def consequences(problems: Sequence[Problem]) -> dict[Problem, Problem]:
-    """Return the problems that another one explains, each with its cause. A consequence explains nothing itself."""
+    """Return the problems that another problem explains, each with that problem. A consequence explains no problem."""
     explained: dict[Problem, Problem] = {}
     for cause in problems:
         if cause not in explained:

@@ -1,4 +1,4 @@
-"""Problems between the members of a group: identities, subscriptions, modes, and queue owners."""
+"""Rules that find problems between the members of a group: client ids, subscriptions, modes and queue owners."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic, topic_of_pop_retry
 
 RETRY_AGE_SECONDS: Final = 60.0
-"""The first retry creates the topic. Members learn about it within a route poll (30 s) and a rebalance (20 s)."""
+"""The first retry creates the retry topic. Members own its queues after a route poll (30 s) and a rebalance (20 s)."""
 _BY_CONFIG: Final = ("CONFIG", "ByConfig")
 
 
 def conflicts(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
-    """Yield client ids with two connections to one broker.
+    """Yield a problem for each client id that has several connections to one broker.
 
-    Ids that no other process can have are skipped: a busy broker may know a connection that its client closed for two
-    more minutes.
+    Client ids that contain the process id are skipped, because no other process can have them. A busy broker may keep a
+    closed connection for two minutes.
     """
     for client_id, member in snapshot.members.items():
         if PROCESS_CLIENT_ID.search(client_id):
@@ -50,7 +50,7 @@ def conflict_problem(client_id: str, broker: str, addresses: list[str]) -> Probl
 
 
 def different_members(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
-    """Yield members with different subscriptions or modes."""
+    """Yield problems of members whose subscriptions, message models, consume modes, or pull or pop modes differ."""
     telling = [member for member in snapshot.members.values() if member.info is not None]
     groups: dict[MemberDifference, list[str]] = {}
     if telling:
@@ -58,7 +58,7 @@ def different_members(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
         for member in telling:
             for difference in _differences(member, ours):
                 groups.setdefault(difference, []).append(member.client_id)
-    if len(telling) < len(snapshot.members):  # brokers report the other members by their last heartbeat
+    if len(telling) < len(snapshot.members):  # some members sent no report, so the last heartbeats are compared too
         reference = next(iter(snapshot.views.items()))
         for name, view in snapshot.views.items():
             if name != reference[0]:
@@ -74,7 +74,7 @@ def different_members(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
 
 
 def _usual(telling: list[MemberReport]) -> MemberReport:
-    """Return a member with the most common subscriptions; in a tie, the member that started first."""
+    """Return the reference for comparisons: a member with the most common settings; if tied, the first that started."""
     kinds = Counter(_kind(member) for member in telling)
     return max(telling, key=lambda member: (kinds[_kind(member)], -(member.started_at or 0.0)))
 
@@ -99,14 +99,14 @@ def _differences(member: MemberReport, ours: MemberReport) -> Iterator[MemberDif
 
 
 def pulling_problem(group: str, topic: str, brokers: str, who: str) -> Problem:
-    """Return the problem of a group that is configured for POP while brokers make it pull."""
+    """Return the problem of members that are configured to pop, while brokers make the group pull."""
     evidence = f"{brokers} makes the group pull {topic}, but {who} is configured to pop"
     step = "run `rmqd groups mode {group} {topic} pop`, or set consume_mode: concurrently"
     return make_problem("mode_mismatch", evidence, group=group, topic=topic, step=step)
 
 
 def _modes(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
-    """Yield members that should pop while brokers make them pull, and topics that some members pop and others pull."""
+    """Yield members that are configured to pop but must pull, and topics that some members pop and others pull."""
     infos = snapshot.infos
     wanting = [client_id for client_id, info in infos.items() if info.properties.get("consumeMode") == "pop"]
     for topic, facts in snapshot.topics.items():
@@ -125,14 +125,14 @@ def _modes(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
 
 
 def pauses(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
-    """Yield members that an operator has paused."""
+    """Yield a problem if an operator has paused members or some of their queues."""
     if paused := [f"{client_id} ({some})" for client_id, one in snapshot.members.items() if (some := one.paused)]:
         evidence = f"an operator has paused {list_names(paused)}"
         yield Finding(make_problem("paused", evidence, group=snapshot.group))
 
 
 def owners(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
-    """Yield queues without an owner, queues whose owner does not get the lock, and members without a queue."""
+    """Yield problems of hung members, queues without an owner, owners without the lock, and members without a queue."""
     if snapshot.model != MessageModel.CLUSTERING or not snapshot.members:
         return
     silent = [member for member in snapshot.members.values() if member.silence is not None]
@@ -142,7 +142,7 @@ def owners(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     unowned = [queue for queue in _subscribed(snapshot) if not snapshot.owners(queue)]
     if silent:
         yield _hung(snapshot, silent, unowned)
-    if silent or unreported:  # the queues of these members are not known
+    if silent or unreported:  # the other queues may belong to these members
         return
     if snapshot.orderly:
         yield from _unlocked(snapshot)
@@ -150,7 +150,7 @@ def owners(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
 
 
 def _subscribed(snapshot: DiagnosisSnapshot) -> list[MessageQueue]:
-    """Return the queues that should have an owner; queues of a retry topic only if messages wait there for long."""
+    """Return the queues that should have an owner. Queues of a retry topic count if messages have waited for 60 s."""
     wanted = [queue for facts in snapshot.topics.values() for queue in facts.queues]
     if any(info.mq_pop_table for info in snapshot.infos.values()):  # retries of popped messages use other topics
         return wanted
@@ -197,7 +197,7 @@ def _unowned(snapshot: DiagnosisSnapshot, unowned: list[MessageQueue]) -> Findin
 
 
 def _plain(strategy: str) -> str:
-    """Return a strategy's short name, from Java's object or from rmqd: `AVG`."""
+    """Return the short name, such as `AVG`, of an allocate strategy. Java reports an object, rmqd the short name."""
     name = strategy.rpartition(".")[2].partition("@")[0].removeprefix("AllocateMessageQueue")
     return {"Averagely": "AVG", "AveragelyByCircle": "AVG_BY_CIRCLE", "ConsistentHash": "CONSISTENT_HASH"}.get(
         name, name

@@ -1,4 +1,4 @@
-"""Rules that explain why messages wait."""
+"""Rules of the diagnosis that explain why a group's messages wait."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from rmqd.wire.messages.properties import ORIGIN_MESSAGE_ID, UNIQ_KEY
 OLD_SECONDS: Final = 10.0
 """Messages that wait for less time are normal, because members commit every 5 s."""
 BEGUN_SECONDS: Final = 60.0
-"""Within this time every member reports where it starts."""
+"""Every member reports its start offset within this time after its start."""
 CATCHING_UP_SECONDS: Final = 300.0
-"""A queue that would be done within this time is catching up."""
+"""If a queue would have no waiting messages within this time, it is catching up, and is not reported."""
 POISONED_TIMES: Final = 3
-"""A message that was sent back this often did not fail by chance."""
+"""If a message was sent back this many times, its failure is not a coincidence."""
 MAX_POISONED: Final = 3
-"""If more messages than this fail, the cause is not the messages."""
+"""If more messages than this were retried recently, single messages are not the cause."""
 RECENT_SECONDS: Final = 600.0
 BUSY_SHARE: Final = 0.5
-# Java's defaults, for members that do not report their own
+# Java's defaults for threads, cached messages, cached MiB and span of offsets, if a member does not report its values
 _THREADS, _COUNT, _MIB, _SPAN = 20, 1000, 100, 2000
 
 
 def illegal_offsets(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
-    """Yield queues that do not have the offset at which the group would continue."""
-    illegal: dict[tuple[str, str], dict[MessageQueue, int]] = {}  # how far outside, by topic and side
+    """Yield a problem for queues in which the group's offset is outside the queue's ends."""
+    illegal: dict[tuple[str, str], dict[MessageQueue, int]] = {}  # (topic, side) -> queue -> distance from its ends
     for queue, ends in snapshot.queues.items():
         if (place := snapshot.place(queue)) is not None and not ends.min <= place <= ends.max:
             side = "below its first message" if place < ends.min else "above its end"
@@ -59,7 +59,7 @@ def illegal_offsets(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
 
 
 def failures(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
-    """Yield a problem if handlers failed often in the last minute, or repeatedly with the same message."""
+    """Yield a problem if handlers fail repeatedly with few messages, a circuit is open, or many attempts fail."""
     ok, failed = snapshot.rates
     tried = [seen for seen in snapshot.retried if snapshot.at - seen.stored_at_ms / 1000 < RECENT_SECONDS]
     poisoned = {_first_id(seen): seen for seen in tried if seen.reconsume_times >= POISONED_TIMES}
@@ -81,7 +81,7 @@ def failures(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
 
 
 def _first_id(retry: FoundMessage) -> str:
-    """Return the id of the message that a retry copies: without a producer's id, each copy has another one."""
+    """Return the id of the original message of a retry. Without the producer's id, each copy has its own id."""
     return retry.properties.get(UNIQ_KEY) or retry.properties.get(ORIGIN_MESSAGE_ID) or retry.msg_id
 
 
@@ -100,23 +100,23 @@ def _failing(snapshot: DiagnosisSnapshot) -> Finding:
 
 
 def stalled_queues(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> list[MessageQueue]:
-    """Return the queues in which messages wait for long, and none was finished between the two snapshots."""
+    """Return the queues in which messages have waited for long, and no message finished between the snapshots."""
     return [queue for queue in _old(before, now) if before.place(queue) == now.place(queue)]
 
 
 def late_messages(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> int:
-    """Return how many messages wait for long in queues that will have caught up soon."""
+    """Return how many messages wait in queues that make progress fast enough to need no finding."""
     queues = [queue for queue in _old(before, now) if before.place(queue) != now.place(queue)]
     return sum(now.waiting(queue) for queue in queues if not _why_slow(before, now, queue))
 
 
 def waiting_findings(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> Iterator[Finding]:
-    """Yield why messages wait for long in queues that have an owner."""
-    if now.model != MessageModel.CLUSTERING:  # members keep their offsets themselves
+    """Yield the causes for queues with an owner in which messages have waited for long in both snapshots."""
+    if now.model != MessageModel.CLUSTERING:  # members of a broadcasting group store their offsets in their own files
         return
     by_finding: dict[str, list[MessageQueue]] = {}
     for queue in _old(before, now):
-        if any(member.on_spark for member in now.owners(queue)):  # the Spark driver reports stalled queues
+        if any(member.on_spark for member in now.owners(queue)):  # Spark drivers report their stalled queues themselves
             continue
         cause = _why_stuck(now, queue) if before.place(queue) == now.place(queue) else _why_slow(before, now, queue)
         if cause:
@@ -150,7 +150,7 @@ def _skewed(snapshot: DiagnosisSnapshot, queue: MessageQueue, share: float) -> F
 
 
 def _why_stuck(snapshot: DiagnosisSnapshot, queue: MessageQueue) -> str:
-    """Return the cause for a queue in which no message is finished; empty if another rule reports it."""
+    """Return the cause for a queue in which no message finished between snapshots; empty if another rule reports it."""
     owners, pulled = snapshot.owners(queue), snapshot.pulled(queue)
     if not owners or (snapshot.orderly and pulled is not None and not pulled.locked):
         return ""
@@ -170,7 +170,7 @@ _RATE_LIMIT: Final = "pull_rate_limit"
 
 
 def _why_slow(before: DiagnosisSnapshot, now: DiagnosisSnapshot, queue: MessageQueue) -> str:
-    """Return the cause for a queue that makes progress, but will not catch up soon."""
+    """Return the cause for a queue that makes progress, but too slowly; empty if it will catch up within 5 minutes."""
     seconds = max(now.at - before.at, 0.1)
     done = (now.place(queue) or 0) - (before.place(queue) or 0)
     gained = done - (now.queues[queue].max - before.queues[queue].max)
@@ -184,11 +184,11 @@ def _why_slow(before: DiagnosisSnapshot, now: DiagnosisSnapshot, queue: MessageQ
         return "slow_handler"
     if limit.startswith(_RATE_LIMIT):
         return "rate_limit"
-    return "slow_handler" if now.orderly else "flow_control"  # in order, more cached messages do not help
+    return "slow_handler" if now.orderly else "flow_control"  # an orderly group would not be faster with a larger cache
 
 
 def _held_back(member: MemberReport, pulled: ProcessQueueInfo) -> str:
-    """Return the member's setting that keeps it from caching more messages; "" if there is none."""
+    """Return the setting, as name=value, that keeps a member from pulling more messages of a queue; "" if none does."""
     spread = pulled.cached_msg_max_offset - pulled.cached_msg_min_offset
     for cached, name, default in (
         (pulled.cached_msg_count, "pullThresholdForQueue", _COUNT),
@@ -203,7 +203,7 @@ def _held_back(member: MemberReport, pulled: ProcessQueueInfo) -> str:
 
 
 def _is_busy(member: MemberReport, orderly: bool) -> bool:
-    """Return whether at least half of the possible calls of the handler run, by the rates of the last minute."""
+    """Return whether a member's handler calls occupied at least half of its threads in the last minute."""
     assert member.info is not None
     slots = member.limit("consumeThreadMin", _THREADS)
     if orderly:  # an orderly group handles one call at a time for each queue
@@ -216,7 +216,7 @@ def _is_busy(member: MemberReport, orderly: bool) -> bool:
 
 
 def _text_of_stuck(before: DiagnosisSnapshot, now: DiagnosisSnapshot, queues: list[MessageQueue]) -> str:
-    """Return the evidence for stalled queues: how many messages wait, for how long, and the first message."""
+    """Return the evidence for slow or stalled queues: how many messages wait, for how long, and the first one's id."""
     oldest = max(now.queues[queue].lag_seconds for queue in queues)
     text = f"{wait(sum(map(now.waiting, queues)))} in {places(queues)}, the oldest for {duration(oldest)}"
     moved = sum((now.place(queue) or 0) - (before.place(queue) or 0) for queue in queues)
@@ -238,7 +238,7 @@ def _text_of_slow(before: DiagnosisSnapshot, now: DiagnosisSnapshot, queues: lis
 
 
 def _call_seconds(snapshot: DiagnosisSnapshot, queues: Iterable[MessageQueue]) -> float:
-    """Return how long a call of the handler takes with messages of these queues, for the slowest member and topic."""
+    """Return the seconds that a handler call takes for these queues' topics, at the slowest owner."""
     calls = [
         status.consume_rt
         for queue in queues
@@ -249,9 +249,9 @@ def _call_seconds(snapshot: DiagnosisSnapshot, queues: Iterable[MessageQueue]) -
 
 
 def _calls_needed(before: DiagnosisSnapshot, now: DiagnosisSnapshot, queues: list[MessageQueue]) -> int:
-    """Return how many calls one member must make at once for the messages that arrived between two snapshots.
+    """Return how many concurrent calls an owner needs to handle messages as fast as they arrived between snapshots.
 
-    0 for an orderly group, which makes one call at a time for each queue.
+    0 for an orderly group, because it makes one call at a time for each queue.
     """
     needed: defaultdict[str, float] = defaultdict(float)
     for queue in () if now.orderly else queues:
@@ -294,7 +294,7 @@ def _old(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> list[MessageQueue
 
 
 def is_old(snapshot: DiagnosisSnapshot, queue: MessageQueue) -> bool:
-    """Return whether messages wait for long in a queue."""
+    """Return whether messages have waited for at least 10 s in a queue, and the group's offset is legal or unknown."""
     ends = snapshot.queues[queue]
     place = snapshot.place(queue)
     if place is None and snapshot.pulled(queue) is not None:
@@ -304,7 +304,7 @@ def is_old(snapshot: DiagnosisSnapshot, queue: MessageQueue) -> bool:
 
 
 def _is_late(snapshot: DiagnosisSnapshot, queue: MessageQueue) -> bool:
-    """Return whether a queue's owner has run for long and still does not report where it starts."""
+    """Return whether a queue has messages, but its owners, started at least 60 s ago, report no offset for it."""
     since = [owner.started_at for owner in snapshot.owners(queue)]
     return all(at is not None and snapshot.at - at >= BEGUN_SECONDS for at in since) and snapshot.waiting(queue) > 0
 

@@ -1,4 +1,4 @@
-"""The queues and messages that a program polls instead of passing them to a handler."""
+"""The parts of a consumer whose messages a program polls: cache, poll service, and division of the queues."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from rmqd.wire.topics import retry_topic
 
 
 class PolledQueue(ProcessQueue):
-    """A cache that drops returned messages at once. So thresholds do not block a program that commits rarely.
+    """A queue's cache that removes messages when a poll returns them, so its limits count only unpolled messages.
 
     Only the program knows when it is done with the returned messages. Until it confirms them, the commit offset stays
-    below them, and the queue is busy. A release waits for the program as it would wait for a handler.
+    below them and the queue counts as busy, so a release waits for the program as it would wait for a handler.
     """
 
     __slots__ = ("confirmed",)
 
     def __init__(self, message_queue: MessageQueue, next_offset: int, *more: Any) -> None:
         super().__init__(message_queue, next_offset, *more)
-        self.confirmed = next_offset  # the program is done with all messages below
+        self.confirmed = next_offset  # the program is done with all messages below this offset
 
     @property
     def position(self) -> int:
-        """The offset below which every message was returned."""
+        """The offset of the next message that a poll will return; every message below was returned or skipped."""
         return super().commit_offset()
 
     def commit_offset(self) -> int:
@@ -58,18 +58,18 @@ class PolledQueue(ProcessQueue):
             self.release()
 
     def drop(self, because: str) -> None:
-        """End this ownership. Unconfirmed messages are delivered again, so nothing waits for the program."""
+        """End the ownership of the queue, without waiting for the program. Unconfirmed messages will be redelivered."""
         super().drop(because)
         self.release()
 
     def release(self) -> None:
-        """Stop waiting for the program."""
+        """Stop counting the queue as busy, so that a release does not wait for the program to confirm messages."""
         if self.in_flight:
             self.end_turn()
 
 
 class PollService:
-    """Returns messages of all queues in turn."""
+    """A replacement for a consumer's workers. It returns cached messages to polls, from all queues in turn."""
 
     circuit: Circuit | None = None
     problem: Problem | None = None
@@ -83,11 +83,11 @@ class PollService:
         self._polled_at = clock.monotonic()
 
     async def run(self) -> None:
-        """Wait until cancelled: the program does the work."""
+        """Wait until cancelled, because the program handles the messages."""
         await asyncio.Event().wait()
 
     def change(self, _: object) -> None:
-        """Do nothing: a poll has neither concurrency nor turns to halt."""
+        """Do nothing, because there are no workers to change or halt. Also used as `halt`."""
 
     halt = change
 
@@ -95,7 +95,7 @@ class PollService:
         return []
 
     def explain(self, process_queue: ProcessQueue) -> Problem:
-        """Report that the messages wait for the program."""
+        """Return the problem of a stalled queue: its messages wait for the program's next poll."""
         seconds = self._clock.monotonic() - self._polled_at
         step = "call poll more often, or close the consumer: its queues then go to other members"
         return make_problem(
@@ -103,7 +103,7 @@ class PollService:
         )
 
     async def call_in_background(self, batch: Batch, ended: Callable[[], None]) -> None:
-        """Refuse an operator's message. Raises RmqdError."""
+        """Raise RmqdError. Called when an operator sends a message for the handler, which a pull consumer lacks."""
         ended()
         raise RmqdError("this member is a pull consumer: it has no handler to call")
 
@@ -132,7 +132,7 @@ class PollService:
 
 
 class ChosenDivision(QueueDivision):
-    """All queues that the program assigned, regardless of the group's members."""
+    """A division that gives this consumer the queues that the program assigned, whatever members the group has."""
 
     joins_group = False
 
@@ -154,17 +154,17 @@ class ChosenDivision(QueueDivision):
 
 
 class ChosenQueue(AssignedQueue):
-    """A queue that commits its start and its end only with `auto_commit`. Otherwise only the program commits."""
+    """A queue that the program assigned. Without `auto_commit`, only the program's `commit` calls commit its offset."""
 
     async def run(self) -> None:
         await (super().run() if self._context.options.auto_commit else self.consume())
 
     def commit_offset(self) -> int | None:
-        """Return the offset for the periodic commits; None if only the program commits."""
+        """Return the offset that the periodic commit should store; None without `auto_commit`."""
         return super().commit_offset() if self._context.options.auto_commit else None
 
     async def find_start(self) -> QueueStart:
-        """Return the stored offset; otherwise the start offset of a new group. Raises RmqdError."""
+        """Return the group's stored offset or, without one, the start offset for a new group. Raises RmqdError."""
         context, queue = self._context, self.message_queue
         stored = await context.store.read(queue)
         context.store.begin_ownership(queue, stored)
@@ -179,6 +179,6 @@ _NO_HANDLER: Final = LoadedHandler("poll", lambda _batch: None, is_async=False, 
 def polled_consumer(
     options: ConsumerOptions, client: ClientInstance, polls: PollService, chosen: Collection[MessageQueue]
 ) -> PushConsumer:
-    """Return a consumer whose messages `polls` returns: of its share of the queues, or of the `chosen` queues."""
+    """Return a consumer whose messages `polls` returns. It reads the `chosen` queues; if empty, a member's share."""
     division = partial(ChosenDivision, chosen=chosen) if chosen else None
     return PushConsumer(options, _NO_HANDLER, client, service=polls, cache=PolledQueue, division=division)

@@ -1,4 +1,4 @@
-"""PullConsumer: a program polls messages. rmqd calls no handler."""
+"""PullConsumer, which returns messages to polls of an asyncio program. rmqd calls no handler."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from rmqd.wire.topics import is_retry_topic, wrap_namespace
 
 T = TypeVar("T")
 
-START_SECONDS: Final = 10.0  # limit of the wait for the first queues: a previous owner has 5 s to release them
-POLL_SECONDS: Final = 0.5  # how often a waiting poll checks for a lasting failure
+START_SECONDS: Final = 10.0  # how long `subscribe` waits for queues; a previous owner may need 5 s to release them
+POLL_SECONDS: Final = 0.5  # how often a poll without messages checks for a failure that only an operator can end
 
 
 class PullConsumer:
     """Polls messages of a consumer group, for scripts, notebooks and batch jobs: docs/pull-consumer.md.
 
     `subscribe` shares topics with the other members of the group. `assign` reads the queues that the program names, and
-    does not join the group. `commit` commits the messages that polls have returned. With `auto_commit=True`
-    each poll also confirms the messages of earlier polls. The consumer commits them every 5 s, at a hand-over and at
-    the end. Only one task at a time may use the consumer.
+    does not join the group. `commit` commits the messages that polls have returned. With `auto_commit=True`, each poll
+    confirms the messages of earlier polls, and the consumer commits confirmed messages every 5 s, when it releases a
+    queue, and when it closes. Only one task at a time may use the consumer.
     """
 
     def __init__(self, group: str, **settings: Any) -> None:
-        """Accept keywords such as `nameserver="127.0.0.1:9876"` without starting anything. Raises SettingError."""
+        """Check the settings, such as `nameserver="127.0.0.1:9876"`, and start nothing. Raises SettingError."""
         use_standard_logging()
         self._settings = Settings(group, settings)
         self._namespace = self._settings.client.namespace
@@ -66,15 +66,15 @@ class PullConsumer:
             await _ended(self._tasks)
 
     async def close(self) -> None:
-        """Commit the returned messages if `auto_commit` is on, and leave the group. Do not use the consumer again."""
+        """Leave the group. With `auto_commit`, commit all returned messages first. Other calls raise afterwards."""
         await self.__aexit__(None, None, None)
 
     async def subscribe(self, topic: str, expression: Expression = "*") -> None:
-        """Consume a topic as a member of the group: tags joined by `||`, or `{"sql": CONDITION}`.
+        """Consume a topic as a member of the group.
 
-        Returns once the member has its share of the queues, at the latest after 10 s. For a second topic the consumer
-        leaves the group and joins it again. Polls then return uncommitted messages again. After an error the
-        earlier subscriptions stay.
+        `expression` is tags joined by `||`, `*` for all messages, or `{"sql": CONDITION}`. Returns once the member has
+        its share of the queues, at the latest after 10 s. For a second topic, the consumer leaves the group and joins
+        it again, and polls return uncommitted messages again. After an error, the earlier subscriptions stay.
         """
         check(topic, str, "the name of a topic")
         if self._assigned_queues:
@@ -88,7 +88,7 @@ class PullConsumer:
         await self._read(subscriptions)
 
     async def unsubscribe(self, topic: str) -> None:
-        """End the subscription of a topic; with the last one the consumer leaves the group."""
+        """End the subscription of a topic. Without any subscription, the consumer leaves the group."""
         check(topic, str, "the name of a topic")
         self._raise_closed()
         if topic not in self._subscriptions:
@@ -98,7 +98,7 @@ class PullConsumer:
         await self._read({name: one for name, one in self._subscriptions.items() if name != topic})
 
     async def assign(self, queues: Iterable[MessageQueue], expression: Expression = "*") -> None:
-        """Read only these queues, from the group's offsets. A queue that was assigned before keeps its position."""
+        """Read only these queues, from the group's offsets. Queues that were assigned before keep their positions."""
         if self._subscriptions:
             has = f"this consumer subscribes to {', '.join(self._subscriptions)}"
             raise PullConsumerError(f"{has}; to assign queues, create another consumer")
@@ -116,7 +116,7 @@ class PullConsumer:
                 await self._seek(self._own()[queue], *before[queue])
 
     async def poll(self, timeout: float = 5.0, max_messages: int = 32) -> list[Message]:  # noqa: ASYNC109  Java's name
-        """Return messages of one or more queues as soon as there are some; an empty list after `timeout` seconds.
+        """Wait for messages and return up to `max_messages`; return an empty list after `timeout` seconds without any.
 
         A temporary failure, such as a broker restart, does not end the wait. Raises RmqdError for a lasting failure.
         """
@@ -137,9 +137,9 @@ class PullConsumer:
         return messages
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Commit all messages that polls have returned, or these offsets: by queue, the offset of the next message.
+        """Commit `offsets`, the offset of the next message by queue; by default, all messages that polls have returned.
 
-        Returns once the brokers have stored the offsets. An offset may be lower than the stored one. Raises RmqdError.
+        Returns once the brokers have stored them. An offset may be lower than the stored offset. Raises RmqdError.
         """
         self._current()
         self._settings.raise_end(self._tasks)
@@ -154,9 +154,9 @@ class PullConsumer:
         await asyncio.gather(*map(self._commit, self._own().values() if offsets is None else committed))
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the group's offset of a queue, from its broker or from the file of a broadcasting consumer.
+        """Return the group's stored offset of a queue; None if the group has none.
 
-        None if the group has no offset.
+        The offset is read from the queue's broker, or from the offsets file of a broadcasting consumer.
         """
         stored, client = self._stored(queue), self._connected()
         options = self._settings.options({queue.topic: "*"})
@@ -170,7 +170,7 @@ class PullConsumer:
         return await self._ask(queue, lambda at, address, one: query_consumer_offset(at, address, options.group, one))
 
     async def assignment(self) -> list[MessageQueue]:
-        """Return the queues that this consumer reads now, sorted."""
+        """Return the queues that this consumer owns now, sorted, without retry topics and queues being released."""
         self._raise_closed()
         kept = [queue for queue, one in self._own().items() if not (one.is_releasing or is_retry_topic(queue.topic))]
         return sorted(queue.without(self._namespace) for queue in kept)
@@ -184,7 +184,7 @@ class PullConsumer:
         return sorted(queue.without(self._namespace) for queue in client.routes.queues(stored))
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Continue at an offset, and discard the queue's cached messages. Only `auto_commit` commits the offset."""
+        """Discard a queue's cached messages, and continue at an offset. Only `auto_commit` commits this offset."""
         assigned = self._assigned(queue)
         await self._check_offset(queue, offset, await self._ask(queue, get_min_offset))
         await self._seek(assigned, offset, _cache_of(assigned).confirmed)
@@ -192,17 +192,17 @@ class PullConsumer:
             await self._commit(assigned)
 
     async def seek_to_first(self, queue: MessageQueue) -> None:
-        """Continue at the oldest message that the broker keeps."""
+        """Continue reading a queue at the oldest message that the broker keeps."""
         await self.seek(queue, await self._ask(queue, get_min_offset))
 
     async def seek_to_last(self, queue: MessageQueue) -> None:
-        """Continue after the newest message."""
+        """Continue reading a queue at its end: only messages that arrive from now on."""
         await self.seek(queue, await self._ask(queue, get_max_offset))
 
     async def offset_for_time(self, queue: MessageQueue, time: datetime) -> int:
         """Return the offset of the first message stored at `time` or later; the queue's end if there is none.
 
-        Raises SettingError for a datetime without a time zone, like the configuration.
+        Raises SettingError for a datetime without a time zone.
         """
         check(time, datetime, "a datetime with a time zone")
         if time.tzinfo is None:
@@ -211,11 +211,11 @@ class PullConsumer:
         return await self._ask(queue, lambda at, address, one: search_offset(at, address, one, milliseconds))
 
     async def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Return no messages of these queues, not even cached ones, until `resume`. The consumer keeps the queues."""
+        """Stop polls from returning messages of these queues, even cached ones, until `resume`. Ownership is kept."""
         self._pause(queues, self._current()[0].context.pauses.pause)
 
     async def resume(self, queues: Iterable[MessageQueue]) -> None:
-        """Return messages of these queues again."""
+        """Let polls return messages of these paused queues again."""
         self._pause(queues, self._current()[0].context.pauses.resume)
 
     # --- the consumer
@@ -242,10 +242,7 @@ class PullConsumer:
     async def _read(
         self, subscriptions: dict[str, Expression], chosen: dict[MessageQueue, Expression] | None = None
     ) -> None:
-        """Read these topics or queues, and no others. After a failure the earlier ones are read again.
-
-        Raises RmqdError.
-        """
+        """Replace the topics or queues that are read. If this fails, read the earlier ones again. Raises RmqdError."""
         self._connected()
         before = self._subscriptions, self._assigned_queues
         paused = () if self._consumer is None else self._consumer.context.pauses.scopes
@@ -254,14 +251,14 @@ class PullConsumer:
             await self._start(subscriptions, chosen or {}, paused)
         except BaseException:
             await self._stop(is_done=False)
-            with contextlib.suppress(RmqdError):  # polls raise it
+            with contextlib.suppress(RmqdError):  # the next poll raises this error
                 await self._start(*before, paused)
             raise
 
     async def _start(
         self, subscriptions: dict[str, Expression], chosen: dict[MessageQueue, Expression], paused: Iterable[PauseScope]
     ) -> None:
-        """Start a consumer, if it has topics or queues, and wait until it has its queues. Raises RmqdError."""
+        """Start a consumer if topics or queues are given, and wait up to 10 s for its queues. Raises RmqdError."""
         self._subscriptions, self._assigned_queues = subscriptions, chosen
         by_topic = subscriptions | {queue.without(self._namespace).topic: one for queue, one in chosen.items()}
         if not by_topic:
@@ -282,7 +279,7 @@ class PullConsumer:
             await client.clock.sleep(0.01)
 
     async def _stop(self, *, is_done: bool) -> None:
-        """Release all queues. With `is_done` and `auto_commit`, all returned messages are confirmed first."""
+        """Stop the consumer and release all queues. With `is_done` and `auto_commit`, confirm all messages first."""
         if self._consumer is None:
             return
         if is_done and self._settings.auto_commit:
@@ -291,27 +288,27 @@ class PullConsumer:
             _cache_of(one).release()
         self._consumer.stop(shutdown_timeout_seconds=0.0)
         running = self._tasks[-1]
-        await _ended([running])  # if this wait is cancelled, the next call waits again
+        await _ended([running])  # if this wait is cancelled, `_consumer` is still set, so the next call waits again
         self._tasks.remove(running)
-        self._settings.release()  # after the last commit
+        self._settings.release()  # not before the last commit: the next holder may use the same offsets file
         self._consumer, self._subscriptions, self._assigned_queues = None, {}, {}
         if not running.cancelled():
-            running.exception()  # marks the exception as retrieved: a poll raises it
+            running.exception()  # avoids asyncio's warning that the exception was never retrieved
 
     # --- queues
 
     def _stored(self, queue: MessageQueue) -> MessageQueue:
-        """Return the queue with its topic's name on the brokers. Raises SettingError for another object."""
+        """Return the queue with its topic's name on the brokers. Raises SettingError if it is not a MessageQueue."""
         check(queue, MessageQueue, "a queue, such as queues(topic) returns")
         return MessageQueue(wrap_namespace(queue.topic, self._namespace), queue.broker_name, queue.queue_id)
 
     def _own(self) -> dict[MessageQueue, AssignedQueue]:
-        """Return the acquired queues, including queues that are being released."""
+        """Return the queues that this consumer has acquired, including queues that it is releasing."""
         assigned = {} if self._consumer is None else self._consumer.assigned
         return {queue: one for queue, one in assigned.items() if isinstance(one, AssignedQueue) and one.loop}
 
     def _assigned(self, queue: MessageQueue, *, is_kept: bool = True) -> AssignedQueue:
-        """Return an acquired queue. With `is_kept`, it must not be in release. Raises PullConsumerError."""
+        """Return an acquired queue. Raises PullConsumerError without one or, with `is_kept`, during its release."""
         self._current()
         assigned = self._own().get(self._stored(queue))
         if assigned is None or (is_kept and assigned.is_releasing):
@@ -326,12 +323,12 @@ class PullConsumer:
             assigned.apply_pauses()
 
     def _confirm(self) -> None:
-        """Confirm all returned messages, and all messages that the filter skipped."""
+        """Confirm all messages that polls have returned or the filter has skipped, so that they can be committed."""
         for one in self._own().values():
             _cache_of(one).confirm()
 
     async def _seek(self, assigned: AssignedQueue, offset: int, confirmed: int) -> None:
-        """Continue at `offset`. `confirmed` stays the offset to commit, without `auto_commit`."""
+        """Continue at `offset`. The offset to commit becomes `confirmed`; with `auto_commit` it becomes `offset`."""
         done = offset if self._settings.auto_commit else confirmed
 
         def begin(cache: ProcessQueue) -> None:
@@ -341,7 +338,7 @@ class PullConsumer:
         await assigned.seek(offset, begin)
 
     async def _check_offset(self, queue: MessageQueue, offset: int, first: int) -> None:
-        """Raise PullConsumerError if a queue has no message at an offset, and does not end there."""
+        """Raise PullConsumerError if `offset` is not an integer from `first` to the queue's maximum offset."""
         end = await self._ask(queue, get_max_offset)
         if type(offset) is not int or not first <= offset <= end:
             raise PullConsumerError(f"{offset!r} is not an offset of {queue}; expected {first} to {end}")
@@ -358,14 +355,14 @@ class PullConsumer:
     async def _ask(
         self, queue: MessageQueue, question: Callable[[RemotingClient, str, MessageQueue], Awaitable[T]]
     ) -> T:
-        """Send a request to a queue's broker. Raises RmqdError."""
+        """Return the result of `question`, called with the address of the queue's broker. Raises RmqdError."""
         client, stored = self._connected(), self._stored(queue)
         await self._check_queue(queue)
         with self._request(queue.topic):
             return await question(client.remoting, client.routes.address_for(stored), stored)
 
     async def _check_queue(self, queue: MessageQueue) -> None:
-        """Raise PullConsumerError if the broker does not have this queue, and RmqdError without a route."""
+        """Raise PullConsumerError if the broker does not have this queue, and RmqdError if the topic has no route."""
         if self._stored(queue) in self._connected().routes.queues(self._stored(queue).topic):
             return
         numbers = [one.queue_id for one in await self.queues(queue.topic) if one.broker_name == queue.broker_name]
@@ -374,7 +371,7 @@ class PullConsumer:
 
     @contextlib.contextmanager
     def _request(self, topic: str) -> Iterator[None]:
-        """Explain an error of a request about a topic. Raises PullConsumerError if `close` has ended the request."""
+        """Add the next step to an error of a request about a topic. Raises PullConsumerError if `close` ended it."""
         try:
             with self._settings.explained(topic):
                 yield
@@ -391,6 +388,6 @@ def _cache_of(assigned: AssignedQueue) -> PolledQueue:
 
 
 async def _ended(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Wait for the end of tasks. Tasks of an earlier event loop have ended with it, and cannot be awaited."""
+    """Wait until the tasks have ended. Tasks of an earlier event loop count as done: they ended with their loop."""
     if running := [task for task in tasks if not task.done()]:
         await asyncio.wait(running)

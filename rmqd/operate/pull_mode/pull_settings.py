@@ -1,4 +1,4 @@
-"""The keywords of a pull consumer, checked by the models and the rules of the configuration; and its failures."""
+"""The settings of a pull consumer, checked by the rules of the configuration file, and the errors that it raises."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ from rmqd.plugins.model_options import consumer_options
 from rmqd.wire.bodies.heartbeat_data import filter_mistake
 from rmqd.wire.topics import is_retry_topic, without_namespace
 
-STATE_DIR: Final = "~/.rmqd"  # a program runs as its user, who may not write to the daemon's folder
+STATE_DIR: Final = "~/.rmqd"  # the user who runs the program may not be allowed to write to the daemon's folder
 _PLACE: Final = "PullConsumer"
-# failures that only an operator can end
+# causes of failures that last until an operator acts; polls raise them
 _LASTING: Final = frozenset(("topic_missing", "no_permission", "consumption_disabled", "group_unknown"))
 _ROOT_KEYS: Final = ("nameserver", "nameserver_url", "state_dir")
 _GROUP_KEYS: Final = ("consume_from_where", "consume_timestamp", "message_model", "pull_batch_size")
 KEYWORDS: Final = ("auto_commit", *_GROUP_KEYS, *_ROOT_KEYS, *keys_of(ClientConfig))
 
-# The member of each running consumer with its own instance name, or the folder of a broadcasting consumer, with the
-# consumer's event loop. A consumer has ended if its loop has.
+# Names and folders that running consumers of this process use, with their event loops: the member's identity, if it has
+# an instance name, or the offsets folder of a broadcasting consumer. If a loop is closed, its consumer has ended.
 _held: dict[Settings, tuple[object, asyncio.AbstractEventLoop]] = {}
 T = TypeVar("T")
 Expression = str | Mapping[str, str]
@@ -57,7 +57,7 @@ Expression = str | Mapping[str, str]
 
 
 class Settings:
-    """The group and the keywords of a consumer. Raises SettingError with all problems."""
+    """The checked group and keywords of a pull consumer. Raises SettingError, which lists all problems."""
 
     def __init__(self, group: str, keywords: Mapping[str, Any]) -> None:
         if not isinstance(group, str):
@@ -71,15 +71,16 @@ class Settings:
         if not isinstance(self.auto_commit, bool):
             raise SettingError(f"auto_commit: {self.auto_commit!r} is neither True nor False")
         self.group = group
-        # a group's configuration needs a handler; this one is never loaded
+        # the configuration requires a handler for each group; this name is never loaded
         self._section = {"handler": {"plugin": "poll"}} | {key: given.pop(key) for key in _GROUP_KEYS if key in given}
         self._root = {key: given.pop(key) for key in _ROOT_KEYS if key in given} | {"client": given}
         self._root.setdefault("state_dir", str(Path(STATE_DIR).expanduser()))
         self.client: ClientOptions = self._config({"TOPIC": "*"}).client_options()
 
     def hold(self, options: ConsumerOptions, *, is_assigned: bool) -> None:
-        """Raise PullConsumerError if another consumer of this process is the same member of the group, or writes the
-        same file of offsets. With `is_assigned` the consumer is not a member.
+        """Reserve the member's name, or the offsets file of a broadcasting consumer, until `release`.
+
+        With `is_assigned` the consumer is not a member. Raises PullConsumerError if another consumer has it.
         """
         one, name = self.client, self.client.instance_name
         if options.message_model == "broadcasting":
@@ -98,26 +99,26 @@ class Settings:
         _held[self] = wanted, asyncio.get_running_loop()
 
     def release(self) -> None:
-        """Let another consumer of this process use the file of offsets, or the name of the member."""
+        """Let another consumer of this process use the member's name or the offsets file that `hold` reserved."""
         _held.pop(self, None)
 
     def plain(self, told: T) -> T:
-        """Return texts with the names of topics and groups as the user gave them."""
+        """Return a text, or texts, with the namespace removed from topic and group names, as the user wrote them."""
         return without_namespace(told, self.client.namespace)
 
     def options(self, subscriptions: Mapping[str, Expression]) -> ConsumerOptions:
-        """Return the options of a group with these subscriptions. Raises SettingError."""
+        """Return the options of a consumer with these subscriptions. Raises SettingError if they are invalid."""
         return replace(consumer_options(self._config(subscriptions), self.group), auto_commit=self.auto_commit)
 
     def check_filters(self, subscriptions: Mapping[str, Expression]) -> None:
-        """Warn the caller's caller of filters that match no message. Raises SettingError."""
+        """Warn the code that called PullConsumer of filters that probably match no message. Raises SettingError."""
         for wanted in self.options(subscriptions).subscriptions.values():
             if (mistake := filter_mistake(wanted.expression, wanted.kind)) is not None:
                 warnings.warn(mistake, stacklevel=3)
 
     @contextlib.contextmanager
     def explained(self, topic: str) -> Iterator[None]:
-        """Add the next step to an error of a request about a topic."""
+        """Return a context that adds the operator's next step to the text of an error about a topic."""
         try:
             yield
         except (BrokerError, RemotingError, RouteNotFoundError) as error:
@@ -132,7 +133,7 @@ class Settings:
             raise
 
     def raise_failure(self, consumer: PushConsumer, tasks: Iterable[asyncio.Task[None]]) -> None:
-        """Raise the failure, if any, that withholds messages until an operator acts."""
+        """Raise RmqdError if a task has ended, or the consumer gets no messages until an operator acts."""
         self.raise_end(tasks)
         context, problems = consumer.context, [*consumer.context.problems]
         for queue, one in consumer.assigned.items():
@@ -148,7 +149,7 @@ class Settings:
             raise PullConsumerError(self.plain(refusal))
 
     def raise_end(self, tasks: Iterable[asyncio.Task[None]]) -> None:
-        """Raise the error that ended a task; PullConsumerError if it ended without an error, or with its event loop."""
+        """Raise the error of the first ended task; PullConsumerError if it has none. Return if all tasks run."""
         for task in tasks:
             if task.done():
                 raised = None if task.cancelled() else task.exception()
@@ -168,19 +169,19 @@ class Settings:
 
 
 def check(value: object, kind: type | UnionType, expected: str) -> None:
-    """Raise SettingError if a parameter has another type."""
+    """Raise SettingError if a parameter is not of type `kind`. The error text ends with `expected`."""
     if not isinstance(value, kind):
         raise SettingError(f"{value!r} is not valid; expected {expected}")
 
 
 def as_iterable(queues: Any) -> Iterable[Any]:
-    """Return an iterable of queues. A text is one element, which is not a queue."""
+    """Return the queues; a string as one element, which is rejected later. Raises SettingError if not iterable."""
     check(queues, Iterable, "a list of queues, such as queues(topic) returns")
     return [queues] if isinstance(queues, str) else queues
 
 
 def _literal(value: Any) -> Any:
-    """Escape each `${` in a value, so that a password with `${` stays unchanged."""
+    """Escape each `${` in a value: the configuration would replace it by a variable, for example in a password."""
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, Mapping):
@@ -189,7 +190,7 @@ def _literal(value: Any) -> Any:
 
 
 def _text(problem: object) -> str:
-    """Return the text of a problem, with the keyword in place of the key in a file, or with its variable."""
+    """Return the text of a problem. It names the keyword, not the path of the configuration key, and any variable."""
     assert isinstance(problem, ConfigProblem)
     path = problem.path[{"groups": 2, "client": 1}.get(str(problem.path[0]), 0) :]
     variable = f"{problem.place}: " if problem.place.startswith("$") else ""

@@ -1,4 +1,4 @@
-"""SyncPullConsumer: PullConsumer without `await`, for programs and notebooks that have no event loop to share."""
+"""SyncPullConsumer: PullConsumer without `await`, for programs and notebooks that are not written with asyncio."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rmqd.wire.messages.message import Message
 P = ParamSpec("P")
 T = TypeVar("T")
 
-END_SECONDS: Final = 5.0  # limit for an interrupted call to end
+END_SECONDS: Final = 5.0  # how long to wait for an interrupted call, or the event loop's thread, to end
 
 
 def _waiting(
@@ -37,15 +37,15 @@ def _waiting(
 class SyncPullConsumer:
     """The methods of PullConsumer without `await`: each call waits for its result.
 
-    The event loop runs in a separate thread, so the member stays in its group while the program computes.
-    Only one thread at a time may use the consumer. Ctrl-C ends a call; the next poll returns its messages.
+    The event loop runs in a separate thread, so the member stays in its group while the program computes. Only one
+    thread at a time may use the consumer. If Ctrl-C interrupts a poll, the next poll returns the poll's messages.
     """
 
     def __init__(self, group: str, **settings: Any) -> None:
-        """Accept the keywords of PullConsumer. Raises SettingError."""
+        """Check the settings (the same as for PullConsumer), and start the thread. Raises SettingError."""
         self._consumer = PullConsumer(group, **settings)
         self._loop = new_loop()
-        self._lock = threading.Lock()  # no call begins after the loop's end
+        self._lock = threading.Lock()  # no call may be submitted after the loop was stopped
         self._is_closed = False
         self._thread = threading.Thread(target=self._serve, name=f"pull consumer {group}", daemon=True)
         self._thread.start()
@@ -68,7 +68,7 @@ class SyncPullConsumer:
             self._thread.join(END_SECONDS)
 
     def close(self) -> None:
-        """Commit the returned messages if `auto_commit` is on, and leave the group."""
+        """Leave the group. With `auto_commit`, commit all returned messages first. Other calls raise afterwards."""
         self.__exit__(None, None, None)
 
     subscribe = _waiting(PullConsumer.subscribe)
@@ -86,7 +86,7 @@ class SyncPullConsumer:
     resume = _waiting(PullConsumer.resume)
 
     def poll(self, timeout: float = 5.0, max_messages: int = 32) -> list[Message]:
-        """Return messages as soon as there are some; an empty list after `timeout` seconds."""
+        """Wait up to `timeout` seconds for messages, and return up to `max_messages`; an empty list if none arrive."""
         polled: list[Message] = []
 
         async def poll() -> None:
@@ -96,14 +96,14 @@ class SyncPullConsumer:
             self._call(poll())
         except BaseException:
             first = {message.message_queue: message.queue_offset for message in reversed(polled)}
-            for queue, offset in first.items():  # the poll took messages before the interrupt
-                with contextlib.suppress(PullConsumerError):  # another member owns the queue by now
+            for queue, offset in first.items():  # let the next poll return the messages of this interrupted poll
+                with contextlib.suppress(PullConsumerError):  # another member may have acquired the queue
                     self.seek(queue, offset)
             raise
         return polled
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the loop. If the wait is interrupted, cancel the coroutine and wait for its end."""
+        """Run a coroutine in the loop's thread and return its result. If the wait is interrupted, cancel it."""
         ended = threading.Event()
 
         async def run() -> T:

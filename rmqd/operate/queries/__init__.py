@@ -1,1 +1,1 @@
-"""Read-only queries of a cluster."""
+"""Queries of a cluster: topics, groups, messages, and the snapshots of the diagnosis."""

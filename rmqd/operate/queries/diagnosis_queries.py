@@ -1,4 +1,4 @@
-"""Collects the data for the diagnosis of a group, from brokers and, through them, from its members."""
+"""Collects the snapshots for the diagnosis of a group, from brokers and, through them, from the members."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MAX_DISK: Final = 0.90  # the maximum in Java: CleanCommitLogService limits dis
 
 
 async def broker_facts(brokers: Brokers, info: ClusterInfo) -> dict[str, BrokerFacts]:
-    """Return facts on all brokers by name. Refused facts are unknown; a broker without any response is silent."""
+    """Return facts on all brokers by name. Refused values are None; a broker that responds to no query is silent."""
     clock = brokers.client.clock
 
     async def figures(remoting: RemotingClient, address: str) -> tuple[float, Mapping[str, str]]:
@@ -70,9 +70,9 @@ def _facts(
 
 
 def _disk(settings: Mapping[str, str], figures: Mapping[str, str]) -> dict[str, float]:
-    """Return the used share of the disk and its limit; empty if the broker does not report both."""
+    """Return `disk_used` and `disk_limit` of BrokerFacts; empty if the broker does not report both."""
     limit, used = settings.get("diskSpaceWarningLevelRatio", ""), figures.get("commitLogDiskRatio", "")
-    if not limit.isdecimal():  # the embedded broker stores in memory
+    if not limit.isdecimal():  # rmqd's embedded broker has no limit, because it stores messages in memory
         return {}
     try:
         return {"disk_used": float(used), "disk_limit": min(int(limit) / 100, _MAX_DISK)}
@@ -81,7 +81,7 @@ def _disk(settings: Mapping[str, str], figures: Mapping[str, str]) -> dict[str, 
 
 
 def _clock_ahead(at: float, figures: Mapping[str, str]) -> float | None:
-    """Return by how much a broker's clock is ahead, from its start time and its runtime in whole seconds."""
+    """Return by how many seconds a broker's clock (start time plus runtime) is ahead of `at`; None if unknown."""
     begun, runs = figures.get("bootTimestamp", ""), _RUNTIME.fullmatch(figures.get("runtime", ""))
     if not begun.isdecimal() or runs is None:
         return None
@@ -98,14 +98,14 @@ MAX_RETRIED: Final = 32
 async def first_waiting(
     client: ClientInstance, snapshot: DiagnosisSnapshot, queues: Iterable[MessageQueue]
 ) -> dict[MessageQueue, FoundMessage]:
-    """Return the first waiting message of each of the first eight queues, if it can be read."""
+    """Return the first waiting message of the first MAX_HEADS queues, without messages that cannot be read."""
     asked = list(queues)[:MAX_HEADS]
     found = await asyncio.gather(*(_waiting(client, queue, snapshot.place(queue) or 0, 1) for queue in asked))
     return {queue: messages[0] for queue, messages in zip(asked, found, strict=True) if messages}
 
 
 async def _sample(client: ClientInstance, queue: MessageQueue, offset: int) -> tuple[str, ...]:
-    """Return the values that probably selected the queue: the message's sharding key, else its keys."""
+    """Return the sharding keys of the first waiting messages, or their keys: producers choose the queue by these."""
     messages = await _waiting(client, queue, offset, MAX_SAMPLE)
     return tuple(one.properties.get(SHARDING_KEY) or one.keys or "(no key)" for one in messages)
 
@@ -119,7 +119,7 @@ async def _waiting(client: ClientInstance, queue: MessageQueue, offset: int, mos
 
 
 async def newest_retried(brokers: Brokers, snapshot: DiagnosisSnapshot) -> tuple[FoundMessage, ...]:
-    """Return the newest messages of the group's retry topic; none unless a member reports recent failures."""
+    """Return the newest messages of the group's retry topic; empty unless a member reports recent failures."""
     if not snapshot.rates[1]:
         return ()
     topic = retry_topic(snapshot.group)
@@ -137,27 +137,27 @@ async def newest_retried(brokers: Brokers, snapshot: DiagnosisSnapshot) -> tuple
 
 
 SECOND_LOOK_SECONDS: Final = 7.0
-"""Longer than a hand-over takes (5 s), or the interval of members' commits (5 s)."""
+"""The time between the two snapshots. A hand-over takes at most 5 s, and members commit every 5 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The problems of a group, the most likely first, and failed queries."""
+    """The problems of a group, the likeliest first, and the errors of failed queries."""
 
     group: str
     problems: tuple[Problem, ...]
     errors: Mapping[str, RmqdError]
     catching_up: int = 0
-    """How many messages wait in queues that will have caught up within five minutes."""
+    """How many messages wait in queues that catch up within five minutes."""
 
 
 async def diagnose(
     client: ClientInstance, group: str, topics: Iterable[str] = (), of_daemon: Iterable[Finding] = ()
 ) -> Diagnosis:
-    """Diagnose a group; take a second snapshot after some seconds if one could mislead.
+    """Diagnose a group. If one snapshot is not enough, take a second one after seven seconds.
 
-    `topics` are known subscriptions in addition to the members' own. `of_daemon` are a daemon's findings. Raises
-    RemotingError if no name server answers.
+    `topics` are added to the subscriptions of the members. `of_daemon` are the findings of the group's daemon. Raises
+    RemotingError if no name server responds.
     """
     reader, configured = GroupReader(Brokers(client), group), frozenset(topics)
     first, errors = await _snapshot(reader, configured)
@@ -176,7 +176,7 @@ async def diagnose(
 async def _snapshot(
     reader: GroupReader, configured: frozenset[str]
 ) -> tuple[DiagnosisSnapshot, Mapping[str, RmqdError]]:
-    """Return a snapshot and the failed queries. Unreachable brokers are part of the snapshot."""
+    """Return a snapshot, and the errors of failed queries. The snapshot, not the errors, reports silent brokers."""
     brokers, client = reader.brokers, reader.brokers.client
     info = await brokers.learn()
     facts, settings, known, modes = await asyncio.gather(
@@ -185,7 +185,7 @@ async def _snapshot(
     errors = {name: why for name, why in {**settings.errors, **known.errors}.items() if not facts[name].silence}
     views = known.found
     members = await reader.members(views)
-    if any(member.silence for member in members.values()):  # a member that left in the meantime does not count
+    if any(member.silence for member in members.values()):  # a member that left during the queries must not count
         views = (await reader.connections()).found
         here = connections_by_member(views)
         members = {client_id: one for client_id, one in members.items() if client_id in here}
@@ -214,7 +214,7 @@ async def _subscribed(
     views: Mapping[str, ConsumerConnection],
     members: Mapping[str, MemberReport],
 ) -> list[str]:
-    """Return the group's subscribed topics; without members, the topics in which it has offsets."""
+    """Return configured and subscribed topics without retry topics; without members, also topics with offsets."""
     names = {*configured, *(topic for view in views.values() for topic in view.subscription_table)}
     names |= {topic for member in members.values() for topic in member.subscriptions or ()}
     if not views:

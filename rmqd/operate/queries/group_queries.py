@@ -1,4 +1,4 @@
-"""Queries and changes of groups for the commands: lists, details, consume mode and removal."""
+"""Requests about consumer groups for the commands: list, details, pop or pull mode, and removal."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ from rmqd.wire.topics import dlq_topic, is_system_group, retry_topic
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """One member, as brokers see it. If it does not answer, `queues`, the number of its queues, and `subscriptions` are
-    None.
-    """
+    """One member of a group. `queues`, a number, and `subscriptions` are None if the member does not respond."""
 
     client_id: str
     address: str
@@ -45,7 +43,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class OwnedQueue(QueueLag):
-    """The group's lag in one queue, and the member that owns the queue; "" if no member reports owning it."""
+    """The group's lag in one queue, and the client id of the queue's owner; "" if no member reports owning it."""
 
     topic: str
     owner: str
@@ -53,21 +51,21 @@ class OwnedQueue(QueueLag):
 
 @dataclass(frozen=True, slots=True)
 class GroupDetail:
-    """One group. Without members, `consume_type` and `message_model` are None, and `subscriptions` is empty."""
+    """All details of one group. Without members, `consume_type` and `message_model` are None."""
 
     group: str
     consume_type: str | None
     message_model: str | None
     members: tuple[GroupMember, ...]
     subscriptions: Mapping[str, str]
-    """Tag expressions or SQL conditions, by topic, of the last heartbeat. Members may have others."""
+    """Tag expressions or SQL conditions by topic, from the last heartbeat at a broker; empty without members."""
     queues: tuple[OwnedQueue, ...]
     brokers: Mapping[str, Mapping[str, Any]]
-    """The group's settings on each broker, and `modes`: the topics with a pull or pop setting."""
+    """The group's settings by broker name. `modes` has the topics for which pull or pop was set."""
 
 
 async def show_group(brokers: Brokers, group: str) -> tuple[GroupDetail, dict[str, RmqdError]]:
-    """Return one group, and the failed queries. Raises RmqdError if no reachable broker knows the group."""
+    """Return a group's details and the errors of failed queries. Raises RmqdError if no reachable broker knows it."""
     reader = GroupReader(brokers, group)
     settings, known, (lags, unread) = await asyncio.gather(reader.settings(), reader.connections(), reader.lags())
     with_settings = {name: config for name, config in settings.found.items() if config is not None}
@@ -120,10 +118,10 @@ _TYPES = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP"
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
-    """One group. `consume_type` and `message_model` are its members' settings; None without members.
+    """One group in a list. `consume_type` and `message_model` are its members' settings; None without members.
 
-    `lag` is the number of waiting messages in all its queues, including its retry topics. `rate` is the number of
-    messages that its members finish per second.
+    `lag` is the number of waiting messages in all queues, including retry topics. `rate` is the number of messages that
+    all members finish per second.
     """
 
     group: str
@@ -138,7 +136,7 @@ class GroupSummary:
 async def list_groups(
     brokers: Brokers, *, namespace: str = "", with_system: bool = False
 ) -> tuple[list[GroupSummary], dict[str, RmqdError]]:
-    """Return the groups by name, and the failed queries. A `namespace` selects its own groups."""
+    """Return the groups of a `namespace` (all if empty), sorted by name, and the errors of failed queries."""
     tables = await brokers.ask(subscription_groups)
     where: dict[str, list[str]] = {}
     for broker, table in tables.found.items():
@@ -151,7 +149,7 @@ async def list_groups(
 
 
 async def is_known(brokers: Brokers, group: str) -> bool:
-    """Return whether a broker has the group. Raises RmqdError if no broker has it, and one does not answer."""
+    """Return whether a broker knows the group. Raises RmqdError if no broker knows it, and a query failed."""
     settings = await GroupReader(brokers, group).settings()
     if any(config is not None for config in settings.found.values()):
         return True
@@ -161,13 +159,13 @@ async def is_known(brokers: Brokers, group: str) -> bool:
 
 
 def consume_type(connection: ConsumerConnection) -> str | None:
-    """Return how the members of a group consume: push, pull or pop."""
+    """Return how the members of a group consume: push, pull or pop; None if the broker does not report it."""
     told = connection.consume_type
     return _TYPES.get(told, told) if told else None
 
 
 def message_model(connection: ConsumerConnection) -> str | None:
-    """Return the members' message model: clustering or broadcasting."""
+    """Return the members' message model, clustering or broadcasting; None if the broker does not report it."""
     return connection.message_model.lower() if connection.message_model else None
 
 
@@ -191,9 +189,9 @@ async def _summary(brokers: Brokers, group: str, names: list[str]) -> tuple[Grou
 
 @dataclass(frozen=True, slots=True)
 class ModeChange:
-    """A broker's setting for a group and a topic, before and after.
+    """A broker's pull or pop setting for a group and a topic: `now` before the change, `then` after it.
 
-    On a broker without a setting, groups pull.
+    A broker without this setting makes the group pull.
     """
 
     broker: str
@@ -202,12 +200,12 @@ class ModeChange:
 
     @property
     def is_due(self) -> bool:
-        """Whether the settings differ."""
+        """Whether the broker's setting must be changed."""
         return self.now != self.then
 
 
 async def plan_mode(brokers: Brokers, wanted: SetMessageRequestModeRequestBody) -> list[ModeChange]:
-    """Return the change on each broker that has the topic. Raises RmqdError if a broker does not answer."""
+    """Return the change of the setting for each broker that has the topic. Raises RmqdError if a query fails."""
     topics = await brokers.ask(topic_config, wanted.topic)
     for error in topics.errors.values():
         if not isinstance(error, TopicNotExistError):
@@ -222,7 +220,7 @@ async def plan_mode(brokers: Brokers, wanted: SetMessageRequestModeRequestBody) 
 
 
 async def apply_mode_changes(brokers: Brokers, changes: Sequence[ModeChange]) -> Mapping[str, RmqdError]:
-    """Apply the due changes. Returns the errors by broker."""
+    """Apply the changes that are due. Returns the errors by broker name."""
     due = {change.broker: change.then for change in changes if change.is_due}
 
     async def change_one(remoting: RemotingClient, address: str) -> None:
@@ -232,7 +230,7 @@ async def apply_mode_changes(brokers: Brokers, changes: Sequence[ModeChange]) ->
 
 
 async def remove_group(brokers: Brokers, group: str) -> dict[str, RmqdError]:
-    """Remove a group without members from all brokers and name servers. Returns the remains and errors by broker."""
+    """Remove a group without members, its retry topic and DLQ topic. Returns errors, also about remains, by broker."""
     topics = retry_topic(group), dlq_topic(group)
 
     async def remove(remoting: RemotingClient, address: str) -> None:
@@ -245,12 +243,12 @@ async def remove_group(brokers: Brokers, group: str) -> dict[str, RmqdError]:
         try:
             await asyncio.gather(*(forget_topic(brokers.client.remoting, server, topic) for topic in topics))
         except RmqdError:
-            continue  # the name server removes the topic at the brokers' next registration
+            continue  # this name server will remove the topics at the brokers' next registration
     return {**removed.errors, **await _left(brokers, group, topics)}
 
 
 async def _left(brokers: Brokers, group: str, topics: tuple[str, ...]) -> dict[str, RmqdError]:
-    """Return errors for remains of the group on brokers, and the failed queries."""
+    """Return, by broker name, the errors of failed queries, and an error if parts of the group remain."""
     settings, configs = await asyncio.gather(GroupReader(brokers, group).settings(), brokers.ask(topic_configs))
     found = {name: [group] if config else [] for name, config in settings.found.items()}
     for name, table in configs.found.items():

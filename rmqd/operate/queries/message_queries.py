@@ -1,4 +1,4 @@
-"""Single messages by their id or by a key, and messages as they arrive in a topic."""
+"""Queries for single messages by id or key, for their progress in groups, and for messages as they arrive."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from rmqd.wire.topics import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from rmqd.wire.trace import TraceEvent, trace_events
 
 _NO_QUEUE: Final = -1
-"""Records contain their queue."""
+"""A placeholder for the queue id, because each record contains its queue id."""
 MAX_COPIES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class FoundMessage:
-    """A stored message. Times are in Unix milliseconds, hosts are `ip:port`; `body` is decompressed."""
+    """A message as a broker stores it. Times are Unix milliseconds, hosts are `ip:port`; `body` is decompressed."""
 
     topic: str
     broker: str
@@ -54,10 +54,10 @@ Found = tuple[list[FoundMessage], dict[str, RmqdError]]
 
 
 async def find_by_id(brokers: Brokers, msg_id: str, topic: str | None = None) -> Found:
-    """Return all copies of a message in its topic, or in any topic, including retries and dead letters.
+    """Return all copies of a message in `topic`, and the errors of failed queries by broker name.
 
-    An offset id names a broker of the cluster and a commit log offset, and is looked up there. Any other id is from a
-    producer. Brokers find it when it is in their index, some moments after the message arrived.
+    None searches all topics, including retry and DLQ topics. An offset id contains a broker's address and a commit log
+    offset, so only that broker is asked. Brokers find other ids in their index, some moments after a message arrived.
     """
     if (stored := await _find_stored(brokers, msg_id)) is not None:
         return stored
@@ -72,14 +72,14 @@ async def find_by_id(brokers: Brokers, msg_id: str, topic: str | None = None) ->
 
 
 async def find_by_key(brokers: Brokers, topic: str, key: str, *, most: int = MAX_COPIES) -> Found:
-    """Return a topic's messages with a key, the newest `most` of each broker, in order of store time."""
+    """Return a topic's messages with a key, the newest `most` of each broker, ordered by store time, and the errors."""
     return await _query(brokers, dict.fromkeys(brokers.masters, (topic,)), key, unique=False, most=most)
 
 
 async def _find_stored(brokers: Brokers, msg_id: str) -> Found | None:
-    """Return the message with an offset id; None if it is not an offset id of this cluster."""
+    """Return the message with an offset id; None if the id is not an offset id, or its broker is in another cluster."""
     try:
-        place = parse_offset_message_id(msg_id.partition("-")[0])  # in a stored batch, the message's offset follows
+        place = parse_offset_message_id(msg_id.partition("-")[0])  # messages in a stored batch have a suffix
     except ProtocolError:
         return None
     if (name := brokers.names.get(place.address)) is None:
@@ -108,19 +108,19 @@ async def _query(
 
 
 def _has(message: FoundMessage, key: str, *, unique: bool) -> bool:
-    """Return whether the key or id matches exactly. Brokers search by hash, which other keys may share."""
+    """Return whether a message really has the key or id. Brokers search by hash, which other keys may share."""
     return message.msg_id == key if unique else key in (message.keys or "").split()
 
 
 def decoded(records: bytes, topic: str, broker: str) -> Iterable[FoundMessage]:
-    """Yield the messages in a broker's response, including messages with untrusted bodies. Raises ProtocolError."""
+    """Yield the messages in a broker's response, including corrupt messages. Raises ProtocolError."""
     block = decode_messages(records, MessageQueue(topic, broker, _NO_QUEUE))
     messages = [*block.messages, *(corrupt.message for corrupt in block.corrupt)]
     yield from (found_message(message, broker) for message in messages)
 
 
 def found_message(message: Message, broker: str) -> FoundMessage:
-    """Return a message as it is shown."""
+    """Convert a decoded message of a broker to a FoundMessage."""
     return FoundMessage(
         message.record_topic,
         broker,
@@ -142,14 +142,14 @@ def found_message(message: Message, broker: str) -> FoundMessage:
 
 @dataclass(frozen=True, slots=True)
 class GroupTrace:
-    """A group that reads a message's topic, and the place of its newest copy: the original, a retry or a dead letter.
+    """A group's progress with a message, and the place of its newest copy: the original, a retry or a dead letter.
 
-    `committed` is the group's offset in the queue of that copy; None without one. `attempts` are the finished ones.
+    `committed` is the group's offset in that copy's queue, or None. `attempts` counts finished handler calls.
     """
 
     group: str
     state: str
-    """`passed`: committed past the copy; `waiting`: not yet; `dead_lettered`; `unknown`: the broker did not answer."""
+    """`passed`: the group has committed past the copy; `waiting`: it has not; `unknown`: the broker did not respond."""
     topic: str
     broker: str
     queue: int
@@ -157,12 +157,12 @@ class GroupTrace:
     committed: int | None
     attempts: int
     reason: str
-    """For a dead letter."""
+    """Why rmqd dead-lettered the message; empty if it is not a dead letter, or another client did."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageTraceReport:
-    """The copies of one message, the groups that read it, and its message trace."""
+    """The copies of one message, the progress of each group, and the events of RocketMQ's message trace."""
 
     msg_id: str
     copies: tuple[FoundMessage, ...]
@@ -173,9 +173,9 @@ class MessageTraceReport:
 async def trace_message(
     brokers: Brokers, msg_id: str, trace_topic: str
 ) -> tuple[MessageTraceReport, dict[str, RmqdError]]:
-    """Follow a message through the groups of its topic."""
+    """Return the copies, groups and trace events of a message, and the errors of failed queries."""
     copies, errors = await find_by_id(brokers, msg_id)
-    if copies and copies[0].msg_id != msg_id:  # found by an offset id, which only this copy has
+    if copies and copies[0].msg_id != msg_id:  # `msg_id` is an offset id, which only this copy has
         copies, errors = await find_by_id(brokers, copies[0].msg_id)
     ids = {msg_id, *(one.msg_id for one in copies)}
     topics = {one.topic for one in copies if not one.topic.startswith((RETRY_PREFIX, DLQ_PREFIX))}
@@ -193,7 +193,7 @@ async def trace_message(
 
 
 def _calls_once(records: Iterable[TraceEvent]) -> tuple[TraceEvent, ...]:
-    """Return the records in order of time, with one for each ended handler call, at the time of its begin."""
+    """Return the records ordered by time. The two records of an ended handler call become one, at the call's begin."""
     begins = {(event.request_id, event.msg_id): event for event in records if event.kind == "begun"}
     events = []
     for event in records:
@@ -207,7 +207,7 @@ def _calls_once(records: Iterable[TraceEvent]) -> tuple[TraceEvent, ...]:
 async def _traced(
     brokers: Brokers, group: str, copies: Sequence[FoundMessage], errors: dict[str, RmqdError]
 ) -> GroupTrace | None:
-    """Return a group's progress with a message; None if the message is in no topic of the group."""
+    """Return a group's progress with a message; None if no copy is for this group. Adds errors to `errors`."""
     retry, dead = RETRY_PREFIX + group, DLQ_PREFIX + group
     own = [one for one in copies if one.topic in (retry, dead) or not one.topic.startswith((RETRY_PREFIX, DLQ_PREFIX))]
     if not own:
@@ -247,11 +247,11 @@ async def follow(
     since_ms: int | None = None,
     most: int | None = None,
 ) -> None:
-    """Call `on_message` for each arriving message that matches, up to `most` messages or until cancelled.
+    """Call `on_message` for each arriving message that matches, until `most` messages or until cancelled.
 
-    It begins at the queues' ends, or with the messages stored since a time (Unix milliseconds). `complain` is called
-    once for a broker that cannot be reached, which is asked again every second. Queues that are added later are not
-    followed. Raises RmqdError if the topic, or a queue's end, cannot be found at the start.
+    It starts at the queues' ends, or with messages stored at `since_ms` (Unix milliseconds). If a queue cannot be read,
+    `complain` is called once, and the read is retried every second. Queues that are added later are not read. Raises
+    RmqdError if the topic's route, or a queue's start offset, cannot be read.
     """
     await client.routes.lookup(subscription.topic)
     queues = client.routes.queues(subscription.topic)

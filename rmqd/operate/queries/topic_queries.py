@@ -1,4 +1,4 @@
-"""The topics of a cluster, and parts of their queues, read between two offsets or times without a group."""
+"""Queries for topics, and for messages in a range of a queue's offsets. No consumer group is needed to read them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from rmqd.wire.topics import REPLY_TOPIC_SUFFIX, SYSTEM_TOPIC_PREFIX, is_dlq_top
 
 @dataclass(frozen=True, slots=True)
 class TopicSummary:
-    """One topic. `queues` is the number of readable queues of all brokers. `permissions` is "rw", "r", "w" or "".
+    """One topic in a list. `queues` is the number of readable queues of all brokers. `permissions` is rw, r, w or "".
 
     `message_type` is from the topic's settings; "" if it is not set, as on brokers of 4.x.
     """
@@ -43,7 +43,7 @@ class TopicSummary:
 
 @dataclass(frozen=True, slots=True)
 class TopicQueue:
-    """The ends of one queue. `last_stored_ms` is the store time of its last message (Unix milliseconds), 0 if none."""
+    """A queue's `min` and `max` offset, and the store time of its last message (Unix milliseconds; 0 if none)."""
 
     broker: str
     queue: int
@@ -54,22 +54,22 @@ class TopicQueue:
 
 @dataclass(frozen=True, slots=True)
 class TopicDetail:
-    """One topic. `messages` is the number of messages on its brokers, `groups` are its present and past consumers."""
+    """All details of a topic. `messages` is the number of stored messages, `groups` read it now or did in the past."""
 
     topic: str
     messages: int
     queues: tuple[TopicQueue, ...]
     groups: tuple[str, ...]
     brokers: Mapping[str, Mapping[str, Any]]
-    """Its settings on each broker."""
+    """The topic's settings by broker name."""
 
 
 async def list_topics(
     brokers: Brokers, *, namespace: str = "", with_system: bool = False
 ) -> tuple[list[TopicSummary], dict[str, RmqdError]]:
-    """Return the topics by name, and the failed queries. A `namespace` selects its own topics.
+    """Return the topics, sorted by name, and the errors of failed queries by broker name.
 
-    `with_system` includes RocketMQ's own topics, retry topics and dead letter topics.
+    With a `namespace`, only its topics are returned. `with_system` includes RocketMQ's own, retry and DLQ topics.
     """
     tables = await brokers.ask(topic_configs)
     prefix, where = f"{namespace}%" if namespace else "", dict[str, dict[str, TopicConfig]]()
@@ -81,7 +81,7 @@ async def list_topics(
 
 
 async def show_topic(brokers: Brokers, topic: str) -> tuple[TopicDetail, dict[str, RmqdError]]:
-    """Return one topic, and the failed queries. Raises TopicNotExistError if no reachable broker has it."""
+    """Return a topic's details, and the errors of failed queries. Raises RmqdError if no reachable broker has it."""
     configs = await brokers.ask(_config, topic)
     missing = [error for error in configs.errors.values() if isinstance(error, TopicNotExistError)]
     errors = {name: error for name, error in configs.errors.items() if error not in missing}
@@ -115,7 +115,7 @@ async def _config(remoting: RemotingClient, address: str, topic: str) -> TopicCo
 
 
 def _is_inner(topic: str, brokers: Brokers) -> bool:
-    """Return whether a topic is not for users. Brokers also create topics named after each broker and cluster."""
+    """Return whether a topic was created by RocketMQ, not by users. Each broker and cluster name is also a topic."""
     is_derived = is_retry_topic(topic) or is_dlq_topic(topic) or topic.endswith(REPLY_TOPIC_SUFFIX)
     is_system = is_system_topic(topic) or topic.startswith(SYSTEM_TOPIC_PREFIX)
     return is_derived or is_system or topic in brokers.masters or topic in brokers.clusters
@@ -160,7 +160,7 @@ MAX_AT_ONCE: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class OffsetWindow:
-    """The offsets of a queue from `start` to before `end`."""
+    """A range of a queue's offsets, from `start` to before `end`."""
 
     queue: MessageQueue
     start: int
@@ -168,24 +168,24 @@ class OffsetWindow:
 
     @property
     def size(self) -> int:
-        """The number of offsets. Filters and compaction may leave fewer messages."""
+        """The number of offsets in the window. After filters and compaction, there may be fewer messages."""
         return max(0, self.end - self.start)
 
     def limited(self, offset: int | None) -> int:
-        """Return an offset, limited to the window; its start if there is no offset."""
+        """Return the offset in the window, or its end, that is nearest to `offset`. None gives the start."""
         return self.start if offset is None else min(max(offset, self.start), self.end)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadMessages:
-    """The opened messages of a part of a queue, in order, and its corrupt messages."""
+    """Messages of a part of a queue with decompressed bodies, in order, and the corrupt messages among them."""
 
     messages: Sequence[Message] = ()
     corrupt: Sequence[CorruptMessage] = ()
 
 
 async def whole_queues(client: ClientInstance, topic: str) -> list[OffsetWindow]:
-    """Return the current content of all readable queues of a topic. Raises RmqdError."""
+    """Return a window for each readable queue of a topic, with all messages that it has now. Raises RmqdError."""
 
     async def whole(queue: MessageQueue) -> OffsetWindow:
         address = client.routes.address_for(queue)
@@ -201,9 +201,9 @@ async def whole_queues(client: ClientInstance, topic: str) -> list[OffsetWindow]
 async def windows_between(
     client: ClientInstance, topic: str, from_ms: int | None = None, to_ms: int | None = None
 ) -> list[OffsetWindow]:
-    """Return the parts of a topic's queues that were stored at or after a time and before another (Unix milliseconds).
+    """Return a window for each readable queue of a topic, with the messages stored at `from_ms` to before `to_ms`.
 
-    Raises RmqdError.
+    Times are Unix milliseconds; None means without limit. Raises RmqdError.
     """
 
     async def cut(window: OffsetWindow) -> OffsetWindow:
@@ -220,7 +220,7 @@ async def windows_between(
 
 
 async def not_committed(client: ClientInstance, topic: str, group: str) -> list[OffsetWindow]:
-    """Return the parts of a topic's queues that a group has not committed, which may be all. Raises RmqdError."""
+    """Return each queue's window of messages that a group has not committed, possibly all. Raises RmqdError."""
 
     async def cut(window: OffsetWindow) -> OffsetWindow:
         address = client.routes.address_for(window.queue)
@@ -233,7 +233,7 @@ async def not_committed(client: ClientInstance, topic: str, group: str) -> list[
 async def read_window(
     client: ClientInstance, window: OffsetWindow, subscription: SubscriptionData, namespace: str
 ) -> AsyncIterator[ReadMessages]:
-    """Yield the messages of a window that match the subscription, part by part. Raises RmqdError."""
+    """Yield the messages of a window that match the subscription, in parts. Raises RmqdError."""
     offset, address = window.start, client.routes.address_for(window.queue)
     while offset < window.end:
         most = min(MAX_AT_ONCE, window.end - offset)
@@ -245,7 +245,7 @@ async def read_window(
             [one for one in block.messages if one.queue_offset in ahead and matches(one.tags, subscription)],
             [one for one in block.corrupt if one.message.queue_offset in ahead],
         )
-        if part.next_offset <= offset:  # the queue ends here now
+        if part.next_offset <= offset:  # the broker has no messages after this offset
             return
         offset = part.next_offset
 
@@ -253,9 +253,9 @@ async def read_window(
 async def read_newest(
     client: ClientInstance, windows: Iterable[tuple[OffsetWindow, SubscriptionData]], most: int, namespace: str
 ) -> ReadMessages:
-    """Return the newest messages of several queues that match their subscriptions, in order of store time.
+    """Return the newest `most` messages of several windows that match their subscriptions, ordered by store time.
 
-    Queues are read backwards, always the queue that may have the newest unread message.
+    Windows are read backwards. The next part is always from the window that may have the newest unread message.
     """
     behind = [_Backwards(window, subscription, window.end) for window, subscription in windows if window.size]
     heapq.heapify(behind)
@@ -286,18 +286,18 @@ async def read_newest(
 
 @dataclass(slots=True)
 class _Backwards:
-    """A window that is read from its end. `oldest_ms` is the store time of the oldest message read so far."""
+    """A window that is read from its end. All offsets from `reached` on were read, the oldest stored at `oldest_ms`."""
 
     window: OffsetWindow
     subscription: SubscriptionData
     reached: int
     oldest_ms: int = 2**63 - 1
-    step: int = MAX_AT_ONCE  # grows while nothing matches, because the broker skips messages without a match
+    step: int = MAX_AT_ONCE  # doubled while no message matches, because the broker then skips them in one request
 
     def __lt__(self, other: _Backwards) -> bool:
         return self.oldest_ms > other.oldest_ms
 
 
 def matches(tags: str | None, subscription: SubscriptionData) -> bool:
-    """Return whether a message has a subscribed tag. Brokers compare only the hash of a tag, which others may share."""
+    """Return whether a message has a subscribed tag. Brokers compare only the hashes of tags, which may collide."""
     return not subscription.tags_set or tags in subscription.tags_set

@@ -1,1 +1,1 @@
-"""`rmqd replay`: handles the messages of a time window again, in a shadow group."""
+"""`rmqd replay`: a shadow group that handles the messages of a time window again."""

@@ -1,4 +1,4 @@
-"""The plan of a replay. A file keeps it until the replay ends, so that an interrupted replay can resume."""
+"""The plan of a replay, and its file, which exists until the replay ends so that an interrupted replay can continue."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ def shadow_name(group: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """One replay. Names are the brokers' names."""
+    """One replay of a group's messages. Names of groups and topics include the namespace, as on brokers."""
 
     group: str
     since: str
     until: str | None
-    """The times as the user wrote them. The same times resume this replay."""
+    """`--from` and `--to` as the user wrote them. The same texts continue this replay."""
     from_ms: int
     to_ms: int
     """`since` and `until` in Unix milliseconds."""
     made_at: str
-    """ISO 8601 in UTC."""
+    """When the plan was made, as ISO 8601 in UTC. This text also identifies the replay."""
     windows: tuple[OffsetWindow, ...]
-    """Every queue that the group reads, including queues without messages in this time, which are done from the
-    start.
+    """The offsets to handle in every queue of the group's topics. A window is empty if its queue has no messages from
+    this time.
     """
     identity: str = ""
-    """The text of the group's identity. Empty in files of rmqd 0.1.0."""
+    """The text that identifies the group and its cluster. Empty in files of rmqd 0.1.0."""
     is_begun: bool = False
-    """Whether the shadow group's offsets are set, at the windows' starts or later."""
+    """Whether the shadow group exists, with the windows' starts as its first offsets."""
 
     @property
     def shadow(self) -> str:
@@ -56,12 +56,12 @@ class ReplayPlan:
 
     @property
     def messages(self) -> int:
-        """The number of messages, including messages that a filter will exclude."""
+        """The number of messages in all windows, including messages that a filter will exclude."""
         return sum(window.size for window in self.windows)
 
     @property
     def ends(self) -> Mapping[MessageQueue, int]:
-        """The first offset after each window."""
+        """By queue, the first offset after its window."""
         return {window.queue: window.end for window in self.windows}
 
     def to_json(self) -> bytes:
@@ -72,7 +72,7 @@ class ReplayPlan:
 
     @classmethod
     def from_json(cls, data: bytes) -> Self:
-        """Parse a stored plan. Raises ValueError, KeyError or TypeError."""
+        """Parse a plan that `to_json` wrote. Raises ValueError, KeyError or TypeError."""
         fields = json.loads(data)
         if fields.pop("form") != _FORM:
             raise ValueError("another form")
@@ -81,7 +81,7 @@ class ReplayPlan:
 
 
 class ReplayFolder:
-    """The folder of a group's replay: its plan, and the messages that failed."""
+    """The folder with the plan of a group's replay, and the files of messages that failed."""
 
     def __init__(self, state_dir: Path, group: str, identity: Identity) -> None:
         """`group` is the name in the configuration, which rmqd 0.1.0 used as the folder's name."""
@@ -110,7 +110,7 @@ class ReplayFolder:
         return replace(plan, identity=self.identity)
 
     def write(self, plan: ReplayPlan) -> None:
-        """Store the plan. Raises RmqdError."""
+        """Write the plan to its file and to disk. Raises RmqdError if the folder cannot be written."""
         try:
             make_folder(self._folder)
             replace_file(self._plan, plan.to_json())
@@ -123,7 +123,7 @@ class ReplayFolder:
             ) from error
 
     def failures(self, plan: ReplayPlan) -> Failures:
-        """The file for messages that failed at every attempt of this plan's replay."""
+        """Return the file for messages that failed at every attempt of this plan's replay."""
         return Failures(self._folder / f"failures-{plan.made_at.replace(':', '')}.jsonl")
 
     def end(self) -> None:
@@ -145,7 +145,7 @@ class Failures:
             file.write(json.dumps(failure) + "\n")
 
     def read(self) -> Sequence[Mapping[str, Any]]:
-        """Return all failures, each message once: after an interruption a message may fail again."""
+        """Return one failure for each message, the last one. After an interruption a message may fail again."""
         try:
             lines = self.path.read_text().splitlines()
         except FileNotFoundError:

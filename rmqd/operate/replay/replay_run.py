@@ -1,8 +1,8 @@
-"""One run of a replay: the group's handler is a member of the shadow group until all messages are handled.
+"""One run of a replay: a member of the shadow group calls the group's handler until all messages are handled.
 
-Brokers would delay failed messages by their delay levels, which take hours, and leave messages in topics that are
-removed at the end. So a failed message is handled again in this process: after some seconds, or in place in an orderly
-group. After its last attempt, or if the handler asks for a dead letter, the message is written to a file.
+A failed message is not sent back to the broker: delay levels could take hours, and the shadow group's retry topic is
+removed at the end. So this process handles a failed message again, after some seconds, or in place in an orderly group.
+If its last attempt fails, or the handler asks for a dead letter, the message's offset is written to a file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 
 class ReplayRetry:
-    """The retries of a shadow group: N retries make N + 1 attempts."""
+    """The retry policy of a shadow group: N retries make N + 1 attempts, all in this process."""
 
     def __init__(self, failures: Failures, retries: int) -> None:
         self.limit = "all attempts of the replay failed"
@@ -57,11 +57,11 @@ class ReplayRetry:
         return LOCAL_RETRY_SECONDS
 
     async def retry(self, message: Message, delay_level: int) -> bool:
-        """Return False: no broker takes the message, so the consumer counts the attempt and handles it again."""
+        """Return False, so that the consumer keeps the message, counts the attempt and handles the message again."""
         return False
 
     async def dead_letter(self, message: Message, reason: str, error: BaseException | None) -> bool:
-        """Write the message's offset and the reason to the file. Returns False if that fails."""
+        """Write the message's offset and the reason to the file of failures. Returns False if it cannot be written."""
         failure = {
             "msg_id": message.msg_id,
             "topic": message.topic,
@@ -83,12 +83,12 @@ class ReplayRetry:
 
 
 POLL_SECONDS: Final = 0.25
-PERSIST_SECONDS: Final = 1.0  # after kill -9, a run repeats at most the messages of this time
+PERSIST_SECONDS: Final = 1.0  # commit interval: after kill -9, the next run repeats at most the messages of this time
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayProgress:
-    """The progress of a replay. `passed` includes messages that filters excluded. `outcomes` counts only this run."""
+    """The progress of a replay. `passed` includes messages that filters excluded; `outcomes` are of this run only."""
 
     passed: int
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -96,7 +96,7 @@ class ReplayProgress:
 
 
 class ReplayRun:
-    """Runs a started replay until it is done or stopped. `rate` is in messages per second; 0 means no limit."""
+    """Runs a replay whose shadow group exists. `rate` limits the messages per second; 0 means no limit."""
 
     def __init__(
         self,
@@ -125,11 +125,11 @@ class ReplayRun:
         )
 
     def stop(self) -> None:
-        """Wait for running handlers, commit, and leave the group."""
+        """Ask the member to wait for running handlers, commit and leave the group. Only `run` waits for that."""
         self._consumer.stop()
 
     async def run(self, on_progress: Callable[[ReplayProgress], None]) -> ReplayProgress:
-        """Handle the remaining messages. Raises errors that end the group, such as a handler that fails to start."""
+        """Handle messages until all are done or `stop` is called. Raises errors such as a handler's failed start."""
         serving = asyncio.create_task(self._client.run(), name="client")
         consuming = asyncio.create_task(self._consumer.run(), name=f"group {self._plan.shadow}")
         try:
@@ -166,13 +166,13 @@ class ReplayRun:
         return ReplayProgress(passed, outcomes, passed == self._plan.messages)
 
     def _is_within(self, message: Message, context: HookContext) -> bool:
-        """Return whether a message is inside a window. A filter may return messages after its end."""
+        """Return whether a message is before its window's end. With a filter, brokers also return later messages."""
         end = self._own_ends.get(context.message_queue)
         return end is not None and message.queue_offset < end
 
 
 def _of_shadow(options: ConsumerOptions, plan: ReplayPlan, rate: int, retries: int) -> ConsumerOptions:
-    """Return the group's options for its shadow group. It is alone: it pulls all queues, and commits to the brokers."""
+    """Return the group's options, changed for its shadow group: one member that pulls, and commits to brokers."""
     return replace(
         options,
         group=plan.shadow,
@@ -188,23 +188,22 @@ def _of_shadow(options: ConsumerOptions, plan: ReplayPlan, rate: int, retries: i
     )
 
 
-MEMBER_TIMEOUT_SECONDS: Final = 10.0  # how soon brokers notice that a process was killed
+MEMBER_TIMEOUT_SECONDS: Final = 10.0  # brokers remove the member of a killed process within this time
 AGAIN_SECONDS: Final = 0.5
 
 
 async def windows_of(
     client: ClientInstance, topics: Iterable[str], from_ms: int, to_ms: int
 ) -> tuple[OffsetWindow, ...]:
-    """Return the windows of messages that some topics stored within a time. Raises RmqdError."""
+    """Return each queue's offsets stored from `from_ms` to before `to_ms` (Unix milliseconds). Raises RmqdError."""
     parts = await asyncio.gather(*(windows_between(client, topic, from_ms, to_ms) for topic in topics))
     return tuple(window for part in parts for window in part)
 
 
 async def create_shadow_group(brokers: Brokers, plan: ReplayPlan) -> None:
-    """Create the shadow group if it is missing, with its group's settings, and commit the windows' starts as its
-    offsets.
+    """Create the shadow group with its group's settings on all brokers, and commit the windows' starts as its offsets.
 
-    Raises RmqdError.
+    If the group exists already, its settings and offsets are replaced. Raises RmqdError.
     """
     client = brokers.client
     await look_up_routes(client, plan)
@@ -224,7 +223,7 @@ async def create_shadow_group(brokers: Brokers, plan: ReplayPlan) -> None:
 
 
 async def count_handled(client: ClientInstance, plan: ReplayPlan) -> int:
-    """Return how many messages of the windows the shadow group has passed, by its offsets. Raises RmqdError."""
+    """Return how many messages of the windows are below the shadow group's stored offsets. Raises RmqdError."""
     await look_up_routes(client, plan)
 
     async def passed(window: OffsetWindow) -> int:
@@ -236,7 +235,7 @@ async def count_handled(client: ClientInstance, plan: ReplayPlan) -> int:
 
 
 async def refuse_second_run(brokers: Brokers, plan: ReplayPlan) -> None:
-    """Raise RmqdError if the shadow group has a member, because then the replay is already running."""
+    """Raise RmqdError if the shadow group still has a member after 10 s: then the replay is already running."""
     waited = 0.0
     while members := {one for ids in (await brokers.ask(get_consumer_list, plan.shadow)).found.values() for one in ids}:
         if waited >= MEMBER_TIMEOUT_SECONDS:

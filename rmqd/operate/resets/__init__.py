@@ -1,1 +1,1 @@
-"""Offset resets: plan, execute and verify."""
+"""`rmqd offsets reset`: plans, sends and verifies resets of a group's offsets."""

@@ -1,4 +1,4 @@
-"""The plan of a reset in a topic: each queue's current offset and its new one, or the reason why the queue stays."""
+"""The plan of a reset: each queue's current and new offset, or the reason why a queue's offset cannot change."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ class ResetGoal:
     """The destination of a reset.
 
     `number` is an offset for `offset`, Unix milliseconds for `time`, and a number of messages for `skip`. `offsets` are
-    for `exact`, by broker and queue id; other queues stay.
+    the new offsets for `exact`, by broker name and queue id. Queues that are not in it keep their offsets.
     """
 
     kind: Literal["first", "last", "offset", "time", "skip", "exact"]
     number: int = 0
     offsets: Mapping[tuple[str, int], int] | None = None
     forward_only: bool = False
-    """A queue at this offset or beyond it stays."""
+    """Whether queues in which the group is at the target or beyond keep their offsets."""
 
     @property
     def timestamp_ms(self) -> int | None:
-        """The time for brokers that reset only by time, -1 for the end; None if the goal is not a time."""
+        """The Unix milliseconds for brokers that reset only by time; -1 for the end, None if the goal is not a time."""
         return {"first": 0, "last": -1, "time": self.number}.get(self.kind)
 
     async def offset_in(
         self, remoting: RemotingClient, address: str, queue: MessageQueue, ends: TopicOffset, committed: int | None
     ) -> int | None:
-        """Return the target offset of a queue, which may exceed its ends; None if the queue stays. Raises RmqdError."""
+        """Return a queue's target, which may be outside its `ends`; None keeps its offset. Raises RmqdError."""
         match self.kind:
             case "first":
                 return ends.min_offset
@@ -62,7 +62,7 @@ class ResetGoal:
 
 @dataclass(frozen=True, slots=True)
 class QueueSelection:
-    """A selection of a topic's queues: one broker's, or one queue id, or both. None stands for all."""
+    """A selection of a topic's queues by broker name, queue id, or both. None selects all brokers or all ids."""
 
     broker: str | None = None
     queue_id: int | None = None
@@ -74,7 +74,7 @@ class QueueSelection:
 
 @dataclass(frozen=True, slots=True)
 class OffsetChange:
-    """The requested reset of a group in a topic, by their names at the brokers."""
+    """The requested reset of a group in a topic. Names include the namespace, as on brokers."""
 
     group: str
     topic: str
@@ -88,10 +88,10 @@ SERVER_SIDE_RESET: Final = "useServerSideResetOffset"
 class ResetNotice(Enum):
     """How one broker notifies members of a reset.
 
-    RocketMQ 5 stores a reset for the group's next pull of the queue (`useServerSideResetOffset`): to any offset of any
-    queue. Brokers of 4.x, and brokers with that setting off, push it to the members: only to a time, in all queues of
-    the topic on that broker, and only if all of these queues have a stored offset. If the group has no members to
-    receive the reset, an offset is simply stored.
+    PULLED: brokers of 5.x with `useServerSideResetOffset` store the reset, and report it in the response to the group's
+    next pull of the queue. They can reset any queue to any offset. PUSHED: other brokers push the reset to the
+    connected members. They can only reset to a time, only all queues of the topic on that broker, and only if all these
+    queues have a stored offset. If such a group has no members, rmqd commits the offset instead.
     """
 
     PULLED = "with their next pull"
@@ -107,8 +107,8 @@ async def _notice_of(remoting: RemotingClient, address: str) -> ResetNotice:
 class QueuePlace:
     """A group's offset in one queue at one moment.
 
-    `owner` is the member that reports owning the queue, or "". `held` is its report on the queue; None if it pops the
-    queue.
+    `owner` is the client id of the member that reports owning the queue, or "". `held` is the owner's report on the
+    queue; None if there is no owner, or it pops the queue.
     """
 
     committed: int | None
@@ -120,7 +120,7 @@ class QueuePlace:
 
 @dataclass(frozen=True, slots=True)
 class GroupPlaces:
-    """A group's offsets in a topic's queues. `members` are readers; `silent` ones do not report their queues."""
+    """A group's offsets in a topic. `members` read the topic; `silent` members do not report their queues."""
 
     places: Mapping[MessageQueue, QueuePlace]
     errors: Mapping[MessageQueue, RmqdError]
@@ -130,7 +130,10 @@ class GroupPlaces:
 
 
 async def read_places(reader: GroupReader, topic: str, queues: Iterable[MessageQueue]) -> GroupPlaces:
-    """Return the offsets. Brokers are asked first, so members that obeyed report at least the stored offset."""
+    """Return a group's offsets in these queues.
+
+    Brokers are asked before members, so a member that has applied a reset reports at least the stored offset.
+    """
     remoting, group = reader.brokers.client.remoting, reader.group
     committed, known = await asyncio.gather(
         reader.brokers.ask_masters_of(
@@ -151,7 +154,7 @@ async def read_places(reader: GroupReader, topic: str, queues: Iterable[MessageQ
 
 
 def _reads(member: MemberReport, topic: str, known: Mapping[str, ConsumerConnection]) -> bool:
-    """Return whether a member may read the topic; a silent member by the group's last heartbeat at its broker."""
+    """Return whether a member may read the topic. For a silent member, its broker's record of the group decides."""
     if member.subscriptions is None:
         table = known[next(iter(member.connections))].subscription_table
         return not table or topic in table
@@ -169,7 +172,7 @@ def _place(queue: MessageQueue, committed: int | None, members: Iterable[MemberR
 
 @dataclass(frozen=True, slots=True)
 class PlannedMove:
-    """The plan for one queue. `place` is the group's current offset. `target` is within `ends`, the queue's ends."""
+    """The plan for one queue. `place` is where the group is now, `target` an offset within `ends`, the queue's ends."""
 
     queue: MessageQueue
     place: QueuePlace
@@ -181,10 +184,10 @@ class PlannedMove:
 
     @property
     def is_due(self) -> bool:
-        """Whether the broker's offset, or the owner's, differs from the target.
+        """Whether a reset must be sent: the owner's or the broker's offset differs from the target.
 
-        A member whose own offset is at the target end of its queue, or beyond a skip, is not reset: its next commit has
-        the same effect.
+        If the owner is at the queue's end (goal `last`), or at or beyond a `forward_only` target, no reset is sent. The
+        owner's next commit has the same effect.
         """
         held, committed = self.place.held, self.place.committed
         at = committed if held is None else held.commit_offset
@@ -194,23 +197,23 @@ class PlannedMove:
 
     @property
     def begin(self) -> int:
-        """The offset to continue at without the reset, within the queue; its first message for a group without one."""
+        """The offset at which the group would continue without a reset; the first message if it has no offset."""
         return min(max(self.place.committed or 0, self.ends.min_offset), self.ends.max_offset)
 
     @property
     def handled_again(self) -> int:
-        """The number of messages that are handled again."""
+        """How many messages the group will handle again because of the reset."""
         return max(0, self.begin - self.target)
 
     @property
     def skipped(self) -> int:
-        """The number of messages that are skipped."""
+        """How many messages the group will not handle because of the reset."""
         return max(0, self.target - self.begin)
 
 
 @dataclass(frozen=True, slots=True)
 class ResetPlan:
-    """The plan of a change. `errors` has the brokers that do not answer, or refuse: their queues keep their offsets."""
+    """The plan of a reset. `errors` are by broker name; queues on these brokers keep their offsets."""
 
     change: OffsetChange
     moves: tuple[PlannedMove, ...]
@@ -220,12 +223,12 @@ class ResetPlan:
 
     @property
     def due(self) -> tuple[PlannedMove, ...]:
-        """The queues that are not at their target yet."""
+        """The moves that require a reset to be sent."""
         return tuple(move for move in self.moves if move.is_due)
 
     @property
     def confirmed(self) -> OffsetChange:
-        """The change with a fixed goal: a skip counts from the shown offsets, and never moves a queue back."""
+        """The change that the user confirmed: a skip becomes the offsets of this plan, and moves no queue back."""
         if self.change.goal.kind != "skip":
             return self.change
         shown = {(move.queue.broker_name, move.queue.queue_id): move.wanted for move in self.moves}
@@ -233,7 +236,7 @@ class ResetPlan:
 
 
 async def plan_reset(brokers: Brokers, change: OffsetChange) -> ResetPlan:
-    """Return the plan. Raises RmqdError if the topic or the group cannot be reset at all."""
+    """Read the group's offsets and plan the change. Raises RmqdError if the topic or the group cannot be reset."""
     group, topic = change.group, change.topic
     if topic == dlq_topic(group):
         raise OffsetResetError(
@@ -247,7 +250,7 @@ async def plan_reset(brokers: Brokers, change: OffsetChange) -> ResetPlan:
     settings, notices, places = await asyncio.gather(
         reader.settings(here), brokers.ask(_notice_of, names=here), read_places(reader, topic, queues)
     )
-    # query the queues' ends last: then no member's offset is above them
+    # the queues' ends are queried last, so that no member's offset is above them
     stats = await brokers.ask(topic_stats, topic, names=here)
     if places.message_model == "broadcasting":
         raise broadcasting(group)
@@ -267,7 +270,7 @@ async def plan_reset(brokers: Brokers, change: OffsetChange) -> ResetPlan:
 
 
 def broadcasting(group: str) -> OffsetResetError:
-    """Return the error for a broadcasting group, which cannot be reset."""
+    """Return the error that explains why a broadcasting group cannot be reset."""
     return OffsetResetError(
         f"group {group} is broadcasting: each member stores its offsets in its own file, and brokers cannot reset "
         "them; stop a member and edit its offsets.json (docs/operating.md, Broadcasting)"
@@ -308,7 +311,7 @@ async def _moves(
 
     async def move(address: str, queue: MessageQueue) -> PlannedMove | None:
         ends = stats[queue.broker_name].offset_table.get(queue)
-        if ends is None:  # the route is being changed: the broker has fewer queues than the route says
+        if ends is None:  # the broker has fewer queues than the route, because an operator is changing the topic
             return None
         place = places.places[queue]
         wanted = await goal.offset_in(remoting, address, queue, ends, place.committed)

@@ -1,18 +1,17 @@
-"""Resets a group: sends the resets, and waits a limited time until the members have applied them.
+"""Sends the resets of a plan to the brokers, and waits a limited time until the members have applied them.
 
-`ResetWatch` polls queues after a reset until each reaches its target or the time is over.
+`ResetWatch` polls queues after a reset until each queue reaches its target or the time is over.
 
-`has_applied_reset` decides whether a queue, and its owner, continue at an operator's new offset. A broker's response is
-not proof. The broker has the new offset at once. Until the response to a pull reports the reset, the broker answers
-commits with success and stores nothing. That pull may belong to a lost connection: then the member continues at its old
-offset, and its next commit undoes the reset (docs/proof/ownership.md). So the member is asked for its own offset `at`,
-which proves the reset:
+`has_applied_reset` decides whether a queue's owner continues at the operator's new offset. The broker's response to the
+reset is not proof. The broker stores the new offset at once. Until it has reported the reset in a pull response, it
+answers commits with success and stores nothing. If the connection of that pull is lost, the member continues at its old
+offset, and its next commit undoes the reset (docs/proof/ownership.md). So the member is asked for its own offset, `at`.
+`at` proves the reset only if the stored offset is at least the target and at most `at`, because a commit in flight may
+undo a reset until the next commit. The direction of the reset adds a condition:
 
-    forward    neither `at` nor the stored offset is below the target
-    back       `at` is below the member's previous offset; or it replaced its cache, which both rmqd and Java do. Then
-               the queue may have caught up since the previous poll.
-
-In both cases the stored offset is not above `at`: a commit in flight may undo the reset until the next commit.
+    forward    none
+    back       `at` is below the member's offset before the reset, or the member has replaced its cache, as rmqd and
+               Java do for a reset. With a new cache the member may have caught up since the previous poll.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from rmqd.wire.message_queue import MessageQueue
 
 
 def has_applied_reset(target: int, before: QueuePlace, now: QueuePlace) -> bool:
-    """Return whether the queue's current owner continues at the target. `before` is from before the reset."""
+    """Return whether the queue's current owner continues at the target. `before` was read before the reset was sent."""
     if now.held is None:
         return _is_proven_by_offset(target, before, now)
     at = now.held.commit_offset
@@ -56,7 +55,7 @@ def has_applied_reset(target: int, before: QueuePlace, now: QueuePlace) -> bool:
 
 
 def _is_proven_by_offset(target: int, before: QueuePlace, now: QueuePlace) -> bool:
-    """Return whether the stored offset proves the reset, for a member that does not report its offset."""
+    """Return whether the stored offset alone proves the reset. Used if no member reports its offset in the queue."""
     if now.committed is None:
         return False
     return target < now.committed and (before.committed is None or before.committed <= target
@@ -64,9 +63,9 @@ def _is_proven_by_offset(target: int, before: QueuePlace, now: QueuePlace) -> bo
 
 
 def is_lost(target: int, before: QueuePlace, now: QueuePlace) -> bool:
-    """Return whether the broker's reset was lost: the broker accepts commits again, and the member never received it.
+    """Return whether the broker accepts commits again although the member never received the reset.
 
-    Only known if the owner is still the same, and reports its offset.
+    False unless the owner is still the same and reports its offset.
     """
     if now.held is None or before.held is None or now.owner != before.owner or now.committed is None:
         return False
@@ -75,7 +74,7 @@ def is_lost(target: int, before: QueuePlace, now: QueuePlace) -> bool:
 
 
 def is_stored(target: int, now: QueuePlace) -> bool:
-    """Return whether the broker has the target, or a later commit."""
+    """Return whether the broker's stored offset is the target or higher."""
     return now.committed is not None and now.committed >= target
 
 
@@ -84,10 +83,10 @@ def _at(place: QueuePlace) -> int | None:
 
 
 def _is_new(before: ProcessQueueInfo, now: ProcessQueueInfo, *, is_orderly: bool) -> bool:
-    """Return whether a member has replaced its cache of a queue.
+    """Return whether a member has replaced its cache of a queue between two reports.
 
-    Java sets a cache's last lock time when it is created, and so does rmqd. In an orderly group this is the time when
-    the lock was renewed, so there the last consume time counts.
+    Java and rmqd set the last lock time when they create a cache. In an orderly group each renewal of the lock changes
+    this time, so the last consume time is compared there.
     """
     if is_orderly:
         return now.last_consume_timestamp > before.last_consume_timestamp
@@ -101,10 +100,10 @@ State = Literal["moved", "stored", "not_obeyed", "failed", "unchanged"]
 
 
 class ResetWatch:
-    """Watches the queues of one plan.
+    """Polls the queues of a plan until the members have applied the resets that were sent.
 
-    A reset that is lost for LOST_SECONDS is sent again. Brokers of 5.x report it once, possibly in the response to a
-    pull of a lost connection. The member then continues without it.
+    Brokers of 5.x report a reset only once, possibly on a lost connection; the member then continues without it. If a
+    reset has been lost for LOST_SECONDS, it is sent again.
     """
 
     def __init__(
@@ -113,7 +112,7 @@ class ResetWatch:
         self.states: dict[MessageQueue, State] = {}
         self.now: dict[MessageQueue, QueuePlace] = {}
         self.errors: dict[MessageQueue, RmqdError] = {}
-        """The error of a queue's broker in the last poll."""
+        """By queue, the error with which its broker answered the last poll."""
         self.members = plan.places.members
         self.silent = plan.places.silent
         self._before = {move.queue: move.place for move in plan.moves}
@@ -126,7 +125,7 @@ class ResetWatch:
         self._lost_since: dict[MessageQueue, float] = {}
 
     async def run(self) -> None:
-        """Poll until all queues are at their targets, or the time is over."""
+        """Poll until each queue has a state, or the time to wait is over."""
         deadline = self._clock.monotonic() + self._wait_seconds
         while open_queues := [queue for queue in self._targets if queue not in self.states]:
             seen = await read_places(self._reader, self._plan.change.topic, open_queues)
@@ -148,7 +147,7 @@ class ResetWatch:
             return "stored" if is_stored(target, now) else None
         if has_applied_reset(target, before, now):
             return "moved"
-        # all members report their queues, and the queue has no owner: its next owner will begin at the target
+        # no member owns the queue, and all members have reported, so its next owner will start at the target
         is_orphan = not now.owner and not seen.silent
         return "stored" if is_last and is_orphan and now.committed == target else None
 
@@ -172,11 +171,11 @@ class ResetWatch:
 
 @dataclass(frozen=True, slots=True)
 class MovedQueue:
-    """The outcome for one queue.
+    """The outcome of a reset for one queue. `now` is the queue's place in the last poll.
 
     `moved`: the owner continues at the target. `stored`: the broker has the target, and the queue has no owner, or is
-    popped. `not_obeyed`: neither before the timeout; `now` is the last observed place. `failed`: the broker refused, or
-    did not answer. `unchanged`: the group was at the target already.
+    popped. `not_obeyed`: neither happened before the timeout. `failed`: the broker refused, or did not answer.
+    `unchanged`: nothing was sent, because the group was at the target already.
     """
 
     move: PlannedMove
@@ -187,9 +186,9 @@ class MovedQueue:
 
 @dataclass(frozen=True, slots=True)
 class ResetOutcome:
-    """The outcome of a plan. `members` are the topic's readers, `silent` those members without an answer.
+    """The outcome of a plan. `members` are the members that read the topic; `silent` members did not respond.
 
-    `pushed_by` are the brokers that pushed the reset to the members, and do not store it for other members.
+    `pushed_by` are the brokers that pushed the reset to connected members, instead of storing it for the next pull.
     """
 
     queues: tuple[MovedQueue, ...]
@@ -202,7 +201,7 @@ class ResetOutcome:
 async def apply_reset_plan(
     brokers: Brokers, plan: ResetPlan, wait_seconds: float, *, sent: Callable[[], None] = lambda: None
 ) -> ResetOutcome:
-    """Apply a plan that was made just now. `sent` is called after the requests to the brokers, before the wait."""
+    """Send a recent plan's resets, call `sent`, and wait up to `wait_seconds` until the members have applied them."""
     targets, errors = await _send(brokers, plan)
     sent()
     watch = ResetWatch(brokers, plan, targets, wait_seconds)
@@ -233,17 +232,19 @@ def _moved(
 async def _reset_one(
     remoting: RemotingClient, address: str, group: str, queue: MessageQueue, target: int | None
 ) -> dict[MessageQueue, int]:
-    """Ask a broker to store a reset of one queue. `target` None is the queue's current end, so that no member moves
-    back.
+    """Ask a broker to store a reset of one queue, and return the new offset by queue. Raises RmqdError.
 
-    Returns the new offset. Raises RmqdError.
+    `target` None stands for the queue's end when the broker executes the request, so that no member moves back.
     """
     to_end = RESET_TO_END if target is None else 0
     return await reset_offset(remoting, address, group, queue.topic, to_end, queue_id=queue.queue_id, offset=target)
 
 
 def _pushed_time(plan: ResetPlan, broker: str, queues: Iterable[MessageQueue]) -> int:
-    """Return the time of a reset that the broker pushes. `queues` are all of the topic. Raises OffsetResetError."""
+    """Return the time (Unix milliseconds, -1: the end) of a reset that the broker pushes to members.
+
+    `queues` are all queues of the topic. Raises OffsetResetError if a push cannot do the planned reset.
+    """
     old = f"this broker pushes resets to members (RocketMQ 4, or {SERVER_SIDE_RESET}=false)"
     timestamp_ms = plan.change.goal.timestamp_ms
     if timestamp_ms is None:
@@ -254,7 +255,7 @@ def _pushed_time(plan: ResetPlan, broker: str, queues: Iterable[MessageQueue]) -
 
 
 async def _send(brokers: Brokers, plan: ResetPlan) -> tuple[dict[MessageQueue, int], dict[MessageQueue, RmqdError]]:
-    """Send the resets. Returns the target of each queue, and the errors of the others."""
+    """Send the resets that are due. Returns the new offset by queue, and the errors of queues without one."""
     remoting, routes, change = brokers.client.remoting, brokers.client.routes, plan.change
     due = {move.queue: move.target for move in plan.due}
 
@@ -270,7 +271,7 @@ async def _send(brokers: Brokers, plan: ResetPlan) -> tuple[dict[MessageQueue, i
             raise OffsetResetError("another reset waits for the group's next pull")
         return {queue: target}
 
-    # a broker that pushes resets is asked once, with its first queue
+    # a broker that pushes resets does so for all queues of the topic, so it gets one request, with its first queue
     first = {queue.broker_name: queue for queue in reversed(due)}
     asked = {queue: first[queue.broker_name] if _is_pushed(plan, queue.broker_name) else queue for queue in due}
     answers = await brokers.ask_masters_of(dict.fromkeys(asked.values()), reset)

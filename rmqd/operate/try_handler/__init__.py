@@ -1,1 +1,1 @@
-"""`rmqd try`: a group's handler on real messages, in a separate process; nothing is committed."""
+"""`rmqd try`: runs a group's handler with real messages in a separate process, and commits nothing."""

@@ -1,4 +1,4 @@
-"""The messages to try a handler with (`rmqd try`), and the handler's line that failed."""
+"""Reads the messages that `rmqd try` passes to a handler, and finds the handler's source line that failed."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HandlerSource:
-    """Recognises the lines of a handler by the folder of its package or module."""
+    """The folder of a handler's package or module. Recognises stack frames of the handler's own source code."""
 
     folder: str
 
     @classmethod
     def of(cls, function: Callable[..., object]) -> HandlerSource:
-        """Return the author of a function."""
-        while hasattr(function, "func") or hasattr(function, "__wrapped__"):  # functools.partial, and decorators
+        """Return the source of a handler function. Partials and decorators are unwrapped first."""
+        while hasattr(function, "func") or hasattr(function, "__wrapped__"):  # `functools.partial` and `wraps`
             function = getattr(function, "func", None) or function.__wrapped__  # type: ignore[attr-defined]
         module = sys.modules.get(getattr(function, "__module__", None) or type(function).__module__)
         top = None if module is None else sys.modules.get(module.__name__.partition(".")[0])
@@ -60,7 +60,7 @@ class HandlerSource:
         return cls(os.path.dirname(os.path.abspath(file)) + os.sep if file else "")
 
     def innermost_line(self, innermost_first: Sequence[Frame]) -> Frame | None:
-        """Return the innermost line of the author; if there is none, the innermost line outside rmqd."""
+        """Return the innermost frame of the handler's code, or else the innermost frame outside rmqd; None without."""
         for is_his in (self.wrote, lambda frame: not frame.file.startswith(_OWN_FOLDER)):
             for frame in innermost_first:
                 if is_his(frame):
@@ -68,23 +68,23 @@ class HandlerSource:
         return None
 
     def wrote(self, frame: Frame) -> bool:
-        """Return whether a line belongs to the author."""
+        """Return whether a frame is in the handler's code, and not in rmqd, the standard library or a package."""
         file = os.path.abspath(frame.file)
         if not self.folder or not file.startswith(self.folder) or file.startswith(_OWN_FOLDER):
             return False
-        inner = file[len(self.folder) - 1 :]  # a project's folder may contain its libraries
+        inner = file[len(self.folder) - 1 :]  # the folder of the handler may contain a virtual environment
         return not _LIBRARIES.search(inner) and not file.startswith(_STANDARD)
 
 
 def failing_line(error: BaseException, author: HandlerSource) -> str | None:
-    """Return the line where an exception was raised."""
+    """Return the handler's innermost line in an exception's traceback, as FILE:LINE in FUNCTION; None if unknown."""
     frames = [Frame(one.filename, one.lineno or 0, one.name) for one in traceback.extract_tb(error.__traceback__)]
     frame = author.innermost_line(frames[::-1])
     return None if frame is None else str(frame)
 
 
 def place_of_fault(stacks: str, author: HandlerSource) -> str | None:
-    """Return the author's line that a process is running, from the stacks that Python's faulthandler wrote."""
+    """Return the handler's line that a process was running, from the stacks that Python's faulthandler wrote."""
     for stack in re.split(r"\n(?=(?:Current thread|Thread) )", stacks):
         lines = filter(None, map(_FAULT_LINE.match, stack.splitlines()))
         for frame in (Frame(one[1], int(one[2]), one[3]) for one in lines):
@@ -94,9 +94,9 @@ def place_of_fault(stacks: str, author: HandlerSource) -> str | None:
 
 
 def as_retried(letter: Message, group: str) -> Message:
-    """Return the message as in the group's retry topic, at its first attempt. So it shows its original topic.
+    """Return a dead letter as if it were read from the group's retry topic, so that `topic` is its original topic.
 
-    It keeps its queue and offset in the dead-letter topic.
+    The message has no reconsume times, and keeps its queue id and offset of the DLQ topic.
     """
     topic = retry_topic(group)
     record = encode_message(
@@ -121,7 +121,7 @@ def as_retried(letter: Message, group: str) -> Message:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The requested messages. Times are Unix milliseconds: stored at or after `from_ms`, and before `to_ms`."""
+    """The messages to try. They were stored at or after `from_ms`, and before `to_ms` (Unix milliseconds)."""
 
     ids: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
@@ -129,32 +129,32 @@ class Selection:
     to_ms: int | None = None
     last: int | None = None
     waiting: bool = False
-    """Only messages that the group has not committed."""
+    """Whether to select only messages that the group has not committed."""
     topics: tuple[str, ...] = ()
-    """Only these topics of the group, by their names at the brokers."""
+    """The topics to read, by their names at the brokers; empty for all topics of the group."""
     dead_letters: bool = False
-    """The group's dead letters instead of its topics."""
+    """Whether to read the group's dead letters instead of its topics."""
     without: frozenset[str] = frozenset()
     """Ids of messages to skip."""
     most: int = 10_000
-    """The limit; the oldest messages are chosen."""
+    """How many messages to select at most. If more match, the oldest are selected."""
 
 
 @dataclass(slots=True)
 class ChosenMessages:
-    """The messages in the order of their store times. `remarks` report messages that could not be read."""
+    """The selected messages, ordered by store time. `remarks` explain why a message was not found or read."""
 
     messages: list[Message] = field(default_factory=list)
     corrupt: list[CorruptMessage] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     is_cut: bool = False
-    """Whether there are more messages."""
+    """Whether more messages match than the limit allows."""
     are_dead_letters: bool = False
-    """Whether they are dead letters. Each then looks as if it came from the retry topic."""
+    """Whether the messages are dead letters, each converted by `as_retried`."""
 
 
 def make_batches(messages: Iterable[Message], most: int) -> list[list[Message]]:
-    """Return the batches that a consumer would make: each from one queue, in its order, and full if possible.
+    """Divide messages into batches of up to `most`, as a consumer would. Each batch has messages of one queue.
 
     The batches are ordered by their first messages.
     """
@@ -170,7 +170,7 @@ def make_batches(messages: Iterable[Message], most: int) -> list[list[Message]]:
 
 
 class MessageChoice:
-    """Reads selected messages that match a group's subscriptions."""
+    """Reads the messages of a selection that match a group's subscriptions. Call `read` once."""
 
     def __init__(self, client: ClientInstance, options: ConsumerOptions, selection: Selection) -> None:
         self._client = client
@@ -187,9 +187,9 @@ class MessageChoice:
             self._subscriptions.pop(retries, None)  # retries are copies of messages in the group's topics
 
     async def read(self) -> ChosenMessages:
-        """Read the messages. Raises RmqdError."""
+        """Return the selected messages. Raises RmqdError if a filter is invalid, or a broker cannot be read."""
         asked, chosen = self._asked, self._chosen
-        # RocketMQ returns every message to a pull with an invalid condition
+        # brokers return all messages for a pull with an invalid SQL condition
         await check_filters(self._client, self._options.group, self._subscriptions.values())
         if asked.ids or asked.keys:
             places = [place async for place in self._named()]
@@ -226,13 +226,13 @@ class MessageChoice:
         return found
 
     async def _named(self) -> AsyncIterator[tuple[OffsetWindow, SubscriptionData]]:
-        """Yield the queues and offsets of the messages with these ids and keys."""
+        """Yield the queue and offset of each message that the selection names by id or key, and its subscription."""
         brokers = await Brokers.look_up(self._client)
         for msg_id in self._asked.ids:
             found, errors = await find_by_id(brokers, msg_id)
             ours = [one for one in found if one.topic in self._subscriptions]
             self._remark(f"id {msg_id}", found, ours, errors)
-            for one in ours[:1]:  # the others are its retries
+            for one in ours[:1]:  # further copies are retries of this message
                 yield await self._place(one)
         for key in self._asked.keys:
             for topic in self._subscriptions:
@@ -258,7 +258,7 @@ class MessageChoice:
             remarks.append(f"{what}: it is in {elsewhere}, which was not selected")
 
     async def _read(self, parts: Iterable[tuple[OffsetWindow, SubscriptionData]]) -> None:
-        """Read parts of queues concurrently, from each up to the limit of messages."""
+        """Read parts of queues concurrently. A part is read until it has more messages than the selection's limit."""
 
         async def read(window: OffsetWindow, subscription: SubscriptionData) -> None:
             taken = 0

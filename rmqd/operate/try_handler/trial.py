@@ -1,14 +1,15 @@
-"""Tries a handler in its own process: one call at a time, with a timeout; and finds the one message that fails.
+"""Calls a handler in a separate process, one call at a time and with a timeout, and finds the message that fails.
 
-A trial starts as many processes as needed, and reports how each ended. The results of calls are picklable.
+A trial starts another process after each crash or timeout. The results of calls are picklable.
 
-A bisection needs few runs of the process. The first run handles everything, in as many processes as needed. The failing
-batch is the batch during which the process ended or, if it did not end, the batch of the first exception. A run with
-only this batch shows whether it fails alone. If so, it is halved. If not, an earlier message is involved, and the
-search looks for the latest start such that the messages up to the batch still fail.
+A bisection is a search with few runs, each in a new process. The first run handles all messages. The failing batch is
+the batch during which the process ended or, if it did not end, the first batch that made the handler raise. A second
+run with only this batch shows whether the batch fails alone. If it does, the batch is halved until one message is left.
+If it does not, an earlier message is involved, and the search looks for the shortest sequence of batches that ends with
+this batch and fails.
 
-For n messages this takes at most 2 + log2(n) runs, rounded up: 16 for 10,000. Remaining runs answer further questions,
-such as whether the other messages fail without it.
+For n messages the search takes at most 2 + log2(n) runs, rounded up: 16 for 10,000. Runs that are left answer further
+questions, such as whether the other messages fail without the message that was found.
 """
 
 from __future__ import annotations
@@ -36,27 +37,27 @@ class TrialDecision:
 
     outcome: Outcome
     delay_level: int | None = None
-    """For a retry by a broker."""
+    """The delay level of a retry by send-back; None for other outcomes."""
     rest_seconds: float | None = None
-    """For a retry in place in an orderly group: how long the queue would be suspended before it."""
+    """How long the consumer would wait before a retry in place, such as in an orderly group; None without a wait."""
     reason: str | None = None
-    """For a dead letter."""
+    """Why the message would be dead-lettered or dropped; None for other outcomes."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """The result of a call, and how it would settle each message of its batch."""
+    """The result of one call of the handler. `verdicts` are the decisions for each message of the batch, in order."""
 
     verdicts: tuple[TrialDecision, ...]
     seconds: float
     error: str | None = None
-    """The handler's exception."""
+    """The exception that the handler raised, or how the call failed; None if it succeeded."""
     place: str | None = None
     """The source line of the handler that raised, as FILE:LINE in FUNCTION."""
     is_failure: bool = False
-    """Whether it raised an exception other than Retry, DeadLetter or Suspend, or did not end."""
+    """Whether the call did not end, or raised an exception that is neither a decision nor an invalid body."""
     closing: str | None = None
-    """The request of a handler of an orderly group with `auto_commit: false`: commit or rollback."""
+    """`commit` or `rollback`, as requested by the handler of an orderly group with `auto_commit: false`; else None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,28 +65,28 @@ class BatchReport:
     messages: Sequence[Message]
     result: CallResult
     ended: str | None = None
-    """How its process ended, if it ended."""
+    """How the process ended during or after this call; None if it continued."""
 
 
 MODULE: Final = "rmqd.operate.try_handler.trial_main"
 
 
 class TrialProcess(ChildProcess[None]):
-    """A running process with the handler of a group. Created by `build`; ended by `end`, or by a crash."""
+    """A running process with the handler of a group. Created by `build`; ended by `end`, `dispose`, or a crash."""
 
     _author = HandlerSource("")
 
     @classmethod
     async def build(cls, config: RootConfig) -> Self:
-        """Start a process with the handler of the configuration's only group. Raises ChildNotUsableError."""
+        """Start a process, and in it the handler of the configuration's only group. Raises ChildNotUsableError."""
         process = await cls.begin(MODULE)
         process._author = await process.ask_to_start("the handler's start", "build", config)
         return process
 
     async def call(self, messages: list[Message], timeout_seconds: float) -> BatchReport:
-        """Handle messages of one queue. If the call exceeds the timeout, the process is killed.
+        """Call the handler with a batch of one queue. If the call exceeds the timeout, the process is killed.
 
-        Raises ChildNotUsableError.
+        Raises ChildNotUsableError if the process cannot call the handler.
         """
         started = time.monotonic()
         outcome: Outcome
@@ -111,9 +112,9 @@ class TrialProcess(ChildProcess[None]):
 
 @dataclass(slots=True)
 class HandlerTrial:
-    """The handler of the configuration's only group, in as many processes as needed: if one dies, the next one starts.
+    """The handler of the configuration's only group, run in a process. If it dies, the next batch starts another one.
 
-    `runs` counts the processes so far. `at_end` is the problem at the end of the last one.
+    `runs` counts the processes so far. `at_end` is how the last process failed at its end; None if it ended normally.
     """
 
     _config: RootConfig
@@ -122,9 +123,9 @@ class HandlerTrial:
     at_end: str | None = None
 
     async def run(self, batches: Sequence[list[Message]]) -> AsyncGenerator[BatchReport]:
-        """Handle batches, and yield a report when each call has ended. Raises ChildNotUsableError.
+        """Call the handler with each batch, and yield a report after each call. Raises ChildNotUsableError.
 
-        The caller must close the generator if it does not read everything.
+        The caller must close the generator if it does not read all reports, because this ends the process.
         """
         process: TrialProcess | None = None
         self.at_end = None
@@ -147,14 +148,14 @@ class HandlerTrial:
 
 Kind = Literal["died", "expired", "raised"]
 Answer = Literal["found", "nothing_fails", "not_alone", "not_again"]
-"""`not_alone`: messages fail together, but no tested one fails alone. `not_again`: the failure of the first run did not
-recur.
+"""The kinds of search results. `not_alone`: no single tested message fails, but several together do. `not_again`: the
+first run failed, and its repetition did not.
 """
 
 
 @dataclass(slots=True)
 class BisectResult:
-    """The result. `together` are messages that only fail together, or that must precede the failing message."""
+    """The result of a search. `together` are messages that fail only together, such as a message and earlier ones."""
 
     answer: Answer
     runs: int
@@ -165,24 +166,24 @@ class BisectResult:
     message: Message | None = None
     together: Sequence[Message] = field(default_factory=list)
     others_fail: bool | None = None
-    """Whether the others fail without it; None if that was not tried."""
+    """Whether the other messages fail without `message`; None if that was not tried."""
     raised: int = 0
-    """How many other batches raised in the first run."""
+    """How many batches, except the failing one, raised in the first run."""
 
 
 @dataclass(slots=True)
 class Bisection:
-    """One search. `_report` receives one line for each run."""
+    """A search for the message that makes a handler fail. `_report` is called with a line of text after each run."""
 
     _trial: HandlerTrial
     _size: int
-    """The messages in a batch."""
+    """The maximum number of messages in a batch."""
     _most_runs: int
     _report: Callable[[str], None]
     _kind: Kind = "raised"
 
     async def find(self, messages: Sequence[Message]) -> BisectResult:
-        """Search for the messages that fail. Raises ChildNotUsableError."""
+        """Search for the message, or the messages together, that make the handler fail. Raises ChildNotUsableError."""
         batches = make_batches(messages, self._size)
         failed, raised = await self._first_run(batches)
         if failed is None:
@@ -206,7 +207,7 @@ class Bisection:
         return self._trial.runs < self._most_runs
 
     async def _first_run(self, batches: list[list[Message]]) -> tuple[tuple[int, BatchReport] | None, int]:
-        """Return the first failure of the worst kind with its batch number, and how many other batches raised."""
+        """Handle all batches. Return the failing batch's number and report, or None, and how many others raised."""
         raised: list[tuple[int, BatchReport]] = []
         worst, number = None, -1
         async with aclosing(self._trial.run(batches)) as reports:
@@ -225,7 +226,7 @@ class Bisection:
         return first, len(raised) - (worst is None and bool(raised))
 
     async def _fails(self, batches: list[list[Message]]) -> BatchReport | None:
-        """Handle the batches in a new process. Returns the first failure of the expected kind, or None."""
+        """Handle the batches in a new process. Return its first failure of the first run's kind, or None without."""
         found = None
         async with aclosing(self._trial.run(batches)) as reports:
             async for report in reports:
@@ -238,15 +239,15 @@ class Bisection:
         return found
 
     def _at_end(self, last: BatchReport) -> BatchReport | None:
-        """Return a report if the process failed after the last call; None if it ended normally."""
+        """Return the last report as a failure if the process crashed after its last call; None if it ended normally."""
         if self._trial.at_end is None:
             return None
         how = f"after its last call the process {self._trial.at_end}"
         return replace(last, result=replace(last.result, error=how, is_failure=True), ended=self._trial.at_end)
 
     async def _halve(self, messages: Sequence[Message], batch: list[Message], failed: BatchReport) -> BisectResult:
-        """Search for the message of a batch that fails alone."""
-        left, is_proven = batch, True  # whether the remaining messages were seen to fail alone
+        """Halve a failing batch until one message is left, and test whether this message fails alone."""
+        left, is_proven = batch, True  # `is_proven`: the messages in `left` have failed in a run without others
         while len(left) > 1:
             half = left[: (len(left) + 1) // 2]
             report = await self._fails([half])
@@ -265,10 +266,8 @@ class Bisection:
     async def _find_beginning(
         self, messages: Sequence[Message], batches: list[list[Message]], failed: BatchReport
     ) -> BisectResult:
-        """Search for the latest batch such that all batches from it to the last one still fail. The last one alone does
-        not.
-        """
-        low, high = 0, len(batches) - 1  # the batches from `low` on fail, those from `high` on succeed
+        """Search for the shortest sequence that ends with the last batch and fails. Alone, that batch succeeds."""
+        low, high = 0, len(batches) - 1  # `batches[low:]` fails, `batches[high:]` succeeds
         was_seen_again = False
         while high - low > 1:
             middle = (low + high) // 2
@@ -277,7 +276,7 @@ class Bisection:
                 high = middle
             else:
                 low, failed, was_seen_again = middle, report, True
-        if not was_seen_again:  # the failure may be unrelated to the messages
+        if not was_seen_again:  # only the first run has failed, maybe not because of the messages
             report = await self._fails(batches[low:])
             if report is None:
                 return self._answer("not_again", messages, failed, together=failed.messages)

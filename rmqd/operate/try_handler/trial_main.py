@@ -1,7 +1,7 @@
-"""The process that tries a handler, `python -m rmqd.operate.try_handler.trial_main DESCRIPTOR`.
+"""The child process of `rmqd try`: `python -m rmqd.operate.try_handler.trial_main DESCRIPTOR`.
 
-It runs the handler batch by batch, as the consumer does, and reports how each message would be settled. The handler's
-output is sent to standard error, because the parent's standard output contains only the command's results.
+It calls the handler with one batch at a time, as the consumer does, and reports how each message would be settled. The
+handler's standard output is sent to standard error: the parent's standard output has only the command's results.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ _ACKED = TrialDecision("acked")
 
 
 def is_failure(error: BaseException | None) -> bool:
-    """Return whether a call failed, other than by a decision or an invalid body."""
+    """Return whether a call raised an exception that is neither a decision (such as Retry) nor an invalid body."""
     return error is not None and not is_made_of(error, (Retry, DeadLetter, Suspend, InvalidPayloadError))
 
 
 def trial_decisions_of(
     batch: Batch, error: BaseException | None, options: ConsumerOptions, retry_policy: RetryPolicy
 ) -> tuple[TrialDecision, ...]:
-    """Return a verdict for each message of a batch."""
+    """Return how the consumer would settle each message of a batch after this call, in the batch's order."""
     decisions = decisions_of(batch, error)
     if not options.retries_in_place:
         return tuple(_sent_back(*one, options, retry_policy) for one in zip(batch, decisions, strict=True))
@@ -92,7 +92,7 @@ def _given_up(reason: str, options: ConsumerOptions) -> TrialDecision:
 
 
 class HandlerCalls:
-    """The handler of a group, inside the installed hooks. A consumer of the group is built, but never joins it.
+    """The handler of a group, called inside the installed hooks. A consumer is built, but does not join the group.
 
     Raises ConfigError if the handler cannot be created.
     """
@@ -106,7 +106,7 @@ class HandlerCalls:
         self.author = HandlerSource.of(self._handler.handle)
 
     async def start(self) -> None:
-        """Learn the cluster's id, and call the handler's `start`. Raises its exceptions."""
+        """Look up the cluster's id if a name server responds. Call the handler's `start`, and raise its exceptions."""
         with contextlib.suppress(NameServerError):
             await self._client.cluster_id.learn(may_write=False)
         identity = partial(self._client.identity, self._options.group)
@@ -114,12 +114,12 @@ class HandlerCalls:
         await call_start_or_stop(self._handler.start, self._context.clock)
 
     async def stop(self) -> None:
-        """Call the handler's `stop`. Raises its exceptions."""
+        """Call the handler's `stop` and close the client. Raises the exceptions of `stop`."""
         await call_start_or_stop(self._handler.stop, self._context.clock)
         await self._client.close()
 
     async def call(self, messages: list[Message]) -> CallResult:
-        """Call the handler with messages of one queue. Raises HandlerNotAwaitedError."""
+        """Call the handler with messages of one queue. Raises HandlerNotAwaitedError if its work was never run."""
         batch = make_background_batch(self._options, messages)
         started = time.monotonic()
         error = await exception_of_background_call(self._context.service, batch)
@@ -129,7 +129,7 @@ class HandlerCalls:
         if self._options.failures is not None:
             dead_letter_by_name(batch, error, self._options.failures.dead_letter_on)
         verdicts = trial_decisions_of(batch, error, self._options, self._context.retry_policy)
-        if error is None:  # an exception that was raised for one message only
+        if error is None:  # the handler may have passed an exception with a message's decision
             error = next((one.error for one in batch.decisions().values() if one.error is not None), None)
         return CallResult(
             verdicts,
@@ -142,7 +142,7 @@ class HandlerCalls:
 
 
 def main(descriptor: int) -> int:
-    """Serve the parent until it requests a stop or ends. Returns the exit code."""
+    """Execute the parent's requests until it requests a stop or its process ends. Returns the exit code."""
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     return run_in_loop(_serve(descriptor))
@@ -161,7 +161,7 @@ async def _serve(descriptor: int) -> int:
             else:
                 await calls.stop()
                 channel.answer(request)
-        except Exception as error:  # noqa: BLE001  any exception of the handler's start or stop, or it cannot run
+        except Exception as error:  # noqa: BLE001  the handler's code may raise anything
             channel.refuse(request, error)
         if calls is None or request.action == "stop":
             break

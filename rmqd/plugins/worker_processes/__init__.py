@@ -1,1 +1,1 @@
-"""Handlers in separate processes: `handler.processes`."""
+"""Handlers that run in worker processes, as the key `handler.processes` configures."""

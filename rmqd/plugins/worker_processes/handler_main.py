@@ -1,7 +1,7 @@
 """The main program of a handler's worker process: `python -m rmqd.plugins.worker_processes.handler_main DESCRIPTOR`.
 
-It serves the daemon over an inherited socket: creates the handler, starts it, calls it with one batch at a time, and
-stops it. It ends when the daemon ends for any reason.
+The process receives the daemon's requests over an inherited socket. It creates the handler, starts it, calls it with
+one batch at a time, and stops it. The process ends when the daemon ends for any reason.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def main(descriptor: int) -> int:
-    """Serve the daemon until it requests a stop. Returns the exit code."""
+    """Serve the daemon until it requests a stop. Return the exit code."""
     _end_with_parent()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # a function, because processes started by the handler would inherit SIG_IGN
+        # not SIG_IGN, which processes that the handler starts would inherit
         signal.signal(number, _leave_to_daemon)
     return run_in_loop(_serve(descriptor))
 
@@ -52,9 +52,9 @@ def _leave_to_daemon(_number: int, _frame: object) -> None:
 
 
 def _end_with_parent() -> None:
-    """Make the kernel kill this process when the daemon is killed: a hung call does not see the socket's end.
+    """Make the kernel kill this process when the daemon dies, because a hung call does not notice the closed socket.
 
-    Only Linux supports this; elsewhere only the socket's end remains.
+    Only Linux supports this. On other systems the process ends when it notices the closed socket.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -92,13 +92,13 @@ def _limit_memory(limit_bytes: int) -> None:
 
 
 async def _answer_requests(channel: ChildChannel, calls: _HandlerCalls) -> int:
-    """Run the handler's requests one after the other in a task, and receive lost locks meanwhile."""
+    """Process start, call and stop requests in one task, and other requests at once. Return the exit code."""
     jobs: asyncio.Queue[ChildRequest] = asyncio.Queue()
     working = asyncio.create_task(calls.work(jobs, channel), name="handler")
     listening = asyncio.create_task(_listen(channel, calls, jobs, working), name="requests")
     await asyncio.wait((working, listening), return_when=asyncio.FIRST_COMPLETED)
     if not working.done():
-        os._exit(ExitCode.FAILURE)  # the daemon has ended, and would receive no result of the call
+        os._exit(ExitCode.FAILURE)  # the daemon has ended, so nothing waits for the result of the call
     listening.cancel()
     working.result()
     await channel.close()
@@ -118,23 +118,23 @@ async def _listen(
         elif request.action == "so_far":
             channel.answer(request, calls.decisions_so_far())
         else:
-            if request.action == "call":  # here, because the lock may be lost before the task starts the call
+            if request.action == "call":  # set the lease here, because "revoke" may arrive before the call starts
                 calls.lease = KnownLease(valid=not request.argument.is_revoked)
             jobs.put_nowait(request)
 
 
 class _HandlerCalls:
-    """The handler in this process. Raises ConfigError if it cannot be created."""
+    """The handler in this process, and its calls. Raises ConfigError if the handler cannot be created."""
 
     def __init__(self, order: WorkerHandlerSpec) -> None:
-        self.lease = KnownLease()  # the lease of the batch's queue, as the daemon last reported it
+        self.lease = KnownLease()  # whether the member still owns the orderly batch's queue, by the last request
         self._order = order
-        self._identity = Identity("", "", order.name)  # until the first call
+        self._identity = Identity("", "", order.name)  # a placeholder until the first call
         self._handler = load_handler(order.name, order.settings)
         self._call = self._handler.handle if self._handler.is_async else HandlerThread(self._handler, 0).call
         self._clock = SystemClock()
         self._called_with: Batch | None = None
-        self._called_at = 0.0  # Unix time
+        self._called_at = 0.0  # Unix time of the last call's start, in seconds
         self._unusable = ""
 
     @property
@@ -143,15 +143,15 @@ class _HandlerCalls:
         return self._handler.end_calls is not None
 
     def decisions_so_far(self) -> CallOutcome | None:
-        """Return the decisions of the running call so far; None if no call runs."""
+        """Return the decisions that the running call has made so far; None if no call runs."""
         return None if self._called_with is None else CallOutcome.of(self._called_with, None, is_limited=False)
 
     def end_calls(self, working: asyncio.Task[None]) -> None:
-        """Call the handler's `end_calls` to end the call that it keeps open in the task `working`. If it raises, the
-        group ends.
+        """Call the handler's `end_calls`, so that it ends the call that it keeps open in the task `working`. If
+        `end_calls` raises, the group ends.
         """
         if self._called_with is None or self._handler.end_calls is None:
-            return  # the call has ended meanwhile
+            return  # the open call has ended meanwhile
         try:
             self._handler.end_calls()
         except Exception as error:  # noqa: BLE001  any exception of the handler's code
@@ -159,7 +159,7 @@ class _HandlerCalls:
             working.cancel()
 
     async def work(self, jobs: asyncio.Queue[ChildRequest], channel: ChildChannel) -> None:
-        """Start, call and stop the handler, as requested. All in one task, so that its context variables are kept."""
+        """Process start, call and stop requests. One task processes all, so that context variables are kept."""
         once_in_group.set(once_for_group(self._order.group, lambda: self._identity))
         consume_start.set(self._call_started)
         if self._handler.is_async and (working := asyncio.current_task()) is not None:
@@ -172,7 +172,7 @@ class _HandlerCalls:
                 channel.refuse(request, error)
             if request.action == "stop":
                 return
-            del request  # while no request waits, no batch is kept alive
+            del request  # the request would keep the batch alive until the next request
 
     async def _result(self, request: ChildRequest) -> CallOutcome | None:
         if request.action == "call":
@@ -182,7 +182,7 @@ class _HandlerCalls:
         return None
 
     async def _called(self, call: BatchCall) -> CallOutcome:
-        """Call the handler. Raises UnusableHandlerError."""
+        """Call the handler with a batch, and return the response. Raises UnusableHandlerError."""
         self._called_with, self._called_at = (batch := self._batch(call)), self._clock.wall()
         self._identity = call.identity
         error: BaseException | None = None
@@ -201,7 +201,7 @@ class _HandlerCalls:
             batch.end()
             return CallOutcome.of(batch, error, is_limited=self._order.memory_bytes != -1)
         finally:
-            del error  # its traceback refers to this frame, and would keep the batch alive
+            del error  # the error's traceback refers to this frame, and would keep the batch alive
 
     def _call_started(self, message: Message) -> int | None:
         return int(self._called_at * 1000) if message in (self._called_with or ()) else None

@@ -1,14 +1,13 @@
-"""The worker processes of one handler: the running ones, and a warm spare that replaces a lost one.
+"""The worker processes of one handler: a running process for each slot, and a spare that replaces a lost process.
 
-The *spare* has imported and created the handler, which takes longest. Its `start` is called when the spare is needed.
-So the handler's `start` opens resources once in each running process, and a lost process is replaced in milliseconds.
-Each slot of the group has a separate process, on a *seat* of the pool. While its process is being replaced, a slot
-takes no batch; the other slots continue.
+The *spare* process has imported and created the handler, which takes longest. The handler's `start` is called when the
+spare is needed. So `start` opens resources once in each running process, and a lost process is replaced in
+milliseconds. Each slot of the group has a separate process, on a *seat* of the pool. While a slot's process is being
+replaced, the slot takes no batch; the other slots continue.
 
-`SuspectMessages` are the messages over which processes were lost. One loss may be an accident; two over the same
-message are not. A process may hang because of something that the handler waits for, regardless of the message. So a
-hang is a failed attempt, but does not count as a loss. Each member remembers only its own suspects, because
-a sent-back message is a copy of the broker's.
+`SuspectMessages` are the messages over which processes were lost. One loss may be an accident; two losses over the same
+message are not. A process may hang because of a resource that the handler waits for, regardless of the message. So a
+hang is a failed attempt, but does not count as a loss. Each member remembers only the losses of its processes.
 """
 
 from __future__ import annotations
@@ -30,31 +29,31 @@ from rmqd.runtime.child_process import ChildNotUsableError
 from rmqd.runtime.clock import Clock, backoff_seconds
 from rmqd.wire.messages.message import Message
 
-MAX_LOSSES: Final = 2  # a message may end so many processes before it is dead-lettered; hangs do not count
-MAX_SUSPECTS: Final = 10_000  # limit of suspects; the oldest ones are forgotten first
+MAX_LOSSES: Final = 2  # a message is dead-lettered after this number of lost processes; hangs do not count
+MAX_SUSPECTS: Final = 10_000  # maximum number of suspect messages; the oldest are dropped first
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessLoss:
-    """How a process was lost: `how` in words that follow its name, and the stacks that it wrote."""
+    """The loss of a worker process. `how` is a text after "the handler's process"; `stacks` are the stacks it wrote."""
 
     how: str
     stacks: str = ""
     is_hang: bool = False
 
     def error(self) -> HandlerProcessLostError:
-        """Return the loss as an exception."""
+        """Return the exception for a message whose attempt ended with this loss."""
         return _error(f"the handler's process {self.how}", self.stacks)
 
 
 class SuspectMessages:
-    """Messages over which a process of this member was lost."""
+    """The messages over which worker processes of this member were lost or hung."""
 
     def __init__(self) -> None:
         self._losses: OrderedDict[tuple[str, str], list[ProcessLoss]] = OrderedDict()
 
     def add(self, messages: Iterable[Message], loss: ProcessLoss) -> None:
-        """Record that a process was lost while it had these messages."""
+        """Record that a process was lost while it handled these messages."""
         for message in messages:
             losses = self._losses.setdefault(_key(message), [])
             if not loss.is_hang:
@@ -64,11 +63,11 @@ class SuspectMessages:
             self._losses.popitem(last=False)
 
     def any_of(self, messages: Sequence[Message]) -> bool:
-        """Return whether a process was lost over one of these messages."""
+        """Return whether one of these messages is a suspect."""
         return bool(self._losses) and any(_key(message) in self._losses for message in messages)
 
     def verdict(self, message: Message) -> HandlerProcessLostError | None:
-        """Return why a message must be dead-lettered; None if it may be tried again."""
+        """Return the reason to dead-letter a message as an error; None if the message may be handled again."""
         losses = self._losses.get(_key(message), [])
         if len(losses) < MAX_LOSSES:
             return None
@@ -77,7 +76,7 @@ class SuspectMessages:
         return _error(f"the handler's process was lost {len(losses)} times over this message: it {told}", last.stacks)
 
     def clear(self, message: Message) -> None:
-        """Drop a message that was handled or dead-lettered."""
+        """Forget a suspect message that was acknowledged or dead-lettered."""
         self._losses.pop(_key(message), None)
 
 
@@ -98,7 +97,7 @@ LONGEST_SUSPENSION_SECONDS: Final = 60.0
 
 
 class _Seat:
-    """The place of one process, which is empty while the process is being replaced."""
+    """The place of one process in the pool. The seat is empty while its process is being replaced."""
 
     def __init__(self) -> None:
         self.process: HandlerProcess | None = None
@@ -106,7 +105,7 @@ class _Seat:
         self.usable = asyncio.Event()
 
     def seat(self, process: HandlerProcess | None) -> None:
-        """Fill the seat, or empty it."""
+        """Put an idle process on the seat; None empties the seat."""
         self.process, self.is_busy = process, False
         if process is None:
             self.usable.clear()
@@ -114,7 +113,7 @@ class _Seat:
             self.usable.set()
 
     def take(self) -> HandlerProcess:
-        """Return the process, and mark it as busy."""
+        """Return the process, and mark it as busy. The seat must not be empty."""
         assert self.process is not None
         self.is_busy = True
         self.usable.clear()
@@ -122,22 +121,22 @@ class _Seat:
 
 
 class HandlerPool:
-    """The processes of a group's handler. `start` and `stop` are the handler's."""
+    """The worker processes of a group's handler. `start` and `stop` are the handler's start and stop in the daemon."""
 
     def __init__(self, order: WorkerHandlerSpec, size: int, clock: Clock, counts: ProcessCounts) -> None:
         self._order = order
         self._clock = clock
         self._counts = counts
         self._seats = [_Seat() for _ in range(size)]
-        self._owners: dict[asyncio.Task[Any], _Seat] = {}  # the slots' tasks, each with its seat
+        self._owners: dict[asyncio.Task[Any], _Seat] = {}  # the seat of each slot's task
         self._spare: asyncio.Task[HandlerProcess] | None = None
         self._replacements: set[asyncio.Task[Any]] = set()
-        self._ends: set[asyncio.Task[Any]] = set()  # ends of lost processes
+        self._ends: set[asyncio.Task[Any]] = set()  # tasks that wait for the end of lost processes
         self._is_ending = False
         self._failure: ChildNotUsableError | None = None
 
     async def start(self) -> None:
-        """Start all processes and the handler in each. Raises ChildNotUsableError."""
+        """Start all processes, and the handler in each process. Raises ChildNotUsableError."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 for seat in self._seats:
@@ -151,9 +150,7 @@ class HandlerPool:
         self._warm_up()
 
     async def stop(self) -> None:
-        """Stop the handler in each process, and end the processes. Raises ChildNotUsableError with the error of a
-        `stop`.
-        """
+        """Stop the handler in idle processes, and end all processes. Raises ChildNotUsableError if a `stop` failed."""
         self._is_ending = True
         idle = [seat.process for seat in self._seats if seat.process is not None and not seat.is_busy]
         busy = [seat.process for seat in self._seats if seat.process is not None and seat.is_busy]
@@ -177,7 +174,7 @@ class HandlerPool:
 
     @property
     def keeps_calls_open(self) -> bool:
-        """Whether the handler has `end_calls`, as reported by a running process."""
+        """Whether the handler has `end_calls`, as the running processes report."""
         return any(seat.process is not None and seat.process.keeps_calls_open for seat in self._seats)
 
     def end_calls(self) -> None:
@@ -187,13 +184,13 @@ class HandlerPool:
                 seat.process.post("end_calls")
 
     async def ready(self) -> None:
-        """Wait until a call of this slot's task could start at once. Raises UnusableHandlerError."""
+        """Wait until the process of the calling slot is idle. Raises UnusableHandlerError if no process runs."""
         await self._usable(self._own_seat())
 
     async def take(self) -> HandlerProcess:
-        """Return an idle process. The caller must put it back or lose it. Raises UnusableHandlerError.
+        """Wait for an idle process, and return it. The caller must pass it to `put` or `lose`.
 
-        A task that does not belong to a slot, such as an operator's call, gets any process.
+        A task without a slot, such as an operator's call, gets any process. Raises UnusableHandlerError.
         """
         task = asyncio.current_task()
         assert task is not None
@@ -207,7 +204,7 @@ class HandlerPool:
             seat.seat(process)
 
     def lose(self, process: HandlerProcess, cause: str) -> None:
-        """Kill a process, if it still runs, and replace it. `cause` is one of LOSS_CAUSES, or empty if none applies."""
+        """Kill and replace a process. `cause` is one of PROCESS_LOSS_CAUSES for the counters; empty counts no loss."""
         seat = self._seat_of(process)
         if seat is None:
             return
@@ -222,7 +219,7 @@ class HandlerPool:
 
     async def _usable(self, seat: _Seat) -> None:
         while not seat.usable.is_set() or self._failure is not None:
-            if self._failure is not None:  # every seat fails, so that each slot raises the error
+            if self._failure is not None:  # set when no process runs, so that every slot raises the error
                 raise UnusableHandlerError(f"no process of the handler runs: {self._failure}")
             await seat.usable.wait()
             if seat.process is not None and seat.process.is_gone:
@@ -243,11 +240,11 @@ class HandlerPool:
 
     def _warm_up(self) -> None:
         self._spare = asyncio.create_task(HandlerProcess.build(self._order), name="spare of the handler's processes")
-        # marks an exception as retrieved: `_next_process` asks for it again
+        # retrieve an exception, so that asyncio does not log it; `_next_process` awaits the task and handles it
         self._spare.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _refill(self, seat: _Seat) -> None:
-        """Seat a process. Retries after failures, unless no process is left: then the group fails."""
+        """Start a process on a seat. Retry after failures with increasing pauses; fail the group if no process runs."""
         for failures in itertools.count(1):
             try:
                 await self._fill(seat)
@@ -276,7 +273,7 @@ class HandlerPool:
         seat.seat(process)
 
     async def _next_process(self) -> HandlerProcess:
-        """Return the spare, if any, and start another one; otherwise a new process."""
+        """Return the spare process, and start another spare. Without a spare, start and return a new process."""
         spare, self._spare = self._spare, None
         if spare is None:
             return await HandlerProcess.build(self._order)
@@ -299,7 +296,7 @@ class HandlerPool:
 
 
 def _own(work: Coroutine[Any, Any, None], name: str, tasks: set[asyncio.Task[Any]]) -> None:
-    """Run this in a task, which is in `tasks` until it ends."""
+    """Run a coroutine in a task, which is kept in `tasks` until it ends."""
     task = asyncio.create_task(work, name=name)
     tasks.add(task)
     task.add_done_callback(tasks.discard)

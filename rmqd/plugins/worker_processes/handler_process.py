@@ -1,11 +1,11 @@
-"""One worker process of a handler, as seen by the daemon: its requests, its responses, and its exceptions.
+"""The daemon's side of one worker process of a handler: its requests, its responses, and its exceptions.
 
-Requests and responses are picklable. Exceptions of the process are sent to the daemon as names, texts and traceback,
-not as objects. Unpickling an object in the daemon would import the handler's modules and run their code there, and it
+Requests and responses are picklable. Exceptions of the handler are sent to the daemon as names, texts and traceback,
+not as objects. Unpickling an exception in the daemon would import the handler's modules and run their code there, and
 fails for many exceptions. rmqd's reaction to an exception depends on the names of its classes, on its texts, and on the
-values of rmqd's own classes (Retry and the others). All of these can be sent. `rebuild_error` makes a stand-in. Its
-class has the names of all base classes of the original, and inherits from the first of them that belongs to Python or
-rmqd.
+attributes of rmqd's exception classes, such as Retry. All of these can be sent. `rebuild_error` creates a stand-in for
+the original exception. The stand-in's class has base classes with the names of all base classes of the original, and
+inherits from the first of them that belongs to Python or rmqd.
 """
 
 from __future__ import annotations
@@ -52,29 +52,29 @@ _OWN: Final[tuple[type[BaseException], ...]] = (Retry, DeadLetter, Suspend, Alre
 _KINDS_KEPT: Final = 500
 
 ClassNames = tuple[str, str]
-"""The module and the name of a class."""
+"""The name of a class's module, and the name of the class."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteError:
-    """The description of an exception."""
+    """The picklable description of an exception that was raised in a worker process."""
 
     classes: tuple[ClassNames, ...]
-    """Its class and all base classes, in Python's order."""
+    """The exception's class and all base classes, in the method resolution order."""
     text: str
     shown: str
-    """Its `repr`."""
+    """The exception's `repr`."""
     traceback: str
     values: dict[str, Any] = field(default_factory=dict)
-    """The attributes that rmqd reads from its own classes."""
+    """The attributes that rmqd reads from exceptions, such as the `delay_level` of Retry."""
     about: int | None = None
-    """For AlreadyHandled: the index of its message in the batch."""
+    """The index in the batch of the message of an AlreadyHandled; None for other exceptions."""
     leaves: tuple[RemoteError, ...] = ()
-    """For a group: the exceptions in it and in its nested groups."""
+    """The exceptions in an exception group and in its nested groups; empty for other exceptions."""
 
 
 def describe_error(error: BaseException, batch: Sequence[Message]) -> RemoteError:
-    """Return the description of an exception that a call with this batch raised."""
+    """Return the description of an exception that the handler raised for this batch."""
     classes = tuple((str(one.__module__), _name(one)) for one in type(error).__mro__ if issubclass(one, BaseException))
     values: dict[str, Any] = {}
     about = None
@@ -97,7 +97,7 @@ def describe_error(error: BaseException, batch: Sequence[Message]) -> RemoteErro
 
 
 def rebuild_error(what: RemoteError, batch: Sequence[Message]) -> BaseException:
-    """Return the stand-in for a description; `batch` is the daemon's batch."""
+    """Return the stand-in for the exception that was described. `batch` is the batch of the call in the daemon."""
     kind = _kind(what.classes)
     inside = (what.text, [rebuild_error(one, batch) for one in what.leaves]) if what.leaves else ()
     error: BaseException = kind.__new__(kind, *inside)
@@ -132,7 +132,7 @@ def _kind(classes: tuple[ClassNames, ...]) -> type[BaseException]:
 
 
 def _known(names: ClassNames) -> type[BaseException] | None:
-    """Return the class of Python or rmqd with this name, if it can be created without its arguments."""
+    """Return the built-in exception or the exception class of rmqd with these names; None for other classes."""
     module, name = names
     if own := next((one for one in _OWN if (one.__module__, one.__name__) == names), None):
         return own
@@ -141,7 +141,7 @@ def _known(names: ClassNames) -> type[BaseException] | None:
 
 
 def _name(kind: type) -> str:
-    return str(type.__dict__["__name__"].__get__(kind))  # a metaclass may define any __name__
+    return str(type.__dict__["__name__"].__get__(kind))  # not kind.__name__, which a metaclass may override
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class WorkerHandlerSpec:
     name: str
     """The group's key in the configuration."""
     group: str
-    """The group's name at the brokers."""
+    """The group's name at the brokers, including the namespace."""
     settings: GroupConfig
     memory_bytes: int
     """The memory limit of the process; -1 means no limit."""
@@ -158,14 +158,14 @@ class WorkerHandlerSpec:
 
 @dataclass(frozen=True, slots=True)
 class BatchCall:
-    """A request to handle a batch."""
+    """A request to a worker process to call the handler with a batch."""
 
     messages: tuple[Message, ...]
     message_queue: MessageQueue
     kind: type[Batch]
     is_revoked: bool
     identity: Identity
-    """The identity of the group. Its cluster may be unknown when the process starts."""
+    """The identity of the group. Each call has it, because its cluster may be unknown when the process starts."""
 
     @classmethod
     def of(cls, batch: Batch) -> BatchCall:
@@ -174,18 +174,18 @@ class BatchCall:
 
 @dataclass(frozen=True, slots=True)
 class CallOutcome:
-    """The result of a call, and the handler's decisions."""
+    """The response to a BatchCall: the handler's decisions, and its exception if it raised one."""
 
     decisions: dict[int, tuple[Decision, RemoteError | None]]
-    """By index, each without its error, and with a copy of that. Several messages may share one error."""
+    """By index in the batch: the decision without its error, and the description of the error."""
     error: RemoteError | None
     closing: TransactionEnd | None
     no_memory: tuple[int, ...]
-    """The indexes of the messages over which the process reached its memory limit."""
+    """The indexes of the messages whose error is a MemoryError, because the process reached its memory limit."""
 
     @classmethod
     def of(cls, batch: Batch, error: BaseException | None, *, is_limited: bool) -> CallOutcome:
-        """Return the response for a batch whose call raised `error`. `is_limited`: the process has a memory limit."""
+        """Return the response for a batch whose call raised `error`. `is_limited`: whether a memory limit is set."""
         errors: dict[int, RemoteError] = {}
 
         def described(one: BaseException | None) -> RemoteError | None:
@@ -205,7 +205,7 @@ class CallOutcome:
         )
 
     def take_over(self, batch: Batch) -> BaseException | None:
-        """Apply the handler's decisions to the daemon's batch. Returns the handler's exception."""
+        """Apply the handler's decisions to the daemon's batch. Return the handler's exception; None if none."""
         errors: dict[int, BaseException] = {}
 
         def rebuilt(one: RemoteError | None) -> BaseException | None:
@@ -227,20 +227,20 @@ def _has_no_memory(error: BaseException | None) -> bool:
 
 
 MODULE: Final = "rmqd.plugins.worker_processes.handler_main"
-PARTIAL_RESULT_SECONDS: Final = 1.0  # for the event loop of a process with a hung call
-POLL_SECONDS: Final = 0.2  # how often the lock of an orderly batch is checked during its call
+PARTIAL_RESULT_SECONDS: Final = 1.0  # time limit for the decisions of a process whose call hangs
+POLL_SECONDS: Final = 0.2  # interval between checks of an orderly queue's lock during a call
 
 
 class HandlerProcess(ChildProcess[None]):
-    """A running worker process. Created by `build`; then call `start`, any number of `call`, and `end` or `dispose`."""
+    """A worker process. Create it with `build`, then use `start`, `call` for each batch, and `end` or `dispose`."""
 
     keeps_calls_open = False
-    """Whether the handler has `end_calls`. A request "end_calls" calls it."""
+    """Whether the handler has `end_calls`, which the request "end_calls" calls."""
     _log: LogSettings
 
     @classmethod
     async def build(cls, spec: WorkerHandlerSpec) -> Self:
-        """Start a process that creates the handler. Raises ChildNotUsableError."""
+        """Start a process, and create the handler in it. Raises ChildNotUsableError."""
         process = await cls.begin(MODULE)
         process._log = log_settings()
         spec = replace(spec, log=process._log)
@@ -248,11 +248,11 @@ class HandlerProcess(ChildProcess[None]):
         return process
 
     async def start(self) -> None:
-        """Call the handler's `start`, which may take any time. Raises ChildNotUsableError."""
+        """Call the handler's `start`, without a time limit. Raises ChildNotUsableError if it fails."""
         await self.ask_to_start("the handler's start", "start", limit_seconds=None)
 
     async def call(self, batch: Batch, clock: Clock) -> CallOutcome:
-        """Handle a batch. Raises ChildGoneError, UnusableHandlerError."""
+        """Call the handler with a batch. Raises ChildGoneError if the process ends, and UnusableHandlerError."""
         if (now := log_settings()) is not self._log:
             self._log = now
             self.post("log", now)
@@ -266,7 +266,7 @@ class HandlerProcess(ChildProcess[None]):
         return outcome
 
     async def decisions_so_far(self) -> CallOutcome | None:
-        """Return the decisions of the running call so far; None if the process's event loop hangs."""
+        """Return the decisions of the running call so far; None if no call runs, or the process does not answer."""
         with suppress(ChildGoneError, TimeoutError):
             async with asyncio.timeout(PARTIAL_RESULT_SECONDS):
                 answer: CallOutcome | None = await self.ask("so_far")
@@ -274,7 +274,7 @@ class HandlerProcess(ChildProcess[None]):
         return None
 
     async def _call_under_lock(self, batch: OrderlyBatch, call: BatchCall, clock: Clock) -> CallOutcome:
-        """Call the handler, and notify it if the queue's lock is lost meanwhile."""
+        """Call the handler with an orderly batch, and notify the process if the queue's lock is lost meanwhile."""
         asking = asyncio.create_task(self.ask("call", call), name="call in the handler's process")
         is_reported = call.is_revoked
         try:

@@ -1,4 +1,4 @@
-"""The handler that a group with `handler.processes` sees: it passes batches to worker processes."""
+"""The daemon's side of a handler with `handler.processes`: passes batches to worker processes, and applies results."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Cause = Literal["died", "hung", "memory"]
 
 
 def handler_in_processes(name: str, settings: GroupConfig, options: ConsumerOptions, clock: Clock) -> LoadedHandler:
-    """Return the handler of a group whose calls run in worker processes. They create it when the group starts."""
+    """Return a group's handler, whose calls run in worker processes. The processes are started with the group."""
     assert settings.handler is not None
     own = settings.handler
     counts = ProcessCounts(0, dict.fromkeys(PROCESS_LOSS_CAUSES, 0))
@@ -65,15 +65,15 @@ class PooledCalls:
         self._suspects = SuspectMessages()
 
     async def handle(self, batch: Batch) -> None:
-        """Handle the batch in a process. Raises the handler's exception, or HandlerProcessLostError.
+        """Handle a batch in a worker process. Raises the handler's exception, or HandlerProcessLostError.
 
-        If a process was lost over some of its messages, the batch is called message by message, because each may be the
-        one that kills the process.
+        If a process was lost over a message of the batch, the handler is called with each message alone, because each
+        message may be the cause of the loss.
         """
         if not self._suspects.any_of(batch):
             await self._call(batch)
             return
-        has_whole_time = True  # the messages share this time, so only the first call has all of it
+        has_whole_time = True  # the calls share consume_timeout, so only the first call may take all of it
         for index in range(len(batch)):
             if self._give_up(batch, index):
                 continue
@@ -94,9 +94,9 @@ class PooledCalls:
             has_whole_time = False
 
     def _give_up(self, batch: Batch, index: int) -> bool:
-        """Dead-letter a message if too many processes were lost over it. Returns whether it was dead-lettered.
+        """Dead-letter a message if too many processes were lost over it. Return whether it was dead-lettered.
 
-        Earlier decisions of the handler about this message, before its process was lost, do not count.
+        This replaces a decision that the handler made about the message before the process was lost.
         """
         error = self._suspects.verdict(batch[index])
         if error is None:
@@ -106,10 +106,10 @@ class PooledCalls:
         return True
 
     async def _call(self, batch: Batch, *, has_whole_time: bool = True) -> None:
-        """Handle the whole batch in a process. Raises the handler's exception, or HandlerProcessLostError.
+        """Handle a batch with one call in a worker process. Raises the handler's exception, or HandlerProcessLostError.
 
-        `has_whole_time` is whether the call may take all of consume_timeout. Only then is a timeout the message's
-        fault.
+        `has_whole_time` is whether the call may take all of consume_timeout. If not, a timeout does not count as an
+        attempt of the messages.
         """
         process = await self._pool.take()
         try:
@@ -137,10 +137,10 @@ class PooledCalls:
             if error is not None and not includes_error:
                 raise error
         finally:
-            del error  # its traceback refers to this frame, and would keep the batch alive
+            del error  # the error's traceback refers to this frame, and would keep the batch alive
 
     async def _lose_dead(self, process: HandlerProcess, batch: Batch) -> ProcessLoss:
-        """Replace a process that died, or closed its socket but still runs, even if the deadline passes meanwhile."""
+        """Replace a process that died or closed its socket, even if this call is cancelled. Return how it was lost."""
         how = process.describe_current_end()
         try:
             how = await process.how()
@@ -150,9 +150,9 @@ class PooledCalls:
         return loss
 
     async def _cut_off(self, process: HandlerProcess, batch: Batch, *, is_late: bool, is_blamed: bool) -> None:
-        """End a call that the group no longer waits for: it expired, or the group or an operator's call ends.
+        """Called when a call was cancelled, because it expired, or because the group or an operator's call ends.
 
-        Only a timeout counts as an attempt of the message, and only if the message had all of the time.
+        The process is killed and replaced. A call that is late counts as an attempt of its messages if `is_blamed`.
         """
         if not is_late:
             self._pool.lose(process, "")
@@ -184,7 +184,7 @@ class PooledCalls:
     def _lose(
         self, process: HandlerProcess, cause: Cause, batch: Batch, indexes: Sequence[int], loss: ProcessLoss
     ) -> None:
-        """Replace a process, and record the messages that it was handling. Some of them may be dead-lettered then."""
+        """Replace a process, and record the messages that it was handling. Dead-letter them after too many losses."""
         self._pool.lose(process, cause)
         first = batch[indexes[0]]
         log.error(
@@ -200,9 +200,9 @@ class PooledCalls:
             self._give_up(batch, index)
 
     def _isolate(self, batch: Batch, loss: ProcessLoss) -> None:
-        """Retry the undecided messages, each alone, because one of them ended the process.
+        """Decide that the undecided messages are handled again, each alone, because one of them ended the process.
 
-        A message that was already alone has had its attempt: raises HandlerProcessLostError.
+        Raises HandlerProcessLostError if the batch has only one message, because then the loss was its attempt.
         """
         undecided = [index for index in range(len(batch)) if index not in batch.decisions()]
         if undecided and len(batch) == 1:

@@ -1,1 +1,1 @@
-"""Log lines: their processors, how repeats are limited, and how lines are written."""
+"""The log: its processors, the limit for repeated errors, and the thread that writes the lines."""

@@ -1,6 +1,6 @@
 """Counts repeated errors instead of writing them: a poison message must not fill a disk.
 
-The first of several equal errors is logged. After ten seconds, one more line reports how many followed.
+The first of several equal errors is logged. After ten seconds, one more line reports the number of further errors.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from structlog.typing import EventDict
 
 REPEAT_SECONDS: Final = 10.0
 MAX_COUNTED_ERRORS: Final = 1_000
-MAX_ORIGINS_PER_PLACE: Final = 20  # origins that are counted separately; all others are counted together
+MAX_ORIGINS_PER_PLACE: Final = 20  # exceptions (class and line) that are counted separately; others are one count
 
-# The place of an error is its event name with these fields; other fields do not matter. `problems` describes files that
-# an operator has changed, so different problems are a different error.
+# The place of an error is the values of these fields; other fields do not matter. `problems` describes files that an
+# operator has changed, so an error with other problems is another error.
 _PLACE_KEYS: Final = (
     "event", "group", "topic", "broker", "queue", "address", "handler", "hook", "call", "worker", "check", "source",
     "problems",
@@ -53,7 +53,7 @@ class RepeatLimiter:
         name = event.get("event")
         if method not in _WORTH_LIMITING or name in _LIMITED_ALREADY or name in _ONLY_TRACES:
             return event
-        if event.get("acknowledged"):  # an invalid message that its handler skips
+        if event.get("acknowledged"):  # the only record of an invalid message that its handler skips
             return event
         now = time.monotonic()
         place = (method, *(str(event.get(name)) for name in _PLACE_KEYS))  # as text, because values may be unhashable
@@ -70,7 +70,7 @@ class RepeatLimiter:
         return event
 
     def flush(self) -> None:
-        """Log the counts of errors whose ten seconds have passed. Call it regularly."""
+        """Log the counts of repeated errors whose ten seconds have passed. Call it regularly."""
         now = time.monotonic()
         for key, seen in list(self._seen.items()):
             if now - seen.since < self._interval:

@@ -36,14 +36,14 @@ BURST_LINES: Final = 10_000
 
 
 class RmqdLogHandler(logging.StreamHandler[IO[str]]):
-    """Marks rmqd's handlers of the root logger."""
+    """A log handler that rmqd added to the root logger. The class distinguishes it from a plugin's log handler."""
 
 
 class QueueingHandler(RmqdLogHandler):
     """Passes formatted lines to a writer. It holds no lock, so threads do not wait for each other's lines.
 
-    Other code that logs in the event loop is limited to a rate before its lines are formatted, because heartbeats and
-    probes wait meanwhile. Events of rmqd come from structlog and are limited where they are logged.
+    If other code logs in the event loop, its rate is limited before its lines are formatted, because heartbeats and
+    probes wait meanwhile. Events of rmqd come from structlog, and RepeatLimiter limits them.
     """
 
     def __init__(self, writer: LogWriter) -> None:
@@ -107,9 +107,9 @@ def configure_logging(
 ) -> None:
     """Send structlog's and the standard library's logs to standard error. May be called again.
 
-    A given `stream` is written at once, so it must not block; a file is suitable.
+    Lines are written to a given `stream` without a queue, so it must not block; a file is suitable.
 
-    A worker does not log the events that its parent logs for all workers. In rmqd's own lines, names have no namespace.
+    A `worker` does not log events that its parent logs for all workers. `namespaces` are removed from rmqd's own lines.
     """
     _plain_names.namespaces = tuple(namespaces)
     _settings.append(LogSettings(level, log_format, worker, _plain_names.namespaces))
@@ -160,7 +160,7 @@ def log_settings() -> LogSettings:
 
 
 def write_line(line: str) -> None:
-    """Write a formatted line, such as a line of a child process."""
+    """Write a formatted line to standard error, for example a line that a child process sent."""
     writer = create_writer(sys.stderr, _tell_dropped)
     if writer is None:
         print(line, file=sys.stderr)  # noqa: T201 a log line
@@ -203,7 +203,7 @@ def _timestamp(_logger: object, _method: str, event: EventDict) -> EventDict:
 
 
 def _in_order(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """Put time, level and event first."""
+    """A structlog processor that puts time, level and event first."""
     return {key: event[key] for key in ("timestamp", "level", "event") if key in event} | dict(event)
 
 
@@ -216,8 +216,8 @@ def _leave_to_parent(_logger: object, _method: str, event: EventDict) -> EventDi
 class _OwnLogger(structlog.stdlib.BoundLogger):
     """Logs with the standard library, and catches exceptions from it.
 
-    Message handlers may install filters, log handlers or a record factory. Without this class, an error in them would
-    be raised at every log line of rmqd, and end groups that are not involved.
+    Message handlers may install filters, log handlers or a record factory. Without this class, an exception in that
+    code would be raised at every log line of rmqd, and end groups that do not use it.
     """
 
     def _proxy_to_logger(self, method_name: str, event: str | None = None, *event_args: str, **event_kw: Any) -> Any:
@@ -229,8 +229,8 @@ class _OwnLogger(structlog.stdlib.BoundLogger):
 
 
 class _PlainNames:
-    """A structlog processor that removes namespaces from names. Loggers keep a reference to it, so a reload changes its
-    list.
+    """A structlog processor that removes namespaces from names. Loggers keep a reference to the processor, so a reload
+    changes its `namespaces` instead of replacing it.
     """
 
     namespaces: tuple[str, ...] = ()
@@ -252,7 +252,7 @@ async def flush_repeats() -> None:
 
 
 _plain_names = _PlainNames()
-_settings: list[LogSettings] = []  # only the last one
+_settings: list[LogSettings] = []  # only the last settings
 log = structlog.get_logger(__name__)
 
 

@@ -1,7 +1,7 @@
 """Writes log lines to a stream from a separate thread, and limits their values.
 
-A pipe whose reader is stuck, a terminal after ^S, or a hung journald blocks a writer without limit. So lines wait here,
-up to a limit. Beyond it they are dropped and counted, and the count is logged when the stream accepts lines again.
+A pipe whose reader is stuck, a terminal after ^S, or a hung journald blocks a writer without limit. So lines wait in a
+bounded queue. If it is full, lines are dropped and counted. The count is logged when the stream accepts lines again.
 
 A broker's remark or a handler's error may be megabytes long, and may contain text from the sender of a message.
 """
@@ -27,7 +27,7 @@ EventDict = MutableMapping[str, Any]
 MAX_VALUE_CHARACTERS: Final = 8192
 MAX_COLLECTION_MEMBERS: Final = 100
 MAX_NESTING_LEVELS: Final = 4
-# A traceback is cut in the middle: its end names the error.
+# A traceback is cut in the middle, because its end names the error.
 _TAIL_CHARACTERS: Final = 2048
 _OF_A_PROGRAM: Final = frozenset({"timestamp", "level", "logger"})
 
@@ -46,7 +46,7 @@ def shorten_values(_logger: object, _method: str, event: EventDict) -> EventDict
 
 
 def escape_values(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """A structlog processor for the console that escapes control characters and indents the further lines of a text."""
+    """A structlog processor for the console that escapes control characters, and indents lines after the first."""
     for key, value in list(event.items()):
         if key in ("event", "exception", "stack"):
             event[key] = printable_lines(str(value))
@@ -101,10 +101,10 @@ def _without_middle(text: str) -> str:
 
 
 QUEUE_BYTES: Final = 4 * 1024 * 1024
-# If the reader reads nothing for this long, it counts as stuck. Until then threads wait for room; the event loop never
-# waits.
+# If the reader reads nothing for this long, it counts as stuck. Until then threads wait for room in the queue; the
+# event loop never waits.
 READER_PATIENCE_SECONDS: Final = 1.0
-# Several processes write to one pipe: a write of up to this size is atomic.
+# Several processes may write to one pipe. A write of at most this size is atomic, so lines are not mixed.
 _ATOMIC_BYTES: Final = select.PIPE_BUF
 _FINISH_SECONDS: Final = 1.0
 _RETRY_SECONDS: Final = 0.1
@@ -122,7 +122,7 @@ class LogWriter:
         self.restart()
 
     def restart(self) -> None:
-        """Start empty with a new lock and thread: in a forked process the old ones belong to the parent."""
+        """Start with an empty queue, a new lock and a new thread. A forked process needs its own lock and thread."""
         self._lock = threading.RLock()
         self._arrived = threading.Condition(self._lock)
         self._taken = threading.Condition(self._lock)
@@ -157,14 +157,14 @@ class LogWriter:
         return self._dropped
 
     def finish(self, seconds: float = _FINISH_SECONDS) -> None:
-        """Wait until everything is written, for at most this time."""
+        """Wait until all queued lines are written, for at most this time."""
         deadline = time.monotonic() + seconds
         with self._lock:
             while self._bytes and (left := deadline - time.monotonic()) > 0:
                 self._taken.wait(left)
 
     def _wait_for_room(self, size: int) -> bool:
-        """Wait for room if this thread may wait. Returns whether there is room."""
+        """Wait for room in the queue, if this thread may wait. Returns whether there is room."""
         if threading.current_thread() is self._thread or is_event_loop_thread():
             return False
         while self._bytes + size > QUEUE_BYTES:

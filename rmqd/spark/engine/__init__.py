@@ -1,4 +1,4 @@
-"""One group on Spark, seen from the driver.
+"""The driver of one group with `engine: spark`.
 
-`group_run` runs it from its first heartbeat to its last commit. `checkpoint_generations` decides where a query starts.
+`group_run` runs the group until its last commit. `checkpoint_generations` chooses each query's checkpoint and start.
 """

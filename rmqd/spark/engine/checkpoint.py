@@ -1,7 +1,8 @@
-"""The progress in a query's checkpoint, which only Spark writes, and the note of its generation next to it.
+"""Reads a query's progress from its checkpoint, which only Spark writes; reads and writes the generation's note.
 
-The note has the generation's start offsets, and later changes by brokers and operators. A note file never changes:
-`note-000007.json` replaces the files before it. So on any file system a note is either complete or missing.
+The note is a file next to the checkpoint, with the generation's start offsets and later changes by brokers and
+operators. It is never changed: a new file `note-000007.json` replaces the files with lower numbers. So on any file
+system a note is either complete or missing.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ class GenerationNote:
     """The state of one generation, stored next to its checkpoint."""
 
     start_offsets: ByQueue | None = None
-    """The start offsets of the generation's query; None for the group's offsets on the brokers."""
+    """The start offsets of the generation's query; None: it starts at the group's offsets on the brokers."""
     reason: str = ""
-    """Why the generation was started, as a sentence."""
+    """Why the generation was started, as text for operators."""
     is_committed: bool = True
-    """Whether `start_offsets` was committed to the brokers. Until then their offsets are outdated."""
+    """Whether `start_offsets` was committed to the brokers. Until then, the brokers' offsets are outdated."""
     flushed_offsets: ByQueue = field(default_factory=dict)
-    """The group's offsets that brokers are known to have on disk. The query commits no lower ones."""
+    """The group's offsets that brokers are known to have on disk. The query never commits lower offsets."""
     reset_offsets: ByQueue = field(default_factory=dict)
-    """Offsets of later resets by operators. The next generation starts there."""
+    """Offsets of operators' resets during this generation. The next generation starts at these offsets."""
 
     def to_json(self) -> bytes:
         value = {
@@ -58,7 +59,7 @@ class GenerationNote:
 
     @classmethod
     def from_json(cls, content: bytes) -> GenerationNote:
-        """Read the output of `to_json`. Raises RmqdError."""
+        """Parse the output of `to_json`. Raises RmqdError if the content is not valid."""
         try:
             value = json.loads(content)
             if value["v"] != NOTE_VERSION:
@@ -76,7 +77,7 @@ class GenerationNote:
 
 
 def read_note(folder: HadoopFolder, path: str) -> GenerationNote | None:
-    """Return the last note of a generation; None if there is none. Raises RmqdError if it is unreadable."""
+    """Return the newest note of a generation; None if it has no note. Raises RmqdError if the note is unreadable."""
     numbers = _note_numbers(folder, path)
     if not numbers:
         return None
@@ -108,17 +109,17 @@ METADATA_FILE: Final = "metadata"
 OFFSET_LOG_VERSION: Final = "v1"
 
 IsWritten = Callable[[MicroBatch], bool]
-"""Whether a sink has stored all rows of a batch for good."""
+"""Function that returns whether the sink has permanently stored all rows of a micro-batch."""
 
 
 def read_end_offsets(folder: HadoopFolder, path: str, is_written: IsWritten | None) -> ByQueue:
-    """Return the end offsets of a query's last finished batch; if there is none, the start offsets of its first batch.
+    """Return the end offsets of a query's last finished batch; before that, the start offsets of its first batch.
 
-    Raises RmqdError if rmqd did not write the checkpoint.
+    Return an empty mapping for a new checkpoint. Raises RmqdError if the checkpoint belongs to another program.
 
-    Spark records a batch after the sink has it, and a driver may end between the two. `is_written` checks whether the
-    sink has the batch after the last recorded one. If so, that batch counts as finished: otherwise a query with another
-    checkpoint would write its rows again, to a sink that cannot recognize them.
+    Spark records a batch as finished after the sink has stored it, and the driver may end between the two steps. So
+    `is_written`, if set, checks whether the sink has stored the next planned batch. Then this batch counts as finished,
+    because a query with a new checkpoint would write its rows again, and the sink would not recognize them.
     """
     batch = max(_numbers(folder, f"{path}/{COMMITS_FOLDER}"), default=-1)
     following = batch + 1
@@ -134,7 +135,7 @@ def read_end_offsets(folder: HadoopFolder, path: str, is_written: IsWritten | No
 
 
 def _query_id(folder: HadoopFolder, path: str) -> str:
-    """Return the id of the query. Sinks recognize its batches by this id."""
+    """Return the query's id in the checkpoint. Sinks recognize its batches by this id."""
     try:
         return str(json.loads(folder.read(f"{path}/{METADATA_FILE}"))["id"])
     except (ValueError, KeyError, TypeError) as error:
@@ -146,7 +147,7 @@ def _numbers(folder: HadoopFolder, path: str) -> list[int]:
 
 
 def _logged(folder: HadoopFolder, path: str) -> SourceOffsets:
-    """Return the offsets of rmqd's source. Spark writes a version, a line of metadata, and a line for each source."""
+    """Return the offsets of rmqd's source in a file of Spark's log: version, metadata, a line for each source."""
     version, *lines = folder.read(path).decode("utf-8", errors="replace").splitlines() or [""]
     if version != OFFSET_LOG_VERSION:
         raise RmqdError(f"{folder.url}/{path} has version {version!r:.40}; expected {OFFSET_LOG_VERSION}")

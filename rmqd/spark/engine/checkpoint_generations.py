@@ -1,23 +1,22 @@
 """Chooses the checkpoint of a group's next query: the last one, or a new one if the group was moved since.
 
-The checkpoint owns the offsets, and they are committed to the brokers after it. If a broker has a different offset,
-there are two explanations. Either the driver ended before it could commit: then the checkpoint is right. Or the group
-was consumed on the other engine, or an operator reset it: then the broker is right. A running query cannot be moved to
-other offsets. So in the second case a new generation of the checkpoint starts at the broker's offsets, and the old one
-is kept.
+Offsets are stored in the checkpoint first, and then committed to the brokers. A broker may have a different offset, for
+one of two reasons. If the driver ended before it could commit, the checkpoint is right. If the group was consumed on
+the other engine, or an operator reset it, the broker is right. Spark cannot move a query to other offsets. So in the
+second case, a new generation of the checkpoint starts at the broker's offsets, and the old generation is kept.
 
     <checkpoint>/generation-000001/checkpoint     written by Spark
                                   /note-000004.json
 
-Three offsets of a queue distinguish the cases: `done` is the checkpoint's offset; `held` is the offset that the broker
-is known to have on disk, recorded every few seconds and at a graceful end; `stored` is the broker's current offset. All
-commits of the query are between `held` and `done`. So if `stored` is above `done`, or below both, the query did not
-commit it.
+Three offsets of a queue distinguish the cases. `done` is the checkpoint's offset. `held` is the offset that the broker
+is known to have on disk; it is recorded every few seconds and at a graceful end. `stored` is the broker's current
+offset. All commits of the query are between `held` and `done`. So if `stored` is above `done`, or below both, another
+program committed it.
 
-A killed broker forgets the commits of its last seconds. So `held` follows only offsets that the broker had
-BROKER_FLUSH_SECONDS ago and still has. A 5.x broker keeps an operator's reset until a pull fetches it, so no reset is
-missed. With an older broker a reset is missed if the group passed its offset in the last seconds before its driver was
-killed.
+A killed broker forgets the commits of its last seconds. So `held` is raised only to offsets that the broker had
+BROKER_FLUSH_DELAY_SECONDS ago and still has. A 5.x broker keeps an operator's reset until a pull fetches it, so the
+driver misses no reset. An older broker does not: if the driver is killed seconds after the group passed the offset of a
+reset, the reset is missed.
 """
 
 from __future__ import annotations
@@ -57,10 +56,10 @@ MAX_SHOWN_QUEUES: Final = 4
 
 
 def offsets_moved_by_others(checkpointed: ByQueue, flushed: ByQueue, stored: ByQueue) -> dict[MessageQueue, int]:
-    """Return the queues whose `stored` offset another program must have committed, with that offset.
+    """Return the offsets in `stored` that another program, and not the query, must have committed.
 
-    `checkpointed` are the checkpoint's offsets, `flushed` the offsets that brokers are known to have on disk, and
-    `stored` the brokers' current offsets.
+    `stored` are the brokers' current offsets, `checkpointed` the checkpoint's offsets, and `flushed` the offsets that
+    the brokers are known to have on disk.
     """
     return {
         queue: offset
@@ -71,7 +70,7 @@ def offsets_moved_by_others(checkpointed: ByQueue, flushed: ByQueue, stored: ByQ
 
 
 def describe_move(checkpointed: ByQueue, new_offsets: ByQueue) -> str:
-    """Describe why queues continue at the offsets of `new_offsets`, for logs and the note."""
+    """Describe why the group continues at `new_offsets`, for the log and the generation's note."""
     ahead = {queue: offset for queue, offset in new_offsets.items() if offset > checkpointed.get(queue, 0)}
     back = {queue: offset for queue, offset in new_offsets.items() if queue not in ahead}
     parts = []
@@ -91,9 +90,9 @@ log = structlog.get_logger(__name__)
 
 BROKER_WAIT_SECONDS: Final = 60.0  # how long to wait for unreachable brokers at the start; see unavailableToleranceMs
 NOTE_WRITE_INTERVAL_SECONDS: Final = 5.0
-# interval of reads of the checkpoint while brokers show no change; object stores charge for each read
+# interval of reads of the checkpoint while the brokers' offsets do not change; object stores charge for each read
 CHECKPOINT_READ_TIMEOUT_SECONDS: Final = 30.0
-MAX_KEPT_GENERATIONS: Final = 10  # a group that fails at a corrupt message starts a generation at each restart
+MAX_KEPT_GENERATIONS: Final = 10  # limited, because a group that fails at a corrupt message adds one at each restart
 BROKER_FLUSH_DELAY_SECONDS: Final = 10.0  # brokers write offsets to disk every 5 s (flushConsumerOffsetInterval)
 
 CHECKPOINT_FOLDER: Final = "checkpoint"
@@ -102,30 +101,30 @@ _FOLDER: Final = re.compile(r"generation-([0-9]{6,})")
 
 @dataclass(frozen=True, slots=True)
 class CheckpointGeneration:
-    """A checkpoint. `path` is Spark's checkpointLocation. If it is empty, a query starts at `start_offsets`."""
+    """One checkpoint. `path` is Spark's checkpointLocation. While it is empty, a query starts at `start_offsets`."""
 
     number: int
     path: str
     start_offsets: Mapping[MessageQueue, int] | None
-    """None: the query starts at the group's offsets on the brokers."""
+    """None: the query starts at the group's offsets that the brokers have stored."""
 
 
 def checkpoint_folder(spec: GroupSpec) -> str:
-    """Return the folder or URL of all generations of a group."""
+    """Return the folder, or its URL, that contains all checkpoint generations of a group."""
     return spec.spark.checkpoint or f"{spec.config.state_of(spec.name)}/spark/{spec.name}"
 
 
 def generations_of(spec: GroupSpec, spark: SparkSession) -> CheckpointGenerations:
-    """Return the generations of a group, accessed through the session's file systems. Raises RmqdError."""
+    """Return the generations of a group. Spark's session gives access to their file system. Raises RmqdError."""
     if not spec.spark.checkpoint:
-        with suppress(OSError):  # Hadoop reports the same error, or the folder is not local
-            make_folder(Path(checkpoint_folder(spec)))  # all users could read a folder that Hadoop creates
+        with suppress(OSError):  # Hadoop reports the same error later, or the folder is not local
+            make_folder(Path(checkpoint_folder(spec)))  # private; a folder that Hadoop creates is readable by all users
     is_written = None if spec.settings.pipeline is None else written_batch_check(spark, spec)
     return CheckpointGenerations(spec, HadoopFolder(spark, checkpoint_folder(spec)), is_written)
 
 
 class CheckpointGenerations:
-    """The generations of one group. Methods block, may be called in any thread, and raise RmqdError."""
+    """The checkpoint generations of one group. Methods block, are thread-safe, and raise RmqdError."""
 
     def __init__(self, spec: GroupSpec, folder: HadoopFolder, is_written: IsWritten | None = None) -> None:
         self._spec = spec
@@ -144,12 +143,12 @@ class CheckpointGenerations:
         self._snapshots: deque[tuple[float, ByQueue, ByQueue]] = deque()  # time, brokers' offsets, checkpoint's offsets
 
     def current(self) -> CheckpointGeneration:
-        """Return the generation for the next query. Call it before each query, while no other engine runs the group."""
+        """Return the generation for the next query. Call this before each query, as the group's only member."""
         with self._lock:
             return retry_until_timeout(self._current, BROKER_WAIT_SECONDS)
 
     def store_resets(self, reset_offsets: ByQueue) -> None:
-        """Store an operator's reset, so that it survives a crash. The next generation starts there."""
+        """Store the offsets of an operator's reset, so that they survive a crash. The next generation starts there."""
         with self._lock:
             log.warning(
                 "spark.group_reset",
@@ -159,9 +158,9 @@ class CheckpointGenerations:
             self._write(replace(self._note, reset_offsets={**self._note.reset_offsets, **reset_offsets}))
 
     def store_resets_of(self, outcomes: Iterable[RangeOutcome]) -> bool:
-        """Store resets that executors found in a batch. Return whether there are any.
+        """Store the operators' resets that executors found in a micro-batch. Return whether there are any.
 
-        Call it before the batch counts as done.
+        Call this before the micro-batch is finished, because Spark then stores its end in the checkpoint.
         """
         resets = {outcome.queue: outcome.reset_to for outcome in outcomes if outcome.reset_to is not None}
         if resets:
@@ -169,10 +168,10 @@ class CheckpointGenerations:
         return bool(resets)
 
     def find_moved_offsets(self) -> Mapping[MessageQueue, int]:
-        """Return and store the group's new offsets if it was moved since `current`. If any, the query must end.
+        """Return and store the group's new offsets if it was moved since `current`. If there are any, end the query.
 
-        Call it every few seconds while the query runs, because an executor finds a reset only in a queue with messages.
-        Answers of some brokers count even if others do not answer; their error is raised afterwards.
+        Call this every few seconds while the query runs, because executors find a reset only in a queue with messages.
+        If some brokers do not answer, the answers of the others are used, and then the error is raised.
         """
         with self._lock:
             if self._note.reset_offsets:
@@ -182,7 +181,7 @@ class CheckpointGenerations:
             asked = self._ask_stored(self._done)
             stored = _present(asked)
             if any(at != self._done[queue] for queue, at in stored.items()):
-                self._look_up_done()  # read after the answer: by then the checkpoint has all that the query committed
+                self._look_up_done()  # read after the answers: now the checkpoint includes every commit of the query
             done = self._done
             changed = offsets_moved_by_others(done, self._held, stored) or self._ignored_commits(stored, done)
             if changed:
@@ -198,16 +197,16 @@ class CheckpointGenerations:
             return {}
 
     def commit_end_offsets(self) -> None:
-        """Commit the offsets at which the group continues, possibly on the other engine. Call it after the query ended.
+        """Commit the offsets at which the group continues, maybe on the other engine. Call this after the query's end.
 
-        Brokers that answer receive their commits even if others do not answer; their error is raised afterwards.
+        If some brokers do not answer, the offsets are committed to the others, and then the error is raised.
         """
         with self._lock:
             asked = self._ask_stored(self._look_up_done())
             done = self._look_up_done()
             others = offsets_moved_by_others(
                 done, self._held, _present(asked)
-            )  # an operator or another member set these
+            )  # set by an operator or another member: do not overwrite them
             wanted = {**done, **self._note.reset_offsets}
             places = {queue: at for queue, at in wanted.items() if queue in asked.values and queue not in others}
             told = self._cluster.commit(self._spec.group, places)
@@ -217,11 +216,11 @@ class CheckpointGenerations:
             values_of_existing(told)
 
     def _current(self) -> CheckpointGeneration:
-        # a missing topic does not stop the others, but without any topic the group has nothing to do
+        # if some topics are missing, the group reads the others; if all are missing, this raises
         queues = self._subscribed.current(self._cluster, all_topics=False)
         asked = self._ask_stored(queues)
         values_of_existing(asked)
-        stored = _present(asked)  # if a broker has lost the offset of a queue, the checkpoint's offset is used
+        stored = _present(asked)  # if a broker lost a queue's offset, the query continues at the checkpoint's offset
         pending = values_of_existing(self._cluster.pending_resets(self._spec.group, stored))
         resets = {queue: offset for queue, offset in pending.items() if offset is not None}
         self._number = max(map(int, _matches(self._folder.names())), default=0)
@@ -233,7 +232,7 @@ class CheckpointGenerations:
             self.store_resets(resets)
         done = self._look_up_done()
         elsewhere = offsets_moved_by_others(done, last.flushed_offsets, stored) if last.is_committed else {}
-        # later entries win: a reset in the note is older than a move that brokers show now, or a pending reset
+        # later entries win: a reset in the note is older than the brokers' offsets, and a pending reset is the newest
         changed = {**last.reset_offsets, **elsewhere, **resets}
         changed = {queue: at for queue, at in changed.items() if queue in queues}
         if not changed:
@@ -270,27 +269,27 @@ class CheckpointGenerations:
             log.info("spark.generation_deleted", group=self._spec.name, generation=number, kept=MAX_KEPT_GENERATIONS)
 
     def _ignored_commits(self, stored: ByQueue, done: ByQueue) -> dict[MessageQueue, int]:
-        """Repeat the commits that brokers have lost. Return the queues whose broker ignores them: a reset is pending.
+        """Repeat commits that brokers lost. Return the offsets of pending resets: such a broker ignores commits.
 
-        A killed broker returns an old offset, and accepts a new commit. A broker with a reset that no pull has fetched
-        returns the reset's offset, answers commits with success, and does not store them.
+        A killed broker returns an old offset, and accepts a new commit. A broker with a pending reset, which no pull
+        has fetched, returns the reset's offset. It answers a commit with success, but does not store it.
         """
         if not self._snapshots:
             return {}
         _, had, had_done = self._snapshots[-1]
-        # lost: the stored offset is the same as at the last check, although the checkpoint was already above it then
+        # a commit is lost if the stored offset did not change since the last check, when the checkpoint was above it
         lost = [queue for queue, at in stored.items() if at == had.get(queue) and at < had_done.get(queue, 0)]
         told = {queue: done[queue] for queue in lost if queue in done}
-        # a broker that does not answer is asked again at the next check, and must not hide resets at other brokers
+        # errors are ignored: the next check asks the broker again, and resets at other brokers must be found
         taken = self._cluster.commit(self._spec.group, told).values
         now = _present(self._ask_stored(taken))
         return {queue: at for queue, at in now.items() if at == stored[queue] != told[queue]}
 
     def _advance_held(self, stored: ByQueue, done: ByQueue) -> None:
-        """Raise `held` to the offsets that brokers had BROKER_FLUSH_SECONDS ago and still have.
+        """Raise `held` to the offsets that brokers had BROKER_FLUSH_DELAY_SECONDS ago and still have.
 
-        Both conditions are needed. A broker that does not answer may have been killed at any time since its last
-        answer; a broker with a lower offset than before was killed in between.
+        A broker has flushed such an offset to disk. A broker that does not answer now may have been killed at any time
+        since its last answer; a broker whose offset is lower than before was killed in between.
         """
         now = time.monotonic()
         self._snapshots.append((now, stored, done))

@@ -1,11 +1,11 @@
 """`python -m rmqd.spark.engine.driver DESCRIPTOR`: the process that runs Spark for one group of a daemon.
 
-It serves `rmqd run` like a worker process: it receives one specification through the inherited socket, reports the
-group's state on request, and drains when the daemon asks for it or ends. SIGTERM also drains it; other signals are left
-to the daemon. `run_group` runs a group without a daemon: no restarts, no HTTP; its metrics are logged.
+`rmqd run` starts this process like a worker process. Through the socket DESCRIPTOR it receives the group's
+specification, and reports the group's state on request. It drains the group on request, on SIGTERM, or when the daemon
+ends; it ignores SIGINT and SIGHUP. `run_group` runs a group without a daemon, restarts and HTTP, and logs its metrics.
 
-Java's log lines, and log lines of handlers in Spark's Python processes, go to the standard error that the JVM inherits.
-To keep a log of JSON lines valid, standard error is replaced by a pipe, and a thread converts its lines to log events.
+Java, and handlers in Spark's Python processes, log to the standard error that the JVM inherits. To keep a log of JSON
+lines valid, standard error is replaced by a pipe, and a thread converts its lines to log events.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def run_group(
     force_stop: threading.Event,
     on_session: Callable[[SparkSession], None] = lambda session: None,
 ) -> int:
-    """Run a group until `stop` is set and the drain is over. Return the exit code.
+    """Run a group until `stop` is set and the drain is over. Return the exit code of the process.
 
-    `force_stop` shortens the drain. Both events may be set in any thread, or by a signal handler. `on_session` is
-    called in a thread when Spark runs.
+    `force_stop` ends the drain at once. A thread or a signal handler may set both events. `on_session` is called in a
+    thread when Spark has started.
     """
     redirect_stderr_to_log(spec.config.log.format)
     config = spec.config
@@ -78,7 +78,7 @@ async def _run(
     try:
         await run.run()
     except Exception as error:
-        # an expected error is reported in one line; a bug needs its traceback
+        # an RmqdError is logged in one line; another exception is a bug, and needs its traceback
         is_fault = not isinstance(error, RmqdError)
         log.error("group.failed", group=spec.name, error=failure_text(error), exc_info=is_fault)  # noqa: TRY400
         return ExitCode.FAILURE
@@ -108,7 +108,7 @@ async def _report_figures(run: GroupRun) -> None:
 
 
 def _when_set(event: threading.Event, loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:
-    """Call a function in the loop when the event is set. The waiting thread is a daemon, so it delays no exit."""
+    """Call `action` in the loop when `event` is set. A daemon thread waits for the event, so it delays no exit."""
 
     def wait() -> None:
         event.wait()
@@ -118,17 +118,17 @@ def _when_set(event: threading.Event, loop: asyncio.AbstractEventLoop, action: C
     threading.Thread(target=wait, name="rmqd.spark.wait", daemon=True).start()
 
 
-EVENT_END_PAUSE_SECONDS: Final = 0.2  # events of several lines, such as tracebacks, arrive without such a pause
+EVENT_END_PAUSE_SECONDS: Final = 0.2  # a pause that ends a log event; lines of one traceback arrive without a pause
 MAX_EVENT_CHARACTERS: Final = 8000
-MAX_EVENT_LINES: Final = 1000  # limit for one event; further lines are dropped
+MAX_EVENT_LINES: Final = 1000  # further lines of the same log event are dropped
 MAX_LINE_BYTES: Final = 1024 * 1024
 READ_BYTES: Final = 65536
 LOG_FLUSH_TIMEOUT_SECONDS: Final = 1.0
 END_OF_LOG_MARK: Final = "-- rmqd: all that was written before is to be in the log --"
-# `26/11/21 20:14:14 WARN DAGScheduler: Failed to cancel job group 2e2d1447`
+# first line of an event in Java's log: `26/11/21 20:14:14 WARN DAGScheduler: Failed to cancel job group 2e2d1447`
 _JAVA_EVENT: Final = re.compile(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (FATAL|ERROR|WARN|INFO|DEBUG|TRACE) ([\w.$]+): (.*)")
 _LEVELS: Final = {"FATAL": logging.ERROR, "ERROR": logging.ERROR, "WARN": logging.WARNING, "INFO": logging.INFO}
-# Printed at every start or stop, and never useful
+# lines that Spark prints at every start or stop, and that need no action; logged at level debug
 _NOISE: Final = (
     "WARNING: Using incubator modules",
     "Using Spark's default log4j profile",
@@ -143,9 +143,9 @@ _caught, _settled = threading.Event(), threading.Event()
 
 
 def redirect_stderr_to_log(log_format: str) -> None:
-    """Redirect the standard error of processes started from now on into the log. Call it before configuring logging.
+    """Redirect the standard error of child processes into the log. Call this before logging is configured.
 
-    This process's own log goes to the original standard error. Does nothing if spark-submit has started Java.
+    This process still logs to the original standard error. If spark-submit has started Java, nothing is redirected.
     """
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return
@@ -160,7 +160,7 @@ def redirect_stderr_to_log(log_format: str) -> None:
 
 
 def flush_stderr_to_log() -> None:
-    """Wait until all output so far is in the log. Call it before the process ends."""
+    """Wait until all redirected output so far is in the log, for one second at most. Call this before the exit."""
     if not _caught.is_set():
         return
     _settled.clear()
@@ -169,9 +169,10 @@ def flush_stderr_to_log() -> None:
 
 
 class LogEventBuilder:
-    """Combines the lines of standard error into log events.
+    """Combines the lines of standard error into log events. `settled` is called at END_OF_LOG_MARK.
 
-    `relay` receives events of rmqd's own log, as text and as values."""
+    `relay` is called with events that rmqd logged as JSON in another process: the line, and its parsed values.
+    """
 
     def __init__(self, relay: Callable[[str, dict[str, Any]], None], settled: Callable[[], None]) -> None:
         self._relay = relay
@@ -181,7 +182,7 @@ class LogEventBuilder:
         self._lines: list[str] = []
 
     def feed(self, data: bytes) -> None:
-        """Add bytes of standard error, which may end in the middle of a line."""
+        """Add bytes that were read from standard error. They may end in the middle of a line."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > MAX_LINE_BYTES:
             lines.append(self._rest)
@@ -190,7 +191,7 @@ class LogEventBuilder:
             self._take(line.decode("utf-8", "replace").rstrip("\r"))
 
     def end_event(self) -> None:
-        """Called when no output arrived for a while: the current event is complete."""
+        """Called when no output arrived for EVENT_END_PAUSE_SECONDS. Log the current event, which is complete."""
         if not self._lines:
             return
         text, level = "\n".join(self._lines).rstrip()[:MAX_EVENT_CHARACTERS], self._level
@@ -251,7 +252,7 @@ def _read(descriptor: int, lines: LogEventBuilder) -> None:
 
 
 def main(descriptor: int) -> int:
-    """Serve the daemon at the other end of the inherited socket. Return the exit code."""
+    """Run a group for the daemon at the other end of the inherited socket. Return the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -292,7 +293,7 @@ def _build(build: DriverSpec) -> GroupRun:
 
 
 def set_python_path(path: Iterable[str]) -> None:
-    """Give local Python processes of Spark this process's path, to find for example a handler in the working folder."""
+    """Set PYTHONPATH, so that Spark's local Python processes find for example a handler in the working folder."""
     os.environ["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in path)
 
 
@@ -305,7 +306,7 @@ async def _run_for_daemon(channel: ChildChannel, run: GroupRun) -> int:
     try:
         await run.run()
     except Exception as error:
-        # the daemon reports that the group failed; a bug would be lost without its traceback
+        # the daemon reports the failure, but only this process can log the traceback of a bug
         if not isinstance(error, RmqdError):
             log.exception("spark.driver_failed")
         return ExitCode.FAILURE

@@ -1,7 +1,7 @@
-"""The driver as a member of its group, so that brokers list it, and each engine sees a member of the other engine.
+"""The driver as a member of its group: brokers list it, and members of the other engine see that Spark runs the group.
 
-It takes no part in the rebalance, and pulls nothing. `EngineConflict` decides which engine must leave if
-both run the group.
+The driver does not take part in the rebalance, and does not pull. If both engines run the group, `EngineConflict`
+decides which one must leave.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Held = Callable[[], Mapping[MessageQueue, wire.ProcessQueueInfo]]
 
 log = structlog.get_logger(__name__)
 
-# the same as for members of the local engine; sooner if a broker reports a new member
+# interval of member polls, as on the local engine; a broker's notification causes an earlier poll
 MEMBER_POLL_SECONDS: Final = 20.0
 CONFLICT_POLL_SECONDS: Final = 1.0  # while another member is present
 UNREGISTER_TIMEOUT_SECONDS: Final = 10.0
@@ -51,10 +51,10 @@ BROKER_WAIT_SECONDS: Final = 60.0  # how long to wait for unreachable brokers at
 
 
 class DriverMembership:
-    """One membership, from `join` to `leave`. Used once.
+    """The driver's membership in its group, from `join` to `leave`. An object is used once.
 
     `on_reset` is called with offsets by queue when a broker pushes an operator's reset. Brokers of 4.x push resets, and
-    later brokers only with useServerSideResetOffset=false. `held` returns the query's offsets, for operators who ask.
+    later brokers only with useServerSideResetOffset=false. `held` returns the query's offsets, for the running info.
     """
 
     def __init__(
@@ -87,14 +87,14 @@ class DriverMembership:
         self._running: asyncio.Task[None] | None = None
 
     async def join(self) -> None:
-        """Join the group, and wait until this is its only member.
+        """Join the group, and wait until this driver is its only member.
 
-        Raises GroupHeldElsewhereError, and RmqdError if no broker returns the members. Then it has already left again.
+        Raises GroupHeldElsewhereError if another member stays, RmqdError if no broker answers. Then it has left again.
         """
         self._running = asyncio.create_task(self._client.run(), name=f"presence:{self.group}")
         try:
             await self._learn_routes(self._options.subscriptions)
-            # check before the heartbeat: if this member must leave at once, other clients need not rebalance
+            # the check before the first heartbeat avoids a rebalance of the other members if this driver must leave
             await self._until_alone(EngineConflict(self.group, self.client_id, self._clock))
             self._client.register(self)
             await self._client.heartbeat.send_heartbeats()
@@ -107,7 +107,7 @@ class DriverMembership:
     async def store_start_offsets(self) -> None:
         """Commit start offsets if the group is new, by the same rule as the local engine. Raises RmqdError.
 
-        Call it before a query reads the group's offsets. A queue that has no offset after that was added later.
+        Call this before a query reads the group's offsets. So a queue without an offset was added after the start.
         """
         deadline = self._clock.monotonic() + BROKER_WAIT_SECONDS
         while True:
@@ -121,7 +121,7 @@ class DriverMembership:
             await asyncio.sleep(CONFLICT_POLL_SECONDS)
 
     async def watch_members(self) -> None:
-        """Watch for other members until cancelled. Raises GroupHeldElsewhereError if one stays."""
+        """Poll for other members until cancelled. Raises GroupHeldElsewhereError if another member stays."""
         while True:
             self._changed.clear()
             try:
@@ -135,7 +135,7 @@ class DriverMembership:
             await self._until_change(CONFLICT_POLL_SECONDS if others else MEMBER_POLL_SECONDS)
 
     async def leave(self) -> None:
-        """Unregister at the brokers, so that the group can run elsewhere at once. Raises nothing."""
+        """Unregister at the brokers, so that another member can run the group at once. Raises nothing."""
         if self._running is None:
             return
         running, self._running = self._running, None
@@ -148,7 +148,7 @@ class DriverMembership:
             log.error("presence.failed", group=self.group, exc_info=error)
 
     def consumer_data(self) -> ConsumerData:
-        """Return the group's part of a heartbeat, the same as for members of the local engine."""
+        """Return this group's data for a heartbeat, as a member of the local engine sends it."""
         return ConsumerData(
             group_name=self.group,
             subscription_data_set=tuple(self._subscriptions.values()),
@@ -157,11 +157,11 @@ class DriverMembership:
         )
 
     def on_consumer_ids_changed(self) -> None:
-        """Called when a broker reports that members joined or left: check the members now."""
+        """Called when a broker reports that members joined or left. Check the members now."""
         self._changed.set()
 
     async def on_request(self, command: RemotingCommand) -> Reply | None:
-        """Answer a request that an operator sent through a broker."""
+        """Called with an operator's request that a broker forwards. Return the response; None if it is one-way."""
         match command.code:
             case RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
                 await self._reset(command)
@@ -204,7 +204,7 @@ class DriverMembership:
             self._changed.clear()
 
     async def _until_change(self, seconds: float) -> None:
-        """Wait until a broker reports a change of members, for a limited time. Raises the error of a failed client."""
+        """Wait at most `seconds` until a broker reports a change of members. Raises the error that ended the client."""
         change = asyncio.create_task(self._changed.wait(), name=f"members:{self.group}")
         waited_for: set[asyncio.Task[Any]] = {change} if self._running is None else {change, self._running}
         try:
@@ -215,7 +215,7 @@ class DriverMembership:
             self._running.result()
 
     async def _members(self) -> set[str]:
-        """Return the members of the group known to any broker that answers. Raises RmqdError if none does."""
+        """Return the members in the lists of all brokers that answer. Raises RmqdError if no broker answers."""
         addresses = self._brokers()
         found = await asyncio.gather(*map(self._members_at, addresses), return_exceptions=True)
         lists = [ids for ids in found if isinstance(ids, set)]
@@ -229,7 +229,7 @@ class DriverMembership:
         remoting = self._client.remoting
         ids = await get_consumer_list(remoting, address, self.group)
         if self.client_id not in ids and self.group in self._client.groups:
-            # a restarted broker knows this member only after the next heartbeat; until then others cannot see it
+            # a restarted broker does not list this driver before its next heartbeat, so send a heartbeat now
             await self._client.heartbeat.send_heartbeat_to(address)
             ids = await get_consumer_list(remoting, address, self.group)
         return set(ids)
@@ -240,7 +240,7 @@ class DriverMembership:
         return [address for name in sorted(names) if (address := routes.address(name)) is not None]
 
     async def _learn_routes(self, topics: Iterable[str]) -> None:
-        """Raise the last error if no topic has a route."""
+        """Look up the routes of the topics. Raises the last error if no broker with any of the topics is found."""
         missing: RmqdError | None = None
         for topic in topics:
             try:

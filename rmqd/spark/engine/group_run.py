@@ -2,9 +2,9 @@
 
     join the group, alone     start Spark     query     query ...     commit     leave     end Spark
 
-A query runs until the group is stopped. If an operator moves the group, the query ends, and another one starts with a
-new generation of the checkpoint. In both cases the current micro-batch may finish: the pause file keeps the source from
-starting another one, and a query that ends between two batches repeats nothing.
+A query runs until the group is stopped, or until an operator moves the group to other offsets. After a move, another
+query starts with a new generation of the checkpoint. A query ends between two micro-batches, so that no messages are
+redelivered: while the pause file exists, the source starts no micro-batch, and the current one may finish.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ log = structlog.get_logger(__name__)
 
 RESET_POLL_SECONDS: Final = 2.0
 STATUS_INTERVAL_SECONDS: Final = 1.0
-IDLE_POLL_SECONDS: Final = 0.05  # Spark reports the end of a batch only through its progress, which may be late
-MAX_LATE_WORKER_RETRIES: Final = 5  # in a row, before the failure is raised
+IDLE_POLL_SECONDS: Final = 0.05  # interval of polls during a drain, because Spark's progress reports may be late
+MAX_LATE_WORKER_RETRIES: Final = 5  # how many queries in a row may fail by a late Python worker
 CONFLICT_DRAIN_SECONDS: Final = 10.0  # limit for the drain if another engine or driver also runs the group
-END_STEP_TIMEOUT_SECONDS: Final = 10.0  # for each step at the end: the query, the last commit, Spark itself
+END_STEP_TIMEOUT_SECONDS: Final = 10.0  # limit for each step of a stop: end the query, commit, end Spark
 FORCED_STOP_TIMEOUT_SECONDS: Final = 2.0
 
 
 class _StoppedError(Exception):
-    """`stop` was called before there was anything to drain."""
+    """`stop` was called while no query ran, so there is nothing to drain."""
 
 
 class GroupRun:
-    """Runs one group on Spark, from its first heartbeat to its last commit. Used once."""
+    """One run of a group on Spark, from its first heartbeat to its last commit. An object is used once."""
 
     def __init__(self, spec: GroupSpec, parts: SparkParts, clock: Clock) -> None:
         self._spec = spec
@@ -71,14 +71,14 @@ class GroupRun:
         self._state = "starting"
         self._failure: str | None = None
         self._is_handling = self._is_member = False
-        self._late_workers = 0  # late workers since the last micro-batch
-        self._stuck_by: list[str] = []  # why the group cannot continue, such as a corrupt message
+        self._late_workers = 0  # queries that failed by a late Python worker since the last micro-batch
+        self._stuck_by: list[str] = []  # reasons why the group cannot continue, such as a corrupt message
         self._membership: DriverMembership | None = None
         self._generation: int | None = None  # generation of the last query
         self._watching: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Run until `stop` and the drain, or until a bounded query is done. Raises the group's failure."""
+        """Run until `stop` is called and the drain is over, or a bounded query ends. Raises the group's failure."""
         work = asyncio.create_task(self._work(), name=f"group {self._spec.name}")
         force_stop = asyncio.create_task(self._force_stop.wait(), name=f"force stop of {self._spec.name}")
         try:
@@ -102,12 +102,12 @@ class GroupRun:
         self._force_stop.set()
 
     def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Start no more micro-batches."""
+        """Pause the group or a part of it. Only a pause of the whole group prevents new micro-batches."""
         self._gate.pause(scope)
         self._log.info("group.paused", scope=str(scope))
 
     def resume(self, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Start micro-batches again."""
+        """End the pauses within a scope. Micro-batches start again if the whole group was paused."""
         self._gate.resume(scope)
         self._log.info("group.resumed", scope=str(scope))
 
@@ -161,12 +161,12 @@ class GroupRun:
             thread.end()
 
     async def _run_queries(self, session: Any, thread: SingleThread) -> None:
-        asking = SingleThread("rmqd.spark.checkpoints")  # separate, because it may wait for unreachable brokers
+        asking = SingleThread("rmqd.spark.checkpoints")  # its calls may wait for brokers, and must not delay Spark's
         try:
             checkpoints = await self._unless_stopped(asking.call(lambda: self._parts.checkpoint_generations(session)))
             is_over = False
             while not is_over:
-                if self._spec.spark.trigger == AVAILABLE_NOW:  # a paused query would find nothing, and end
+                if self._spec.spark.trigger == AVAILABLE_NOW:  # a paused bounded query would end without a batch
                     await self._unless_stopped(self._gate.resumed.wait())
                 generation = await self._unless_stopped(asking.call(checkpoints.current))
                 self._moved.clear()
@@ -211,7 +211,7 @@ class GroupRun:
         return RunningQuery(query, thread)
 
     async def _run_query(self, query: RunningQuery, checkpoints: CheckpointGenerations, asking: SingleThread) -> bool:
-        """Wait until the query ends, or must end and is drained. Return whether the group's run is over."""
+        """Wait until the query has ended, or is drained because it must end. Return whether the group's run is over."""
         ended = asyncio.create_task(query.wait(), name="query")
         others = [
             asyncio.create_task(self._stop.wait(), name="stop"),
@@ -227,7 +227,7 @@ class GroupRun:
                     return False
                 ended.result()
                 self._raise_if_stuck()
-                # after a pause a bounded query may have ended before everything was handled
+                # if it was paused, a bounded query may have ended before all messages were handled: start another
                 return not self._gate.was_held
             self._gate.close()
             is_rivalled = self._watching is not None and self._watching.done()
@@ -244,7 +244,7 @@ class GroupRun:
             ended.cancel()
 
     def _is_late_worker(self, ended: asyncio.Task[None]) -> bool:
-        """Return whether to retry in the same Spark session, because restarting Spark takes a busy machine longer."""
+        """Return whether the query failed by a late Python worker, and may be retried without a restart of Spark."""
         error = ended.exception()
         is_late = isinstance(error, QueryFailedError) and error.is_late_worker
         if not is_late or self._late_workers >= MAX_LATE_WORKER_RETRIES:
@@ -254,12 +254,12 @@ class GroupRun:
         return True
 
     def _raise_if_stuck(self) -> None:
-        """Raise the reason why the group is stuck. Called after the batch, so that its other messages are finished."""
+        """Called after the drain, when the batch's messages are settled. Raise RmqdError if the group is stuck."""
         if self._stuck_by and not self._stop.is_set():
             raise RmqdError("; ".join(self._stuck_by))
 
     async def _drain(self, query: RunningQuery, ended: asyncio.Task[None], seconds: float) -> None:
-        """Wait for the current micro-batch. Raises QueryFailedError."""
+        """Wait until the current micro-batch ends, at most `seconds`. Raises QueryFailedError if the query fails."""
         deadline = self._clock.monotonic() + seconds
         while not ended.done() and not await query.is_idle():
             if self._clock.monotonic() >= deadline:
@@ -270,7 +270,7 @@ class GroupRun:
             ended.result()
 
     async def _watch_moves(self, checkpoints: CheckpointGenerations, asking: SingleThread) -> None:
-        """Poll for operators' resets, until there is one."""
+        """Poll the brokers for operators' resets until cancelled, and store resets that a broker pushed."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(RESET_POLL_SECONDS):
@@ -279,7 +279,7 @@ class GroupRun:
             try:
                 if await asking.call(checkpoints.find_moved_offsets):
                     self._move()
-            except RmqdError as error:  # the query tolerates it for a while, and reports it
+            except RmqdError as error:  # an unreachable broker; the query tolerates it for a while, then fails
                 self._log.debug("spark.moves_unknown", error=str(error))
 
     async def _watch_status(self, query: RunningQuery) -> None:
@@ -288,7 +288,7 @@ class GroupRun:
             await asyncio.sleep(STATUS_INTERVAL_SECONDS)
 
     def _move(self, failures: Sequence[str] = ()) -> None:
-        """End the query: the group continues at other offsets, or, with `failures`, it is stuck."""
+        """Called when the group must continue at other offsets. End the query; with `failures`, the group fails."""
         self._stuck_by += failures
         self._gate.close()
         self._moved.set()
@@ -301,7 +301,7 @@ class GroupRun:
         self._figures.record_batch(progress)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work`. Raises _StoppedError if `stop` is called first, and the error that ends the membership."""
+        """Return the result of `work`. Raises _StoppedError if `stop` is called first, or the membership's error."""
         task = asyncio.create_task(work)
         stop = asyncio.create_task(self._stop.wait())
         rival = set() if self._watching is None else {self._watching}
@@ -317,7 +317,7 @@ class GroupRun:
             await _ended(task, stop)
 
     async def _within_time_limit(self, work: Coroutine[Any, Any, None], what: str) -> None:
-        """Run a step at the end, for a limited time. If it fails or hangs, log that and continue."""
+        """Run one step of the stop for a limited time. If the step fails or hangs, log that and return."""
         seconds = FORCED_STOP_TIMEOUT_SECONDS if self._force_stop.is_set() else END_STEP_TIMEOUT_SECONDS
         try:
             async with asyncio.timeout(seconds):
@@ -335,7 +335,7 @@ async def _ended(*tasks: asyncio.Task[Any]) -> None:
         await asyncio.wait(tasks)
         for task in tasks:
             if not task.cancelled():
-                task.exception()  # retrieve it, so that asyncio does not report it
+                task.exception()  # asyncio reports exceptions that are not retrieved
 
 
 def failure_text(error: BaseException) -> str:

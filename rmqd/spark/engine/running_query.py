@@ -1,11 +1,10 @@
-"""A group's streaming query, for an event loop: start it, pause it, wait for it, end it, and report its failure.
+"""A group's streaming query for an event loop: pause it, wait for it, stop it, and report its failure in one line.
 
-Each call to Spark blocks until the JVM answers, so it runs in a thread, which has one connection to the JVM. A failure
-is reported in one line.
+Each call to Spark blocks until the JVM answers, so it runs in a thread, which has one connection to the JVM.
 
-A micro-batch must not start while the group is paused, stopping or being moved (`BatchGate`). The query's source runs
-in another process, so it checks a file: while the file exists, no micro-batch starts. Each method of the gate creates
-or removes the file; after setting `stop`, call `close`.
+`BatchGate` prevents new micro-batches while the group is paused, stopping or being moved. The query's source runs in
+another process. So it checks a file, the pause file: while the file exists, no micro-batch starts. Each method of the
+gate creates or removes the file. The gate does not wait for its event `stop`: after setting it, call `close`.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ if TYPE_CHECKING:
 
 
 class BatchGate:
-    """Creates and removes the pause file. `stop` is the event that is set to stop the group."""
+    """Creates and removes the pause file, which prevents new micro-batches. `stop` is set when the group must stop."""
 
     def __init__(self, stop: asyncio.Event) -> None:
         self.pauses = Pauses()
         self.resumed = asyncio.Event()
         """Set while the group as a whole is not paused."""
         self.was_held = False
-        """Whether the pause file has existed since the last `open`, so that a micro-batch may be delayed."""
+        """Whether the pause file existed since the last `open`, so that a query may have ended with unread messages."""
         self._stop = stop
         self._file: Path | None = None
         self._is_holding = False
@@ -48,7 +47,7 @@ class BatchGate:
 
     @contextmanager
     def temporary_folder(self) -> Iterator[None]:
-        """Keep the pause file in a temporary folder. A pause after the end of the context needs no file."""
+        """Create a temporary folder for the pause file. After the context, pauses are recorded without a file."""
         with tempfile.TemporaryDirectory(prefix="rmqd-spark-", ignore_cleanup_errors=True) as folder:
             self._file = Path(folder) / "pause"
             self._switch()
@@ -68,12 +67,12 @@ class BatchGate:
         self._switch()
 
     def close(self) -> None:
-        """Start no more micro-batches until `open`, because the query must end."""
+        """Prevent new micro-batches until `open`. Called when the query must end."""
         self._is_holding = True
         self._switch()
 
     def open(self) -> None:
-        """Let a new query start micro-batches, unless the group is paused or stopping."""
+        """Allow micro-batches for a new query, unless the group is paused or stopping."""
         self.was_held = self._is_holding = False
         self._switch()
 
@@ -91,20 +90,20 @@ class BatchGate:
             self._file.unlink(missing_ok=True)
 
 
-WAIT_CALL_SECONDS: Final = 1  # limit for one call of Spark's own wait, which cannot be cancelled
+WAIT_CALL_SECONDS: Final = 1  # limit for one call of Spark's `awaitTermination`, which cannot be cancelled
 MAX_CAUSE_CHARACTERS: Final = 1000
 MAX_ERROR_CHARACTERS: Final = 20_000
-# Spark waits 10 s for a worker, which is not configurable
+# Spark's error if a Python worker does not start in 10 s, a limit that is not configurable
 LATE_WORKER_TEXT: Final = "Python worker failed to connect back"
-# The last line of a Python traceback: `rmqd.errors.DataLossError: data loss in ...`. Spark wraps a Java traceback
-# around it. For an error of the source it may show only this line, after its own words.
+# The last line of a Python traceback: `rmqd.errors.DataLossError: data loss in ...`. Spark adds a Java traceback before
+# and after it. For an error of the source, Spark may show only this line, with a text before it.
 _PYTHON_ERROR = re.compile(
     r"(?:^|(?<=: )(?=rmqd\.))([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)): (.+)$", re.MULTILINE
 )
 
 
 class QueryFailedError(RmqdError):
-    """A query ended with an error. The text is the innermost cause; `spark_report` is everything that Spark reports."""
+    """A query ended with an error. The text is the innermost cause; `spark_report` is the text of Spark's exception."""
 
     def __init__(self, cause: str, said: str) -> None:
         super().__init__(cause)
@@ -112,12 +111,12 @@ class QueryFailedError(RmqdError):
 
     @property
     def is_late_worker(self) -> bool:
-        """Whether the only failure is that a Python process did not start in time, as on a busy machine."""
+        """Whether the query failed because a Python worker did not start in time, as on a busy machine."""
         return LATE_WORKER_TEXT in self.spark_report
 
 
 class RunningQuery:
-    """A query between its start and its end."""
+    """A query that Spark has started."""
 
     def __init__(self, query: StreamingQuery, thread: SingleThread) -> None:
         self._query = query
@@ -125,7 +124,7 @@ class RunningQuery:
         self._waiting = SingleThread("rmqd.spark.query")
 
     async def wait(self) -> None:
-        """Wait until the query ends on its own, like a bounded query. Raises QueryFailedError."""
+        """Wait until the query ends: a bounded query when it is done. Raises QueryFailedError if the query fails."""
         try:
             while not await self._waiting.call(lambda: self._query.awaitTermination(WAIT_CALL_SECONDS)):
                 pass
@@ -135,7 +134,7 @@ class RunningQuery:
             self._waiting.end()
 
     async def is_idle(self) -> bool:
-        """Return whether no micro-batch is running. While the pause file exists, none starts.
+        """Return whether no micro-batch is running. While the pause file exists, an idle query stays idle.
 
         Raises QueryFailedError if Spark does not answer.
         """
@@ -146,15 +145,15 @@ class RunningQuery:
             raise query_error(error) from None
 
     async def stop(self) -> None:
-        """End the query. The current micro-batch is aborted, and repeated at the next start. Raises nothing."""
+        """Stop the query. A running micro-batch is aborted, and the next query repeats it. Raises nothing."""
         try:
             await self._thread.call(self._query.stop)
-        except Exception:  # noqa: BLE001 it failed or hangs: `wait` reports the failure, and the session ends next
+        except Exception:  # noqa: BLE001 `wait` reports a failed query, and Spark itself is stopped next
             return
 
 
 def query_error(error: BaseException) -> QueryFailedError:
-    """Return the error that ended a query, extracted from Spark's exception with its pages of tracebacks."""
+    """Return the error that ended a query, extracted from the text of Spark's exception, which has many tracebacks."""
     said = str(error)
     found = _PYTHON_ERROR.findall(said)
     # Spark repeats the cause in wrapping exceptions; the first match is the innermost cause of the first failure

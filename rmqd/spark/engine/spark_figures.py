@@ -1,8 +1,8 @@
 """The metrics of a group on Spark, from the executors' outcomes, Spark's progress and the brokers' answers.
 
 Executors return an outcome for each range of a queue that they handled. Spark reports progress for each micro-batch.
-Brokers are polled for the ends of the queues every few seconds, because an idle query makes no progress while its lag
-may grow.
+The lag may grow while no micro-batch ends, so the driver polls the brokers for the queues' end offsets every few
+seconds.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ log = structlog.get_logger(__name__)
 
 BATCH_DURATION_BOUNDS_SECONDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 QUEUE_STALL_SECONDS: Final = 120.0  # longer than on the local engine: a queue advances only after a whole micro-batch
-# Spark's names for the phases of a micro-batch
+# rmqd's phase of a micro-batch, by Spark's name of the phase
 PHASE_BY_SPARK_NAME: Final = {
     "latestOffset": "asking_offsets",
     "getBatch": "asking_offsets",
@@ -69,7 +69,7 @@ WHOLE_BATCH_PHASE: Final = "triggerExecution"
 
 
 class DriverMetrics:
-    """The metrics of one driver. Used only in its event loop."""
+    """The metrics of one driver. Call methods only in the driver's event loop."""
 
     def __init__(self, options: ConsumerOptions, clock: Clock) -> None:
         self._options = options
@@ -95,7 +95,7 @@ class DriverMetrics:
         self._answered: set[str] = set()
 
     def count_outcomes(self, outcomes: Iterable[RangeOutcome]) -> None:
-        """Count ranges that executors have handled."""
+        """Add the results of ranges that executors have handled."""
         for outcome in outcomes:
             self._topics = merge_topics(self._topics, outcome.topic_counters)
             self._lost += outcome.lost_messages
@@ -130,12 +130,12 @@ class DriverMetrics:
                 self._phases[PHASE_BY_SPARK_NAME[name]] += milliseconds / 1000
 
     def set_start_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Record the offsets at which the next query starts, because an operator moved the group."""
+        """Record the offsets at which a new query starts after the group was moved."""
         self._positions |= offsets
         self._moved_at = self._clock.wall()
 
     def process_queue_infos(self) -> dict[MessageQueue, ProcessQueueInfo]:
-        """Return the query's offset in each known queue, in the form that members of the local engine report."""
+        """Return the query's offset in each known queue, in the form in which a Java consumer reports its queues."""
         moved_ms = int(self._moved_at * 1000)
         return {
             queue: ProcessQueueInfo(commit_offset=position, last_lock_timestamp=moved_ms)
@@ -143,7 +143,7 @@ class DriverMetrics:
         }
 
     def set_queue_lags(self, topic: str, lags: Iterable[QueueLag]) -> None:
-        """Record the brokers' answer about the queues of a topic, which may be the group's retry topic."""
+        """Record the offsets and lags of all queues of a topic, as the brokers answered. It may be the retry topic."""
         self._unknown.pop(topic, None)
         self._answered.add(topic)
         found = {MessageQueue(topic, lag.broker, lag.queue): lag for lag in lags}
@@ -153,7 +153,7 @@ class DriverMetrics:
             self._queues.setdefault(queue, _Queue(self._clock)).set_lag(lag)
 
     def set_topic_failure(self, topic: str, reason: str) -> None:
-        """Record that brokers did not answer for a topic."""
+        """Record why the lags of a topic's queues are unknown, usually because a broker did not answer."""
         self._unknown[topic] = reason
 
     def snapshot(
@@ -210,7 +210,7 @@ class DriverMetrics:
         return f"{waits}: {why}" if why else waits
 
     def _queue(self, queue: MessageQueue, paused: bool, work: str) -> QueueSnapshot:
-        # the retry topic of a group with one topic is shown under that topic, as on the local engine
+        # if the group has one topic, its retry queues are shown under this topic, as on the local engine
         is_retry, topics = is_retry_topic(queue.topic), list(self._options.subscriptions)
         topic = topics[0] if is_retry and len(topics) == 1 else queue.topic
         entry = self._queues[queue]
@@ -234,7 +234,7 @@ class DriverMetrics:
         )
 
     def _log_stall(self, queue: MessageQueue, entry: _Queue, stall: Problem | None) -> None:
-        """Log once when a queue stalls, and once when it recovers."""
+        """Log once when a queue stalls or the cause changes, and once when the queue recovers."""
         told, entry.told = entry.told, "" if stall is None else stall.cause
         if stall is not None and stall.cause != told:
             facts = {"topic": queue.topic, "broker": queue.broker_name, "queues": [queue.queue_id]}
@@ -255,7 +255,7 @@ class DriverMetrics:
 
 
 class _Queue:
-    """The state of a queue, and since when."""
+    """The state of a queue, and since when it has this state (`since`, wall-clock time in seconds)."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -264,7 +264,7 @@ class _Queue:
         self.since = clock.wall()
         self.moved_at = clock.monotonic()
         self.last_commit: float | None = None
-        self.told = ""  # the cause that was logged for its stall
+        self.told = ""  # cause of the stall that was logged last; empty if the queue is not stalled
 
     def set_lag(self, lag: QueueLag) -> None:
         if lag.committed != self.lag.committed or not lag.lag or not self.lag.lag:
@@ -280,7 +280,7 @@ class _Queue:
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
-    """Spark's progress after one micro-batch. An idle query reports an empty one every ten seconds."""
+    """Spark's progress after one micro-batch. While a query is idle, Spark reports an empty progress every 10 s."""
 
     is_empty: bool
     phases_ms: Mapping[str, int] = field(default_factory=dict)
@@ -290,15 +290,15 @@ class BatchProgress:
     removed_queues: int = 0
     """Number of queues that the batch removed from the checkpoint."""
     late_rows: int = 0
-    """Number of rows dropped because they were behind the watermark. Spark counts them after its first aggregation."""
+    """Number of rows dropped because they were behind the watermark, as Spark counts after its first aggregation."""
     watermark: str = ""
-    """The watermark of the batch."""
+    """The watermark, as text, if the batch dropped late rows; else empty."""
     outcomes: Sequence[RangeOutcome] = ()
-    """The ranges of a pipeline's batch. The executors of a handler report theirs themselves."""
+    """The outcomes of a pipeline's ranges. For a handler it is empty, because executors report the outcomes."""
 
 
 class ProgressListener(StreamingQueryListener):
-    """Passes each progress on. Called in a Spark thread. The JVM would only log an exception."""
+    """Calls `heard` with the progress of each micro-batch, in a Spark thread. The JVM only logs exceptions."""
 
     def __init__(self, heard: Callable[[BatchProgress], None], pipeline: GroupSpec | None = None) -> None:
         self._heard = heard
@@ -316,12 +316,12 @@ class ProgressListener(StreamingQueryListener):
 
 
 def batch_progress_of(progress: StreamingQueryProgress, pipeline: GroupSpec | None = None) -> BatchProgress:
-    """Return the values of Spark's progress that the metrics need. `pipeline` is the group, if it has a pipeline."""
+    """Return the values of Spark's progress that the metrics need. `pipeline` is the group if it has a pipeline."""
     phases = {name: int(milliseconds) for name, milliseconds in progress.durationMs.items()}
     positions: dict[MessageQueue, int] = {}
     retired = 0
     for source in progress.sources:
-        if (end := parse_reported_offsets(source.endOffset)) is None:  # a pipeline may read other sources
+        if (end := parse_reported_offsets(source.endOffset)) is None:  # not rmqd's source: pipelines may join others
             log.debug("spark.source_changed", source=source.description)
             continue
         positions |= end.ends

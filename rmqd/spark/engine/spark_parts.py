@@ -1,9 +1,9 @@
-"""The parts of a group's run on Spark, which tests replace to run without Spark; and the driver's polls.
+"""The parts of a group's run that need Spark or the network, which tests replace; and the pollers of the driver.
 
-Brokers are polled for the group's offsets, whether or not its query makes progress. A task that waits for the store of
-`deduplicate` reports nothing before its range is settled, so the driver polls the store itself. Its network may not
-reach the store, although executors reach it. So an unreachable store is a problem of the group only if the driver has
-reached it before.
+The driver polls the brokers for the group's offsets, even while its query makes no progress. It also polls the store of
+`deduplicate`, because a task that waits for the store reports nothing before its range is settled. Executors may reach
+a store that the driver's network does not reach. So an unreachable store counts as a problem of the group only if the
+driver has reached it before.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ ROUTE_POLL_SECONDS: Final = 30.0
 
 
 class QueuePoller:
-    """Polls the brokers for the offsets of a group's queues, for its metrics. It neither joins the group nor pulls."""
+    """Polls the brokers for the offsets of a group's queues, for its metrics. The poller does not join the group."""
 
     def __init__(self, spec: GroupSpec, figures: DriverMetrics, clock: Clock) -> None:
         self._group = spec.group
@@ -83,12 +83,12 @@ class QueuePoller:
     async def _read_topic(self, topic: str, *, must_refresh: bool) -> None:
         try:
             if must_refresh:
-                with suppress(RemotingError):  # no name server answers: `lag` uses the known route, if there is one
+                with suppress(RemotingError):  # if no name server answers, `lag` uses the last known route
                     await self._client.routes.refresh(topic)
             lag = await self._reader.lag(topic)
         except RouteNotFoundError as error:
             if topic == retry_topic(self._group):
-                self._figures.set_queue_lags(topic, ())  # the broker creates it at the group's first heartbeat
+                self._figures.set_queue_lags(topic, ())  # brokers create the retry topic at the first heartbeat
             else:
                 self._figures.set_topic_failure(topic, str(error))
         except RmqdError as error:
@@ -102,7 +102,7 @@ DEDUPLICATION_STORE_POLL_SECONDS: Final = 5.0
 
 
 class DeduplicationStorePoller:
-    """Polls the store of `deduplicate`, and reports whether it is available. It takes no leases."""
+    """Polls the store of `deduplicate`, and records in `figures` whether it is available. Acquires no leases."""
 
     def __init__(self, group: str, options: DeduplicationOptions, figures: DriverMetrics, clock: Clock) -> None:
         terms = ClaimTerms(group, secrets.token_hex(8), LEASE_SECONDS, options.keep_seconds)
@@ -111,7 +111,7 @@ class DeduplicationStorePoller:
         self._figures = figures
         self._clock = clock
         self.has_answered = False
-        """Whether the store was ever reachable from here."""
+        """Whether the driver has ever reached the store."""
         self._is_reported = False
 
     async def run(self) -> None:
@@ -142,7 +142,7 @@ class DeduplicationStorePoller:
 
 
 class SparkParts:
-    """The parts of one group's run. Methods that call Spark block, and are called in a thread.
+    """Creates the parts of one group's run. Methods that call Spark block, so a thread calls them.
 
     `on_session` is called once, in that thread, with the session that has just started.
     """
@@ -155,24 +155,24 @@ class SparkParts:
         self._on_session = on_session
 
     def membership(self, on_reset: Callable[[ByQueue], None], held: Held) -> DriverMembership:
-        """Return the group's membership. It opens no connection yet."""
+        """Return the driver's membership in the group. It connects to no broker before `join`."""
         return DriverMembership(self._spec, on_reset=on_reset, held=held, clock=self._clock)
 
     def queue_poller(self, figures: DriverMetrics) -> QueuePoller:
-        """Return the poller of the group's queues. It opens no connection yet."""
+        """Return the poller of the group's queues. It connects to no broker before `run` or `poll`."""
         return QueuePoller(self._spec, figures, self._clock)
 
     def deduplication_store_poller(self, figures: DriverMetrics) -> DeduplicationStorePoller | None:
-        """Return the poller of the store for `deduplicate`; None without it. It opens no connection yet."""
+        """Return the poller of the deduplication store; None if the group has no `deduplicate`. Opens no connection."""
         deduplication = self._spec.options.deduplication
         if deduplication is None:
             return None
         return DeduplicationStorePoller(self._spec.group, deduplication, figures, self._clock)
 
     def start_session(self, on_progress: Callable[[BatchProgress], None]) -> SparkSession:
-        """Start Spark. `on_progress` is called in a Spark thread.
+        """Start Spark. `on_progress` is called in a Spark thread after each micro-batch.
 
-        Raises RmqdError if software is missing or too old, ConfigError for invalid `spark.options`.
+        Raises RmqdError if Java or PySpark is missing or too old, ConfigError for invalid `spark.options`.
         """
         check_spark_options(self._spec.name, self._spec.settings)
         session = build_session(self._spec)

@@ -1,5 +1,5 @@
-"""A group's handler on executors: takes ranges of queues, and returns their outcomes.
+"""Handlers of groups on Spark executors. Each task handles one range of a queue, and returns the range's outcome.
 
-A task handles one range, and ends when each of its messages is acknowledged, sent back or dead-lettered. Slots, workers
-and settlement are in `consumer.handling`.
+A task ends when each message of its range is acknowledged, sent back or dead-lettered. Handler slots, workers and the
+settlement of messages are in `consumer.handling`.
 """

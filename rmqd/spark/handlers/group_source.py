@@ -1,8 +1,8 @@
-"""The source of a group on Spark, for handlers and pipelines; and the query of a group with a handler.
+"""The Spark data source of a group with a handler or a pipeline, and the streaming query of a group with a handler.
 
-The driver writes the duration of each micro-batch into the folder of the pause file, and the source sizes the next one
-by it. The source runs in a separate process, and would learn of a batch's end only when the next one is due, up to a
-trigger's interval later.
+The driver writes the duration of each micro-batch to a file next to the pause file, and the source sizes the next
+micro-batch by this duration. Without the file, the source would notice the end of a micro-batch only when Spark asks
+for the next one, up to a trigger interval later, because the source runs in a separate process.
 
 A handler's source is the format `rmqd_handler`: its tasks pull a range, handle it and return one row, the outcome of
 the range. The driver receives the outcomes of each micro-batch.
@@ -50,7 +50,7 @@ _SUFFIX: Final = ".took"
 
 
 def store_batch_duration(pause_file: str, batch_id: int, seconds: float) -> None:
-    """Store the duration of a batch. Raises nothing: without it, the source uses the time until the next poll."""
+    """Write a micro-batch's duration next to `pause_file`, for `BatchDurations`. Ignores OSError."""
     path = Path(pause_file + _SUFFIX)
     with suppress(OSError):
         draft = path.with_suffix(".draft")
@@ -59,14 +59,14 @@ def store_batch_duration(pause_file: str, batch_id: int, seconds: float) -> None
 
 
 class BatchDurations:
-    """Reads the durations that the driver writes."""
+    """Reads, in the source's process, the durations that `store_batch_duration` wrote on the driver."""
 
     def __init__(self, pause_file: str) -> None:
         self._path = Path(pause_file + _SUFFIX)
         self._last = ""
 
     def take_latest(self) -> float | None:
-        """Return the duration of the last batch in seconds; None if nothing was written since the last call."""
+        """Return the duration of the last micro-batch in seconds; None if it was not written since the last call."""
         try:
             text = self._path.read_text()
         except OSError:
@@ -78,10 +78,10 @@ class BatchDurations:
 
 
 class UnmovedOffsetCommitter(GroupOffsetCommitter):
-    """Commits only in queues whose stored offset is between the last commit and the query's offset.
+    """Commits a queue's offset only if the stored offset is between the last commit and the query's offset.
 
-    In any other queue an operator has moved the group, or a killed broker forgot the last commits. The driver detects
-    that within seconds (`generations`), and decides; a commit before that would hide it.
+    If the stored offset is outside this range, an operator has reset the group, or a killed broker lost the last
+    commits. The driver detects this within seconds (`checkpoint_generations`); an earlier commit would hide the change.
     """
 
     def _due(
@@ -94,41 +94,41 @@ class UnmovedOffsetCommitter(GroupOffsetCommitter):
         }
 
     def _is_in_use(self, queues: Mapping[MessageQueue, int]) -> bool:
-        return False  # the driver itself is the group's only member
+        return False  # the only member of the group is the driver, which sends the heartbeats
 
     def _make_retry_topics(self, cluster: SparkCluster, queues: Collection[MessageQueue]) -> None:
-        """Do nothing: after the driver's heartbeats, brokers create the retry topic."""
+        """Do nothing, because brokers create the retry topic when the driver sends heartbeats."""
 
 
-QUEUE_END_POLL_SECONDS: Final = 0.1  # maximum delay that polling adds to a message of an idle group
+QUEUE_END_POLL_SECONDS: Final = 0.1  # the longest time that a message of an idle group waits until a poll finds it
 PULLS_IN_FLIGHT_PER_QUEUE: Final = 8
-# a batch takes at most 1/4 of shutdown_timeout, because a stop may have to wait for its end
+# a micro-batch should take at most 1/4 of shutdown_timeout, because a stop may have to wait for its end
 BATCHES_PER_SHUTDOWN_TIMEOUT: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSourceSettings:
-    """The settings of the source's processes. Picklable."""
+    """The settings of one group's Spark source, sent to each process that runs the source. Picklable."""
 
     spec: GroupSpec
     start_offsets: Mapping[MessageQueue, int] | None
-    """Start offsets. Other queues start at the group's offset on the brokers."""
+    """The start offsets of queues. Queues that are not in it, or all queues if None, start at the committed offset."""
     pause_file: str
-    """While this file exists, no batch starts."""
+    """While this file exists, no micro-batch starts."""
 
     @property
     def target_batch_seconds(self) -> float:
-        """Target duration of a batch: short enough that a stop can wait for its end."""
+        """The target duration of a micro-batch, short enough that a stop can wait for the end of the micro-batch."""
         return max(
             0.1, min(TARGET_BATCH_SECONDS, self.spec.settings.shutdown_timeout_seconds / BATCHES_PER_SHUTDOWN_TIMEOUT)
         )
 
     def source_options(self) -> SourceOptions:
-        """Return the options of the source, including `spark.options`. Raises ConfigError if these are invalid.
+        """Return the source's options, including the group's `spark.options`. Raises ConfigError for invalid options.
 
-        The retry topic is read only for a handler, because a pipeline sends nothing back.
+        The source reads the retry topic only for a handler, because a pipeline sends no messages back.
         """
-        from rmqd.consumer.assembly import subscription_data_of  # executors of a pipeline do not need it
+        from rmqd.consumer.assembly import subscription_data_of  # local, because a pipeline's executors do not need it
 
         spec, settings = self.spec, self.spec.settings
         options = spec.options
@@ -158,9 +158,9 @@ class GroupSourceSettings:
 
 
 def source_class(format_: str, ddl: str, reader: Callable[[], DataSourceStreamReader]) -> type[DataSource]:
-    """Return the source of one group, to be registered as a format. Spark creates it again in several processes.
+    """Return the DataSource class of one group, for registration as `format_`. Spark instantiates it in each process.
 
-    It takes no options, because Spark displays options, and the group's settings contain secrets.
+    The class has no options, because Spark displays options, and the group's settings contain secrets.
     """
 
     class BoundSource(DataSource):
@@ -180,9 +180,9 @@ def source_class(format_: str, ddl: str, reader: Callable[[], DataSourceStreamRe
 class GroupStreamReader(RocketMQStreamReader):
     """Reads a group's subscriptions from the group's offsets, in batches sized by `batch_sizer`."""
 
-    # the queues of other brokers continue, as on the local engine; the status shows the silent broker
+    # if one broker does not answer, the queues of other brokers continue, as on the local engine
     _fails_by_silent_broker = False
-    _waits_for_ends = False  # the run asks Spark whether a batch is running, and a waiting poll looks like a batch
+    _waits_for_ends = False  # the driver asks Spark whether a batch is running, and a waiting poll looks like a batch
 
     def __init__(self, plan: GroupSourceSettings, pace: BatchSizer | None) -> None:
         super().__init__(plan.source_options())
@@ -190,14 +190,14 @@ class GroupStreamReader(RocketMQStreamReader):
         self._group = UnmovedOffsetCommitter(self._options)
         self._pace = pace
         self._times = BatchDurations(plan.pause_file)
-        self._under_way: dict[str, Any] | None = None  # the end of the last batch planned here
+        self._under_way: dict[str, Any] | None = None  # end offsets of the planned micro-batch, until it has ended
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit for Spark. With a pace, the real limit changes with each batch, see `latestOffset`."""
+        """Return the limit for Spark. With a batch sizer, `latestOffset` ignores it and sizes each micro-batch."""
         return ReadMaxRows(1) if self._pace is not None else super().getDefaultReadLimit()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the end of the next batch, limited by the pace; `start` itself if there is none."""
+        """Return the end offsets of the next micro-batch, limited by the batch sizer; `start` if there is no batch."""
         if self._pace is None:
             return super().latestOffset(start, limit)
         if self._under_way is not None and start == self._under_way:
@@ -216,27 +216,27 @@ class GroupStreamReader(RocketMQStreamReader):
         return end
 
     def _resolve_start(self) -> SourceOffsets:
-        """Return start offsets: the plan's, else the group's offset on the brokers, else the first message's.
+        """Return each queue's start offset: from the settings, else the committed offset, else the first message.
 
-        `DriverMembership.store_start_offsets` has committed the start offsets of a new group, so a queue without an
-        offset was added later.
+        `DriverMembership.store_start_offsets` has committed the start offsets of a new group. So a queue without a
+        committed offset was added later.
         """
         cluster, options = cluster_of(self._options.access), self._options
-        # a later generation continues without a missing topic; at the group's first start its name may be misspelt
+        # a missing topic is an error only without start offsets: at a group's first start its name may be misspelt
         queues = self._subscribed.current(cluster, all_topics=self._group_plan.start_offsets is None)
         check_sql_filter(cluster, options, queues)
         starts = {queue: offset for queue, offset in (self._group_plan.start_offsets or {}).items() if queue in queues}
         committed = values_or_raise(cluster.committed_offsets(options.group, queues - starts.keys()))
         starts |= {queue: offset for queue, offset in committed.items() if offset is not None}
         starts |= values_or_raise(cluster.min_offsets(queues - starts.keys()))
-        # commit, so that the start is the same if the process ends before it is in the checkpoint
+        # commit, so that the query starts at the same offsets if the process ends before Spark has a checkpoint
         self._group.commit_start_offsets(starts)
         return SourceOffsets(starts)
 
 
 FORMAT_NAME: Final = "rmqd_handler"
 OUTCOME_SCHEMA: Final = pa.schema([("outcome", pa.binary())])
-MIN_TASK_MESSAGES: Final = 1000  # messages that justify another task
+MIN_TASK_MESSAGES: Final = 1000  # a micro-batch is split into at most one task for this number of messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,16 +244,16 @@ class HandlerSourceSettings(GroupSourceSettings):
     """The settings of a handler's source. Picklable."""
 
     config_key: str
-    """A hash of the configuration. A worker process starts a handler once for each key."""
+    """A hash of the group's configuration. A worker process starts one handler for each key."""
     handler_slots: int
-    """Number of tasks that Spark runs concurrently."""
+    """The number of tasks that Spark runs concurrently."""
 
     def batch_sizer(self) -> BatchSizer:
         settings = self.spec.settings
         concurrency = settings.handler.max_calls if settings.handler is not None else 1
         calls = 1 if settings.consume_mode == "orderly" else concurrency
         return BatchSizer(
-            # enough messages for every slot of every task, with full batches
+            # enough messages for a full batch in every handler slot of every task
             self.handler_slots * calls * settings.consume_message_batch_max_size,
             fixed_messages=self.spec.spark.max_offsets_per_trigger,
             max_messages_per_second=settings.pull_rate_limit,
@@ -272,14 +272,14 @@ def handler_source(
 
 
 class HandlerStreamReader(GroupStreamReader):
-    """Plans ranges on the driver, and handles them on executors."""
+    """Reads a group with a handler: plans queue ranges on the driver, and handles each range on an executor."""
 
     def __init__(self, plan: HandlerSourceSettings) -> None:
         super().__init__(plan, plan.batch_sizer())
         self._plan = plan
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the ranges between two offsets. Unless the group is orderly, they are split if tasks would be idle."""
+        """Return the queue ranges of a micro-batch, split if tasks would be idle. An orderly group's are not split."""
         spans = SourceOffsets.from_json(start).ranges(SourceOffsets.from_json(end))
         ranges = ranges_of(cluster_of(self._options.access), self._options, spans)
         if self._plan.spec.settings.consume_mode != "orderly":
@@ -288,10 +288,10 @@ class HandlerStreamReader(GroupStreamReader):
         return [InputPartition(one) for one in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Called on executors: handle the range, and return its outcome."""
+        """Called on an executor to handle a range. Yields one row with the range's outcome."""
         from rmqd.spark.handlers.handler_tasks import started_task_handler
 
-        if partition.value is None:  # Spark's partition if there is nothing to read
+        if partition.value is None:  # Spark passes such a partition if the micro-batch has no ranges
             return
         outcome = started_task_handler(self._plan.spec, self._plan.config_key).handle(partition.value)
         yield pa.RecordBatch.from_arrays([pa.array([outcome.encode()], pa.binary())], schema=OUTCOME_SCHEMA)
@@ -308,16 +308,16 @@ def handler_query(
 ) -> StreamingQuery:
     """Start the query that handles a group's messages on executors.
 
-    `checkpoint` is a folder or URL. It takes precedence over `start_offsets`, the start offsets of a new query; without
-    both, the query starts at the group's offsets on the brokers. While `pause_file` exists, no new batch starts.
-    `on_batch` is called in this process after each micro-batch, before the batch counts as done; for a batch repeated
-    after a crash it is called again. If it raises, the query ends.
+    `checkpoint` is a folder or URL. If it has no offsets, the query starts at the offsets in `starting`, or at the
+    group's committed offsets if None. While `pause_file` exists, no new micro-batch starts. `on_batch` is called in
+    this process after each micro-batch, before Spark commits the batch. It is called again for a batch that is repeated
+    after a crash. If it raises, the query ends.
     """
     spark.dataSource.register(handler_source(spec, starting, pause_file, spark.sparkContext.defaultParallelism))
 
     def collect(frame: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
-        rows = frame.collect()  # the only action of the batch, in Spark's sense: it runs the handlers
+        rows = frame.collect()  # runs the handlers; a second Spark action on the frame would run them again
         store_batch_duration(pause_file, batch_id, time.monotonic() - began)
         on_batch([RangeOutcome.decode(row.outcome) for row in rows])
 
@@ -326,7 +326,7 @@ def handler_query(
 
 
 def start_group_query(writer: DataStreamWriter, spec: GroupSpec, checkpoint: str) -> StreamingQuery:
-    """Start a query with the group's trigger."""
+    """Start the streaming query with the group's `spark.trigger`. Without a trigger, batches run without pauses."""
     trigger = spec.spark.trigger
     if trigger == AVAILABLE_NOW:
         writer = writer.trigger(availableNow=True)

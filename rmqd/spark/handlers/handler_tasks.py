@@ -1,11 +1,11 @@
-"""A group's handler in one of Spark's Python worker processes: started once, it handles range after range.
+"""A group's handler in one of Spark's Python worker processes. It is started once, and handles one range per task.
 
-Spark calls it in the process's main thread, one task at a time. The handler, its slots and the connections run in an
+Spark runs tasks in the process's main thread, one at a time. The handler, its slots and the connections run in an
 event loop in another thread, so that a handler's background work continues between tasks.
 
-Worker processes run no exit handlers. Spark closes a worker's pipe, whereupon pyspark.daemon ends it with `os._exit`,
-and sends SIGHUP at the same time, whose default action pyspark.daemon restores before each task. So the signal is
-blocked here, and a thread waits for it.
+Spark's worker processes run no exit handlers. Spark closes a worker's pipe, and then pyspark.daemon ends the worker
+with `os._exit`. At the same time Spark sends SIGHUP, and pyspark.daemon restores the default action of SIGHUP before
+each task. So this module replaces `os._exit`, blocks SIGHUP, and waits for SIGHUP in a thread.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ if TYPE_CHECKING:
 _os_exit: Final = os._exit
 _end_lock: Final = threading.Lock()
 _end_callbacks: dict[int, Callable[[], object]] = {}
-"""The callback by process id, because handlers may have forked other processes."""
+"""One callback for each process id, because a process that the handler forked must not run its parent's callback."""
 
 
 def at_worker_end(call: Callable[[], object]) -> None:
-    """Run `call` when this worker process ends, except by SIGKILL. A later call replaces the callback.
+    """Register `call` to run when this worker process ends, except by SIGKILL. It replaces an earlier callback.
 
-    Call it in the worker's main thread, before starting threads that could receive the signal.
+    Must be called in the worker's main thread, before starting threads that could receive SIGHUP.
     """
     is_first = os.getpid() not in _end_callbacks
     _end_callbacks[os.getpid()] = call
@@ -76,7 +76,7 @@ def _await_signal() -> None:
 
 
 def _end(code: int) -> None:
-    """Replaces `os._exit`. A second caller waits while the first one ends the process."""
+    """Run the callback of this process, and exit; replaces `os._exit`. A second caller waits for the first to exit."""
     call = _end_callbacks.get(os.getpid())
     if call is not None:
         with _end_lock:
@@ -89,13 +89,13 @@ def _end(code: int) -> None:
 
 T = TypeVar("T")
 
-STOP_TIMEOUT_SECONDS: Final = 5.0  # limit for a handler's `stop`, when its process must end
+STOP_TIMEOUT_SECONDS: Final = 5.0  # time limit for a handler's `stop` at the end of its worker process
 
 _processes: dict[tuple[int, str], TaskHandler] = {}
 
 
 def started_task_handler(spec: GroupSpec, config_key: str) -> TaskHandler:
-    """Return this process's started handler; `config_key` identifies the configuration. Raises errors of the start."""
+    """Return this process's handler for the key of a configuration. Start it on first use; raises like `start`."""
     whole_key = os.getpid(), config_key
     found = _processes.get(whole_key)
     if found is None or found.has_ended:
@@ -113,10 +113,10 @@ def started_task_handler(spec: GroupSpec, config_key: str) -> TaskHandler:
 
 
 class TaskHandler:
-    """A handler and its event loop in this process. Methods are called in the main thread, and block."""
+    """A group's handler and its event loop in a worker process. Call its methods in the main thread; they block."""
 
     def __init__(self, spec: GroupSpec) -> None:
-        # always JSON: the driver, or the collector of the executors' files, formats the log by its own settings
+        # always JSON, because the driver or a log collector reads the executors' logs and formats them again
         configure_log(spec.config, as_json=True)
         sys.path += [folder for folder in spec.import_path if folder not in sys.path]
         self.has_ended = False
@@ -130,7 +130,7 @@ class TaskHandler:
         threading.Thread(target=self._serve, name="rmqd.handler", daemon=True).start()
 
     def start(self) -> None:
-        """Load the handler and start it. Raises ConfigError, and any exception of its `start`."""
+        """Load the handler and start it. Raises ConfigError, and any exception of the handler's `start`."""
         try:
             self._run(self._start())
         except BaseException:
@@ -139,16 +139,16 @@ class TaskHandler:
             raise
 
     def handle(self, queue_range: QueueRange) -> RangeOutcome:
-        """Handle a range. Raises errors that end the group, such as HandlerHungError."""
+        """Handle all messages of a range. Raises errors that end the group, such as HandlerHungError."""
         try:
             return self._run(self._handle(queue_range))
         except BaseException:
-            # Spark kills the process of a failed task
+            # stop here, because Spark kills the worker process of a failed task
             self.stop()
             raise
 
     def stop(self) -> None:
-        """Call the handler's `stop`, and wait for it for a limited time. Raises nothing. A second call does nothing."""
+        """Stop the handler, and wait at most STOP_TIMEOUT_SECONDS. Raises nothing. A second call does nothing."""
         if self.has_ended:
             return
         self.has_ended = True
@@ -194,7 +194,7 @@ class TaskHandler:
         if self._hooks is not None:
             handler = self._hooks.wrap_handler(handler)
         self._retry_policy = SendBack(self._client, options.group, reconsume_limit(options))
-        self._service: HandlerSlots = (  # Spark runs one task for a range, so no locks are needed
+        self._service: HandlerSlots = (  # Ownership() needs no broker locks: only one Spark task handles a queue range
             ConsumeMessageOrderlyService(options, handler, self._retry_policy, Ownership(), self._clock)
             if options.consume_mode == "orderly"
             else ConsumeMessageConcurrentlyService(options, handler, self._retry_policy, self._clock)
@@ -247,7 +247,7 @@ class TaskHandler:
         raise RmqdError("the handler's slots ended without an error")
 
     def _counts(self) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
-        """Return the failures and the skipped messages by hook, and the trace records by result, since the start."""
+        """Return totals since the start: hook failures and skipped messages by hook, and trace records by result."""
         hooks, trace = self._hooks, self._trace
         failures, left_out = ({}, {}) if hooks is None else (dict(hooks.failures), dict(hooks.left_out))
         return failures, left_out, {} if trace is None else dict(trace.dispatcher.counts)
@@ -272,6 +272,6 @@ class TaskHandler:
 
 
 def stop_task_handlers() -> None:
-    """Stop this process's handlers. A later `started_task_handler` starts new ones."""
+    """Stop all handlers of this process. A later `started_task_handler` starts new handlers."""
     for key in [key for key in _processes if key[0] == os.getpid()]:
         _processes.pop(key).stop()

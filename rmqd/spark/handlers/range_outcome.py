@@ -1,8 +1,8 @@
-"""The outcome of a range that an executor handled, its task's only row; and the sizes of micro-batches. No I/O.
+"""The outcome of a queue range that a Spark task handled, and the sizes of micro-batches. No I/O.
 
-A batch should last a few seconds, within the rate limit. Short batches are good for a stop, which waits for the current
-batch, and for a crash, which repeats the last one. Long batches are good for throughput: Spark takes about 200 ms for
-each, and 2 s on a busy machine.
+A micro-batch should last a few seconds, within the rate limit. Short batches shorten a stop, which waits for the
+current batch, and the work after a crash, which repeats the last batch. Long batches increase throughput, because
+Spark needs about 200 ms for each batch, and 2 s on a busy machine.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from rmqd.wire.message_queue import MessageQueue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeOutcome:
-    """The outcome of a range: its messages, from offset `start` to before `end`, are all settled.
+    """The outcome of a queue range, whose messages from offset `start` to before `end` are settled.
 
-    A queue has several outcomes in one batch if its range was split.
+    A queue has several outcomes in one micro-batch if its range was split.
     """
 
     queue: MessageQueue
     start: int
     end: int
     topic_counters: tuple[TopicSnapshot, ...] = ()
-    """The range's part of the group's counters."""
+    """The range's share of the group's counters."""
     reset_to: int | None = None
-    """The offset at which the queue continues instead of `end`: an operator reset the group, or see `stop_reason`."""
+    """The offset at which the queue continues instead of `end`, after an operator's reset or with `stop_reason`."""
     stop_reason: str = ""
-    """Why the group cannot continue at `reset_to`: a corrupt message is there. Everything before it is handled."""
+    """Why the group must stop: the message at `reset_to` is corrupt. Empty if the group need not stop."""
     lost_messages: int = 0
-    """Number of offsets in the range that the broker lost. `on_offset_illegal: correct` skips them."""
+    """The number of offsets in the range that the broker lost, and that `on_offset_illegal: correct` skipped."""
     hook_failures: dict[str, int] = field(default_factory=dict)
-    """Failures during the range, by name of the hook."""
+    """The number of failures of hooks while the range was handled, by name of the hook."""
     skipped_by_hooks: dict[str, int] = field(default_factory=dict)
-    """Messages skipped during the range, by name of the hook."""
+    """The number of messages that hooks skipped, by name of the hook."""
     trace_records: dict[str, int] = field(default_factory=dict)
-    """Message trace records during the range, by result."""
+    """The number of message trace records, by result."""
 
     def encode(self) -> bytes:
-        """Encode for `decode` in another process of the same rmqd."""
+        """Pickle the outcome for `decode` in a process with the same version of rmqd."""
         return pickle.dumps(self, pickle.HIGHEST_PROTOCOL)
 
     @staticmethod
     def decode(data: bytes | bytearray) -> RangeOutcome:
-        """Read the output of `encode`. Raises RmqdError for anything else."""
+        """Unpickle the outcome that `encode` returned. Raises RmqdError for other data."""
         try:
             value = pickle.loads(data)
         except Exception as error:
@@ -64,20 +64,20 @@ class RangeOutcome:
 
 
 OnBatch = Callable[[list[RangeOutcome]], None]
-"""Called with the outcomes of a micro-batch's ranges."""
+"""A callback for the outcomes of all ranges of a micro-batch."""
 
 
 TARGET_BATCH_SECONDS: Final = 2.0
 MAX_GROWTH_FACTOR: Final = 8
-LATE_BATCH_FACTOR: Final = 2  # a batch is late if it takes this many times the target
-MAX_GROWTH_FACTOR_AFTER_LATE_BATCH: Final = 2  # limit of growth after a batch that took too long for an unknown reason
+LATE_BATCH_FACTOR: Final = 2  # a batch is late if it takes more than this many times the target duration
+MAX_GROWTH_FACTOR_AFTER_LATE_BATCH: Final = 2  # limit of growth after a batch that was late for an unknown reason
 MAX_BATCH_MESSAGES: Final = 10_000_000
-_MEMORY: Final = 0.6  # weight of a batch relative to the next batch
-_MIN_SPREAD: Final = 0.05  # relative spread of the sizes needed to separate the costs of messages and batches
+_MEMORY: Final = 0.6  # weight of a batch relative to the batch after it
+_MIN_SPREAD: Final = 0.05  # relative spread of batch sizes above which costs per batch and per message are separable
 
 
 class BatchSizer:
-    """Sizes batches by the duration of the last ones. Times are monotonic, in seconds."""
+    """Chooses the sizes of micro-batches by the durations of earlier batches. `now` is a monotonic time in seconds."""
 
     def __init__(
         self,
@@ -87,9 +87,9 @@ class BatchSizer:
         max_messages_per_second: int = 0,
         target_seconds: float = TARGET_BATCH_SECONDS,
     ) -> None:
-        """A batch has `fixed_messages`. With 0 it has as many as take `target_seconds`, and at least `min_messages`.
+        """Each batch has `fixed_messages`, or if 0, as many as take `target_seconds`, and at least `min_messages`.
 
-        `max_messages_per_second` limits both; 0 means no limit.
+        `max_messages_per_second` limits the size in both cases; 0 means no limit.
         """
         self._least = min_messages
         self._size = fixed_messages or min_messages
@@ -103,11 +103,11 @@ class BatchSizer:
         self._halves = False
 
     def next_size(self, now: float) -> int:
-        """Return the maximum size of the next batch; 0 if the rate limit is exhausted for now."""
+        """Return the maximum number of messages of the next batch; 0 if the rate limit allows none now."""
         if not self._per_second:
             return self._size
         if self._counted_at is not None:
-            # limited, so that idle time does not permit a burst
+            # limited to the messages of one target duration, so that idle time does not permit a burst
             most = max(1.0, self._per_second * self._target)
             self._allowed = min(most, self._allowed + (now - self._counted_at) * self._per_second)
         self._counted_at = now
@@ -118,7 +118,7 @@ class BatchSizer:
         self._began = messages, now
 
     def batch_ended(self, now: float, seconds: float | None = None) -> None:
-        """Called when the batch is done; `seconds` is its duration if known more precisely than by `now`."""
+        """Called when the current batch has ended. `seconds` is its duration; if None, the time since its start."""
         if self._began is None:
             return
         count, began_at = self._began
@@ -126,14 +126,14 @@ class BatchSizer:
         if seconds is None:
             seconds = now - began_at
         is_late = seconds > LATE_BATCH_FACTOR * self._target
-        # the first batch includes the start of processes
+        # a late first batch does not count, because its duration includes the start of worker processes
         if self._is_fixed or not count or (is_late and self._costs.is_new):
             self._costs.is_new = False
             return
         self._costs.learn(count, seconds)
         fits = self._costs.messages_in(self._target)
         if fits < self._size or (is_late and self._costs.own_seconds is not None):
-            # after a late batch, every other batch has half the fitting size: the comparison shows the cause
+            # after a late batch, alternate between the fitting size and half of it, to separate the two costs
             self._halves = is_late and not self._halves
             if is_late or seconds > self._target:
                 self._size = max(
@@ -149,16 +149,16 @@ class BatchSizer:
 
 
 class _Costs:
-    """Divides the duration of batches into a fixed part for each batch, and a part for each message.
+    """Divides the duration of batches into a fixed cost for each batch, and a cost for each message.
 
-    It fits a line through the last batches by least squares, with decreasing weights. While all batches have about the
-    same size, the two parts cannot be separated, and the last known fixed part is kept.
+    It fits a line through the last batches by least squares, with lower weights for older batches. While all batches
+    have about the same size, the two costs cannot be separated, and the last known fixed cost is kept.
     """
 
     def __init__(self) -> None:
         self.is_new = True
         self.own_seconds: float | None = None
-        """The part per batch; None until the duration was split into this part and the part per message."""
+        """The fixed cost of a batch in seconds; None until it was separated from the cost of the messages."""
         self._weight = self._n = self._t = self._nn = self._nt = 0.0
 
     def learn(self, count: int, seconds: float) -> None:
@@ -175,8 +175,8 @@ class _Costs:
             self.own_seconds = max(0.0, t - each * n)
 
     def messages_in(self, seconds: float) -> int:
-        """Return how many messages are handled in `seconds`."""
+        """Return how many messages a batch of this duration should have, from 1 to MAX_BATCH_MESSAGES."""
         n, t = self._n / self._weight, self._t / self._weight
-        # until the parts are separated, the whole duration counts as the fixed part
+        # until the two costs are separated, the whole duration counts as fixed cost
         each = 0.0 if self.own_seconds is None else max(0.0, t - self.own_seconds) / n
         return MAX_BATCH_MESSAGES if each * MAX_BATCH_MESSAGES <= seconds else max(1, int(seconds / each))

@@ -1,7 +1,7 @@
-"""One range of a queue, from its first pull until each of its messages is acknowledged, sent back or dead-lettered.
+"""The handling of one queue range, from its first pull until all messages are acknowledged, sent back or dead-lettered.
 
-It runs in the handler's event loop, on the executor that handles the range. Pulls are sent when there is room for their
-messages, and responses are taken in the queue's order. `range_plan` decides what to pull and what responses mean.
+It runs in the handler's event loop, on an executor. Pulls are sent when the cache has room for their messages, and
+responses are processed in the queue's order. `range_plan` decides which offsets to pull, and interprets the responses.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _FOUND: Final = int(ResponseCode.SUCCESS)
 
 @dataclass(frozen=True, slots=True)
 class PulledResponse:
-    """A response in order: offsets from `start` to before `end` are settled; `block` has their messages, if any."""
+    """A response that settles the offsets from `start` to before `end`. Without messages, `block` is None."""
 
     start: int
     end: int
@@ -55,27 +55,27 @@ class PulledResponse:
 
 
 OpenBodies = Callable[["MessageBlock", int], Awaitable[object]]
-"""Decompresses the bodies of a response as far as there is room, starting at an offset."""
+"""A function that decompresses the bodies of a block from an offset on, as far as the cache has room."""
 
 
 class RangePulls:
-    """Pulls a range, as far ahead as the caller extends the plan."""
+    """Pulls the spans that the caller adds to `plan`, and returns the responses in the queue's order."""
 
     def __init__(self, client: ClientInstance, queue_range: QueueRange, open_bodies: OpenBodies) -> None:
         self.plan = RangePlan(queue_range, client.remoting.security.credentials)
         self.largest_bytes = 0
-        """Size of the largest response so far."""
+        """The size of the largest pull response so far."""
         self._client = client
         self._open_bodies = open_bodies
         self._range = queue_range
         self._connection: RemotingConnection | None = None
-        # key: opaque; when the pull was sent, and its response
+        # keys: opaque of the request; values: when the pull was sent, and its response
         self._pulls: dict[int | None, tuple[float, asyncio.Future[RemotingCommand]]] = {}
 
     async def take(self) -> PulledResponse | ResetByOperator | None:
-        """Wait for the first response and return it; None if its pull must be repeated.
+        """Send due pulls, and return the response for the first span; None if the pull must be repeated.
 
-        Raises DataLossError if `fail_on_data_loss` is set, and RmqdError if no replica answers for `patience_seconds`.
+        Raises DataLossError for lost messages if `fail_on_data_loss`, RmqdError if no replica answers in time.
         """
         try:
             await self._ask()
@@ -89,7 +89,7 @@ class RangePulls:
             return None
 
     async def _ask(self) -> None:
-        """Pause and query the route if the plan requires it, and send a pull for every span."""
+        """Send a pull for every new span. If the plan requires it, pause and query the route first."""
         plan, remoting, timeout_seconds = self.plan, self._client.remoting, self._range.pull.timeout_seconds
         if pause := plan.take_pause_seconds():
             await asyncio.sleep(pause)
@@ -105,7 +105,7 @@ class RangePulls:
         for opaque, frame in plan.new_requests():
             if self._connection is None or not self._connection.is_open:
                 with contextlib.suppress(RmqdError):
-                    await self._client.routes.lookup(self._range.queue.topic)  # needed to send failed messages back
+                    await self._client.routes.lookup(self._range.queue.topic)  # sending failed messages back needs it
                 self._connection = await remoting.connection(plan.address)
             reply = self._connection.call(_PULL, opaque, frame, timeout_seconds)
             self._pulls[opaque] = time.monotonic(), reply
@@ -130,9 +130,9 @@ class RangePulls:
         return PulledResponse(decision.start, decision.end, block, time.monotonic() - asked_at)
 
     def _disconnect(self, error: RmqdError) -> None:
-        """Pull over another connection from now on. Other users of the client may keep using this one."""
+        """Discard the pulls in flight. After a timeout, make the client open another connection to the broker."""
         if isinstance(error, RemotingTimeoutError) and self._connection is not None:
-            # the broker may never respond on this connection
+            # the broker may never respond on this connection again
             self._client.remoting.leave(self._connection, "a pull was not answered")
         self._connection = None
         self._pulls.clear()
@@ -146,7 +146,7 @@ FINISH_RECHECK_SECONDS: Final = 1.0
 
 
 class RangeRun:
-    """Feeds a range to the group's service, within its thresholds, and waits until all messages are finished."""
+    """Passes a range to the group's service, within the flow control thresholds, until all messages are finished."""
 
     def __init__(
         self,
@@ -160,9 +160,9 @@ class RangeRun:
         clock: Clock,
     ) -> None:
         self.reset_to: int | None = None
-        """The offset at which the queue continues instead of the range's end."""
+        """The offset at which the queue continues instead of the range's end; None if it continues at the end."""
         self.failure = ""
-        """Why the queue cannot continue there."""
+        """Why the group must stop at `reset_to`, a corrupt message; empty if it need not stop."""
         self.queue = ProcessQueue(queue_range.queue, queue_range.start, stats, options.namespace)
         self._pulls = RangePulls(client, queue_range, self._open)
         self.plan = self._pulls.plan
@@ -175,7 +175,7 @@ class RangeRun:
         self._acceptor.select_tags(queue_range.subscription.tags_set)
 
     async def run(self) -> None:
-        """Handle the range. Raises DataLossError if a loss should fail, and RmqdError if no broker answers."""
+        """Handle the range. Raises DataLossError for lost messages if `fail_on_data_loss`, RmqdError like `take`."""
         while self.plan.is_unfinished and self.reset_to is None:
             await self._step()
         if self.queue.is_releasing:
@@ -188,7 +188,7 @@ class RangeRun:
         await open_bodies(block, self._options.max_body_size_bytes, room, low)
 
     async def _step(self) -> None:
-        """Take one response, with pulls in flight for as many messages as may be cached."""
+        """Process one pull response, while pulls for as many messages as may be cached are in flight."""
         while self._has_room() and self.plan.add_span():
             pass
         if not self.plan.spans:
@@ -208,7 +208,7 @@ class RangeRun:
                 await asyncio.sleep(self._options.pull_interval_seconds)
 
     def _leave(self, reset_to: int) -> None:
-        """Finish only the messages that handlers have, because an operator reset the queue to another offset."""
+        """Discard the messages that no handler has, because an operator reset the queue to the offset `reset_to`."""
         queue, offset = str(self._range.queue), self.queue.next_offset
         log.warning("spark.queue_reset", queue=queue, offset=offset, reset_to=reset_to)
         self.reset_to = reset_to
@@ -228,7 +228,7 @@ class RangeRun:
         self._acceptor.accept(block, self.queue, end)
 
     async def _set_aside(self, corrupt: CorruptMessage) -> bool:
-        """Apply `on_corrupt_message` to a corrupt message. Return whether the range ends before it."""
+        """Apply the group's `on_corrupt_message` to a message. Return whether the range ends before the message."""
         message, policy = corrupt.message, self._options.on_corrupt_message
         log_corrupt(self.queue, message, message.queue_offset, corrupt.reason, policy)
         if policy == "stop":
@@ -243,7 +243,7 @@ class RangeRun:
         return policy == "stop"
 
     def _has_room(self) -> bool:
-        """Return whether another pull stays within the thresholds, if each pull in flight returns its maximum."""
+        """Return whether the cache has room for another pull, assuming that pulls in flight return their maximum."""
         queue, plan, most = self.queue, self.plan, self._thresholds
         if not plan.spans:
             return exceeded_threshold(queue, most) is None
@@ -256,7 +256,7 @@ class RangeRun:
         )
 
     async def _wait_for_room(self) -> None:
-        """Wait until no threshold is exceeded. The wait is counted once."""
+        """Wait until the cache exceeds no threshold, and count the wait in the topic's statistics."""
         queue = self.queue
         reason: Reason | None = exceeded_threshold(queue, self._thresholds)
         if reason is None:
@@ -267,6 +267,6 @@ class RangeRun:
         queue.stats.add_held_seconds(reason, self._clock.monotonic() - since, oldest)
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
-        """Wait for a condition that changes when messages are finished."""
+        """Wait until `is_so` returns True. It is called when messages are finished, and every second."""
         while not is_so():
             await wait_within(self._clock, FINISH_RECHECK_SECONDS, self.queue.wait_for_room())

@@ -1,4 +1,4 @@
-"""A group's pipeline: the rows of its topics, a function over them, and the sinks for the result.
+"""Pipelines of groups on Spark: a user's function over the rows of the group's topics, and sinks for its result.
 
-A sink writes one micro-batch at a time, on the driver. After a crash it receives the last batch again.
+The driver passes one micro-batch at a time to a sink. After a crash, the sink receives the last micro-batch again.
 """

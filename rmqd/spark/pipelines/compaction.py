@@ -1,18 +1,18 @@
-"""Merges a folder's small files into large ones, while a group writes there. May be killed at any time. No Spark.
+"""The compaction of Parquet folders: merges small files into large files, while a group writes there. No Spark.
 
-The new file is written next to the folder, like a batch, and then a plan is stored there. From then on, every process
-that finds the plan carries it out: it moves each small file out of the folder, into the compaction's own folder. If all
-of them were available, the new file is moved in; that single rename commits the compaction. If another compaction had
-already taken a file, the new file is renamed so that it is never used, and the small files are moved back. Readers
-never see a row in two files.
+A process may be killed at any time. A compaction's folder is in the staging folder. The new file is written there, and
+then a plan is stored there. From then on, every process that finds the plan carries it out: it moves each small file
+from the output folder to the compaction's folder. If all small files were available, the new file is moved to the
+output folder. This single rename commits the compaction. If another compaction has already taken a small file, the new
+file is renamed so that it is never used, and the small files are moved back. Readers never see a row in two files.
 
-Several processes may carry out the same plan, some with an outdated view. Such a process may take a file that another
-process has just put back. So after an undone compaction only the plan is deleted, never the folder, which may contain
-taken files; taken files without a plan are put back. After a successful one, the taken files are deleted first and the
-plan last. A new file can be compacted again only when nothing remains of the compaction that wrote it.
+Several processes may carry out the same plan, and some may take a file that another process has just put back. So
+after an undone compaction only the plan is deleted, never the compaction's folder, which may contain taken files. Taken
+files without a plan are put back. After a successful compaction, the taken files are deleted first and the plan last. A
+new file can be compacted again only when nothing remains of the compaction that wrote it.
 
-The handler `parquet` also has an entry for each file, to recognize redelivered messages. Entries move like
-their files. Meanwhile the new entry is in its folder under another ending, which the handler reads and readers ignore.
+The handler `parquet` also writes a manifest entry for each file, to recognize redelivered messages. Entries move like
+their files. Meanwhile the new entry has another file name ending, which the handler reads and readers ignore.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from rmqd.spark.session.hadoop_folder import FileFacts
 log = structlog.get_logger(__name__)
 
 COMPACTIONS_FOLDER: Final = ".compactions"
-"""A name in the staging folder; not a valid group name."""
+"""The folder of all compactions in the staging folder. Groups have folders there too, so it is no valid group name."""
 _PLAN: Final = "plan.json"
 _BATCHES: Final = "batches"
 _WRITTEN: Final = "written"
@@ -58,20 +58,20 @@ _DAY_MS: Final = 24 * 3600 * 1000
 _RECORD: Final = re.compile(r"(?P<query>[0-9a-f-]{36})-(?P<batch>[0-9]{9,})")
 _COMPACTED: Final = "compacted-"
 _ENDING: Final = ".parquet"
-_MAX_FILES: Final = 1000  # limit for one chunk; until all files of a chunk are renamed, readers see none of them
-_SMALL: Final = 0.75  # fraction of the wanted size; larger files stay as they are
+_MAX_FILES: Final = 1000  # limit for one chunk, because readers see none of its rows while its files are replaced
+_SMALL: Final = 0.75  # files of at least this fraction of the wanted size are not merged
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionChunk:
-    """Files of one partition to merge into one."""
+    """Files of one partition that are merged into one new file."""
 
     partition: str
-    """Path below the folder; empty if the folder is not partitioned."""
+    """The partition's path below the output folder; empty if the folder is not partitioned."""
     names: tuple[str, ...]
     size_bytes: int
     entries: tuple[str, ...] = ()
-    """The path of each file's entry, if a handler wrote the files."""
+    """The path of each file's manifest entry; empty if the files were not written by the handler `parquet`."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -100,10 +100,10 @@ class CompactionChunk:
 def chunks_to_compact(
     files: Mapping[str, FileFacts], *, before_ms: int, wanted_bytes: int, unfinished: Set[str] = frozenset()
 ) -> list[CompactionChunk]:
-    """Return the files to merge: small files with an entry, of the sink or of a compaction, last modified before
-    `before_ms`.
+    """Return the chunks of files to merge: rmqd's small files that were last modified before `before_ms`.
 
-    Files of the compactions `unfinished` are excluded. Files with entries are merged with files of the same queue.
+    These are files with a manifest entry, files of the sink, and files of compactions that are not in `unfinished`.
+    Files with entries are merged only with files of the same queue.
     """
     entries: dict[str, list[str]] = {}
     for path in files:
@@ -139,12 +139,12 @@ def chunks_to_compact(
 
 
 def _stem_in(name: str) -> str:
-    """Return the stem of a file's name: the name of the file's entry in the manifest, without its ending."""
+    """Return the stem in a file's name, which is the name of the file's manifest entry without ENTRY_ENDING."""
     return "-".join(name.removesuffix(_ENDING).split("-")[-3:])
 
 
 def _grouped(sizes: Mapping[str, int], wanted_bytes: int) -> Iterator[tuple[str, ...]]:
-    """Group files up to the wanted size. A single file stays as it is."""
+    """Yield groups of at least two files, each up to the wanted total size and _MAX_FILES."""
     groups: list[list[str]] = [[]]
     total = 0
     for name, size in sizes.items():
@@ -157,25 +157,25 @@ def _grouped(sizes: Mapping[str, int], wanted_bytes: int) -> Iterator[tuple[str,
 
 
 class CompactedBatches:
-    """The last batch of each query with rows in a compacted file, in a folder without other files. For use on a driver.
+    """The records of the last batch of each query with rows in a compacted file. Used on a driver.
 
-    It is read after a checkpoint was reset, and written by compactions, possibly several at once. So a record never
-    changes: each is an empty file whose name contains everything, and the highest one of a query counts. A lower one is
-    deleted when both are a day old, so that a concurrent listing of the folder cannot miss both.
+    A sink reads the records after a checkpoint was reset. Compactions write them, possibly several at once. So a record
+    never changes: it is an empty file whose name contains query and batch, and a query's record with the highest batch
+    counts. A lower record is deleted when both are a day old, so that a concurrent listing cannot miss both.
     """
 
     def __init__(self, staging: Any, path: str) -> None:
-        """`staging` is a `HadoopFolder`; `path` is the record's folder below it."""
+        """`staging` is a `HadoopFolder`. `path` is the folder of the records below it, which has no other files."""
         self._staging = staging
         self._path = path
 
     def add(self, batches: Mapping[str, int]) -> None:
-        """Record the last batches of queries. If this raises RmqdError, do not take any of their files."""
+        """Record the last batches of queries. If this raises RmqdError, do not take any files of these queries."""
         for query, batch in batches.items():
             if self.last_batch(query) >= batch:
                 continue
             path = f"{self._path}/{query}-{batch:09}"
-            # an existing file says the same; replacing it would hide it for a moment on some stores
+            # an existing record is not replaced, because a replacement is invisible for a moment on some stores
             if not self._staging.put_new(path, b"") and self.last_batch(query) < batch:
                 raise RmqdError(
                     f"{self._staging.url}/{path}, which records compacted batches, could not be written, and nothing "
@@ -183,11 +183,11 @@ class CompactedBatches:
                 )
 
     def last_batch(self, query: str) -> int:
-        """Return the last batch of a query with rows in a compacted file; -1 if there is none."""
+        """Return the number of the query's last batch with rows in a compacted file; -1 if no batch was compacted."""
         return dict(self._recorded(self._staging.names(self._path))).get(query, -1)
 
     def delete_outdated(self, now_ms: int) -> None:
-        """Delete records of a query that are a day old, except the highest."""
+        """Delete records that are a day old, except the highest of them for each query. `now_ms` is the time now."""
         facts = self._staging.file_facts(self._path)
         old = self._recorded(
             path.rpartition("/")[2] for path, one in facts.items() if one.modified_ms < now_ms - _DAY_MS
@@ -199,24 +199,24 @@ class CompactedBatches:
 
     @staticmethod
     def _recorded(names: Iterable[str]) -> list[tuple[str, int]]:
-        """Return the records in order. The highest record of a query comes last."""
+        """Return the query and batch of each record in ascending order."""
         found = filter(None, map(_RECORD.fullmatch, names))
         return sorted((one["query"], int(one["batch"])) for one in found)
 
 
 class Compactions:
-    """The compactions of one folder. For use on a driver."""
+    """The compactions of one output folder. Used on a driver."""
 
     def __init__(self, folder: Any, staging: Any) -> None:
-        """Both are a `HadoopFolder`; tests use folders without a JVM."""
+        """`folder` and `staging` are a `HadoopFolder`; tests pass folders without a JVM."""
         self._folder = folder
         self._staging = staging
         self.batches = CompactedBatches(staging, f"{COMPACTIONS_FOLDER}/{_BATCHES}")
 
     def compact(self, chunk: CompactionChunk, write: Callable[[str], int]) -> CompactionPlan | None:
-        """Merge the files of a chunk. Return None if one of them disappeared meanwhile. Raises RmqdError.
+        """Merge the files of a chunk. Return None if one of the files disappeared meanwhile. Raises RmqdError.
 
-        `write` writes their rows to a folder below the staging folder, and returns their number.
+        `write` writes the rows of the files to a new folder below the staging folder, and returns the number of rows.
         """
         compaction = uuid.uuid4().hex
         ours = f"{COMPACTIONS_FOLDER}/{compaction}"
@@ -237,7 +237,7 @@ class Compactions:
         return plan if self._carry_out(plan, compaction) else None
 
     def finish_all(self) -> None:
-        """Carry out the plans of all processes, which may still be running or were killed."""
+        """Carry out the plans of all compactions, whose processes may still be running or were killed."""
         for compaction in self._staging.names(COMPACTIONS_FOLDER):
             if compaction == _BATCHES:
                 continue
@@ -249,14 +249,14 @@ class Compactions:
                 plan = decode(CompactionPlan, self._staging.read(name), f"{self._staging.url}/{name}")
                 self._carry_out(plan, compaction)
             except RmqdError:
-                if self._staging.exists(name):  # if the plan is gone, another process has just settled it
+                if self._staging.exists(name):  # without the plan, another process has just finished or undone it
                     raise
 
     def delete_unplanned_files(self, now_ms: int) -> None:
-        """Delete files of compactions that were killed before they had a plan, or were undone.
+        """Delete the folders of compactions that were undone, or killed before they had a plan.
 
-        Also delete outdated records of batches. Files younger than a day stay, because the process that wrote them may
-        still be running.
+        Also delete outdated records of batches. Folders with files younger than a day are kept, because the process
+        that wrote the files may still be running.
         """
         for compaction in self.unfinished():
             ours = f"{COMPACTIONS_FOLDER}/{compaction}"
@@ -267,11 +267,11 @@ class Compactions:
         self.batches.delete_outdated(now_ms)
 
     def unfinished(self) -> frozenset[str]:
-        """Return the compactions that left files."""
+        """Return the ids of the compactions that still have a folder below the staging folder."""
         return frozenset(self._staging.names(COMPACTIONS_FOLDER)) - {_BATCHES}
 
     def _entries(self, chunk: CompactionChunk) -> Iterator[ManifestEntry]:
-        """Yield the entries of the files. Raises RmqdError for an entry of another file."""
+        """Yield the manifest entries of a chunk's files. Raises RmqdError for an entry of another file."""
         for entry, path in zip(chunk.entries, chunk.paths, strict=True):
             found = decode(ManifestEntry, self._folder.read(entry), f"{self._folder.url}/{entry}")
             if found.file != path:
@@ -279,7 +279,7 @@ class Compactions:
             yield found
 
     def _carry_out(self, plan: CompactionPlan, compaction: str) -> bool:
-        """Finish a compaction, even if other processes work on it. Return whether the new file is in the folder."""
+        """Finish or undo a compaction, even if other processes do so too. Return whether the new file was committed."""
         ours = f"{COMPACTIONS_FOLDER}/{compaction}"
         is_done = self._staging.exists(f"{ours}/{_DONE}")
         if not is_done and self._staging.exists(f"{ours}/{plan.written}"):
@@ -306,23 +306,23 @@ class Compactions:
             self._folder.delete(f"{plan.entry}{_COVER_ENDING}")
 
     def _put_back(self, compaction: str) -> None:
-        """Move the files that an undone compaction took back into the folder."""
+        """Move the files that an undone compaction took back to the output folder."""
         taken = f"{COMPACTIONS_FOLDER}/{compaction}/{_TAKEN}/"
         for path in self._staging.files(taken.removesuffix("/")):
             self._moved(path, self._folder, path.removeprefix(taken))
 
     def _take_all(self, plan: CompactionPlan, ours: str) -> bool:
-        """Move the small files out of the folder. Return False if another compaction has one of them."""
+        """Move the small files to the compaction's folder. Return False if another compaction has taken one of them."""
         for path in plan.sources:
             taken = f"{ours}/{_TAKEN}/{path}"
             if self._folder.exists(path):
                 self._moved(path, self._staging, taken, source=self._folder)
             if not self._staging.exists(taken):
-                return not self._staging.exists(f"{ours}/{plan.written}")  # if False, another process has decided
+                return not self._staging.exists(f"{ours}/{plan.written}")  # missing: another process has decided
         return True
 
     def _moved(self, path: str, target: Any, target_path: str, source: Any = None) -> None:
-        """Move a file, by default of a compaction, unless another process has moved it."""
+        """Move a file from `source`, by default the staging folder, unless another process has already moved it."""
         source = source or self._staging
         try:
             source.move(path, target, target_path)

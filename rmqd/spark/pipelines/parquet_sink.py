@@ -1,12 +1,12 @@
-"""The sink `parquet`: files that contain each row of a query exactly once, for any reader of Parquet.
+"""The sink `parquet`: a folder of files that contain each row of a query exactly once, for any reader of Parquet.
 
-Spark's own sink lists the valid files in `_spark_metadata`, which only Spark reads. Here each file in the folder is
-valid. A batch is first written next to the folder, in `.NAME.rmqd` on the same file system. Its manifest then commits
-the batch, and the files are moved. If the driver crashes before the manifest, the batch is written again, and no reader
-has seen any of its files. If it crashes after the manifest, the moves continue, even if the query would now return
-other rows.
+Spark's own Parquet sink lists the valid files in `_spark_metadata`, which only Spark reads. With this sink, each file
+in the folder is valid. A micro-batch is first written to the staging folder, `.NAME.rmqd` next to the output folder by
+default. Then a manifest commits the batch, and the files are moved to the output folder. If the driver crashes before
+the manifest is written, the batch is written again, and readers have not seen its files. If the driver crashes later,
+the next driver finishes the moves, even if the query would now return other rows.
 
-`compact_archive` (`rmqd spark compact`) merges small files of such an archive, while its group keeps writing.
+`compact_archive` (`rmqd spark compact`) merges small files of the output folder, while the group keeps writing.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ log = structlog.get_logger(__name__)
 
 TIMESTAMP_TYPE_CONF: Final = "spark.sql.parquet.outputTimestampType"
 LAYOUT_FILE: Final = "layout.json"
-# Spark's names: part-00003-<uuid of the job>.c000.snappy.parquet, or -c000 without partitions
+# Spark names files part-00003-<uuid of the job>.c000.snappy.parquet, or with -c000 without partitions
 _STAGED: Final = re.compile(r"part-(?P<part>[0-9]+)-[0-9a-f-]{36}[.-]c(?P<file>[0-9]+)(?P<ending>\..*)")
 _MANIFEST: Final = re.compile(r"(?P<batch>[0-9]{9,})-[0-9a-f]{12}\.json")
 
 
 def manifest_name(batch: MicroBatch) -> str:
-    """Return the name of the batch's manifest. Names sort by batch number."""
+    """Return the file name of a batch's manifest. The names sort by batch number."""
     return f"{batch.number:09}-{batch.offset_log_id}.json"
 
 
 def batch_of_manifest(name: str) -> int | None:
-    """Return the batch number of a manifest; None for other files."""
+    """Return the batch number in the file name of a manifest; None for other names."""
     match = _MANIFEST.fullmatch(name)
     return int(match["batch"]) if match else None
 
@@ -66,12 +66,11 @@ def batch_of_manifest(name: str) -> int | None:
 def make_manifest(
     batch: MicroBatch, staged: str, files: Iterable[str], former: Iterable[str], rows: int
 ) -> BatchManifest:
-    """Return the manifest of a batch. `files` were written by Spark below `staged`; `former` are of other attempts.
+    """Return the manifest of a batch. Spark wrote `files` below `staged`; the batch replaces the files `former`.
 
-    `staged` ends with the name of the attempt, which starts with the batch number. File names contain it, so a driver
-    that resumes late and deletes the files of earlier attempts cannot delete files of a later attempt.
-
-    Raises RmqdError for a file that is not named like Spark's files: skipping it would lose its rows.
+    The last part of `staged` is the unique name of the attempt, which starts with the batch number. The names of output
+    files contain it. So a driver that resumes late and deletes files of earlier attempts cannot delete files of later
+    attempts. Raises RmqdError for a file that is not named like Spark's files, because skipping it would lose rows.
     """
     moves, attempt = [], staged.rpartition("/")[2]
     for path in files:
@@ -87,13 +86,13 @@ def make_manifest(
 
 
 def files_of_batches_since(batch: MicroBatch, files: Iterable[str]) -> list[str]:
-    """Return the files that this batch or a later one of the same query put into the folder."""
+    """Return the output files of this batch and of later batches of the same query."""
     found = ((path, parse_sink_file_name(path)) for path in files)
     return [path for path, of in found if of is not None and of[0] == batch.query_id and of[1] >= batch.number]
 
 
 class ParquetSink:
-    """The output folder of one group. For one query at a time, on the driver."""
+    """The output folder and the staging folder of one group. Used on the driver, by one query at a time."""
 
     def __init__(
         self,
@@ -103,7 +102,7 @@ class ParquetSink:
         partition_by: tuple[str, ...] = (),
         options: Mapping[str, str] | None = None,
     ) -> None:
-        """`writer` is the group's name; several groups may share a folder. `options` are Spark's for Parquet."""
+        """`writer` is the group's name, because several groups may share a folder. `options` are for Spark's writer."""
         self._folder = folder
         self._staging = staging
         self._compactions = Compactions(folder, staging)
@@ -112,9 +111,9 @@ class ParquetSink:
         self._options = dict(options or {})
 
     def prepare(self, schema: StructType) -> None:
-        """Create the folders, and check that they can take rows of this schema.
+        """Create the folders, finish the moves of killed drivers, and check that the rows fit the folder's layout.
 
-        Raises ConfigError with all problems, RmqdError if a folder is unavailable.
+        Raises ConfigError with all problems, and RmqdError if a folder is unavailable.
         """
         columns = {column.name: column.dataType.simpleString() for column in schema.fields}
         layout = Layout(self._partition_by, columns)
@@ -138,9 +137,9 @@ class ParquetSink:
         self._staging.put(LAYOUT_FILE, encode(layout))
 
     def write(self, frame: DataFrame, batch: MicroBatch) -> int:
-        """Write a batch's rows to the folder, exactly once even if the batch is repeated. Return the number of rows.
+        """Write the rows of a batch, exactly once even if the batch is repeated. Return the number of rows.
 
-        Raises RmqdError if another driver wrote the batch first.
+        Raises RmqdError if another driver has written the batch meanwhile.
         """
         self._compactions.finish_all()
         ours = f"{self._writer}/{batch.query_id}"
@@ -148,27 +147,27 @@ class ParquetSink:
         manifests = [name for name in before if batch_of_manifest(name) is not None]
         if manifest_name(batch) in manifests:
             manifest = self._read(BatchManifest, f"{ours}/{manifest_name(batch)}")
-            # Spark updates the state of a stateful query only if the plan runs
+            # execute the plan of a committed batch too, because only this updates the state of a stateful query
             frame.write.format("noop").mode("overwrite").save()
         else:
-            # the folder has no file of this batch, unless the checkpoint was reset to an earlier batch
+            # the output folder has files of this batch only if the checkpoint was reset to an earlier batch
             went_back = any((batch_of_manifest(name) or 0) >= batch.number for name in manifests)
             former = self._take_back(batch, ours, manifests) if went_back else []
             manifest = self._stage(frame, batch, ours, former)
             self._decide(batch, manifest, f"{ours}/{manifest_name(batch)}", before)
         self._publish(manifest)
         self._staging.delete(manifest.staged)
-        for name in before:  # newer names belong to a driver that took over
+        for name in before:  # files that are not in `before` belong to a newer driver
             if name != manifest_name(batch):
                 self._staging.delete(f"{ours}/{name}")
         return manifest.rows
 
     def has_batch(self, batch: MicroBatch) -> bool:
-        """Return whether a batch is written: its files are in the folder, or the next `prepare` moves them there."""
+        """Return whether a batch is committed. Its files are in the output folder, or the next `prepare` moves them."""
         return self._staging.exists(f"{self._writer}/{batch.query_id}/{manifest_name(batch)}")
 
     def _finish_what_was_left(self) -> None:
-        """Move the files that killed drivers wrote and did not move, even if their query never starts again."""
+        """Move the files of committed batches that killed drivers did not move, even if their query never restarts."""
         for query in self._staging.names(self._writer):
             for name in self._staging.names(f"{self._writer}/{query}"):
                 if batch_of_manifest(name) is not None:
@@ -178,9 +177,9 @@ class ParquetSink:
                         self._staging.delete(manifest.staged)
 
     def _take_back(self, batch: MicroBatch, ours: str, manifests: list[str]) -> list[str]:
-        """Discard this batch's previous plan, and all later batches. Return the files in the folder that they wrote.
+        """Discard the staged files of this batch's previous plan and of all later batches.
 
-        Raises RmqdError if compaction merged some of their rows with other rows.
+        Return the output files of these batches. Raises RmqdError if compaction merged their rows with other rows.
         """
         if self._compactions.batches.last_batch(batch.query_id) >= batch.number:
             raise RmqdError(
@@ -196,7 +195,7 @@ class ParquetSink:
         return files
 
     def _stage(self, frame: DataFrame, batch: MicroBatch, ours: str, former: list[str]) -> BatchManifest:
-        # a unique name, so that the executors of a killed driver cannot add files to it
+        # a unique folder name, so that the executors of a killed driver cannot add files to the folder
         staged = f"{ours}/{batch.number:09}-{uuid.uuid4().hex[:12]}"
         observation = Observation()
         use_microsecond_timestamps(frame.sparkSession)
@@ -210,9 +209,9 @@ class ParquetSink:
         return make_manifest(batch, staged, relative, former, rows)
 
     def _decide(self, batch: MicroBatch, manifest: BatchManifest, path: str, before: Sequence[str]) -> None:
-        """Write the manifest, which commits the batch. Raises RmqdError if another driver has committed it.
+        """Write the manifest, which commits the batch. Raises RmqdError if another driver has committed the batch.
 
-        A driver that has reached a later batch has deleted this batch's manifest, so later manifests count as well.
+        A later manifest also shows that, because the driver of a later batch deletes this batch's manifest.
         """
         is_first = self._staging.put_new(path, encode(manifest))
         since = set(self._staging.names(path.rpartition("/")[0])).difference(before)
@@ -226,7 +225,7 @@ class ParquetSink:
             )
 
     def _publish(self, manifest: BatchManifest) -> None:
-        """Move the files to the folder of the readers, and skip files that are already there."""
+        """Move the files of a committed batch to the output folder. Skip files that are already there."""
         for path in manifest.replaced:
             self._folder.delete(path)
         waiting = set(self._staging.files(manifest.staged))
@@ -253,7 +252,7 @@ class ParquetSink:
 
 
 def use_microsecond_timestamps(session: SparkSession) -> None:
-    """Make a session write timestamps in a type that all readers know, unless its configuration sets the type."""
+    """Make a session write timestamps as TIMESTAMP_MICROS, unless its configuration sets another type."""
     if TIMESTAMP_TYPE_CONF not in session.conf.getAll:
         session.conf.set(TIMESTAMP_TYPE_CONF, "TIMESTAMP_MICROS")  # Spark's default type is deprecated
 
@@ -264,9 +263,9 @@ def folders_of(spark: SparkSession, sink: SinkConfig) -> tuple[HadoopFolder, Had
 
 
 def default_staging_folder(folder: HadoopFolder) -> HadoopFolder:
-    """Return the default staging folder. It is outside the output folder, because readers take all files in there.
+    """Return the default staging folder, next to the output folder, because readers read all files in that folder.
 
-    Raises RmqdError for the top of a file system, which has no sibling.
+    Raises RmqdError if the output folder is the root of a file system.
     """
     if not folder.name:
         raise RmqdError(f"{folder.url} is the top of a file system; use a folder below it, or set sink.staging")
@@ -274,11 +273,11 @@ def default_staging_folder(folder: HadoopFolder) -> HadoopFolder:
 
 
 def archive_to_compact(spec: GroupSpec) -> SinkConfig:
-    """Return the archive of a group as a Parquet sink. Raises ConfigError for groups that write no Parquet files."""
+    """Return the sink `parquet` of a group, or an equivalent of its handler `parquet`. Raises ConfigError."""
     sink, handler = spec.settings.sink, spec.settings.handler
     if handler is not None and handler.plugin == "parquet":
         path, compression = str(handler.options["path"]), handler.options.get("compression", "zstd")
-        is_bucket = path.startswith("s3://")  # Hadoop's name is s3a
+        is_bucket = path.startswith("s3://")  # Hadoop's scheme for S3 is s3a
         return SinkConfig(
             format="parquet",
             path=f"s3a://{path[5:]}" if is_bucket else os.path.abspath(path),
@@ -302,10 +301,10 @@ def compact_archive(
     dry_run: bool = False,
     on_chunk: Callable[[CompactionChunk], None] = lambda chunk: None,
 ) -> int:
-    """Compact files that are small and old enough. Return the number of new files.
+    """Merge a group's Parquet files that are small and older than `older_seconds`. Return the number of new files.
 
-    `on_chunk` is called for each finished (or with `dry_run` proposed) compaction. Raises RmqdError; earlier
-    compactions stay finished.
+    `wanted_bytes` is the target size of a new file. `on_chunk` is called for each finished compaction, or with
+    `dry_run` for each proposed compaction. Raises RmqdError; compactions before the error stay finished.
     """
     sink = archive_to_compact(spec)
     folder, staging = folders_of(session, sink)
@@ -318,7 +317,7 @@ def compact_archive(
     made = 0
     options = {name: str(value) for name, value in sink.options.items()}
     present = folder.file_facts()
-    unsettled = compactions.unfinished()  # query after listing the files: a listed compaction not in here is finished
+    unsettled = compactions.unfinished()  # after listing the files, so that a compaction that is not in it has finished
     for chunk in chunks_to_compact(present, before_ms=before_ms, wanted_bytes=wanted_bytes, unfinished=unsettled):
         if dry_run:
             on_chunk(chunk)
@@ -335,9 +334,9 @@ def compact_archive(
 def file_merger(
     spark: SparkSession, folder: str, staging: str, chunk: CompactionChunk, options: Mapping[str, str]
 ) -> Callable[[str], int]:
-    """Return a function that writes the rows of a chunk to one file below the staging folder, and returns their number.
+    """Return a function that merges the files of a chunk into one file, and returns the number of rows.
 
-    It raises RmqdError, also if rows are missing in the new file.
+    The function takes a path below the staging folder. It raises RmqdError, also if the new file lacks rows.
     """
     sources = [f"{folder}/{one}" for one in chunk.paths]
 

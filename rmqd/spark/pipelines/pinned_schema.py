@@ -1,11 +1,11 @@
-"""The columns of its source that a pipeline uses, and the schema of its bodies with `valueSchema: infer`.
+"""The source columns that a pipeline uses, and the inferred schema of message bodies with `valueSchema: infer`.
 
-Executors decode only used columns; others are null. Spark does not report them to a Python source, and creates the
-source before the pipeline is known. So the driver asks Spark's optimizer, and writes the result next to the pause file,
-where the source's processes on the driver read it when the query starts.
+Executors decode only used columns; the other columns are null. Spark does not report the used columns to a Python
+source, and creates the source before the pipeline is known. So the driver reads them from the plan of Spark's
+optimizer, and writes them to a file next to the pause file. The source's processes read the file when the query starts.
 
-A schema is inferred once from a sample, and stored next to the generations of the checkpoint. So the group has the same
-columns after each restart and reset, on any machine. A body that does not fit is bad, as with an explicit schema.
+A schema is inferred once from sampled messages, and stored next to the group's checkpoints. So the group has the same
+columns after each restart and reset, on any machine. A body that does not fit the schema counts as corrupt.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _SUFFIX: Final = ".columns"
-_CHOOSES: Final = ("Project", "Aggregate")  # above one of these nodes, only the columns that it names can be used
-_PASSES: Final = ("Filter",)
+_CHOOSES: Final = ("Project", "Aggregate")  # plan nodes that select columns: only columns that they name are used
+_PASSES: Final = ("Filter",)  # plan nodes that pass all columns on
 
 
 def used_columns(frame: DataFrame, source: str) -> frozenset[str] | None:
-    """Return the columns of a source that a frame's rows depend on; None if unknown. `source` is its format."""
+    """Return the columns of the source with the format `source` that a frame depends on; None if unknown."""
     found: frozenset[str] = frozenset()
     try:
-        session = frame.sparkSession._jsparkSession  # exists only in the classic API, which the driver uses
+        session = frame.sparkSession._jsparkSession  # exists only in Spark Classic, which the driver uses
         plan = session.sessionState().optimizer().execute(frame._jdf.queryExecution().analyzed())
         for names in _uses(plan, source, None):
             if names is None:
@@ -64,7 +64,7 @@ def used_columns(frame: DataFrame, source: str) -> frozenset[str] | None:
 
 
 def store_used_columns(pause_file: str, names: frozenset[str] | None) -> None:
-    """Store the names for `read_used_columns`. Raises OSError."""
+    """Store the column names in a file next to `pause_file`; None stands for all columns. Raises OSError."""
     path = Path(pause_file + _SUFFIX)
     if names is None:
         path.unlink(missing_ok=True)
@@ -73,17 +73,17 @@ def store_used_columns(pause_file: str, names: frozenset[str] | None) -> None:
 
 
 def read_used_columns(pause_file: str) -> frozenset[str] | None:
-    """Return the stored names; None for all columns."""
+    """Return the column names that `store_used_columns` stored; None for all columns."""
     with suppress(OSError):
         return frozenset(json.loads(Path(pause_file + _SUFFIX).read_text()))
     return None
 
 
 def _uses(plan: Any, source: str, wanted: frozenset[str] | None) -> Iterator[frozenset[str] | None]:
-    """For each read of the source in a plan, yield the columns that are used, or None for all.
+    """Yield the used columns for each read of the source in a plan; None if all columns of a read may be used.
 
-    `wanted` are the columns that the nodes above name, up to the first node that selects columns; None if none does.
-    The optimizer puts such a node directly above a source, with at most filters between them.
+    `wanted` are the columns that the nodes above `plan` name, up to the nearest node that selects columns, or None if
+    no node selects columns. The optimizer puts such a node above a source, with at most filters between them.
     """
     kind = plan.nodeName()
     if kind == "StreamingRelationV2" and plan.sourceName() == source:
@@ -107,25 +107,24 @@ def _names(attributes: Any) -> frozenset[str]:
 
 SCHEMA_FILE: Final = "value_schema.json"
 MAX_SAMPLE_MESSAGES: Final = 10_000
-"""Size of the sample: the first messages that the group will read, or if there are none, the messages before."""
-
+"""The size of the sample: the first messages that the group will read, or without these, the messages before them."""
 
 MAX_SAMPLE_BYTES: Final = 64 << 20
-"""Approximate limit for the size of the sampled bodies, in bytes."""
+"""The approximate limit for the total size of the sampled bodies, in bytes."""
 
 
 def with_pinned_schema(
     spec: GroupSpec, options: SourceOptions, starting: Mapping[MessageQueue, int] | None, folder: HadoopFolder
 ) -> GroupSpec:
-    """Replace `infer` in the specification of a group by the inferred schema of its bodies.
+    """Replace `valueSchema: infer` in a group's specification by the inferred schema of the message bodies.
 
-    `folder` stores the schema; `starting` are the start offsets of the query, if known.
-    Raises RmqdError if no message shows the schema.
+    The schema is stored in `folder`, and inferred only if it is not there. `starting` are the start offsets of the
+    query, or None if unknown. Raises RmqdError if no schema can be inferred.
     """
     spark = spec.spark
     if not has_inferred_schema({name: str(value) for name, value in spark.options.items()}):
         return spec
-    name = next(name for name in spark.options if name.lower() == SCHEMA_OPTION.lower())  # Spark reads it in any case
+    name = next(name for name in spark.options if name.lower() == SCHEMA_OPTION.lower())  # Spark ignores the case
     schema = _kept(folder) or _inferred(spec.name, options, starting, folder)
     spark = spark.model_copy(update={"options": {**spark.options, name: schema}})
     settings = spec.settings.model_copy(update={"spark": spark})
@@ -133,7 +132,7 @@ def with_pinned_schema(
 
 
 def _kept(folder: HadoopFolder) -> str:
-    """Return the stored schema; empty if there is none. Raises RmqdError if the file is invalid."""
+    """Return the schema in SCHEMA_FILE; empty if the file is missing. Raises RmqdError if the file is invalid."""
     if not folder.exists(SCHEMA_FILE):
         return ""
     try:

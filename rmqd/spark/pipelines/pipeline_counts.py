@@ -1,7 +1,7 @@
 """The micro-batch that a pipeline's sink receives, and message counts from Spark's progress reports.
 
-Unlike the executors of a handler, a pipeline's executors can return only rows to rmqd. So a task reports how many
-messages it lost in an extra row, with a column that is null for messages and that pipelines do not see.
+A pipeline's tasks can return only rows. So a task reports the number of lost messages in an extra row, in the column
+LOST_COLUMN. This column is null in the rows of messages, and removed before the pipeline's function.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 
-_MAX_RANGES: Final = 10  # ranges listed in an error
+_MAX_RANGES: Final = 10  # the number of queue ranges that an error lists
 
 
 class BatchFailedError(RmqdError):
-    """A sink failed to write a micro-batch. The text names the messages of the batch; the cause is the sink's error."""
+    """A sink failed to write a micro-batch. The text names the batch's messages; `__cause__` is the sink's error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,13 @@ class MicroBatch:
     """One micro-batch of a streaming query."""
 
     query_id: str
-    """The id of the query, stored in its checkpoint."""
+    """Spark's id of the query, which is stored in the checkpoint."""
     number: int
     offset_log: bytes = b""
-    """The batch in Spark's offset log: the same if the batch is repeated, different if it was planned again."""
+    """The batch's entry in Spark's offset log. It is the same if the batch is repeated, and new if it is replanned."""
 
     def messages_since(self, former: bytes) -> str:
-        """Describe the messages of the batch. `former` is the plan of the previous batch."""
+        """Return the queues and offsets of the batch as text. `former` is the offset log of the previous batch."""
         ranges = _plan_offsets(former).ranges(_plan_offsets(self.offset_log))
         named = [f"{queue}, offsets {low} to {high - 1}" for queue, (low, high) in ranges.items()]
         more = f"; and {len(named) - _MAX_RANGES} queues more" if len(named) > _MAX_RANGES else ""
@@ -55,7 +55,7 @@ class MicroBatch:
 
 
 def _plan_offsets(plan: bytes) -> SourceOffsets:
-    """Return the end offsets in Spark's offset log: two lines of Spark, then a line for each source."""
+    """Return the end offsets in an offset log, which has two lines of Spark, and a line of offsets for each source."""
     lines = plan.decode().splitlines()[2:]
     return _offsets(lines[0] if lines else None)
 
@@ -69,7 +69,7 @@ LOST_DDL: Final = f"{LOST_COLUMN} bigint"
 
 
 def with_lost_messages_row(read: Generator[pa.RecordBatch, None, int], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield a partition's batches with the column, and a last row with the number of lost messages, if any."""
+    """Yield the batches of `read` with LOST_COLUMN added, and a row with the number of lost messages, if not 0."""
     lost = 0
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -84,7 +84,7 @@ def with_lost_messages_row(read: Generator[pa.RecordBatch, None, int], schema: p
 
 
 def without_lost_rows(frame: DataFrame) -> DataFrame:
-    """Remove the rows of lost messages, and their column."""
+    """Remove the rows that report lost messages, and the column LOST_COLUMN."""
     return frame.where(f"{LOST_COLUMN} IS NULL").drop(LOST_COLUMN)
 
 
@@ -92,7 +92,7 @@ OBSERVED_NAME: Final = "rmqd_read"
 
 
 def with_message_counts(frame: DataFrame, topics: Sequence[str]) -> DataFrame:
-    """Return the frame with Spark metrics: readable and corrupt rows for each topic, and lost messages."""
+    """Let Spark count a frame's readable and corrupt rows for each topic, and the lost messages, in each batch."""
     is_corrupt = f.isnotnull("decode_error") if "decode_error" in frame.columns else f.lit(False)
     counts = [f.sum(LOST_COLUMN).alias(LOST_COLUMN)]
     for number, topic in enumerate(topics):
@@ -105,9 +105,9 @@ def with_message_counts(frame: DataFrame, topics: Sequence[str]) -> DataFrame:
 def outcomes_of_progress(
     progress: StreamingQueryProgress, topics: Sequence[str], namespace: str = ""
 ) -> list[RangeOutcome]:
-    """Return the ranges of a micro-batch, with topic names without namespace.
+    """Return an outcome for each queue range of a micro-batch. Counters have topic names without the namespace.
 
-    A topic's rows count with its first range, and the lost messages of all ranges with the first range.
+    The outcome of a topic's first range has the counters of the whole topic. The first outcome has all lost messages.
     """
     row = progress.observedMetrics.get(OBSERVED_NAME)
     counts = row.asDict() if row is not None else {}

@@ -1,4 +1,4 @@
-"""The streaming query of a group with a pipeline: its data source, the pipeline function, and a sink by its format."""
+"""The streaming query of a group with a pipeline: the data source, the pipeline's function, and the sink."""
 
 from __future__ import annotations
 
@@ -55,18 +55,18 @@ FIRST_BATCH_ROWS: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSourceSettings(GroupSourceSettings):
-    """The settings of a pipeline's source. Picklable."""
+    """The settings of a pipeline's Spark source, sent to each process that runs the source. Picklable."""
 
     value_format: ValueFormat | None = None
-    """How to decode bodies into a column; set if a schema registry provides the schema."""
+    """How to decode message bodies, with schemas of a registry; None to use the format in the source's options."""
 
     def source_options(self) -> SourceOptions:
-        """Return the options, with the schemas that the registry returned when the query was created."""
+        """Return the source's options, with the schemas that the registry returned when the query was created."""
         options = GroupSourceSettings.source_options(self)  # super() fails in a dataclass with slots
         return options if self.value_format is None else replace(options, value_format=self.value_format)
 
     def batch_sizer(self) -> BatchSizer | None:
-        """Return the batch sizes; None if each batch takes all messages, because the trigger paces the batches."""
+        """Return the batch sizer; None if each batch takes all messages, because only the trigger paces batches."""
         config = self.spec.spark
         if config.trigger and not config.max_offsets_per_trigger:
             return None
@@ -76,7 +76,7 @@ class PipelineSourceSettings(GroupSourceSettings):
 
 
 def pipeline_source(spec: GroupSpec, starting: Mapping[MessageQueue, int] | None, pause_file: str) -> type[DataSource]:
-    """Return the data source of one group, to be registered.
+    """Return the DataSource class of one group, for registration with Spark.
 
     Raises RegistryUnavailableError if the schema registry does not return the schema of the bodies.
     """
@@ -92,7 +92,7 @@ def pipeline_source(spec: GroupSpec, starting: Mapping[MessageQueue, int] | None
 
 
 class PipelineStreamReader(GroupStreamReader):
-    """The reader of a pipeline: its tasks decode only the columns that the pipeline uses, and report lost messages."""
+    """The reader of a pipeline's source. Its tasks decode only the columns that the pipeline uses."""
 
     def __init__(self, plan: PipelineSourceSettings) -> None:
         super().__init__(plan, plan.batch_sizer())
@@ -103,7 +103,7 @@ class PipelineStreamReader(GroupStreamReader):
 
 
 def sink_class(options: SinkOptions) -> type[DataSource]:
-    """Return the sink of one group, to be registered. It takes no options: Spark would display them with secrets."""
+    """Return a group's sink, to register with Spark. It has no options, because Spark displays options and secrets."""
 
     class PipelineSink(DataSource):
         @classmethod
@@ -117,10 +117,10 @@ def sink_class(options: SinkOptions) -> type[DataSource]:
 
 
 def make_sink(spark: SparkSession, spec: GroupSpec) -> Any:
-    """Return the sink of a group. Raises RmqdError if it is unavailable.
+    """Return the sink of a group, chosen by `sink.format`. Raises RmqdError if the sink is unavailable.
 
-    Its `prepare` checks that it can take rows of a schema, before any row is read. Its `write` writes the rows of a
-    micro-batch, and is called again for a batch that a crash interrupted.
+    A sink's `prepare` is called before any row is read, and checks that the sink can store rows of a schema. A sink's
+    `write` stores the rows of one micro-batch. It is called again for a batch that a crash interrupted.
     """
     sink = spec.settings.sink
     assert sink is not None
@@ -146,10 +146,10 @@ def make_sink(spark: SparkSession, spec: GroupSpec) -> Any:
 
 
 def written_batch_check(spark: SparkSession, spec: GroupSpec) -> Callable[[MicroBatch], bool] | None:
-    """Return a function that checks whether the sink has stored a batch for good; None if the sink cannot know.
+    """Return a function that returns whether the sink has stored a batch; None if the sink does not record batches.
 
-    Call it before reading the group's checkpoint: from then on, a previous driver cannot write a batch to a database.
-    Raises RmqdError.
+    Call `written_batch_check` before reading the group's checkpoint, because it makes the database refuse batches of
+    previous drivers. Raises RmqdError.
     """
     sink = make_sink(spark, spec)
     if refuse_previous_drivers := getattr(sink, "refuse_previous_drivers", None):
@@ -158,7 +158,7 @@ def written_batch_check(spark: SparkSession, spec: GroupSpec) -> Callable[[Micro
 
 
 class TopicSink:
-    """Format `rocketmq`: at least once. Messages carry the query and batch, as described in docs/spark.md."""
+    """The sink `rocketmq`: sends each row as a message, at least once. docs/spark.md describes the properties."""
 
     def __init__(self, spark: SparkSession, spec: GroupSpec, options: Mapping[str, str]) -> None:
         self._spark = spark
@@ -166,7 +166,7 @@ class TopicSink:
         self._options = dict(options)
 
     def prepare(self, schema: StructType) -> None:
-        """Check options and columns. Raises ConfigError with all problems."""
+        """Check the sink's options and the columns of the rows. Raises ConfigError with all problems."""
         checked = checked_sink_options(self._options, schema, overwrite=False, default_access=self._spec.access)
         sink = self._spec.settings.sink
         leaves_out = sink is not None and sink.bad_rows == "leave_out"
@@ -177,16 +177,16 @@ class TopicSink:
 
 
 class FunctionSink:
-    """Format `foreach_batch`: calls the group's own function with each batch."""
+    """The sink `foreach_batch`: calls the function that `sink.plugin` names with each micro-batch."""
 
     def __init__(self, function: Callable[[Any, Any], Any]) -> None:
         self._function = function
 
     def prepare(self, schema: StructType) -> None:
-        """Accept every schema."""
+        """Accept every schema. The function may reject rows in `write`."""
 
     def write(self, frame: DataFrame, batch: MicroBatch) -> None:
-        """Call the function. An exception ends the query, and the batch is delivered again."""
+        """Call the function. If it raises, the query ends, and the restarted query repeats the batch."""
         self._function(frame, batch.number)
 
 
@@ -199,10 +199,10 @@ def pipeline_query(
     pause_file: str,
     shared_folder: str,
 ) -> StreamingQuery:
-    """Start the streaming query of a group's pipeline. The parameters are the same as in `handler_query`.
+    """Start the streaming query of a group's pipeline. `handler_query` describes the other parameters.
 
-    `shared_folder` is the folder or URL of files that all checkpoints of the group share. Raises RmqdError before
-    anything is read if the pipeline or its sink is unavailable.
+    `shared_folder` is the folder or URL of files that all checkpoints of the group share. Raises RmqdError before any
+    message is read if the pipeline or its sink is unavailable.
     """
     plan = GroupSourceSettings(spec=spec, start_offsets=starting, pause_file=pause_file)
     spec = with_pinned_schema(spec, plan.source_options(), starting, HadoopFolder(spark, shared_folder))
@@ -215,7 +215,7 @@ def pipeline_query(
     if "decode_error" in read.columns:
         read = read.where("decode_error IS NULL").drop("decode_error")
     if namespace:
-        # as in the configuration, rows have topics without namespace
+        # the pipeline's function sees the topic names of the configuration, which are without the namespace
         prefix = f"^((?:%RETRY%|%DLQ%)?){re.escape(namespace)}%"
         read = read.withColumn("topic", f.regexp_replace("topic", prefix, "$1"))
     frame = _applied(load_pipeline(spec.name, settings), settings.pipeline.plugin, read, spark)
@@ -239,7 +239,7 @@ def pipeline_query(
 
 
 def _applied(pipeline: Callable[[Any, Any], Any], name: str, frame: DataFrame, spark: SparkSession) -> DataFrame:
-    """Return the result of the pipeline. Raises RmqdError if it is not a streaming DataFrame."""
+    """Call the pipeline's function. Raises RmqdError if it fails or does not return a streaming DataFrame."""
     try:
         made = pipeline(frame, spark)
     except Exception as error:

@@ -1,12 +1,12 @@
 """The sinks `delta` and `jdbc`. `delta` appends rows to a Delta Lake table, or merges them by key, each batch exactly
 once.
 
-Delta Lake stores a query's last batch in each commit (`txnAppId`, `txnVersion`), and silently skips a batch that is
-not later, without running its plan. That would lose the state of a stateful query, and the rows after a checkpoint was
-reset to an earlier batch. So each commit also names its batch in `userMetadata`, which the first batch after a start
-checks.
+Delta Lake stores a query's last batch in each commit (`txnAppId`, `txnVersion`). It silently skips a batch that is not
+later, without executing the batch's plan. This would lose the state of a stateful query, and the rows after a reset of
+the checkpoint to an earlier batch. So each commit also names its batch in `userMetadata`, and the first batch after a
+start checks the names in earlier commits.
 
-`jdbc` inserts rows at least once, or exactly once if a column names the batch of each row.
+`jdbc` inserts rows at least once, or exactly once if `sink.batch_column` names a column for the batch of each row.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ DELTA_CONF: Final = (
 _SOURCE: Final = "rmqd_batch"
 _LATEST: Final = "rmqd_latest"
 _ROW: Final = "rmqd_row"
-_MAX_COMMITS: Final = 100  # commits, from the newest; includes the sink's last commit unless others wrote 100 since
+_MAX_COMMITS: Final = 100  # number of newest commits to search for the sink's last commit; other writers commit too
 _NOT_FOR_THIS_SPARK: Final = tuple(
     f"java.lang.{name}Error" for name in ("NoSuchMethod", "NoSuchField", "NoClassDefFound", "IncompatibleClassChange")
 )
-# A MERGE reads these options of a write from its session.
+# A MERGE statement takes no write options. It reads them from these properties of its session.
 _SESSION: Final = {
     "txnAppId": "spark.databricks.delta.write.txnAppId",
     "txnVersion": "spark.databricks.delta.write.txnVersion",
@@ -52,7 +52,7 @@ _SESSION: Final = {
 
 
 class DeltaTable:
-    """One table, given by its path. For one query at a time, on the driver."""
+    """A Delta Lake table, named by the path `sink.path`. Used on the driver, by one query at a time."""
 
     def __init__(self, spark: SparkSession, sink: SinkConfig, options: Mapping[str, str]) -> None:
         self._spark = spark
@@ -62,7 +62,7 @@ class DeltaTable:
         self._may_be_repeated = True
 
     def prepare(self, schema: StructType) -> None:
-        """Create the table if it is missing. Raises RmqdError for a missing Delta Lake or for unsuitable columns."""
+        """Create the table if it is missing, and check its columns. Raises RmqdError, also without Delta Lake."""
         if not _has_class(_java(self._spark), DELTA_EXTENSION):
             raise RmqdError(
                 "sink.format: delta needs the Delta Lake package, which Spark does not contain; "
@@ -101,7 +101,7 @@ class DeltaTable:
         Raises RmqdError if the table has a later batch of the query, or the same batch with other messages.
         """
         if self._may_be_repeated and self._is_written(batch):
-            # Spark updates the state of a stateful query only if the plan runs
+            # execute the plan of a written batch too, because only this updates the state of a stateful query
             frame.write.format("noop").mode("overwrite").save()
         elif self._sink.keys:
             self._merge(frame, batch)
@@ -110,7 +110,7 @@ class DeltaTable:
         self._may_be_repeated = False
 
     def _read_table(self) -> DataFrame:
-        """Return the table after a test read, which fails if Delta Lake was built for another Spark version."""
+        """Return the table. Raises RmqdError if a test read shows that Delta Lake is for another Spark version."""
         table = self._spark.read.format("delta").load(self._sink.path)
         try:
             table.isEmpty()
@@ -150,7 +150,7 @@ class DeltaTable:
         return False
 
     def _merge(self, frame: DataFrame, batch: MicroBatch) -> None:
-        """Replace rows by key. The topics are read only once, even if Delta Lake reads the rows several times."""
+        """Replace the table's rows by key. The batch is cached, because Delta Lake may read its rows several times."""
         rows = self._last_of_each_key(frame).persist()
         try:
             if not self._sink.order_by:
@@ -169,7 +169,7 @@ class DeltaTable:
     def _last_of_each_key(self, frame: DataFrame) -> DataFrame:
         if not self._sink.order_by:
             return frame
-        # among rows with equal order, the last row of a partition counts, which is the last in its queue
+        # among rows with equal order columns, keep the last row of a partition, which is the last of its queue
         frame = frame.withColumn(_ROW, monotonically_increasing_id())
         newest = [*(col(_quoted(name)).desc_nulls_last() for name in self._sink.order_by), col(_ROW).desc()]
         of_key = Window.partitionBy(*map(_quoted, self._sink.keys)).orderBy(*newest)
@@ -183,7 +183,7 @@ class DeltaTable:
             )
 
     def _unless_later(self) -> str:
-        """Return the condition that keeps a later row in the table; nulls come first, as Spark compares structs."""
+        """Return the MERGE condition that does not replace a later row. Nulls are first, as Spark compares structs."""
         if not self._sink.order_by:
             return ""
         names = [*map(_quoted, self._sink.order_by)]
@@ -198,7 +198,7 @@ def _named(batch: MicroBatch) -> dict[str, str]:
 
 @contextmanager
 def _attributed(session: SparkSession, options: Mapping[str, str]) -> Iterator[None]:
-    """Attribute the session's statements to a batch, inside this context."""
+    """Set the write options in `_SESSION` for the session's statements in this context, so that they name a batch."""
     for name, value in options.items():
         session.conf.set(_SESSION[name], value)
     try:
@@ -225,7 +225,7 @@ def _has_class(java: Any, name: str) -> bool:
 
 
 class JdbcTable:
-    """One table. `spark.conf` must give the driver's JVM the JDBC driver of the database."""
+    """A table of a JDBC database. `spark.conf` must add the database's JDBC driver to the JVM of the Spark driver."""
 
     def __init__(self, spark: SparkSession, options: Mapping[str, str], batch_column: str) -> None:
         self._spark = spark
@@ -234,30 +234,30 @@ class JdbcTable:
         self._may_be_repeated = True
 
     def prepare(self, schema: StructType) -> None:
-        """Check the columns and the connection. Raises ConfigError, and RmqdError if the database is unreachable."""
+        """Check the batch column and the connection. Raises ConfigError, and RmqdError for connection errors."""
         if self._column in schema.fieldNames():
             raise ConfigError([f"sink.batch_column: the pipeline's rows already have a column {self._column}"])
         self._ask(lambda connection: None)
 
     def write(self, frame: DataFrame, batch: MicroBatch) -> None:
-        """Insert a batch's rows, after deleting rows that an earlier attempt inserted."""
+        """Insert a batch's rows. With a batch column, first delete rows that an earlier attempt has inserted."""
         if self._column:
             name = f"{batch.query_id}/{batch.number}"
-            if self._may_be_repeated:  # only the first batch of a query may be a repeated one
+            if self._may_be_repeated:  # only the first batch after a start may be a repetition
                 self._ask(lambda connection: self._forget(connection, name))
             frame = frame.withColumn(self._column, lit(name))
         frame.write.format("jdbc").options(**self._options, **self._types()).mode("append").save()
         self._may_be_repeated = False
 
     def _types(self) -> dict[str, str]:
-        """Return a comparable type for the batch's column, in case Spark creates the table."""
+        """Return an option with the type of the batch column, for the case that Spark creates the table."""
         if not self._column or "createTableColumnTypes" in self._options:
             return {}
         return {"createTableColumnTypes": f"`{self._column}` VARCHAR(64)"}
 
     def _forget(self, connection: Any, name: str) -> None:
         if not self._jdbc.JdbcUtils.tableExists(connection, self._jdbc.JdbcOptionsInWrite(self._scala_options())):
-            return  # Spark creates it with the first rows
+            return  # Spark creates the table with the first rows
         statement = connection.prepareStatement(
             f"DELETE FROM {self._options['dbtable']} WHERE {self._dialect().quoteIdentifier(self._column)} = ?"
         )
@@ -268,7 +268,7 @@ class JdbcTable:
             statement.close()
 
     def _ask(self, work: Any) -> None:
-        # without the part of the URL that may contain a password
+        # errors show the URL without its parameters, which may contain a password
         url = self._options["url"].partition("?")[0].partition(";")[0]
         with java_errors(f"sink {self._options['dbtable']} of {url}"):
             options = self._jdbc.JDBCOptions(self._scala_options())

@@ -1,1 +1,1 @@
-"""Spark sessions, access to the cluster, and helpers of the driver."""
+"""Spark sessions, access to the RocketMQ cluster from Spark's processes, and the specification of a group on Spark."""

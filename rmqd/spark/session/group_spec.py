@@ -1,4 +1,4 @@
-"""A group on Spark: its configuration, sent to driver and executors, and the session of its driver.
+"""The specification of a group on Spark, which is sent to driver and executors, and the Spark session of its driver.
 
 `build_session` starts the only session of a driver process, with the properties that every group needs.
 """
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TASK_STOP_SECONDS: Final = 10
-# defaults that a group may change
+# default properties of the session, which a group's spark.conf may override
 DEFAULT_CONF: Final = {
     "spark.sql.session.timeZone": "UTC",
-    "spark.ui.enabled": "false",  # would need a port for each group; the daemon's page and metrics show more
+    "spark.ui.enabled": "false",  # the UI needs a port for each group, and the daemon's page and metrics show more
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "WARN",
     "spark.sql.streaming.numRecentProgressUpdates": "5",
-    # how long stopping a query waits for the query; without this limit, a hanging task would delay the end forever
+    # how long Spark waits for a query to stop; without this limit, a hanging task would block the stop forever
     "spark.sql.streaming.stopTimeout": f"{TASK_STOP_SECONDS}s",
 }
-# a driver in the same process as its executors need not be reachable from other machines
+# with master local, executors run in the driver's JVM, so the driver need not be reachable from other machines
 LOCAL_DEFAULT_CONF: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-# a second copy of a task would handle messages twice; the configuration rejects other values
+# speculation runs a second copy of a slow task, which would handle messages twice; the configuration rejects "true"
 FIXED_CONF: Final = {"spark.speculation": "false"}
 
 
@@ -50,9 +50,9 @@ class GroupSpec:
 
     name: str
     config: RootConfig
-    """Validated. Only this group of it is used."""
+    """The validated configuration. Only the group with this `name` is used."""
     import_path: tuple[str, ...] = ()
-    """The daemon's sys.path, because the separately started driver must find the same plugins."""
+    """The sys.path of the process that loaded the group. Driver and executors add it to find the same plugins."""
 
     @property
     def settings(self) -> GroupConfig:
@@ -72,25 +72,25 @@ class GroupSpec:
 
     @property
     def options(self) -> ConsumerOptions:
-        """The options of the engine, with topics and group as brokers know them: with the namespace, if any."""
+        """The options of the engine. Names of the topics and the group include the namespace, if any."""
         return consumer_options(self.config, self.name)
 
     @property
     def group(self) -> str:
-        """The group's name as brokers know it."""
+        """The group's name at the brokers, including the namespace, if any."""
         return wrap_namespace(self.name, self.client_options.namespace)
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The subscribed topics as brokers know them."""
+        """The names of the subscribed topics at the brokers, including the namespace, if any."""
         namespace = self.client_options.namespace
         return tuple(wrap_namespace(topic, namespace) for topic in self.settings.subscriptions)
 
 
 def load_spec(path: Path | None, group: str, overrides: tuple[str, ...], *, any_engine: bool = False) -> GroupSpec:
-    """Return the specification of the group of this name, or of the only one on Spark. Raises ConfigError.
+    """Return the specification of the named group; if `group` is empty, of the only group on Spark. Raises ConfigError.
 
-    `any_engine`: whether the named group may have another engine than Spark.
+    With `any_engine`, the named group may have another engine than Spark.
     """
     config = load_runnable(path, overrides, groups=(group,) if group else ())
     on_spark = [name for name, settings in config.groups.items() if settings.engine == "spark"]
@@ -109,7 +109,7 @@ def load_spec(path: Path | None, group: str, overrides: tuple[str, ...], *, any_
 
 
 def _placed(config: RootConfig, name: str) -> RootConfig:
-    """Return the configuration of one group, with absolute folders."""
+    """Return the configuration with only one group, and with absolute paths of local folders."""
     settings = config.groups[name]
     spark = settings.spark or SparkConfig()
     if spark.checkpoint:
@@ -124,7 +124,7 @@ def _placed(config: RootConfig, name: str) -> RootConfig:
 
 
 def _from_here(place: str) -> str:
-    """Return the absolute path of a local folder, and a URL unchanged, even without an authority: `file:/x`."""
+    """Return the absolute path of a local folder. A URL is returned unchanged, also one without a host: `file:/x`."""
     return place if ":/" in place else os.path.abspath(place)
 
 
@@ -134,10 +134,10 @@ def session_conf(spec: GroupSpec) -> dict[str, str]:
 
 
 def build_session(spec: GroupSpec) -> SparkSession:
-    """Start Spark, or use what spark-submit has started. Raises RmqdError if software is missing or too old."""
+    """Start a Spark session, in spark-submit's JVM if any. Raises RmqdError for missing or outdated software."""
     check_versions()
     properties = session_conf(spec)
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # otherwise spark-submit sets the driver and the master
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit sets this variable, and sets the driver and the master
         prepare()
         master = spec.spark.master
         properties = {

@@ -1,4 +1,4 @@
-"""A local or remote folder, accessed through Hadoop's FileSystem, on any file system that Spark can write to."""
+"""A folder on any file system that Spark can write to, local or remote, accessed through Hadoop's FileSystem."""
 
 from __future__ import annotations
 
@@ -23,56 +23,56 @@ T = TypeVar("T")
 
 ABANDONED_FILE_AGE_MS: Final = (
     24 * 3600 * 1000
-)  # age of an abandoned file: writes take seconds, but clocks may differ by hours
-# excludes the files that `_replace` renamed aside, which may be the only copies
+)  # a temporary file of this age is abandoned: a write takes seconds, but clocks may differ by hours
+# does not match files that `_replace` renamed aside (they begin with a dot), which may be the only copies
 _TEMPORARY: Final = re.compile(r"[^.].*\.[0-9a-f]{32}\.tmp")
 FILE_EXISTS_EXCEPTION: Final = "org.apache.hadoop.fs.FileAlreadyExistsException"
 
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """Properties of a file."""
+    """The size of a file, and the time of its last change in milliseconds since 1970."""
 
     size_bytes: int
     modified_ms: int
 
 
 class HadoopFolder:
-    """A folder, for the driver of a local session. Paths are relative to it, with `/` between their parts.
+    """A folder, used on the driver. Paths are relative to the folder, with `/` between their parts.
 
-    Raises RmqdError if the file system rejects an operation.
+    Methods raise RmqdError if the file system rejects an operation.
     """
 
     def __init__(self, spark: SparkSession, url: str) -> None:
         self._spark = spark
-        self._cleared: set[str] = set()  # folders already cleared of remains of other writers
+        self._cleared: set[str] = set()  # folders in which abandoned temporary files were already deleted
         java = spark.sparkContext._jvm
         assert java is not None
         self._make_path: Any = java.org.apache.hadoop.fs.Path
         path = self._make_path(url)
         configuration = spark.sparkContext._jsc.hadoopConfiguration()
         with_checksums = _attempt("open", url, lambda: path.getFileSystem(configuration))
-        # the local file system with checksums would add a hidden file for each file
+        # Hadoop's local file system would write a hidden checksum file for each file
         self._files: Any = with_checksums.getRaw() if _scheme(with_checksums) == "file" else with_checksums
         self._base: Any = self._files.makeQualified(path)
 
     @property
     def url(self) -> str:
-        """The folder's URL with its scheme, in Spark's form."""
+        """The folder's absolute URL with its scheme, as Hadoop formats it."""
         return str(self._base.toString())
 
     @property
     def local_path(self) -> str:
-        """The folder's local path; empty if it is not local."""
+        """The folder's path on this machine; empty if the folder is not on the local file system."""
         return str(self._base.toUri().getPath()) if _scheme(self._files) == "file" else ""
 
     @property
     def name(self) -> str:
-        """The last part of its path; empty at the root of a file system."""
+        """The last part of the folder's path; empty for the root of a file system."""
         return str(self._base.getName())
 
     def sibling(self, name: str) -> HadoopFolder:
-        """Return a folder next to this one, or below it if this is a root."""
+        """Return the folder `name` next to this folder, or below it if this folder is the root of a file system."""
         parent = self._base.getParent()
         return HadoopFolder(self._spark, self._make_path(parent or self._base, name).toString())
 
@@ -83,17 +83,17 @@ class HadoopFolder:
         return _attempt("look for", path, lambda: bool(self._files.exists(self._at(path))))
 
     def names(self, path: str = "") -> list[str]:
-        """Return the names in a folder, sorted; empty if it is missing."""
+        """Return the names of files and folders in a folder, sorted; empty if the folder is missing."""
         if not self.exists(path):
             return []
         return sorted(str(one.getPath().getName()) for one in _attempt("list", path, lambda: self._list(path)))
 
     def files(self, path: str = "") -> list[str]:
-        """Return the paths of all files below a folder, sorted; empty if it is missing."""
+        """Return the paths of all files below a folder, sorted; empty if the folder is missing."""
         return sorted(self.file_facts(path))
 
     def file_facts(self, path: str = "") -> dict[str, FileFacts]:
-        """Return all files below a folder, by path; empty if it is missing."""
+        """Return the size and time of all files below a folder, by path; empty if the folder is missing."""
         if not self.exists(path):
             return {}
         base = self._base.toUri().getPath().rstrip("/") + "/"
@@ -120,9 +120,9 @@ class HadoopFolder:
         self.move(self._write_beside(path, content), self, path)
 
     def put_new(self, path: str, content: bytes) -> bool:
-        """Write a file atomically, unless it exists. Return whether it was written.
+        """Write a file atomically, unless `path` exists. Return whether the file was written.
 
-        If several drivers try, only one succeeds, except on object stores that rename by copying.
+        If several drivers write the same path, one succeeds, except on object stores that copy a file to rename it.
         """
         temporary = self._write_beside(path, content)
         source, destination = self._at(temporary), self._at(path)
@@ -148,7 +148,7 @@ class HadoopFolder:
             raise RmqdError(f"{path} could not be moved from {self.url} to {target_path} in {target.url}")
 
     def _write_beside(self, path: str, content: bytes) -> str:
-        """Write a file under a temporary name next to `path`. Return that name."""
+        """Write a file under a temporary name next to `path`. Return the temporary path."""
         temporary = f"{path}.{uuid.uuid4().hex}.tmp"
 
         def write() -> None:
@@ -159,12 +159,12 @@ class HadoopFolder:
         folder = path.rpartition("/")[0]
         if folder not in self._cleared:
             self._cleared.add(folder)
-            with contextlib.suppress(RmqdError):  # the next writer there tries again
+            with contextlib.suppress(RmqdError):  # the next process that writes to the folder tries again
                 self._clear(folder, temporary)
         return temporary
 
     def _clear(self, folder: str, temporary: str) -> None:
-        """Delete temporary files of writers that died during a write, by the file system's own clock."""
+        """Delete files of writers that died during a write. The time of `temporary` is the file system's clock."""
         modified_ms = {
             str(one.getPath().getName()): int(one.getModificationTime())
             for one in _attempt("list", folder, lambda: self._list(folder))
@@ -176,7 +176,7 @@ class HadoopFolder:
                 self.delete(f"{folder}/{name}" if folder else name)
 
     def _rename(self, source: Any, destination: Any) -> bool:
-        """Rename a file. Return False if it is missing, or, except for local files, if the destination exists."""
+        """Rename a file. Return False if the source is missing, or the destination exists on a remote file system."""
         try:
             return bool(self._files.rename(source, destination))
         except Py4JJavaError as error:
@@ -187,11 +187,11 @@ class HadoopFolder:
             raise
 
     def _replace(self, source: Any, destination: Any) -> bool:
-        """Rename a file over another one, which few file systems can do atomically. Return whether it succeeded.
+        """Replace an existing file, on a file system that cannot rename over it. Return whether it succeeded.
 
         A refused rename gives no reason. If the source is missing, another driver may have just moved it to the
-        destination. So the file there is not deleted: it is renamed aside until the rename succeeds, and renamed back
-        if it fails.
+        destination. So the destination is not deleted but renamed aside until the rename succeeds. If the rename fails,
+        the destination is renamed back.
         """
         if not self._files.exists(source) or not self._files.exists(destination):
             return False
@@ -205,7 +205,7 @@ class HadoopFolder:
         return False
 
     def delete(self, path: str) -> None:
-        """Delete a file, or a folder with its content. A missing one is not an error."""
+        """Delete a file, or a folder with its content. A missing file or folder is not an error."""
         _attempt("delete", path, lambda: self._files.delete(self._at(path), True))
 
     def _list(self, path: str) -> Any:
@@ -216,7 +216,7 @@ class HadoopFolder:
 
 
 def _link(source: str, destination: str) -> bool:
-    """Hard-link a local file, unless the destination exists. Return whether it was linked."""
+    """Create `destination` as a hard link, or a rename, of a local file. Return False if the destination exists."""
     try:
         os.link(source, destination)
     except FileExistsError:
@@ -239,7 +239,7 @@ def _attempt(what: str, path: str, work: Callable[[], T]) -> T:
 
 @contextlib.contextmanager
 def java_errors(what: str) -> Iterator[None]:
-    """Raise errors of the JVM as RmqdErrors on one line, which starts with `what`."""
+    """Convert errors of the JVM to RmqdErrors, with `what` and the first line of the JVM's error."""
     try:
         yield
     except Py4JJavaError as error:

@@ -1,4 +1,4 @@
-"""Requests that only Spark needs, and the answers of brokers and name servers for many queues."""
+"""Requests that only rmqd on Spark sends to brokers, and the responses of brokers and name servers for many queues."""
 
 from __future__ import annotations
 
@@ -48,23 +48,23 @@ T = TypeVar("T")
 
 
 class MasterMissingError(RemotingError):
-    """The broker's master is missing in all routes, and only a master can answer."""
+    """The routes do not contain the master of a broker, and only a master may answer the request."""
 
 
-# errors that do not go away after a moment
+# errors because a topic, a broker or a master is missing; repeating the request at once does not help
 UNAVAILABLE_ERRORS: Final = RouteNotFoundError, TopicNotExistError, MasterMissingError
 
 
 @dataclass(frozen=True, slots=True)
 class QueueResponses(Generic[T]):
-    """The brokers' answers for many queues, and the errors of the queues without an answer."""
+    """The responses for many queues: a value for each queue with a response, and an error for each other queue."""
 
     values: dict[MessageQueue, T] = field(default_factory=dict)
     errors: dict[MessageQueue, RmqdError] = field(default_factory=dict)
 
     @property
     def missing_queues(self) -> frozenset[MessageQueue]:
-        """Queues whose topic, broker or master is in no route. The other answers are complete without them."""
+        """Queues whose topic, broker or master is not in the routes, with an error in UNAVAILABLE_ERRORS."""
         return frozenset(queue for queue, error in self.errors.items() if isinstance(error, UNAVAILABLE_ERRORS))
 
     @property
@@ -74,7 +74,7 @@ class QueueResponses(Generic[T]):
 
 
 def values_of_existing(answers: QueueResponses[T]) -> dict[MessageQueue, T]:
-    """Return the answers for all queues except missing ones. Raises the first other error if there is one."""
+    """Return the values of all queues except `missing_queues`. Raises the first of `other_errors`, if any."""
     for error in answers.other_errors:
         raise error
     return answers.values
@@ -91,7 +91,10 @@ FINAL_ERRORS: Final = (
 
 
 def retry_until_timeout(ask: Callable[[], T], seconds: float) -> T:
-    """Call `ask`, and repeat it while it raises an RmqdError, for a limited time. Raises the last error."""
+    """Call `ask` until it succeeds, but start no new call after `seconds`. Raises the last RmqdError.
+
+    An error in FINAL_ERRORS is raised at once.
+    """
     until = time.monotonic() + seconds
     while True:
         try:
@@ -111,9 +114,9 @@ SIZE_SAMPLE_MESSAGES: Final = 64
 async def pending_reset(
     remoting: RemotingClient, address: str, group: str, queue: MessageQueue, offset: int
 ) -> int | None:
-    """Return the new offset of a pending reset, or None. `offset` is the group's current offset in the queue.
+    """Return the target offset of an operator's pending reset, or None. `offset` is the group's current offset.
 
-    A 5.x broker keeps a reset until a pull fetches it, and ignores commits until then. It reports a reset once.
+    A 5.x broker keeps a reset until a pull response reports it once, and ignores commits until then.
     """
     pull_of_one = PullMessageRequestHeader(
         consumer_group=group,
@@ -135,7 +138,7 @@ async def pending_reset(
 
 
 async def mean_message_size(remoting: RemotingClient, address: str, queue: MessageQueue, start: int) -> float:
-    """Return the mean size of the next messages after an offset in bytes, from the queue's index."""
+    """Return the mean size in bytes of the first messages from offset `start`, read from the queue's index."""
     header = QueryConsumeQueueRequestHeader(
         topic=queue.topic, queue_id=queue.queue_id, index=start, count=SIZE_SAMPLE_MESSAGES
     )
@@ -149,10 +152,10 @@ async def mean_message_size(remoting: RemotingClient, address: str, queue: Messa
 async def join_briefly(
     remoting: RemotingClient, address: str, client_id: str, group: str, topics: Iterable[str]
 ) -> None:
-    """Join a group and leave it at once, because only a heartbeat makes the broker create the group's retry topic.
+    """Make the broker create a group's retry topic: join the group with one heartbeat, and leave it at once.
 
-    It does not join if the group has members, which would share their queues with this client; their heartbeats have
-    already created the topic.
+    If the group has members, do not join, because the members would share their queues with this client. Their
+    heartbeats have already created the topic.
     """
     subscriptions = tuple(SubscriptionData(topic) for topic in topics)
     if not await get_consumer_list(remoting, address, group):
@@ -166,10 +169,10 @@ Ask = Callable[["RemotingClient", str, "MessageQueue"], Awaitable[T]]
 async def queue_ends_of_topic(
     remoting: RemotingClient, address: str, queue: MessageQueue
 ) -> dict[MessageQueue, TopicOffset]:
-    """Return the first and next offsets of all queues of the topic on a broker."""
+    """Return the minimum and maximum offsets of all queues that `queue.topic` has on the broker at `address`."""
     return (await topic_stats(remoting, address, queue.topic)).offset_table
 
 
 async def first_offset(remoting: RemotingClient, address: str, queue: MessageQueue) -> int:
-    """Return the offset of the oldest message; 0 for a queue that never had messages."""
+    """Return the offset of the queue's oldest message; 0 if the queue never had messages."""
     return max(0, await get_min_offset(remoting, address, queue))

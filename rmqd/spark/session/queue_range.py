@@ -1,4 +1,4 @@
-"""The unit of work of Spark tasks: ranges of queues, with everything needed to read them. Picklable; no I/O."""
+"""Queue ranges, the units of work of Spark tasks, with all settings needed to read them. Picklable; no I/O."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import TOOLS_GROUP
 
 EVERY_MESSAGE: Final = SubscriptionData("")
-"""The broker-side filter that lets every message pass. Filters in options name no topic."""
+"""The broker-side filter that lets every message pass. It has no topic name, because a range's `queue` has it."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Replica:
-    """One process of a broker: its id and its "host:port"."""
+    """The broker id and the address "host:port" of a broker's master or slave process."""
 
     broker_id: int
     address: str
 
     @property
     def is_master(self) -> bool:
-        """Whether this is the master. A slave's copy may be behind it."""
+        """Whether this process is the master. A slave may lack the newest messages."""
         return self.broker_id == MASTER_ID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullSettings:
-    """How an executor pulls. `patience_seconds` is how long it waits for a broker that does not answer."""
+    """How an executor pulls a range. `patience_seconds` is how long it retries pulls while no replica answers."""
 
     group: str = TOOLS_GROUP
     batch_size: int = 32
@@ -50,8 +50,8 @@ class PullSettings:
 class QueueRange:
     """The messages of one queue from offset `start` to before `end`.
 
-    `replicas` are the broker's, the master first. If none is given or none answers, the name servers in `access` are
-    asked.
+    `replicas` are the processes of the queue's broker, the master first. If it is empty, or if none of them answers,
+    the executor queries the name servers in `access`.
     """
 
     queue: MessageQueue
@@ -64,7 +64,7 @@ class QueueRange:
     fail_on_data_loss: bool = True
 
     def pull_template(self, credentials: Credentials | None) -> PullRequestTemplate:
-        """Return the common part of all pulls of the range, signed if there are `credentials`."""
+        """Return the common part of the range's pull requests. Requests are signed unless `credentials` is None."""
         return PullRequestTemplate(
             group=self.pull.group,
             topic=self.queue.topic,
@@ -81,9 +81,9 @@ class QueueRange:
 
 
 def split_ranges(ranges: Sequence[QueueRange], min_partitions: int | None, max_records: int | None) -> list[QueueRange]:
-    """Split long ranges into about `min_partitions` ranges, none longer than `max_records`.
+    """Split long ranges, so that there are about `min_partitions` ranges, each with at most `max_records` messages.
 
-    The order stays, and no piece is empty.
+    None means no limit. The order of the ranges is kept, and empty ranges are not split.
     """
     total = sum(map(len, ranges))
     pieces: list[QueueRange] = []
@@ -102,10 +102,10 @@ def split_ranges(ranges: Sequence[QueueRange], min_partitions: int | None, max_r
 def group_into_tasks(
     pieces: Sequence[QueueRange], max_partitions: int | None, max_records: int | None
 ) -> list[tuple[QueueRange, ...]]:
-    """Return the ranges of each task: one, unless that makes more than `max_partitions` tasks.
+    """Return the ranges of each Spark task. Each range is a task, unless there are more than `max_partitions` ranges.
 
-    In that case short ranges share tasks, so that all tasks have about the same number of messages. A task with several
-    ranges has at most `max_records`, even if that needs more tasks. Within a task the order stays.
+    In that case ranges share tasks, so that all tasks have about the same number of messages. A task with several
+    ranges has at most `max_records` messages, even if that needs more tasks. The order of a task's ranges is kept.
     """
     if max_partitions is None or len(pieces) <= max_partitions:
         return [(piece,) for piece in pieces]

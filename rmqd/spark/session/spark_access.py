@@ -1,7 +1,7 @@
 """Access to RocketMQ for Spark processes, and parsers for options of `load()` and `save()`. No I/O, except for secrets.
 
-Spark passes all values as text, and all names in lower case. It shows options in plans, in its UI and in its event
-logs. So options contain only references to secrets, and each process, on the driver and on executors, resolves them.
+Spark passes the values of options as text, and their names in lower case. Spark shows options in plans, in its UI and
+in its event logs. So options contain only references to secrets. Each driver or executor process resolves them itself.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _HOST_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):[0-9]{1,5
 
 
 class GivenOptions:
-    """The given options by their proper names, and a line for each problem."""
+    """The options that a user gave: their values by rmqd's spelling of the name, and one line for each problem."""
 
     hints_by_wrong_name: ClassVar[Mapping[str, str]] = {}
-    """Our options for options of another source."""
+    """For options of other Spark sources, such as Kafka's: rmqd's option with the same meaning."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class GivenOptions:
         unknown: str = "there is no such option",
         ignored: frozenset[str] = frozenset(),
     ) -> None:
-        """Options that are not in `names` become problems with the text `unknown`, except those in `ignored`."""
+        """An option that is not in `names` or `ignored` becomes a problem with the text `unknown`."""
         proper = {name.lower(): name for name in names}
         self.values: dict[str, str] = {}
         self.problems: list[object] = []
@@ -49,7 +49,7 @@ class GivenOptions:
                 self.add_problem(key, f"{unknown}; " + (f"expected {instead}" if instead else suggest_name(key, names)))
 
     def parse(self, name: str, parse: Callable[[str], T], default: T) -> T:
-        """Parse an option; `default` if it is missing. An RmqdError or ValueError becomes a problem."""
+        """Return the parsed value of an option; `default` if it is missing or invalid. Records a problem if invalid."""
         text = self.values.get(name)
         if text is None:
             return default
@@ -60,7 +60,7 @@ class GivenOptions:
             return default
 
     def parse_fields(self, table: Mapping[str, tuple[str, Callable[[str], Any]]]) -> dict[str, Any]:
-        """Return the fields that the given options set; `table` has the field and its parser by option."""
+        """Return the values of the given options by field. `table` maps an option to its field and its parser."""
         found = {field: self.parse(name, parse, None) for name, (field, parse) in table.items() if name in self.values}
         return {field: value for field, value in found.items() if value is not None}
 
@@ -69,27 +69,27 @@ class GivenOptions:
 
 
 def suggest_name(wrong: str, names: Sequence[str]) -> str:
-    """Return a suggestion for an unknown name: the most similar name, or else all names."""
+    """Return the text of a suggestion for an unknown name: the most similar name, or all names if none is similar."""
     guess = nearest(wrong, names)
     return f"did you mean {guess}?" if guess else f"expected one of {', '.join(names)}"
 
 
 def parse_positive_int(text: str) -> int:
-    """Return a number above 0. Raises ValueError with the expected value, like all parsers below."""
+    """Return a number above 0. Raises ValueError with the expected form, like all other parsers in this module."""
     if not text.strip().isdecimal() or int(text) == 0:
         raise ValueError(f"{text!r} is not valid; expected a number above 0")
     return int(text)
 
 
 def parse_milliseconds_as_seconds(text: str) -> float:
-    """Convert a number of milliseconds to seconds."""
+    """Return a number of milliseconds in seconds."""
     if not text.strip().isdecimal():
         raise ValueError(f"{text!r} is not valid; expected a number of milliseconds")
     return int(text) / 1000
 
 
 def parse_flag(text: str) -> bool:
-    """Return a truth value."""
+    """Return whether the text is `true`, in upper or lower case. Raises ValueError unless it is `true` or `false`."""
     word = text.strip().lower()
     if word not in ("true", "false"):
         raise ValueError(f"{text!r} is not a valid truth value; expected true or false")
@@ -97,14 +97,14 @@ def parse_flag(text: str) -> bool:
 
 
 def option_text(value: Any) -> str:
-    """Convert a value to text, like Spark for values in `option()`; a list is joined with commas."""
+    """Convert a value to text, as Spark's `option()` does. Values of a list are joined with commas."""
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(map(option_text, value)) if isinstance(value, list) else str(value)
 
 
 def _nameservers(text: str) -> tuple[str, ...]:
-    """Return addresses `host:port`, separated by `;` or commas."""
+    """Return the name server addresses `host:port` in a text that separates them with `;` or commas."""
     addresses = tuple(part.strip() for part in re.split("[;,]", text) if part.strip())
     wrong = [address for address in addresses if not _HOST_PORT.fullmatch(address)]
     if wrong or not addresses:
@@ -122,18 +122,18 @@ _NEEDS: Final = (
     ("tlsCertFile", "tlsKeyFile"),
     ("tlsKeyFile", "tlsCertFile"),
 )
-"""Options, and another option that each needs."""
+"""Pairs of options. The first option is only valid together with the second option."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientAccess:
-    """The settings of a client. Picklable. With `has_references` its secrets are references, as in Spark's options."""
+    """The settings of a RocketMQ client. Picklable. With `has_references`, secrets are references such as `${X}`."""
 
     options: ClientOptions
     has_references: bool = False
 
     def client_options(self) -> ClientOptions:
-        """Return the client's options, with references resolved in this process. Raises RmqdError if that fails."""
+        """Return the client's options with secrets, resolved in this process. Raises RmqdError for a missing secret."""
         if not self.has_references:
             return self.options
         options = self.options
@@ -146,7 +146,7 @@ class ClientAccess:
         )
 
     def credentials(self) -> Credentials | None:
-        """Return the credentials to sign requests; None if they are not signed. Raises like `client_options`."""
+        """Return the credentials that sign requests; None if requests are not signed. Raises like `client_options`."""
         options = self.client_options()
         if not options.access_key:
             return None
@@ -154,7 +154,7 @@ class ClientAccess:
 
 
 def read_access(given: GivenOptions) -> ClientAccess:
-    """Return the access that the options in ACCESS_OPTIONS describe. Problems are recorded in `given`."""
+    """Return the client settings in the options ACCESS_OPTIONS. Problems are recorded in `given`, not raised."""
     values = given.values
     if "nameserver" not in values:
         given.add_problem("nameserver", "missing; expected host:port, several separated by ;")

@@ -1,12 +1,12 @@
-"""Queries a RocketMQ cluster from synchronous code: one client for each process and name server, in a thread.
+"""A RocketMQ client for Spark's synchronous code. Each process has one client for each cluster access, in a thread.
 
 Spark calls sources synchronously, in processes that it forks and reuses. A client is created on first use, and kept for
-the next batch; a process forked later creates its own.
+the next batch. A process that is forked later creates a new client.
 
-A query needs the ends of its queues every 100 or 200 ms, even when idle. One request for each of 1,000 queues would be
-10,000 requests a second. So one request asks a broker for all queues of a topic. If a broker refuses requests about a
-topic (access control, a proxy), it is asked about each queue. Only masters are asked about a topic. A slave is asked
-about a single queue, if an answer that lags is acceptable.
+A streaming query needs the maximum offsets of its queues every 100 or 200 ms, even when idle. One request per queue
+would be 10,000 requests a second for 1,000 queues. So one request to a broker covers all queues of a topic. If a broker
+refuses requests about a topic (access control, a proxy), the client sends a request for each queue. Requests about a
+topic are sent only to masters. A request about one queue may be sent to a slave, if the caller accepts a lagging value.
 """
 
 from __future__ import annotations
@@ -63,17 +63,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MANY_QUEUES_TIMEOUT_SECONDS: Final = 20.0  # limit for queries of many queues; each request has a limit of 3 s
+MANY_QUEUES_TIMEOUT_SECONDS: Final = 20.0  # time limit of a call for many queues; a single request has a limit of 3 s
 ROUTE_REFRESH_SECONDS: Final = 1.0
 SINGLE_QUEUE_QUERIES_SECONDS: Final = 60.0
-"""How long queues are queried one by one after their broker failed to answer for the topic."""
+"""How long the client sends a request for each queue after a broker failed to answer a request about the topic."""
 
 _clusters: dict[tuple[int, ClientAccess], SparkCluster] = {}
 _lock = threading.Lock()
 
 
 def cluster_of(access: ClientAccess) -> SparkCluster:
-    """Return this process's client of a cluster. Raises RmqdError if a required secret or file is missing."""
+    """Return this process's client for an access. Raises RmqdError if a required secret or file is missing."""
     with _lock:
         key = os.getpid(), access
         if key not in _clusters:
@@ -82,16 +82,16 @@ def cluster_of(access: ClientAccess) -> SparkCluster:
 
 
 def close_clusters() -> None:
-    """Close this process's clients. A later `cluster_of` creates new ones."""
+    """Close all clients of this process. A later `cluster_of` creates new clients."""
     with _lock:
         for key in [key for key in _clusters if key[0] == os.getpid()]:
             _clusters.pop(key).close()
 
 
 class SparkCluster:
-    """A client for synchronous code.
+    """A RocketMQ client for synchronous code.
 
-    Methods block, may be called in any thread, and raise RmqdError unless they return `QueueResponses`.
+    Methods block, and may be called in any thread. They raise RmqdError, or return errors by queue in `QueueResponses`.
     """
 
     def __init__(self, access: ClientAccess) -> None:
@@ -103,11 +103,11 @@ class SparkCluster:
         self._thread = threading.Thread(target=self._loop.run_forever, name="rmqd.spark", daemon=True)
         self._thread.start()
         self._client = self._run(make_client(options))
-        self._singly_since: dict[tuple[str, str], float] = {}  # key: broker and topic
+        self._singly_since: dict[tuple[str, str], float] = {}  # when requests about a topic failed, by broker and topic
         self._of_known_kind: set[str] = set()  # topics whose type is already checked
 
     def close(self) -> None:
-        """Close the connections and end the thread. Do not use the client after that."""
+        """Close the connections and end the thread. The client cannot be used afterwards."""
         self._run(self._client.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -118,53 +118,53 @@ class SparkCluster:
         return self._run(client.name_servers.ask(lambda address: topic_list(client.remoting, address)))
 
     def queues(self, topics: Iterable[str]) -> QueueResponses[list[MessageQueue]]:
-        """Return the readable queues in the current routes of topics. The keys are queues that name only a topic."""
+        """Return the readable queues in the topics' current routes. A key is `MessageQueue(topic, "", -1)`."""
         keys = [MessageQueue(topic, "", -1) for topic in topics]
         return self._run(self._each(keys, lambda queue: self._queues_of(queue.topic)))
 
     def known_replicas(self, queue: MessageQueue) -> tuple[Replica, ...]:
-        """Return the replicas of a queue's broker, the master first; empty if none is known."""
+        """Return the known replicas of a queue's broker, the master first; empty if no replica is known."""
         with contextlib.suppress(RmqdError):
             self._run(self._know_master(queue))
         known = self._client.routes.brokers().get(queue.broker_name, {})
         return tuple(Replica(*each) for each in sorted(known.items()))
 
     def current_replicas(self, queue: MessageQueue) -> tuple[Replica, ...]:
-        """Return the replicas in the topic's current route; see the function `current_replicas`."""
+        """Return the replicas of a queue's broker, as the module's function `current_replicas` does."""
         return self._run(current_replicas(self._client.routes, queue))
 
     def min_offsets(self, queues: Iterable[MessageQueue]) -> QueueResponses[int]:
-        """Return the offsets of the oldest messages; 0 for a queue that never had messages."""
+        """Return the offset of each queue's oldest message; 0 for a queue that never had messages."""
         return self._run(self._ends(queues, attrgetter("min_offset"), first_offset, of_slaves=False))
 
     def max_offsets(self, queues: Iterable[MessageQueue], *, of_slaves: bool = False) -> QueueResponses[int]:
-        """Return the offsets of the next messages. With `of_slaves`, a slave is asked if there is no master."""
+        """Return the offset of each queue's next message. With `of_slaves`, query a slave if there is no master."""
         return self._run(self._ends(queues, attrgetter("max_offset"), get_max_offset, of_slaves=of_slaves))
 
     def begin_max_offsets(self, queues: Iterable[MessageQueue]) -> Future[QueueResponses[int]]:
-        """Start the query of `max_offsets` with `of_slaves`, without waiting for the responses."""
+        """Send the requests of `max_offsets` with `of_slaves=True`, without waiting for the responses."""
         return self._begin(self._ends(queues, attrgetter("max_offset"), get_max_offset, of_slaves=True))
 
     def offsets_at_times(self, times_ms: Mapping[MessageQueue, int]) -> QueueResponses[int]:
-        """Return the offsets of the first messages stored at or after a time (milliseconds since 1970)."""
+        """Return each queue's offset of the first message stored at or after a time in milliseconds since 1970."""
         return self._with_values(times_ms, search_offset)
 
     def store_times_ms(self, offsets: Mapping[MessageQueue, int]) -> QueueResponses[int]:
-        """Return the store times of the messages at these offsets; -1 if there is no message."""
+        """Return the store times of the messages at `offsets`, in milliseconds since 1970; -1 without a message."""
         return self._with_values(offsets, store_time_at)
 
     def committed_offsets(self, group: str, queues: Iterable[MessageQueue]) -> QueueResponses[int | None]:
-        """Return a group's offsets; None for queues without one."""
-        errors: dict[str, asyncio.Future[RmqdError | None]] = {}  # broker address: its answer about the group
+        """Return a group's committed offsets; None for queues without a committed offset."""
+        errors: dict[str, asyncio.Future[RmqdError | None]] = {}  # the error about the group, by broker address
 
         async def ask(remoting: RemotingClient, address: str, queue: MessageQueue) -> int | None:
-            # this creates the group if brokers create groups automatically; they accept no offsets of unknown groups
+            # brokers accept no offsets of unknown groups; this request creates the group if brokers do so automatically
             if address not in errors:
                 answer = errors[address] = asyncio.get_running_loop().create_future()
                 try:
                     answer.set_result(await _refused(subscription_group(remoting, address, group)))
                 finally:
-                    answer.cancel()  # other callers would wait forever for a result
+                    answer.cancel()  # no effect after set_result; otherwise the other queues would wait forever
             if (error := await errors[address]) is not None:
                 raise error
             return await query_consumer_offset(remoting, address, group, queue)
@@ -172,15 +172,15 @@ class SparkCluster:
         return self._at_broker(queues, ask)
 
     def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> QueueResponses[bool]:
-        """Commit a group's offsets, and wait for the brokers' answers."""
+        """Commit a group's offsets, and wait for the brokers' responses."""
         return self._with_values(
             offsets, lambda remoting, address, queue, at: update_consumer_offset(remoting, address, group, queue, at)
         )
 
     def members(self, group: str, queues: Iterable[MessageQueue]) -> frozenset[str]:
-        """Return the client ids of a group's members. Each is connected to all brokers of its queues.
+        """Return the client ids of a group's members, as the brokers of `queues` list them.
 
-        Raises RmqdError if none of the queues' brokers answers.
+        Brokers that do not answer are ignored. Raises RmqdError if no broker answers.
         """
         by_broker = {queue.broker_name: queue for queue in queues}
         answers = self._at_broker(
@@ -190,7 +190,7 @@ class SparkCluster:
         return frozenset(client_id for client_ids in found.values() for client_id in client_ids)
 
     def make_retry_topic(self, group: str, queues: Iterable[MessageQueue]) -> QueueResponses[None]:
-        """Create a group's retry topic at the queues' brokers. The answer has one queue of each broker."""
+        """Create a group's retry topic at the brokers of `queues`. The result contains one queue of each broker."""
         by_broker = {queue.broker_name: queue for queue in queues}
         topics = sorted({queue.topic for queue in by_broker.values()})
         client_id = self._client.client_id
@@ -199,17 +199,17 @@ class SparkCluster:
         )
 
     def pending_resets(self, group: str, offsets: Mapping[MessageQueue, int]) -> QueueResponses[int | None]:
-        """Return the resets of operators that wait for the group's next pull; None for a queue without one."""
+        """Return the targets of operators' pending resets, or None. `offsets` are the group's current offsets."""
         return self._with_values(
             offsets, lambda remoting, address, queue, at: pending_reset(remoting, address, group, queue, at)
         )
 
     def mean_sizes(self, starts: Mapping[MessageQueue, int]) -> QueueResponses[float]:
-        """Return the mean sizes of the next messages after an offset in bytes, from the queues' indexes."""
+        """Return the mean size in bytes of each queue's next messages from an offset, read from the queue's index."""
         return self._with_values(starts, mean_message_size, of_slaves=True)
 
     def check_filters(self, group: str, subscriptions: Sequence[SubscriptionData]) -> None:
-        """Check SQL conditions at the brokers. In pulls, a broker that cannot parse one lets every message pass."""
+        """Let brokers check SQL filters. In a pull, a broker accepts an invalid filter, and lets every message pass."""
         self._run(check_filters(self._client, group, subscriptions))
 
     async def _queues_of(self, topic: str) -> list[MessageQueue]:
@@ -230,19 +230,19 @@ class SparkCluster:
         *,
         of_slaves: bool = False,
     ) -> QueueResponses[T]:
-        """Send the queries of `_asked` with each queue's value, and wait for the answers."""
+        """Call `ask` with the value of each queue, like `_asked`, and wait for the responses."""
         return self._at_broker(
             values, lambda remoting, address, queue: ask(remoting, address, queue, values[queue]), of_slaves=of_slaves
         )
 
     def _at_broker(self, queues: Iterable[MessageQueue], ask: Ask[T], *, of_slaves: bool = False) -> QueueResponses[T]:
-        """Send the queries of `_asked`, and wait for the answers."""
+        """Call `ask` for each queue, like `_asked`, and wait for the responses."""
         return self._run(self._asked(queues, ask, of_slaves=of_slaves))
 
     async def _ends(
         self, queues: Iterable[MessageQueue], pick: Callable[[TopicOffset], int], singly: Ask[int], *, of_slaves: bool
     ) -> QueueResponses[int]:
-        """Query ends of queues, together for each topic and broker, and one by one if that fails."""
+        """Query the minimum or maximum offsets: with one request per topic and broker, or one by one if that fails."""
         together: dict[tuple[str, str], list[MessageQueue]] = {}
         for queue in queues:
             together.setdefault((queue.broker_name, queue.topic), []).append(queue)
@@ -260,7 +260,7 @@ class SparkCluster:
     async def _ends_by_topic(
         self, queues: list[MessageQueue], pick: Callable[[TopicOffset], int], answers: QueueResponses[int]
     ) -> list[MessageQueue]:
-        """Query the queues of one topic on one broker together. Return the queues without an answer."""
+        """Query one topic's queues on one broker with one request. Return the queues to query one by one."""
         key = queues[0].broker_name, queues[0].topic
         if len(queues) == 1 or time.monotonic() - self._singly_since.get(key, -math.inf) < SINGLE_QUEUE_QUERIES_SECONDS:
             return queues
@@ -280,10 +280,10 @@ class SparkCluster:
         return left
 
     async def _asked(self, queues: Iterable[MessageQueue], ask: Ask[T], *, of_slaves: bool) -> QueueResponses[T]:
-        """Query the queues' masters; with `of_slaves`, a slave if no route names a master.
+        """Call `ask` with the address of each queue's master; with `of_slaves`, of a slave if there is no master.
 
-        A slave may be behind its master. With its answer a query could start after messages that the master has, or the
-        group could seem to be moved by an operator; and offsets committed to a slave are lost when the master returns.
+        A slave may lag behind its master. So a slave's offsets could look like a reset by an operator, or hide messages
+        of the master, and offsets committed to a slave are lost when the master returns.
         """
 
         async def at_broker(queue: MessageQueue) -> T:
@@ -292,7 +292,7 @@ class SparkCluster:
             try:
                 return await ask(remoting, address, queue)
             except RmqdError:
-                # the queue's broker may have moved
+                # the route may be outdated: the broker may have a new address
                 await self._client.routes.refresh(queue.topic)
                 other = await self._address(queue, of_slaves=of_slaves)
                 if other == address:
@@ -312,7 +312,7 @@ class SparkCluster:
         raise RouteNotFoundError(queue.topic, f"no address is known for broker {name}")
 
     async def _know_master(self, queue: MessageQueue) -> None:
-        """Look up a topic's route. Refresh it, but not at every query, while it has no master."""
+        """Look up the route of a queue's topic. While the route lacks the master, refresh it once a second."""
         routes, topic, now = self._client.routes, queue.topic, time.monotonic()
         await routes.lookup(topic)
         if (
@@ -358,16 +358,16 @@ async def _refused(asking: Awaitable[object]) -> RmqdError | None:
 
 
 def values_or_raise(answers: QueueResponses[T]) -> dict[MessageQueue, T]:
-    """Return the answers for all queues. Raises the first error if there is one."""
+    """Return the values of all queues. Raises the first error if a queue has an error."""
     for error in answers.errors.values():
         raise error
     return answers.values
 
 
 async def current_replicas(routes: RouteTable, queue: MessageQueue) -> tuple[Replica, ...]:
-    """Return the replicas of a queue's broker in the topic's current route.
+    """Refresh the topic's route, and return the replicas of the queue's broker.
 
-    Empty if the topic, or the broker in its route, is missing. Raises RmqdError if no name server answers.
+    Empty if the topic has no route, or if the route lacks the broker. Raises RmqdError if no name server answers.
     """
     try:
         route = await routes.refresh(queue.topic)
@@ -378,5 +378,5 @@ async def current_replicas(routes: RouteTable, queue: MessageQueue) -> tuple[Rep
 
 
 async def make_client(options: ClientOptions) -> ClientInstance:
-    """Return a client. It needs a running event loop."""
+    """Create a client. This function is asynchronous because the client needs a running event loop."""
     return ClientInstance(options)

@@ -1,7 +1,7 @@
-"""Settings of the Python processes that Spark starts: their log, garbage collection and errors.
+"""Log, garbage collection and error texts of the Python processes that Spark starts.
 
-pyspark.daemon collects garbage after each task, and scans every object: about 100,000 with pyspark, pyarrow and rmqd,
-which takes longer than a short task. So imported modules are excluded from collections.
+pyspark.daemon collects garbage after each task. A collection scans all objects, about 100,000 with pyspark, pyarrow and
+rmqd, and takes longer than a short task. So this module excludes imported modules from collections.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rmqd.runtime.logs.log_writer import shorten_values
 
 
 def log_to_stderr() -> None:
-    """Write warnings and errors as lines to standard error, unless logging is already configured.
+    """Log warnings and errors to standard error, unless logging is already configured.
 
     Standard output must not be used, because Spark's processes communicate through it.
     """
@@ -38,20 +38,20 @@ def log_to_stderr() -> None:
         )
 
 
-_frozen_in = 0  # the process id, because workers are forked
+_frozen_in = 0  # id of the process that excluded its objects; a worker forked from that process has another id
 
 
 def is_spark_worker() -> bool:
-    """Return whether this is a task's thread in a worker process, and not a driver or a test."""
+    """Return whether this code runs in the thread of a Spark task in a worker process, not in a driver or a test."""
     from pyspark import TaskContext
 
     return TaskContext.get() is not None and threading.current_thread() is threading.main_thread()
 
 
 def exclude_imports_from_gc() -> None:
-    """Exclude all existing objects from later collections, once in a worker process.
+    """Exclude all existing objects from later collections. Does nothing outside Spark's workers, or in a second call.
 
-    Garbage is collected first, because garbage of other code in the process would stay for good.
+    Garbage is collected first, because excluded garbage would never be freed.
     """
     global _frozen_in
     if _frozen_in != os.getpid() and is_spark_worker():
@@ -61,18 +61,18 @@ def exclude_imports_from_gc() -> None:
 
 
 def configure_worker_gc() -> None:
-    """Set up garbage collection in a process that runs only a handler. Called whenever a handler has started."""
+    """Configure garbage collection in a Spark worker process for handlers. Called after each start of a handler."""
     if is_spark_worker():
-        from rmqd.runtime.event_loop import enable_gc_after_start  # brings uvloop, which other workers do not need
+        from rmqd.runtime.event_loop import enable_gc_after_start  # imports uvloop, which other workers do not need
 
         enable_gc_after_start()
 
 
 @contextlib.contextmanager
 def show_rmqd_errors_without_traceback() -> Iterator[None]:
-    """Make Spark show the text of an RmqdError instead of a traceback. Also a decorator.
+    """Make Spark show the text of an RmqdError instead of a traceback. Can be used as a decorator.
 
-    Spark reads an environment variable of the process that raised the error.
+    Spark reads the environment variable SPARK_HIDE_TRACEBACK in the process that raised the error.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Writing to topics: the format `rocketmq` as a sink.
+"""The format `rocketmq` as a sink: sends the rows of a DataFrame to topics.
 
-Options and columns are checked before the first row is sent. A task uses the producer of its process.
+Options and columns are checked before the first row is sent. The tasks of a process share its producer.
 """

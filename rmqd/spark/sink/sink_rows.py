@@ -1,7 +1,7 @@
-"""The sink's options and columns, checked before anything is sent, and rows as messages. No I/O.
+"""Checks the sink's options and columns before any row is sent, and converts rows to messages.
 
-For a stream, Spark also passes its own options. A pipeline keeps the place of the message that a row was read from in
-the column `_place`, which no sink stores, or in columns of the source. A sink names this message if it rejects the row.
+The rows of a pipeline name the message that each row was read from: its topic, broker, queue and offset, in the column
+`_place`, which no sink stores, or in columns of the source. If a sink rejects a row, its error names this message.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _FIELDS: Final = {
     "sendParallelism": ("max_in_flight", lambda text: min(parse_positive_int(text), MAX_IN_FLIGHT)),
     "unavailableToleranceMs": ("tolerance_seconds", parse_milliseconds_as_seconds),
 }
-"""Fields of SinkOptions that a single option sets."""
+"""For an option that sets one field of SinkOptions: the field, and the parser of its value."""
 IGNORED_SPARK_OPTIONS: Final = frozenset(("path", "queryname", "checkpointlocation"))
 _TEXT: Final = ("string",)
 _NUMBER: Final = ("int", "bigint", "smallint", "tinyint")
-# name: (valid SQL types, content)
+# name of a column: (its valid SQL types, its meaning)
 SINK_COLUMNS: Final = {
     "body": (("binary", "string"), "the body; text is sent as UTF-8"),
     "topic": (_TEXT, "the row's topic, unless the option topic is set"),
@@ -57,7 +57,7 @@ SINK_COLUMNS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """Destination and concurrency of a sink. `topic` is empty if a column gives it."""
+    """Destination and concurrency of a sink. `topic` is empty if the column `topic` names the topic of each row."""
 
     access: ClientAccess
     topic: str = ""
@@ -74,9 +74,9 @@ def parse_sink_options(
     overwrite: bool,
     default_access: ClientAccess | None = None,
 ) -> SinkOptions:
-    """Read the options of `save()` or `start()`, and check the columns, given as names and SQL types.
+    """Parse the options of `save()` or `start()`, and check the columns, given as names and SQL types.
 
-    `default_access` is the default access to RocketMQ. Raises ConfigError with a line for each problem.
+    `default_access` is used if no option sets the access. Raises ConfigError with a line for each problem.
     """
     given = GivenOptions(values, SINK_OPTIONS, unknown="the sink has no such option", ignored=IGNORED_SPARK_OPTIONS)
     problems = given.problems
@@ -94,7 +94,7 @@ def parse_sink_options(
 
 
 def column_problems(columns: Mapping[str, str]) -> list[str]:
-    """Return the problems of columns, by name and SQL type. Columns that only the source has are ignored."""
+    """Return the problems of columns, given as names and SQL types. Columns that only the source has are ignored."""
     problems = [] if "body" in columns else ["column body: missing; expected a binary or a string"]
     for name, type_name in columns.items():
         if name in SINK_COLUMNS:
@@ -116,17 +116,17 @@ SEQUENCE_PROPERTY: Final = "RMQD_SEQ"
 
 @dataclass(frozen=True, slots=True)
 class OutgoingRow:
-    """A message to send. Its queue is chosen by `queue_id` and `broker` if set, else by its sharding key."""
+    """A row as a message to send. `queue_id` and `broker` choose its queue; if unset, the sharding key does."""
 
     message: OutgoingMessage
     queue_id: int | None = None
     broker: str = ""
     source_place: Sequence[Any] = ()
-    """The message from which the row was read."""
+    """Topic, broker, queue id and offset of the message that a pipeline read the row from; None for unknown values."""
 
     @property
     def order_key(self) -> object:
-        """Rows with the same key are stored in order; None if no order is requested."""
+        """The order key: rows with the same key are stored in order. None: the row's order does not matter."""
         message = self.message
         if self.queue_id is not None:
             return message.topic, self.broker, self.queue_id
@@ -136,12 +136,11 @@ class OutgoingRow:
 def outgoing_rows(
     batch: pa.RecordBatch, options: SinkOptions, task_properties: Mapping[str, str], first_row_number: int
 ) -> Iterator[OutgoingRow]:
-    """Yield the rows of a batch. `first_row_number` is the number of its first row in the task.
+    """Yield the rows of a record batch as messages. `first_row_number` counts the task's rows before this batch.
 
-    `task_properties` are properties that identify the task. They and the row's number are the same if Spark retries the
-    task, so that readers can drop duplicates.
-    The option `topic` overrides the column. Both topics are without the namespace, which is added. A row that cannot be
-    sent is refused.
+    Each message gets `task_properties`, which identify the task, and the number of its row. If Spark retries the task,
+    both are the same, so that readers can drop duplicates. The option `topic` overrides the column `topic`. The
+    namespace is added to the topic. Invalid rows are passed to `skip_or_raise`.
     """
     columns = {name: _values(batch.column(name)) for name in batch.schema.names if name in SINK_COLUMNS}
     places = zip(*source_places(batch), strict=True)
@@ -156,7 +155,7 @@ def outgoing_rows(
 def skip_or_raise(
     source_place: Sequence[Any], task_properties: Mapping[str, str], error: Exception, options: SinkOptions
 ) -> None:
-    """Skip a row and log it, or raise InvalidMessageError, depending on the options."""
+    """Log and skip a row that cannot be sent if `skips_bad_rows` is set; otherwise raise InvalidMessageError."""
     is_known = bool(source_place) and source_place[-1] is not None
     name = (
         source_place_text(source_place)
@@ -198,7 +197,7 @@ def _row(
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """Return a column's values. Timestamps, which Arrow has in microseconds, are in milliseconds since 1970."""
+    """Return a column's values. Timestamps are converted to milliseconds since 1970; Arrow has microseconds."""
     if pa.types.is_timestamp(column.type):
         return [None if value is None else value // 1000 for value in column.cast(pa.int64()).to_pylist()]
     values: list[Any] = column.to_pylist()
@@ -206,7 +205,7 @@ def _values(column: pa.Array) -> list[Any]:
 
 
 def source_places(batch: pa.RecordBatch) -> list[list[Any]]:
-    """Return the messages of a batch's rows, by `PLACE_COLUMNS`; None for fields that the pipeline dropped."""
+    """Return each of `PLACE_COLUMNS` as a list with a value for each row; None for values that the pipeline dropped."""
     found = {name: batch.column(name) for name in PLACE_COLUMNS if name in batch.schema.names}
     if PLACE_COLUMN in batch.schema.names:
         place = batch.column(PLACE_COLUMN)
@@ -219,7 +218,7 @@ def source_places(batch: pa.RecordBatch) -> list[list[Any]]:
 
 
 def source_place_text(place: Sequence[Any]) -> str:
-    """Return the text that identifies a rejected row in errors, by its message."""
+    """Return the text that identifies a rejected row in errors, by the message that the row was read from."""
     topic, broker, queue_id, offset = place
     if offset is None:
         return f"a row of an unknown message, because the pipeline's rows have no column {PLACE_COLUMN}"

@@ -3,10 +3,11 @@
 Delivery is at least once: a task returns its commit message only when all of its rows are stored. A task that Spark
 retries sends all of its rows again, with the same RMQD_QUERY, RMQD_BATCH, RMQD_PART and RMQD_SEQ.
 
-An executor keeps one producer for each process and name server. Its event loop runs only while a batch of rows is sent,
-in the thread of the task. Between batches, Spark's process reads the next batch, so a second thread would gain nothing;
-and sends waiting for a stopped loop would time out. A request has a RocketMQ batch: several messages of one topic and
-queue, none delayed, which the broker stores separately. Rows with the same order key stay together, in order.
+A process on an executor keeps one producer for each RocketMQ access. The producer's event loop runs in the task's
+thread, only while a batch of rows is sent; all sends end before the loop stops, or they would time out. A second thread
+would gain nothing, because the process then reads the next batch from Spark. A request is a RocketMQ batch: several
+messages of one topic and queue, none delayed, which the broker stores separately. Rows with the same order key are sent
+in order.
 """
 
 from __future__ import annotations
@@ -55,21 +56,21 @@ if TYPE_CHECKING:
 
 
 MAX_REQUEST_ROWS: Final = 32
-MAX_REQUEST_BYTES: Final = 256 * 1024  # bodies and properties; brokers accept 4 MiB unless configured lower
+MAX_REQUEST_BYTES: Final = 256 * 1024  # bodies and properties together; brokers accept 4 MiB unless configured lower
 MAX_MESSAGE_HEAD_BYTES: Final = 256  # upper limit for the size of a message without its body and properties
 
 
 def rows_by_request(rows: Iterable[OutgoingRow]) -> Iterator[Sequence[OutgoingRow]]:
-    """Yield the rows of each request. Raises the errors of `rows`."""
+    """Group rows into requests, and yield the rows of each request. Raises the errors of `rows`."""
     collected: dict[object, list[OutgoingRow]] = {}
     sizes: dict[object, int] = {}
     for row in rows:
         message = row.message
         if (
             message.delay_level or message.needs_timer or message.topic.startswith(RETRY_PREFIX)
-        ):  # needs its own request
+        ):  # brokers reject such messages in a RocketMQ batch
             if before := collected.pop(row.order_key, None) if row.order_key is not None else None:
-                yield before  # earlier rows of the same lane must be stored first
+                yield before  # earlier rows with the same order key must be stored first
             yield [row]
             continue
         key = (message.topic, None) if row.order_key is None else row.order_key
@@ -96,7 +97,7 @@ _senders: dict[tuple[int, int, ClientAccess], RowSender] = {}
 
 
 def row_sender_of(access: ClientAccess) -> RowSender:
-    """Return the sender of this process and thread. Raises RmqdError if a required file or secret is missing."""
+    """Return the sender of this process, thread and access. Raises RmqdError if a file or secret is missing."""
     key = os.getpid(), threading.get_ident(), access
     if key not in _senders:
         _senders[key] = RowSender(access)
@@ -104,13 +105,13 @@ def row_sender_of(access: ClientAccess) -> RowSender:
 
 
 def close_row_senders() -> None:
-    """Close the senders of this process and thread. A later `row_sender_of` creates new ones."""
+    """Close all senders of this process and thread. A later `row_sender_of` creates new senders."""
     for key in [key for key in _senders if key[:2] == (os.getpid(), threading.get_ident())]:
         _senders.pop(key).close()
 
 
 class RowSender:
-    """Sends rows, and waits until each is stored. For one thread, without a running event loop."""
+    """Sends rows, and blocks until each row is stored. Only for the thread that created it, outside an event loop."""
 
     def __init__(self, access: ClientAccess) -> None:
         log_to_stderr()
@@ -120,23 +121,23 @@ class RowSender:
         self._served: set[str] = set()
 
     def send(self, rows: Iterable[OutgoingRow], options: SinkOptions) -> int:
-        """Store all rows, with `in_flight` concurrent requests. Return their number.
+        """Send all rows, with `max_in_flight` concurrent requests. Return the number of stored rows.
 
         A row is retried for `tolerance_seconds` while brokers or name servers are unavailable. Raises the RmqdError of
-        the first row that could not be stored; others may be stored by then.
+        the first row that failed; other rows may be stored then.
         """
         try:
             return self._loop.run_until_complete(self._send(rows, options))
         except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None  # the others are from concurrent rows
+            raise errors.exceptions[0] from None  # the other exceptions are from concurrent requests
 
     def close(self) -> None:
-        """Close the connections. Send nothing after that."""
+        """Close the connections. The sender cannot be used afterwards."""
         self._loop.run_until_complete(self._client.close())
         self._loop.close()
 
     def refresh_routes(self) -> None:
-        """Refresh the topics' routes before the next row, because queues may have changed."""
+        """Refresh the routes of the topics sent to so far, because queues may have changed. Ignores errors."""
         for topic in self._served:
             with contextlib.suppress(RmqdError):
                 self._loop.run_until_complete(self._client.routes.refresh(topic))
@@ -159,7 +160,7 @@ class RowSender:
             turn.count += len(stored)
 
     async def _store_bundle(self, bundle: Sequence[OutgoingRow], options: SinkOptions) -> Sequence[OutgoingRow]:
-        """Store the rows with one request. If it is refused, send the rows one by one to find the rejected ones."""
+        """Send the rows in one request. If the broker refuses it, send them one by one. Return the stored rows."""
         if len(bundle) > 1:
             try:
                 await self._store(bundle, options.tolerance_seconds)
@@ -203,7 +204,7 @@ class RowSender:
 
 
 class _Turn:
-    """The bundles still to be sent, shared by several coroutines, and the number of rows stored so far."""
+    """The bundles to send, shared by several coroutines: each is the rows of one request. `count` is of stored rows."""
 
     def __init__(self, all_bundles: Iterator[Sequence[OutgoingRow]]) -> None:
         self.bundles = all_bundles
@@ -212,7 +213,7 @@ class _Turn:
 
     @contextlib.asynccontextmanager
     async def in_order(self, lane: object) -> AsyncIterator[None]:
-        """Wait until the previous rows with this order key are stored. After an error all tasks end."""
+        """Wait until the previous bundle with this order key is stored. After an error, the task group ends."""
         former, mine = self._last.get(lane), asyncio.Event()
         self._last[lane] = mine
         if former is not None:
@@ -244,39 +245,39 @@ class StoredRowCount(WriterCommitMessage):
 def checked_sink_options(
     values: Mapping[str, str], schema: StructType, *, overwrite: bool, default_access: ClientAccess | None = None
 ) -> SinkOptions:
-    """Check options and columns like `parse_sink_options`. Raises ConfigError with a line for each problem."""
+    """Call `parse_sink_options` with the columns of a Spark schema. Raises ConfigError with a line for each problem."""
     columns = {column.name: column.dataType.simpleString() for column in schema.fields}
     return parse_sink_options(values, columns, overwrite=overwrite, default_access=default_access)
 
 
 class RocketMQWriter(DataSourceArrowWriter):
-    """Writes a DataFrame. Created and committed on the driver, pickled to executors for `write`."""
+    """The writer of `df.write`. The driver creates it, and Spark pickles it to executors for `write`."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
         self._id = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StoredRowCount:
-        """Called on executors, for each partition."""
+        """Called on executors for each partition. Send its rows."""
         return _write(iterator, self._options, self._id)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Log how many messages were stored. They cannot be removed from the topic."""
+        """Called when a task failed. Log how many messages are stored; they cannot be removed from the topic."""
         _log_stored(messages, "")
 
 
 class RocketMQStreamWriter(DataSourceStreamArrowWriter):
-    """The writer of a streaming query. Spark creates a new writer for each batch. A commit has nothing left to do."""
+    """The writer of `df.writeStream`, created for each batch. A commit does nothing: all rows are stored then."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StoredRowCount:
-        """Called on executors, for each partition of each batch."""
+        """Called on executors for each partition of a batch. Send its rows."""
         return _write(iterator, self._options, "")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Log how many messages were stored. The repeated batch sends them again."""
+        """Called when a task failed. Log how many messages are stored; the repeated batch sends them again."""
         _log_stored(messages, str(batchId))
 
 

@@ -1,4 +1,4 @@
-"""Reading topics: the format `rocketmq`, from its options to the record batches of a task.
+"""The format `rocketmq` as a source: reads topics into Spark.
 
-The driver chooses the offsets of a batch and splits them into ranges; executors pull a range and decode it to columns.
+The driver splits the offsets of a batch into ranges of queues. Executors pull a range, and decode it to columns.
 """

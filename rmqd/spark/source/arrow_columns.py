@@ -1,6 +1,6 @@
-"""Messages as Arrow record batches, with exactly the Arrow types that Spark expects for the columns' SQL types.
+"""Converts messages to Arrow record batches. Each column has the Arrow type that Spark expects for its SQL type.
 
-`BodyDecoder` adds the columns `value` and `_bad_row`, decoded from the bodies on executors.
+`BodyDecoder` decodes bodies into the columns `value` and `_bad_row`, on executors.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _LAST_MILLISECOND: Final = np.iinfo(np.int64).max // 1000
 _HEX: Final = np.frombuffer(np.arange(1 << 16, dtype=">u2").tobytes().hex().upper().encode(), np.uint32)
 """The four hexadecimal digits of each 16-bit number."""
 NO_BODY_REASON: Final = "the message is corrupt, and has no body"
-_MAX_CHARACTERS: Final = 300  # maximum length of a reason
+_MAX_CHARACTERS: Final = 300  # maximum length of a reason in `_bad_row`
 
 
 def batch_schema(decoding: Decoding) -> pa.Schema:
-    """Return the schema of the batches."""
+    """Return the Arrow schema of the record batches that this decoding produces."""
     kinds = {name: _TYPES[kind] for name, (kind, _) in COLUMN_TYPES.items()}
     if decoding.value_format is not None and decoding.value_format.kind is not None:
         kinds |= {VALUE_COLUMN: arrow_type(decoding.value_format.kind), BAD_ROW_COLUMN: pa.string()}
@@ -56,7 +56,7 @@ def batch_schema(decoding: Decoding) -> pa.Schema:
 
 
 def arrow_type(kind: ColumnKind) -> pa.DataType:
-    """Return the Arrow type that Spark expects for a column of this type."""
+    """Return the Arrow type that Spark expects for a column of this SQL type."""
     match kind.name, [(name, arrow_type(inner)) for name, inner in kind.fields]:
         case "struct", fields:
             return pa.struct(fields)
@@ -70,7 +70,7 @@ def arrow_type(kind: ColumnKind) -> pa.DataType:
 
 
 class BatchBuilder:
-    """Collects messages, and converts them to batches."""
+    """Collects messages in `records`, and converts them to record batches."""
 
     def __init__(self, decoding: Decoding) -> None:
         self._decoding = decoding
@@ -80,7 +80,7 @@ class BatchBuilder:
         self.records = Records()
 
     def finish(self) -> pa.RecordBatch:
-        """Return a batch of all messages added to `records` since the last batch. Raises like `Records.finish`."""
+        """Return a batch of the messages in `records`, which is empty afterwards. Raises like `Records.finish`."""
         records, self.records = self.records, Records()
         decoding = self._decoding
         messages = records.finish(permissive=decoding.is_permissive, check_crc=decoding.checks_crc)
@@ -94,13 +94,13 @@ class BatchBuilder:
 
 
 class _Columns:
-    """The columns of a batch. Intermediate results that several columns share are computed once."""
+    """The Arrow columns of a batch of messages. Values that several columns need are computed once."""
 
     def __init__(self, messages: DecodedRecords) -> None:
         self._messages = messages
 
     def array(self, name: str) -> pa.Array:
-        """Return a column by its name."""
+        """Return the column with this name in COLUMN_TYPES."""
         messages, queues = self._messages, self._messages.queues
         match name:
             case "body":
@@ -119,7 +119,7 @@ class _Columns:
                 return self._properties.column(_BY_PROPERTY[name])
             case "msg_id":
                 ids = self._properties.column(UNIQ_KEY)
-                # only messages that were not sent by a producer have none
+                # every producer sets a unique id, so only messages that no producer sent lack it
                 return pc.coalesce(ids, self._stored_id()) if ids.null_count else ids
             case "offset_msg_id":
                 return self._offset_ids
@@ -163,7 +163,7 @@ class _Columns:
         return pc.if_else(self._messages.repeat_by_queue(are_retries, pa.bool_()), first_sent_to, names)
 
     def _host(self, name: str) -> pa.Array:
-        """Format each distinct host once, because a topic has few hosts."""
+        """Return the hosts as text. Each distinct host is formatted once, because a topic's messages have few hosts."""
         hosts = self._messages.hosts(name)
         if not isinstance(hosts, list) and len(hosts) and (hosts == hosts[0]).all():
             return constant_array(format_host(hosts[:1].tobytes()), len(hosts), pa.string())
@@ -183,11 +183,11 @@ class BodyDecoder:
         self._type = arrow_type(value.kind)
 
     def columns(self, bodies: pa.Array) -> dict[str, pa.Array]:
-        """Return `value` and `_bad_row`. Values that Arrow cannot store, such as lone surrogates, become null."""
+        """Return the columns by name. A value that Arrow cannot store, such as a lone surrogate, becomes null."""
         decoded = list(map(self._decoded, bodies.to_pylist()))
         try:
             values = pa.array([value for value, _ in decoded], self._type)
-        except Exception:  # noqa: BLE001  conversions raise many kinds; at least one row is bad, and found below
+        except Exception:  # noqa: BLE001  Arrow raises many kinds if any row is bad; `_storable` finds the bad rows
             decoded = list(map(self._storable, decoded))
             values = pa.array([value for value, _ in decoded], self._type)
         return {VALUE_COLUMN: values, BAD_ROW_COLUMN: pa.array([reason for _, reason in decoded], pa.string())}
@@ -197,7 +197,7 @@ class BodyDecoder:
             return None, NO_BODY_REASON
         try:
             return self._decode(body), None
-        except RegistryUnavailableError:  # the body may be valid, so the task fails and is retried
+        except RegistryUnavailableError:  # the body may be valid, so the task must fail, and Spark retries it
             raise
         except Exception as error:  # noqa: BLE001  decoders raise many kinds
             return None, _reason(error)
@@ -211,5 +211,5 @@ class BodyDecoder:
 
 
 def _reason(error: Exception) -> str:
-    """Return the text of an error, which may quote text that a column cannot store."""
+    """Return the text of an error for `_bad_row`. Quoted surrogates are escaped, because Arrow cannot store them."""
     return escape_surrogates((str(error) or type(error).__name__)[:_MAX_CHARACTERS])

@@ -1,7 +1,7 @@
-"""Parts of one buffer as Arrow arrays, without a Python object for each: slices, and the properties of messages.
+"""Slices of one buffer as Arrow arrays, without a Python object for each slice; and the properties of messages.
 
-Properties are split at their separators. Messages of one producer usually have the same names in the same order. Then
-the names are decoded only once.
+Properties are split at their separators. Messages of one producer usually have the same property names in the same
+order. In this case the names are decoded only once.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ def items_at_positions(data: Any, item_type: np.dtype[Any], positions: Ints) -> 
     """Return the items at arbitrary byte positions of the buffer, by treating every byte as the start of an item."""
     if not len(positions):
         return np.empty(0, item_type)
-    # as opaque bytes, which numpy copies ten times as fast as fields
+    # numpy copies opaque bytes ten times as fast as items with fields
     whole: Array = np.ndarray((len(data) - item_type.itemsize + 1,), f"V{item_type.itemsize}", data, strides=(1,))
     return whole[positions].view(item_type)
 
 
 def byte_column(table: Any, start: int, end: int, size: int) -> Array:
-    """Return the bytes from `start` to before `end` of each row of a table, without a copy; a row has `size` bytes."""
+    """Return bytes `start` to before `end` of each row of the buffer `table`, uncopied. A row has `size` bytes."""
     return np.ndarray((len(table) // size,), f"V{end - start}", table, start, (size,))
 
 
 def positions_of_runs(runs: list[int]) -> Ints:
-    """Return the positions in consecutive runs. The list has three numbers for each: first position, count, step."""
+    """Return all positions of some runs. `runs` has three numbers for each run: first position, count, distance."""
     firsts, counts, distances = np.array(runs, np.int64).reshape(-1, 3).T
     before = np.cumsum(counts) - counts
     places: Ints = np.repeat(firsts - before * distances, counts)
@@ -47,7 +47,7 @@ def positions_of_runs(runs: list[int]) -> Ints:
 
 
 def common_slice(data: Any, starts: Ints, ends: Ints) -> bytes | None:
-    """Return the bytes from each start to before its end, if they are all equal, else None."""
+    """Return the bytes from each start to before its end if all these slices are equal, else None."""
     if not len(starts) or (ends - starts != ends[0] - starts[0]).any():
         return None
     first = bytes(memoryview(data)[starts[0] : ends[0]])
@@ -57,12 +57,11 @@ def common_slice(data: Any, starts: Ints, ends: Ints) -> bytes | None:
 
 
 def slice_bytes(data: Any, starts: Ints, ends: Ints) -> pa.Array:
-    """Return the bytes from each start to before its end as `binary`. `data` is any buffer.
+    """Return the slices of a buffer from each start to before its end, as an Arrow array of `binary`.
 
-    Each start must not be before the previous end. Slices of equal length and distance, as in similar messages, are
-    columns of a table, which numpy copies twice as fast as Arrow. For other slices, an Arrow array is created whose
-    values are the wanted and the unwanted bytes in turn, because its values must be adjacent. Arrow then copies every
-    second value.
+    Slices must be in order and must not overlap. Slices of equal length and distance, as in similar messages, form a
+    table, which numpy copies twice as fast as Arrow. For other slices, Arrow copies every second value of an array
+    that alternates between the slices and the bytes between them, because the values of an Arrow array are adjacent.
     """
     rows = len(starts)
     if not rows:
@@ -78,7 +77,7 @@ def slice_bytes(data: Any, starts: Ints, ends: Ints) -> pa.Array:
 
 
 def values_without_copy(values: pa.Array) -> Sequence[bytes | memoryview]:
-    """Return the bytes of each value of a `binary` array without nulls and without an offset into its buffers."""
+    """Return the bytes of each value of a `binary` array. It must have no nulls and no offset into its buffers."""
     _, bounds_buffer, data = values.buffers()
     bounds: Ints = np.frombuffer(bounds_buffer, np.int32, len(values) + 1)
     if size := _common(np.diff(bounds)):
@@ -97,7 +96,7 @@ def to_strings(values: pa.Array) -> pa.Array:
 
 
 def array_of_rows(octets: Octets, kind: pa.DataType) -> pa.Array:
-    """Return an array with one value for each row, as `binary` or as ASCII strings."""
+    """Return an Arrow array with the bytes of each row as one value. `kind` is `binary`, or `string` for ASCII."""
     rows, length = octets.shape
     offsets = np.arange(0, (rows + 1) * length, length, dtype=np.int32) if length else np.zeros(rows + 1, np.int32)
     whole = pa.py_buffer(np.ascontiguousarray(octets))
@@ -106,12 +105,12 @@ def array_of_rows(octets: Octets, kind: pa.DataType) -> pa.Array:
 
 @lru_cache(maxsize=32)
 def constant_array(value: Any, rows: int, kind: pa.DataType) -> pa.Array:
-    """Return the same value in each row. Cached, because most batches have as many rows as the previous batch."""
+    """Return an array that repeats one value. It is cached, because most batches have the same number of rows."""
     return pa.repeat(pa.scalar(value, kind), rows)
 
 
 def _common(values: Ints) -> int:
-    """Return the number that all values are equal to; 0 if they differ or there are none."""
+    """Return the value if all values are equal; 0 if they differ or the array is empty."""
     return int(values[0]) if len(values) and (values == values[0]).all() else 0
 
 
@@ -121,11 +120,11 @@ _ENTRY_END: Final = ord(ENTRY_END)
 
 
 class PropertyArrays:
-    """The properties of a batch of messages. `maps` has all of them, `column` one property."""
+    """The properties of a batch of messages. `maps` returns all properties, `column` a single property."""
 
     def __init__(self, raw: pa.Array) -> None:
         split = _split(raw)
-        if split is None:  # the encoding is unusual
+        if split is None:  # the fast way rejects empty names or values and invalid UTF-8
             split = _parsed(raw)
         self._firsts, self._row_names, self._names, self._values = split
 
@@ -135,7 +134,7 @@ class PropertyArrays:
         return pa.MapArray.from_arrays(starts, self._names, self._values)
 
     def column(self, name: str) -> pa.Array:
-        """Return the value of a property for each message; null if it is missing, the last value if it is repeated."""
+        """Return a property of each message: null if the message lacks it, its last value if it occurs twice."""
         rows = len(self._firsts) - 1
         if name in self._row_names:
             width = len(self._row_names)
@@ -147,7 +146,7 @@ class PropertyArrays:
         entries = np.flatnonzero(self._codes == code)
         owners = np.searchsorted(self._firsts, entries, "right") - 1
         chosen = np.full(rows, -1, np.int64)
-        chosen[owners] = entries  # if a row has two entries, numpy keeps the last
+        chosen[owners] = entries  # if a message has the property twice, numpy keeps the last assignment
         return self._values.take(pa.array(chosen, mask=chosen < 0))
 
     @cached_property
@@ -165,14 +164,15 @@ class PropertyArrays:
 
 
 _Split = tuple[Ints, tuple[str, ...], pa.Array, pa.Array]
-"""Start of each message's entries, plus the end; the names if all messages have the same; all names; all values."""
+"""Index of each message's first entry, plus the total; the names if all messages have the same, else (); all names of
+entries; all values. An entry is one property of one message."""
 _Octets = np.ndarray[tuple[int], np.dtype[np.uint8]]
 _Places = tuple[Ints, Ints, Ints, Ints]
-"""Start of each message's entries, plus the end; then for each entry: name start, name end, value end."""
+"""Index of each message's first entry, plus the total; then for each entry: name start, name end, value end."""
 
 
 def _split(raw: pa.Array) -> _Split | None:
-    """Return None if an entry lacks its name or value, or something is not UTF-8."""
+    """Split encoded properties into entries. Return None if a name or value is empty, or the text is not UTF-8."""
     _, bounds_buffer, data = raw.buffers()
     bounds: Ints = np.frombuffer(bounds_buffer, np.int32, len(raw) + 1, 4 * raw.offset).astype(np.int64)
     if data is None or bounds[0] == bounds[-1]:
@@ -194,11 +194,11 @@ def _split(raw: pa.Array) -> _Split | None:
 
 
 def _split_alike(octets: _Octets, bounds: Ints) -> _Split | None:
-    """Split messages with the same names, whose values have the same lengths; None for other messages.
+    """Split the properties if all messages have the same names and equally long values; return None otherwise.
 
-    Such entries form a table. The bytes between the values must be the same as in the first message, and contain all
-    separators: an additional separator would be inside a value. Raises ArrowInvalid and UnicodeDecodeError if something
-    is not UTF-8.
+    Such properties form a table with a row for each message. The bytes between the values must be the same in each
+    row, and contain all separators: another separator would be inside a value. Raises ArrowInvalid and
+    UnicodeDecodeError if a name or value is not UTF-8.
     """
     size, rows = int(bounds[1] - bounds[0]), len(bounds) - 1
     if not size or (np.diff(bounds) != size).any():
@@ -228,23 +228,23 @@ def _split_alike(octets: _Octets, bounds: Ints) -> _Split | None:
 
 @lru_cache(maxsize=8)
 def _laid_out(lengths: tuple[int, ...], rows: int) -> tuple[Ints, pa.Buffer]:
-    """Return the start of each message's entries, plus the end, and the offsets of values of these lengths in bytes."""
+    """Return the index of each message's first entry, plus the total, and the values' offsets in bytes for Arrow."""
     bounds = np.zeros(rows * len(lengths) + 1, np.int32)
     np.cumsum(np.tile(np.array(lengths, np.int32), rows), out=bounds[1:])
     return np.arange(rows + 1) * len(lengths), pa.py_buffer(bounds)
 
 
 def _are_marks(octets: _Octets) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Return whether each byte is a separator. The two separators are adjacent, and lower bytes wrap around."""
+    """Return whether each byte is a separator: byte 1 or 2. The subtraction wraps byte 0 around to 255."""
     return octets - _KEY_END < 2
 
 
 def _places(octets: _Octets, bounds: Ints) -> _Places | None:
-    """Return the positions of the entries; None if an entry lacks its name or value."""
+    """Return the positions of all entries; None if the name or value of an entry is empty or missing."""
     marks = np.flatnonzero(_are_marks(octets))
     kinds = octets[marks]
     firsts = np.searchsorted(marks, bounds)
-    open_ended = np.flatnonzero(np.diff(firsts) % 2)  # the last entry may lack its end mark
+    open_ended = np.flatnonzero(np.diff(firsts) % 2)  # messages whose last entry lacks its end mark
     if len(open_ended):
         marks = np.insert(marks, firsts[open_ended + 1], bounds[open_ended + 1])
         kinds = np.insert(kinds, firsts[open_ended + 1], _ENTRY_END)
@@ -257,7 +257,7 @@ def _places(octets: _Octets, bounds: Ints) -> _Places | None:
     name_starts[1:] = value_ends[:-1] + 1
     has_any = firsts[:-1] < firsts[1:]
     name_starts[firsts[:-1][has_any]] = bounds[:-1][has_any]
-    # the entries must fill the bytes of a message; bytes behind the last one would be a name without a value
+    # the entries must fill a message's properties; bytes after the last entry would be a name without a value
     filled = np.where(has_any, np.append(value_ends, 0)[firsts[1:] - 1] + 1 >= bounds[1:], bounds[:-1] == bounds[1:])
     if not filled.all() or (name_ends <= name_starts).any() or (value_ends <= name_ends + 1).any():
         return None
@@ -265,7 +265,7 @@ def _places(octets: _Octets, bounds: Ints) -> _Places | None:
 
 
 def _common_names(data: pa.Buffer, firsts: Ints, starts: Ints, ends: Ints) -> tuple[str, ...]:
-    """Return the names if all messages have the same, in the same order, else (). Raises UnicodeDecodeError."""
+    """Return the names if all messages have the same names in the same order, else (). Raises UnicodeDecodeError."""
     width = int(firsts[1])
     if (np.diff(firsts) != width).any():
         return ()

@@ -1,13 +1,13 @@
 """The queues that a query reads, its start and end offsets, and the commits of its offsets for a consumer group.
 
-The checkpoint owns the query's offsets. They are committed to the brokers for `mqadmin consumerProgress`, and for the
-next owner of the group. That command asks the brokers in the route of the group's retry topic, which a broker creates
-when a consumer connects. A stream is not a member of its group, so it joins and leaves briefly to create the topic. The
-query commits only while it alone uses the group:
+A query continues at the offsets in Spark's checkpoint. It also commits them to the brokers, for the group's next
+consumer and for `mqadmin consumerProgress`. That command asks the brokers in the route of the group's retry topic,
+which a broker creates when a consumer connects. A stream is not a member of its group, so it joins and leaves the group
+briefly to create the topic. Three rules protect other users of the group:
 
-- A committed offset never decreases. If the broker's offset is beyond the query's offset, it stays until the query has
+- A committed offset never decreases. If the broker's offset is above the query's offset, it stays until the query has
   passed it: another consumer has handled the messages between, or an operator moved the group there. A lower commit
-  would repeat these messages. The exception is a recreated queue, whose old offset may be beyond its end.
+  would repeat these messages. The exception is a recreated queue, whose old offset may be above its end.
 - While consumers are connected in the group, nothing is committed. They read the group's offsets at each rebalance, and
   would skip messages that only the query has read.
 - A queue without a route or without a master is skipped, and committed when it is available again.
@@ -40,7 +40,7 @@ RETRY_TOPIC_RETRY_SECONDS: Final = 60.0  # pause before a failed attempt to crea
 
 
 class SubscribedQueues:
-    """The queues of a query. The last known queues are kept while no name server answers."""
+    """The queues that a query reads. While no name server answers, the last known queues are used."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -49,10 +49,10 @@ class SubscribedQueues:
         self._gone: frozenset[str] = frozenset()
 
     def current(self, cluster: SparkCluster, *, all_topics: bool = True) -> frozenset[MessageQueue]:
-        """Return the queues in the current routes.
+        """Return the queues in the current routes of the topics.
 
-        Raises RouteNotFoundError for a missing topic or queue (without `all_topics` only if all topics are missing),
-        and RmqdError if no name server answers.
+        Raises RouteNotFoundError if a topic or an assigned queue does not exist, and RmqdError if no name server
+        answers. With `all_topics` false, it is enough that one topic exists.
         """
         options = self._options
         if options.assigned_queues:
@@ -75,7 +75,7 @@ class SubscribedQueues:
         return self._known
 
     def refreshed_if_due(self, cluster: SparkCluster) -> frozenset[MessageQueue]:
-        """Return the queues, refreshed if the last refresh is `routeRefreshMs` ago and a name server answers."""
+        """Return the queues. If the last refresh is `routeRefreshMs` ago, query the name servers first."""
         options, now = self._options, time.monotonic()
         if self._refreshed_at is not None and now - self._refreshed_at < options.route_refresh_seconds:
             return self._known
@@ -113,9 +113,9 @@ def _is_users(topic: str) -> bool:
 def start_offsets_of(
     cluster: SparkCluster, options: SourceOptions, default: OffsetBound, queues: Iterable[MessageQueue]
 ) -> dict[MessageQueue, int]:
-    """Return the start offset of each queue; `default` applies if no option sets it. Raises like `resolve_bound`.
+    """Return the start offset of each queue; `default` if no option sets a start. Raises the errors of `resolve_bound`.
 
-    Unless set, retries are read from the first one, because all of them belong to this group.
+    If no offset is set for them, queues of the retry topic start at their first message: all retries are this group's.
     """
     bound, wanted = options.start_bound or default, set(queues)
     retries = {queue for queue in wanted if queue.topic == options.retry_topic}
@@ -136,9 +136,9 @@ def resolve_bound(
     queues: Iterable[MessageQueue],
     default: OffsetBound,
 ) -> dict[MessageQueue, int]:
-    """Return an offset for each queue; `default` is for queues that the bound does not cover.
+    """Return the offset of `bound` in each queue, or of `default` in a queue that `bound` does not cover.
 
-    Raises RmqdError if a broker does not answer, or the bound names an unknown queue.
+    Raises RmqdError if a broker does not answer, or if `bound` names a queue that is not in `queues`.
     """
     wanted = sorted(queues)
     unknown = sorted(set(bound.by_queue) - set(wanted))
@@ -194,12 +194,12 @@ OTHER_CONSUMER_ADVICE: Final = (
 
 
 class GroupOffsetCommitter:
-    """Commits the offsets of a query. Does nothing without a group or with commitOffsets=false."""
+    """Commits a query's offsets to the brokers. Commits nothing without a group or with commitOffsets=false."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._committed_offsets: dict[MessageQueue, int] = {}  # offsets that need no commit
-        self._stored: dict[MessageQueue, int] = {}  # offsets of the brokers, as last read or committed
+        self._committed_offsets: dict[MessageQueue, int] = {}  # the query's offsets that need no more commit
+        self._stored: dict[MessageQueue, int] = {}  # the brokers' offsets of the group, as last read or committed
         self._away_until: dict[MessageQueue, float] = {}
         self._with_retry_topic: set[str] = set()  # the brokers that have the group's retry topic
         self._paused_until = 0.0
@@ -210,7 +210,7 @@ class GroupOffsetCommitter:
         self._has_warned = False  # whether it is logged that nothing is committed
 
     def commit_start_offsets(self, start_offsets: Mapping[MessageQueue, int]) -> None:
-        """Commit the query's start offsets in queues without a group offset. Raises RmqdError."""
+        """Commit the query's start offsets of queues without an offset of the group. Raises RmqdError."""
         if not self._options.commit_offsets:
             return
         cluster = cluster_of(self._options.access)
@@ -219,7 +219,7 @@ class GroupOffsetCommitter:
         values_of_existing(cluster.commit(self._options.group, missing))
 
     def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Commit changed offsets. Raises nothing: failed commits are repeated the next time."""
+        """Commit offsets that changed since the last call. Raises nothing: the next call repeats failed commits."""
         if not self._options.commit_offsets:
             self._warn_once_that_nothing_is_committed()
             return
@@ -239,7 +239,7 @@ class GroupOffsetCommitter:
             self._failing = True
 
     def _commit(self, changed: Mapping[MessageQueue, int]) -> None:
-        """Commit the queues whose brokers answer. Afterwards raises the error of another broker, if there is one."""
+        """Commit the queues whose brokers answer. Then raise the error of a broker that failed, if there is one."""
         cluster, group = cluster_of(self._options.access), self._options.group
         asked = cluster.committed_offsets(group, changed)
         due = self._due(cluster, asked.values, changed)
@@ -257,8 +257,8 @@ class GroupOffsetCommitter:
     def _make_retry_topics(self, cluster: SparkCluster, queues: Collection[MessageQueue]) -> None:
         """Create the group's retry topic at the brokers of these queues, if no consumer is connected in the group.
 
-        Raises nothing: without the topic the group's offsets are correct, and only not displayed. Each broker is asked
-        once.
+        Raises nothing: without the topic, the group's offsets are correct, but `consumerProgress` does not show them.
+        A broker that has the topic is not asked again.
         """
         group, missing = self._options.group, {queue.broker_name for queue in queues} - self._with_retry_topic
         if not missing or time.monotonic() < self._paused_until:
@@ -266,7 +266,7 @@ class GroupOffsetCommitter:
         known = cluster.queues([retry_topic(group)])
         self._with_retry_topic |= {queue.broker_name for found in known.values.values() for queue in found}
         missing -= self._with_retry_topic
-        # without a name server's answer, it is unknown which brokers have the topic
+        # if the name servers failed for another reason, it is unknown which brokers have the topic
         is_known = all(isinstance(error, RouteNotFoundError) for error in known.errors.values())
         if missing and is_known:
             made = cluster.make_retry_topic(group, [one for one in queues if one.broker_name in missing])
@@ -279,7 +279,7 @@ class GroupOffsetCommitter:
     def _due(
         self, cluster: SparkCluster, found: Mapping[MessageQueue, int | None], changed: Mapping[MessageQueue, int]
     ) -> dict[MessageQueue, int]:
-        """Return the offsets to commit, given the brokers' offsets in `found`. Record queues that need no commit."""
+        """Return the offsets of `changed` to commit. `found` has the brokers' offsets; queues ahead need no commit."""
         due, ahead = {}, {}
         others = {queue: at for queue, at in found.items() if at is not None and at != self._stored.get(queue, at)}
         stored = {queue: self._stored[queue] for queue in others}
@@ -308,7 +308,7 @@ class GroupOffsetCommitter:
         return due | recreated
 
     def _is_in_use(self, queues: Mapping[MessageQueue, int]) -> bool:
-        """Return whether consumers are connected in the group. The query itself is not one. Raises RmqdError."""
+        """Return whether consumers are connected in the group; the query itself does not count. Raises RmqdError."""
         now = time.monotonic()
         if self._members_read_at is None or now - self._members_read_at >= MEMBER_CHECK_SECONDS:
             members = cluster_of(self._options.access).members(self._options.group, queues)
@@ -319,13 +319,13 @@ class GroupOffsetCommitter:
         return self._in_use
 
     def _warn_once_that_nothing_is_committed(self) -> None:
-        """Log once that the group will show a lag, if `commitOffsets` is false by default."""
+        """Log once that offsets are not committed, if the query has a group and `commitOffsets` is not set."""
         if self._options.group and "commitOffsets" not in self._options.given_options and not self._has_warned:
             self._has_warned = True
             log.info("spark.commits_disabled", group=self._options.group, accepted="commitOffsets=true")
 
     def _is_due(self, what: str, committed: Mapping[MessageQueue, int]) -> bool:
-        """Return whether to warn about these offsets: there are some, and the last warning is long enough ago."""
+        """Return whether to log the warning `what`: `committed` is not empty, and WARNING_INTERVAL_SECONDS are over."""
         now = time.monotonic()
         if not committed or now - self._warned_at.get(what, -WARNING_INTERVAL_SECONDS) < WARNING_INTERVAL_SECONDS:
             return False
@@ -337,5 +337,5 @@ class GroupOffsetCommitter:
 
 
 def _by_name(offsets: Mapping[MessageQueue, int]) -> dict[str, int]:
-    """Return the offsets by name of the queue, sorted."""
+    """Return the offsets with the queues as text, sorted, for the log."""
     return {str(queue): offsets[queue] for queue in sorted(offsets)}

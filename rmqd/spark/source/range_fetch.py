@@ -1,8 +1,8 @@
-"""Reads ranges of queues on an executor of `spark.read` and `spark.readStream`, over blocking connections.
+"""Pulls ranges of queues over blocking connections, on executors of `spark.read` and `spark.readStream`.
 
-`range_plan` decides what to pull and what responses mean; this module sends, waits and passes messages on. Spark reads
-synchronously, in one process for each core: an event loop in a second thread would only compete with the building of
-batches. While a batch is built, the broker writes the next responses into the socket's buffer.
+`range_plan` chooses the pulls and interprets the responses. This module sends the pulls, waits for responses, and
+builds record batches. Spark runs one reading process for each core, so an event loop in a second thread would only
+compete for the core. While a batch is built, the broker's next responses arrive in the socket's buffer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _idle: dict[tuple[int, str, ClientAccess], PullConnection] = {}
 
 
 class PullConnection:
-    """Sends requests, and returns responses in order of arrival."""
+    """A blocking connection to a broker. `receive` returns responses in order of arrival."""
 
     def __init__(self, address: str, access: ClientAccess) -> None:
         self.address = address
@@ -103,7 +103,7 @@ def _connect(address: str, tls: TlsOptions) -> socket.socket:
 
 
 def reuse_or_connect(address: str, access: ClientAccess) -> PullConnection:
-    """Return an idle connection, a kept one or a new one.
+    """Return the connection that an earlier task of this process kept, or a new one.
 
     Raises RemotingConnectError, and RmqdError for missing keys or certificates.
     """
@@ -111,7 +111,7 @@ def reuse_or_connect(address: str, access: ClientAccess) -> PullConnection:
 
 
 def keep_for_next_task(connection: PullConnection) -> None:
-    """Keep a connection for the process's next task. It must not have outstanding responses."""
+    """Keep a connection open for the next task of this process. It must not have outstanding responses."""
     key = os.getpid(), connection.address, connection.access
     former = _idle.pop(key, None)
     if former is not None:
@@ -129,16 +129,16 @@ log = structlog.get_logger(__name__)
 
 
 def read_ranges(ranges: Sequence[QueueRange], decoding: Decoding) -> Generator[pa.RecordBatch, None, int]:
-    """Yield the messages of a task's ranges as record batches, one range after the other, each in its queue's order.
+    """Yield the messages of a task's ranges as record batches, one range after the other, in order of offsets.
 
-    Returns the number of lost messages. Raises DataLossError if a broker no longer has all of them and the ranges
-    should fail, ProtocolError for a corrupt message unless permitted, and the error of the plan if no replica returns a
-    readable response for `patience_seconds`.
+    Return the number of lost messages. Raises DataLossError if messages are lost and a range has `fail_on_data_loss`,
+    ProtocolError for a corrupt message unless `decoding.is_permissive`, and the last pull's error if no replica
+    returns a readable response for `patience_seconds`.
     """
     log_to_stderr()
     builder, lost = BatchBuilder(decoding), 0
     for queue_range in ranges:
-        # brokers compare hashes of tags; the tags themselves are compared after decoding
+        # brokers compare only hashes of tags, so messages with other tags are removed after decoding
         origin, settings = QueueOrigin(queue_range.queue, queue_range.subscription.tags_set), queue_range.pull
         puller = RangePuller(queue_range)
         for reply, low, high in puller.responses():
@@ -153,17 +153,17 @@ def read_ranges(ranges: Sequence[QueueRange], decoding: Decoding) -> Generator[p
 
 
 class RangePuller:
-    """Pulls a range over one connection at a time, directed by its plan."""
+    """Pulls one range over one connection at a time, as its RangePlan decides."""
 
     def __init__(self, queue_range: QueueRange) -> None:
         self._range = queue_range
         self._timeout_seconds = queue_range.pull.timeout_seconds
         self.plan = RangePlan(queue_range, queue_range.access.credentials())
         self._connection: PullConnection | None = None
-        self._replies: dict[int | None, RemotingCommand] = {}  # key: opaque of the pull
+        self._replies: dict[int | None, RemotingCommand] = {}  # responses not handled yet, by opaque of the pull
 
     def responses(self) -> Iterator[tuple[FramedResponse, int, int]]:
-        """Yield the responses with messages, each with the first wanted offset and the offset after the last one."""
+        """Yield each response that has messages, with the first wanted offset and the offset after the last one."""
         try:
             while self.plan.is_unfinished:
                 found: list[tuple[FramedResponse, int, int]] = []
@@ -171,7 +171,7 @@ class RangePuller:
                     self._ask()
                     self._await_first()
                     self._settle_first_ones(found)
-                    self._ask()  # the broker answers while the received messages are decoded
+                    self._ask()  # send the next pulls now: the broker answers while these messages are decoded
                 except RmqdError as error:
                     self._disconnect()
                     self.plan.handle_failure(error, time.monotonic())
@@ -183,7 +183,7 @@ class RangePuller:
             self._disconnect()
 
     def _ask(self) -> None:
-        """Pause and query the route if the plan requires it, and keep enough pulls in flight."""
+        """Pause and query the route if the plan requires it, then send pulls for all spans without one."""
         plan = self.plan
         if pause := plan.take_pause_seconds():
             time.sleep(pause)
@@ -195,7 +195,7 @@ class RangePuller:
                 plan.keep_known_replicas(error)
             else:
                 plan.use_replicas(replicas)
-        if plan.has_half_of_spans_settled:  # send in groups, because each send wakes the broker
+        if plan.has_half_of_spans_settled:  # send several pulls at once, because each send wakes the broker
             while plan.add_span():
                 pass
         frames = [frame for _, frame in plan.new_requests()]
@@ -205,7 +205,7 @@ class RangePuller:
             self._connection.send(frames, self._timeout_seconds)
 
     def _await_first(self) -> None:
-        """Wait for the first span's response. Responses for other spans that arrive meanwhile are kept."""
+        """Wait for the response to the first span's pull. Keep responses of other spans that arrive earlier."""
         spans = self.plan.spans
         asked = {span.opaque for span in spans}
         while self._connection is not None and spans and spans[0].opaque not in self._replies:
@@ -214,9 +214,9 @@ class RangePuller:
                     self._replies[reply.opaque] = reply
 
     def _settle_first_ones(self, found: list[tuple[FramedResponse, int, int]]) -> None:
-        """Settle spans in order, as far as they have responses.
+        """Settle spans in order, up to the first span without a response.
 
-        Append responses with messages to `found`, which keeps them if a later one raises.
+        Append responses with messages to `found`. They stay there if a later response raises.
         """
         plan = self.plan
         while plan.spans and (reply := self._replies.pop(plan.spans[0].opaque, None)) is not None:
@@ -224,7 +224,7 @@ class RangePuller:
             framed = FramedResponse(reply.payload, reply.body_start)
             decision = plan.handle_response(reply, framed.broken)
             if isinstance(decision, ResetByOperator):
-                # the checkpoint determines the batch's range, regardless of an operator's reset
+                # the range comes from Spark's checkpoint, so an operator's reset of the group does not change it
                 queue, reset_to = str(self._range.queue), decision.offset
                 log.warning("spark.reset_ignored", queue=queue, offset=first, reset_to=reset_to)
             elif decision is not None and decision.has_messages:
@@ -240,7 +240,7 @@ class RangePuller:
 def ranges_of(
     cluster: SparkCluster, options: SourceOptions, spans: dict[MessageQueue, tuple[int, int]]
 ) -> list[QueueRange]:
-    """Return the non-empty ranges for executors, in order of the queues."""
+    """Return a range for each queue with offsets to read, sorted by queue. `spans` are start and exclusive end."""
     return [
         QueueRange(
             queue=queue,
@@ -258,23 +258,23 @@ def ranges_of(
 
 
 def partitions_of(options: SourceOptions, ranges: list[QueueRange]) -> list[InputPartition]:
-    """Return the partitions, one for each task. Most have a range of one queue."""
+    """Return Spark's partitions, one for each task. Usually a task reads one range of one queue."""
     most = options.max_records_per_partition
     pieces = split_ranges(ranges, options.min_partitions, most)
     return [InputPartition(task) for task in group_into_tasks(pieces, options.max_partitions, most)]
 
 
 def read_partition(partition: InputPartition, decoding: Decoding) -> Generator[pa.RecordBatch, None, int]:
-    """Yield the batches of a partition; no batches if it is None. Returns the number of lost messages."""
+    """Yield the record batches of a partition; none if its value is None. Return the number of lost messages."""
     if partition.value is None:
         return 0
     try:
         return (yield from read_ranges(partition.value, decoding))
     finally:
-        exclude_imports_from_gc()  # everything is imported now
+        exclude_imports_from_gc()  # after a task, all modules are imported
 
 
 def check_sql_filter(cluster: SparkCluster, options: SourceOptions, queues: frozenset[MessageQueue]) -> None:
-    """Raise FilterRefusedError if a broker does not support an SQL condition."""
+    """Raise FilterRefusedError if a broker of these queues does not support the option `sql`."""
     topics = sorted({queue.topic for queue in queues})
     cluster.check_filters(options.pull.group, [replace(options.filter_of(topic), topic=topic) for topic in topics])

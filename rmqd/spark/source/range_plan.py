@@ -1,14 +1,14 @@
 """How a range of a queue is pulled, what each response of a broker means, and when messages are lost.
 
 A range is the offsets of one queue from `start` to before `end`. Each offset must be settled, in order: its message is
-delivered, filtered out by the broker, or lost. `RangePlan` makes all these decisions; it sends nothing, receives
-nothing and never waits. Two pullers do that: `range_fetch`, which blocks, and `handlers.range_run`, in an event
-loop. Before each pull, a puller pauses and queries the route if `RangePlan` requires it. It sends the pulls of
-`new_requests`, and reports each response (`handle_response`) and each failure (`handle_failure`).
+delivered, filtered out by the broker, or lost. `RangePlan` makes these decisions without I/O. Two pullers do the I/O:
+`range_fetch` over blocking connections, and `handlers.range_run` in an event loop. Before each pull, a puller pauses
+and queries the route if `RangePlan` requires it. The puller sends the pulls of `new_requests`, and reports each
+response (`handle_response`) and each failure (`handle_failure`).
 
-A range is divided into spans, one pull each. Their offsets are fixed in advance, so several pulls can be in flight.
-Responses are settled in the queue's order. A range with a broker-side filter has a single span, because only the
-response shows how far the broker has filtered.
+A range is divided into spans, with one pull for each span. The offsets of a span are fixed in advance, so several pulls
+can be in flight. Responses are settled in the queue's order. A range with a broker-side filter has a single span,
+because only the response shows how far the broker has filtered.
 
 The meaning of a response for the first span ("failure" is treated like no response, see below):
 
@@ -37,15 +37,15 @@ its topics, groups and permissions may be outdated too. After a failure, the rou
 the next replica is pulled from. If no offset is settled for `patience_seconds` after the first failure, the range
 fails, unless the route no longer names the broker (a loss, see below). That failure skips no messages.
 
-Damaged bytes were damaged on the network, or in the store of one replica. The pull is repeated as if there had been no
-response. So a puller must find the messages of a response before it reports the response. The puller also handles
-corrupt messages, and messages without the wanted tags.
+Bytes may be damaged on the network, or in the store of one replica. A pull with damaged bytes is repeated like a pull
+without a response. So a puller must find the messages of a response before it reports the response. The puller also
+handles corrupt messages, and removes messages without the wanted tags.
 
 A range loses messages in two cases, both reported by `_lose`:
 
-- The master reports that it does not have them (by PULL_OFFSET_MOVED or `MAX_EMPTY_RESPONSES`), and does so again as
-  the master of a route that was queried after that. An older route may still name the previous master after an
-  election. Losses without a message between them are one loss.
+- The master reports that it does not have them, by PULL_OFFSET_MOVED or by `MAX_EMPTY_RESPONSES` responses without
+  progress. Then the route is queried, because an older route may name the previous master after an election. The
+  messages are lost if the route's master reports the same. Until a message is delivered, later losses need no query.
 - `patience_seconds` are over, and the topic has no route, or its route does not name the broker.
 
 With `fail_on_data_loss` a loss raises DataLossError. Otherwise the range continues after the lost messages.
@@ -75,7 +75,7 @@ from rmqd.wire.messages.properties import PullSysFlag
 FIRST_RETRY_PAUSE_SECONDS: Final = 0.1  # pause before the next replica is tried; doubles each time
 MAX_RETRY_PAUSE_SECONDS: Final = 2.0
 MAX_RESPONSE_MESSAGES: Final = 32  # messages in a response; the broker's default for maxTransferCountOnMessageInMemory
-# a master is believed after so many empty responses: its index may lack the newest messages
+# number of empty responses before the master is believed: its index may lack the newest messages for a moment
 MAX_EMPTY_RESPONSES: Final = 5
 
 
@@ -85,7 +85,7 @@ class NotOnReplicaError(RemotingError):
 
 @dataclass(frozen=True, slots=True)
 class SettledRange:
-    """Offsets from `start` to before `end` are settled. `has_messages`: the response has messages for them."""
+    """The offsets from `start` to before `end`, now settled. `has_messages` is false if they are filtered or lost."""
 
     start: int
     end: int
@@ -94,13 +94,13 @@ class SettledRange:
 
 @dataclass(frozen=True, slots=True)
 class ResetByOperator:
-    """An operator reset the group to `offset`. The broker reports it once, instead of a normal response."""
+    """An operator's reset of the group to `offset`. The broker reports a reset once, in place of a pull's messages."""
 
     offset: int
 
 
 class OffsetSpan:
-    """The offsets from `low` up to, but not including, `high`. `opaque` is the request id of the current pull."""
+    """The offsets from `low` to before `high`. `opaque` is the request id of the pull in flight; None without one."""
 
     __slots__ = ("high", "low", "opaque")
 
@@ -115,9 +115,9 @@ class RangePlan:
 
     def __init__(self, queue_range: QueueRange, credentials: Credentials | None = None) -> None:
         self.spans: deque[OffsetSpan] = deque()
-        """Spans whose pulls are in flight or must be repeated, in the queue's order."""
+        """The spans that are not settled, in the queue's order. Their pulls are in flight or must be sent."""
         self.reaches_to = queue_range.start
-        """End of the last span."""
+        """The exclusive end of the last span, at which the next span starts."""
         self.lost = 0
         """Number of lost offsets."""
         self.wants_route = not queue_range.replicas
@@ -132,10 +132,10 @@ class RangePlan:
         self._turn = 0
         self._stride = self._longest = self._settings.batch_size
         self._empty_answers = 0
-        self._doubts_route = False  # a master reported a loss; the route must confirm that it is the master
-        self._is_confirmed = False  # the route was queried after that report
-        self._failures = 0  # number since the last settled offset
-        self._failing_since = 0.0  # when the first of them occurred
+        self._doubts_route = False  # a master reported a loss; the next route query must confirm the master
+        self._is_confirmed = False  # whether the route was queried after the master's report of a loss
+        self._failures = 0  # number of failed attempts since the last settled offset
+        self._failing_since = 0.0  # monotonic time of the first of these failures
         self._final_error: RmqdError | None = None
         self._pause_due = 0.0
 
@@ -151,24 +151,24 @@ class RangePlan:
 
     @property
     def has_half_of_spans_settled(self) -> bool:
-        """Whether at most half of the possible spans are left."""
+        """Whether at most half of `max_in_flight` spans are left, so that new pulls should be sent."""
         return len(self.spans) <= self._settings.max_in_flight // 2
 
     @property
     def address(self) -> str:
-        """The replica to pull from. Raises RouteNotFoundError if none is known."""
+        """The address of the replica to pull from. Raises RouteNotFoundError if no replica is known."""
         if not self._replicas:
             missing = f"no address is known for broker {self._range.queue.broker_name}"
             raise RouteNotFoundError(self._range.queue.topic, missing)
         return self._replica.address
 
     def take_pause_seconds(self) -> float:
-        """Return how long to wait before the next pull, in seconds, and reset the pause."""
+        """Return how many seconds to wait before the next pull, and reset this pause to 0."""
         pause, self._pause_due = self._pause_due, 0.0
         return pause
 
     def add_span(self) -> bool:
-        """Add a span, unless the maximum of pulls is in flight or the range ends. Return whether one was added."""
+        """Add the next span, unless `max_in_flight` is reached or no offsets are left. Return whether one was added."""
         end = self._range.end
         if len(self.spans) >= (1 if self._one_by_one else self._settings.max_in_flight) or self.reaches_to >= end:
             return False
@@ -178,7 +178,7 @@ class RangePlan:
         return True
 
     def new_requests(self) -> Iterator[tuple[int, bytes]]:
-        """Yield opaque and frame of a new pull for each span without a pull in flight."""
+        """Yield, for each span without a pull in flight, the opaque and the frame of a new pull."""
         for span in self.spans:
             if span.opaque is None:
                 span.opaque = next(OPAQUE_NUMBERS)
@@ -188,14 +188,13 @@ class RangePlan:
     def handle_response(
         self, reply: RemotingCommand, damage: str | None = None, cut_at: int | None = None
     ) -> SettledRange | ResetByOperator | None:
-        """Settle the first span with the response to its pull: the span ends, or its start moves up.
+        """Settle offsets of the first span with the response to its pull.
 
-        Return None if the same offset must be pulled again.
+        `damage` is why the response's bytes are damaged; None if they are not. If `cut_at` is set, the caller had no
+        room for the messages from this offset on. Return None if the same offset must be pulled again.
 
-        `damage` is why the bytes of a response are damaged; None if they are not. Messages from the offset `cut_at` on
-        were not taken, for lack of room.
-        Raises DataLossError, which is final, and errors to be passed to `handle_failure`: BrokerError for a refusal,
-        ProtocolError, NotOnReplicaError.
+        Raises DataLossError, which is final. Pass other errors to `handle_failure`: BrokerError if the broker refuses
+        the pull, ProtocolError, NotOnReplicaError.
         """
         span, code = self.spans[0], reply.code
         is_found, is_moved = code == ResponseCode.SUCCESS, code == ResponseCode.PULL_OFFSET_MOVED
@@ -226,10 +225,10 @@ class RangePlan:
         return self._lose(span, until, (first, header.max_offset))
 
     def handle_failure(self, error: RmqdError, now: float) -> None:
-        """Report a failed attempt: the next replica is tried after a pause. Pulls in flight are forgotten.
+        """Called when a pull failed, at the monotonic time `now`. All pulls are sent again, to the next replica.
 
-        Raises the error if no later attempt can succeed. When the time limit is over, the error is kept: the next route
-        query decides between this error and a loss.
+        Raises the error if no later attempt can succeed. After `patience_seconds` the error is kept: the next route
+        query decides whether the range fails with this error, or its messages are lost.
         """
         if self._final_error is not None or not self._is_temporary(error):
             raise error
@@ -247,9 +246,9 @@ class RangePlan:
         self._pause_due = backoff_seconds(FIRST_RETRY_PAUSE_SECONDS, self._failures, MAX_RETRY_PAUSE_SECONDS)
 
     def use_replicas(self, replicas: Sequence[Replica]) -> None:
-        """Use the replicas in the topic's route. If they changed, start with the first.
+        """Use the replicas in the topic's new route. If the replicas changed, the first one is pulled from next.
 
-        If the route names none, the known ones are kept. Raises DataLossError, or the error that `handle_failure`
+        If the route names no replica, the known replicas stay. Raises DataLossError, or the error that `handle_failure`
         has kept.
         """
         self.wants_route = False
@@ -265,7 +264,7 @@ class RangePlan:
         self._doubts_route = False
 
     def keep_known_replicas(self, error: RmqdError) -> None:
-        """Continue with the known replicas, because no name server answered. Raises `error` if none is known."""
+        """Called when no name server answered: pull from the known replicas. Raises `error` if that is not possible."""
         if self._final_error is not None:
             raise self._final_error
         if not self._replicas or self._doubts_route:
@@ -300,7 +299,7 @@ class RangePlan:
     def _advance(self, span: OffsetSpan, following: int, *, found: bool) -> SettledRange:
         self._is_confirmed = False
         if not self._one_by_one:
-            # the broker limits messages and bytes of a response: make spans as long as its responses
+            # the broker limits the messages and bytes of a response, so adapt the length of spans to its responses
             if following >= span.high:
                 self._stride = min(2 * self._stride, self._longest)
             else:
@@ -312,9 +311,9 @@ class RangePlan:
         return self._settle(span, following, found=found)
 
     def _lose(self, span: OffsetSpan, until: int, held: tuple[int, int] | None) -> SettledRange:
-        """Report the messages from the span's start to before `until` as lost.
+        """Settle the messages from the span's start to before `until` as lost, or raise DataLossError.
 
-        `held` is the broker's first offset and the one after its last; None if the broker is missing.
+        `held` is the broker's first offset and its exclusive end offset; None if the broker is missing.
         """
         low, high = span.low, min(until, self._range.end)
         if self._range.fail_on_data_loss:
@@ -332,7 +331,7 @@ class RangePlan:
         self._lose(rest, rest.high, None)
 
     def _settle(self, span: OffsetSpan, offset: int, *, found: bool) -> SettledRange:
-        """Move a span's start to `offset`, or end the span. The time limit for failures starts again."""
+        """Move a span's start to `offset`, or remove the span at its end. Later failures get a new time limit."""
         self._failures = self._empty_answers = 0
         settled = SettledRange(span.low, min(offset, span.high), found)
         if settled.end == span.high:

@@ -1,6 +1,6 @@
-"""The columns of the source, and parsers for its options, which raise ValueError or RmqdError with the expected values.
+"""The columns of the source, and the parsers of its options. A parser raises ValueError or RmqdError.
 
-No I/O, except for reading the clock for `-1h`; imports neither pyspark nor pyarrow.
+The error names the expected values. No I/O, except that a time such as `-1h` needs the clock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rmqd.spark.values.value_format import BAD_ROW_COLUMN, VALUE_COLUMN, ValueFo
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import check_topic
 
-# name: (SQL type, content)
+# name of a column: (its SQL type, its content for a message)
 COLUMN_TYPES: Final = {
     "topic": ("string", "the topic; for a retried message its original topic"),
     "broker": ("string", "the broker that it was read from"),
@@ -47,11 +47,11 @@ COLUMN_TYPES: Final = {
     "decode_error": ("string", "with `mode` PERMISSIVE: why a corrupt message has no body"),
 }
 DEFAULT_COLUMNS: Final = tuple(name for name in COLUMN_TYPES if name not in ("source_topic", "decode_error"))
-"""The default columns of a pipeline, which decodes only the columns that it uses."""
+"""The columns of a group's query, and of `columns=*`. A pipeline decodes only the columns that it uses."""
 PIPELINE_COLUMNS: Final = ("keys", "body", "topic", "queue_id", "queue_offset", "store_timestamp", "tags")
-"""The default columns of `load()`: as in the Kafka source, plus the tag. Spark does not report which ones are used."""
+"""The columns of `load()` by default: few, because Spark does not report which columns a query uses."""
 PERMISSIVE_COLUMNS: Final = (*DEFAULT_COLUMNS, "decode_error")
-# additional columns with the option `value`
+# the columns that the option `value` adds, in the form of COLUMN_TYPES
 VALUE_COLUMNS: Final = {
     VALUE_COLUMN: ("struct", "the decoded body, with the fields of its schema; null if it does not fit"),
     BAD_ROW_COLUMN: ("string", "why the body does not fit its schema; null if it fits"),
@@ -60,27 +60,27 @@ VALUE_COLUMNS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """How an executor decodes messages: which columns, and how strictly. Picklable."""
+    """How an executor decodes messages to columns, and treats corrupt messages. Picklable."""
 
     columns: tuple[str, ...]
     used_columns: frozenset[str] | None = None
-    """The columns to decode, the others are null; None for all."""
+    """The columns to decode; the other columns are null. None: decode all columns."""
     is_permissive: bool = False
     """Whether a corrupt message becomes a row without a body instead of an error."""
     checks_crc: bool = True
     """Whether a message is corrupt if its body does not match its stored CRC."""
     value_format: ValueFormat | None = None
-    """How to decode bodies into a column, if they are decoded."""
+    """How to decode bodies into the column `value`; None if there is no such column."""
 
     def uses(self, name: str) -> bool:
-        """Return whether a column must be decoded."""
+        """Return whether this column exists and must be decoded."""
         return name in self.columns and (self.used_columns is None or name in self.used_columns)
 
 
 def names_of_schema(fields: Sequence[tuple[str, str]], value: ValueFormat | None = None) -> tuple[str, ...]:
-    """Return the columns that a reader requests with `schema()`, given as names and SQL types.
+    """Return the names of the columns that the user requested with `schema()`. `fields` are names and SQL types.
 
-    Raises ConfigError with a line for each unknown column or wrong type.
+    Raises ConfigError with a line for each unknown or repeated column, and for each wrong type.
     """
     problems: list[object] = []
     names = [name for name, _ in fields]
@@ -102,7 +102,7 @@ def names_of_schema(fields: Sequence[tuple[str, str]], value: ValueFormat | None
 
 
 def schema_ddl(names: Iterable[str], value: ValueFormat | None = None) -> str:
-    """Return the schema in SQL. Raises ConfigError if the type of bodies is unknown."""
+    """Return the schema of these columns as SQL DDL. Raises ConfigError if the type of `value` is unknown."""
     kinds = {name: kind for name, (kind, _) in COLUMN_TYPES.items()}
     if value is not None:
         kinds |= {VALUE_COLUMN: value.sql, BAD_ROW_COLUMN: "string"}
@@ -124,7 +124,7 @@ def parse_duration(text: str) -> float:
 
 
 def parse_topics(text: str) -> tuple[str, ...]:
-    """Return topics, separated by commas."""
+    """Parse topics separated by commas. Duplicates are removed."""
     topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not topics:
         raise ValueError("contains no topic; expected topics separated by commas")
@@ -132,7 +132,7 @@ def parse_topics(text: str) -> tuple[str, ...]:
 
 
 def parse_topic_pattern(text: str) -> str:
-    """Check a regular expression."""
+    """Return the text if it is a valid regular expression, else raise ValueError."""
     try:
         re.compile(text)
     except re.error as error:
@@ -141,7 +141,7 @@ def parse_topic_pattern(text: str) -> str:
 
 
 def parse_queues(text: str) -> tuple[MessageQueue, ...]:
-    """Return queues, from JSON."""
+    """Parse JSON with queue ids by topic and broker. Return the queues, sorted. Raises ValueError."""
     form = 'expected JSON such as {"orders": {"broker-a": [0, 1]}}'
     try:
         queues = [
@@ -158,7 +158,7 @@ def parse_queues(text: str) -> tuple[MessageQueue, ...]:
 
 
 def parse_columns(text: str, more: tuple[str, ...] = (), errors: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return columns, separated by commas. `more` are columns of other options; `*` stands for all columns."""
+    """Parse column names separated by commas. `more` are further valid columns; `*` means all, `more` and `errors`."""
     if text.strip() == "*":
         return (*DEFAULT_COLUMNS, *errors, *more)
     names = tuple(dict.fromkeys(part.strip().lower() for part in text.split(",") if part.strip()))
@@ -171,7 +171,7 @@ def parse_columns(text: str, more: tuple[str, ...] = (), errors: tuple[str, ...]
 
 
 def parse_time_bound(text: str) -> OffsetBound:
-    """Return a time as a bound: milliseconds since 1970, ISO 8601 with a zone, or an age (`-1h`)."""
+    """Parse a time as a bound: milliseconds since 1970, ISO 8601 with a time zone, or an age such as `-1h`."""
     word = text.strip()
     if word.isdecimal():
         return OffsetBound("timestamp", timestamp_ms=check_timestamp_ms(int(word)))
@@ -187,7 +187,7 @@ def parse_time_bound(text: str) -> OffsetBound:
 
 
 def bound_word_parser(*words: Kind) -> Callable[[str], OffsetBound]:
-    """Return a parser that accepts one of some words, as a bound."""
+    """Return a parser that accepts only `words`, such as `earliest`, and returns a bound of this kind."""
 
     def parse(text: str) -> OffsetBound:
         for word in words:
@@ -199,7 +199,7 @@ def bound_word_parser(*words: Kind) -> Callable[[str], OffsetBound]:
 
 
 def parse_missing_timestamp_strategy(text: str) -> bool:
-    """Return whether it is an error if no message was stored at or after a timestamp."""
+    """Parse `error` or `latest`. Return whether a start time later than all messages of a queue is an error."""
     word = text.strip().lower()
     if word not in ("error", "latest"):
         raise ValueError(f"{text!r} is not valid; expected error or latest")
@@ -207,7 +207,7 @@ def parse_missing_timestamp_strategy(text: str) -> bool:
 
 
 def parse_error_mode(text: str) -> bool:
-    """Return whether an error is reported in its row. The words are the same as for Spark's file sources."""
+    """Parse FAILFAST or PERMISSIVE, as in Spark's file sources. Return whether a row may report its own error."""
     word = text.strip().upper()
     if word not in ("FAILFAST", "PERMISSIVE"):
         raise ValueError(f"{text!r} is not valid; expected FAILFAST or PERMISSIVE")

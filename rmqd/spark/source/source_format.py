@@ -1,9 +1,9 @@
 """The format `rocketmq`: the data source behind `spark.read.format("rocketmq")` and `spark.readStream`.
 
-Bounded reads are here, too. With the option `pushdown` they skip queues, offsets, store times and tags that SQL
-conditions rule out. Spark itself also applies the conditions to the result, so reading more than necessary is harmless.
-Spark rejects every read with pushdown while spark.sql.python.filterPushdown.enabled is false, the default. So pushdown
-is used only on request.
+This module also reads batches (`spark.read`). With the option `pushdown`, a batch read skips queues, offsets, store
+times and tags that the SQL conditions rule out. Spark also applies the conditions to the result, so messages that do
+not match are harmless. While spark.sql.python.filterPushdown.enabled is false, its default, Spark rejects every reader
+that supports pushdown. So pushdown needs the option.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 
-# brokers search by time as if messages were stored in order of time, but their clocks may have been set back
+# brokers search a store time by bisection, although store times may decrease after a clock was set back
 CLOCK_TOLERANCE_MS: Final = 5000
 PUSHDOWN_QUEUE_COLUMNS: Final = ("topic", "source_topic", "broker", "queue_id")
 _ANY: Final = (-math.inf, math.inf)
@@ -53,15 +53,15 @@ _ANY: Final = (-math.inf, math.inf)
 
 @dataclass(frozen=True, slots=True)
 class RowConditions:
-    """Conditions that all hold. Lower bounds are inclusive, upper bounds exclusive."""
+    """SQL conditions that all must hold for a row. Lower bounds are inclusive, upper bounds exclusive."""
 
     allowed_values: Mapping[str, frozenset[object]] = field(default_factory=dict)
-    """The only possible values, by column."""
+    """For each restricted column, the values that match. Other columns may have any value."""
     offset_bounds: tuple[float, float] = _ANY
     store_time_bounds_ms: tuple[float, float] = _ANY
 
     def with_allowed_values(self, column: str, values: Collection[object]) -> RowConditions:
-        """Add the condition that the column has one of these values."""
+        """Return these conditions, and that the column has one of `values`. Unsupported columns are ignored."""
         if column == "queue_offset":
             numbers = [value for value in values if isinstance(value, int)]
             return self.with_bounds(column, min(numbers), max(numbers)) if numbers else self
@@ -71,7 +71,7 @@ class RowConditions:
         return replace(self, allowed_values={**self.allowed_values, column: allowed})
 
     def with_bounds(self, column: str, least: object = None, most: object = None) -> RowConditions:
-        """Add the condition that the column has at least and at most these values. None means no bound."""
+        """Return these conditions, and that the column is from `least` to `most`, inclusive. None means no bound."""
         if column == "queue_offset":
             low = least if isinstance(least, int) else -math.inf
             end = most + 1 if isinstance(most, int) else math.inf
@@ -85,7 +85,7 @@ class RowConditions:
         return self
 
     def may_match(self, queue: MessageQueue) -> bool:
-        """Return whether a queue can have matching messages."""
+        """Return whether a queue may have messages that match the conditions."""
         values = {"source_topic": queue.topic, "broker": queue.broker_name, "queue_id": queue.queue_id}
         if not is_retry_topic(queue.topic):  # a retry topic has messages of other topics
             values["topic"] = queue.topic
@@ -94,11 +94,11 @@ class RowConditions:
         )
 
     def clip_offsets(self, low: int, high: int) -> tuple[int, int]:
-        """Remove offsets outside the bounds from a range."""
+        """Return the part of the range from `low` to before `high` that is within the offset bounds."""
         return int(max(low, self.offset_bounds[0])), int(min(high, self.offset_bounds[1]))
 
     def tag_filter(self, given: SubscriptionData) -> SubscriptionData:
-        """Return a filter by tags for the broker, if none is given."""
+        """Return the broker-side filter: by the allowed tags if `given` filters nothing, else `given`."""
         tags = self.allowed_values.get("tags")
         if not tags or not given.takes_all or not all(map(_is_tag, tags)):
             return given
@@ -116,7 +116,7 @@ def _ms(time: object, otherwise: float) -> float:
 
 
 class RocketMQBatchReader(DataSourceReader):
-    """Reads from the starting to the ending offsets, which are fixed when the read is planned."""
+    """Reads a batch from the start to the end offsets, which are resolved when Spark plans the read."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -124,14 +124,14 @@ class RocketMQBatchReader(DataSourceReader):
 
     @show_rmqd_errors_without_traceback()
     def partitions(self) -> list[InputPartition]:
-        """Called once for each action, in a process of the driver."""
+        """Called for each action, such as `count()`, in a Python process on the driver. Return a partition per task."""
         options = self._options
         cluster = cluster_of(options.access)
         ranges = retry_until_timeout(lambda: self._ranges(cluster), options.tolerance_seconds)
         return partitions_of(options, ranges)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Called on executors. Spark passes a partition of None if there is nothing to read."""
+        """Called on executors. If there is nothing to read, Spark passes a partition whose value is None."""
         return read_partition(partition, self._options)
 
     def _ranges(self, cluster: SparkCluster) -> list[QueueRange]:
@@ -139,7 +139,8 @@ class RocketMQBatchReader(DataSourceReader):
         queues = SubscribedQueues(options).current(cluster)
         check_sql_filter(cluster, options, queues)
         starts = start_offsets_of(cluster, options, OffsetBound("earliest"), queues)
-        any_end = replace(options, must_find_timestamp=False)  # a read may end at the end of its queue
+        # unlike a start time, an end time may be later than all messages
+        any_end = replace(options, must_find_timestamp=False)
         ends = resolve_bound(cluster, any_end, options.end_bound, queues, OffsetBound("latest"))
         spans = self._narrowed(cluster, {queue: (starts[queue], ends[queue]) for queue in queues})
         subscription = self.narrowing.tag_filter(options.subscription)
@@ -148,7 +149,7 @@ class RocketMQBatchReader(DataSourceReader):
     def _narrowed(
         self, cluster: SparkCluster, spans: dict[MessageQueue, tuple[int, int]]
     ) -> dict[MessageQueue, tuple[int, int]]:
-        """Remove the offsets that the query's conditions rule out."""
+        """Remove the queues and offsets that the SQL conditions rule out."""
         narrowing = self.narrowing
         spans = {queue: narrowing.clip_offsets(*span) for queue, span in spans.items() if narrowing.may_match(queue)}
         for bound_ms, is_start in zip(narrowing.store_time_bounds_ms, (True, False), strict=True):
@@ -161,17 +162,17 @@ class RocketMQBatchReader(DataSourceReader):
 
 
 class PushdownBatchReader(RocketMQBatchReader):
-    """Receives the conditions of a read before Spark asks for partitions."""
+    """A batch reader with pushdown: Spark passes it the SQL conditions before it asks for partitions."""
 
     def pushFilters(self, filters: list[spark.Filter]) -> Iterable[spark.Filter]:
-        """Derive what can be skipped. Return all conditions, so that Spark applies them to the result."""
+        """Record the conditions. Return all of them, so that Spark also applies them to the result."""
         for condition in filters:
             self.narrowing = _narrowed(self.narrowing, condition)
         return filters
 
 
 def _narrowed(known: RowConditions, condition: spark.Filter) -> RowConditions:
-    """Add a condition. A condition on a field of a column, or of another kind, is ignored."""
+    """Return `known` with one more condition. Conditions on a struct's field, or of another kind, are ignored."""
     match condition:
         case spark.In((column,), values):
             return known.with_allowed_values(column, values)
@@ -185,19 +186,17 @@ def _narrowed(known: RowConditions, condition: spark.Filter) -> RowConditions:
 
 
 class RocketMQSource(DataSource):
-    """Contains only options, because Spark pickles it and creates it again in several processes.
-
-    It also keeps the answer of a schema registry at `load()`, so that later readers have the same columns.
-    """
+    """The data source `rocketmq`. It contains only options, because Spark pickles it and recreates it in processes."""
 
     _pinned: ValueFormat | None = None
+    """The schema registry's answer at `load()`, so that later readers have the same columns."""
 
     @classmethod
     def name(cls) -> str:
         return "rocketmq"
 
     def schema(self) -> str:
-        """Return the columns; called by `load()`. Raises ConfigError with all problems of the options."""
+        """Called by `load()`. Return the columns as DDL. Raises ConfigError with all problems of the options."""
         with show_rmqd_errors_without_traceback():
             options = self._parsed()
             return schema_ddl(options.columns, options.value_format)
@@ -220,7 +219,7 @@ class RocketMQSource(DataSource):
             return RocketMQWriter(checked_sink_options(dict(self.options.items()), schema, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """Return the writer for `df.writeStream`. In output mode complete (`overwrite`), each batch is sent in full."""
+        """Return the writer for `df.writeStream`. In output mode complete (`overwrite`), each batch sends all rows."""
         from rmqd.spark.sink.sink_writer import RocketMQStreamWriter, checked_sink_options
 
         with show_rmqd_errors_without_traceback():
@@ -241,7 +240,7 @@ class RocketMQSource(DataSource):
         return replace(options, value_format=self._pinned)
 
     def _parsed_for(self, schema: StructType) -> SourceOptions:
-        """Return the options, with the columns of a reader's own schema, if given, instead of `columns`."""
+        """Return the options. If the user set `schema()`, its columns replace the option `columns`."""
         with show_rmqd_errors_without_traceback():
             options = self._parsed()
             if not schema.fields:

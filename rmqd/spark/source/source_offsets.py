@@ -1,4 +1,4 @@
-"""Start and end of a read, and a query's offsets in Spark's checkpoint. No I/O; imports neither pyspark nor pyarrow."""
+"""The start and end bounds of a read, and the offsets that a query stores in Spark's checkpoint. No I/O."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Kind = Literal["earliest", "latest", "committed", "offsets", "timestamp", "times
 LATEST_OFFSET: Final = -1
 EARLIEST_OFFSET: Final = -2
 MIN_TIMESTAMP_MS: Final = 946_684_800_000  # the year 2000: RocketMQ is younger
-_BEGINNING_MS: Final = 1_000_000  # numbers below, such as 0, mean the beginning
+_BEGINNING_MS: Final = 1_000_000  # times up to this one, such as 0, mean the first message
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetBound:
-    """One end of a read. `by_queue` has offsets (or LATEST, EARLIEST) or times, for the kinds that name queues."""
+    """The start or end of a read. `by_queue` has offsets (or LATEST_OFFSET, EARLIEST_OFFSET), or times in ms."""
 
     kind: Kind
     timestamp_ms: int = 0
@@ -29,7 +29,7 @@ class OffsetBound:
 
 
 def parse_offsets_bound(text: str, words: tuple[Kind, ...]) -> OffsetBound:
-    """Read one of `words`, or offsets by queue in JSON. Raises RmqdError with the expected values."""
+    """Parse one of `words`, or JSON with an offset of each queue. Raises RmqdError with the expected values."""
     stripped = text.strip()
     for word in words:
         if stripped.lower() == word:
@@ -43,14 +43,14 @@ def parse_offsets_bound(text: str, words: tuple[Kind, ...]) -> OffsetBound:
 
 
 def parse_timestamps_bound(text: str) -> OffsetBound:
-    """Read times by queue (milliseconds since 1970) in JSON. Raises RmqdError with the expected form."""
+    """Parse JSON with a time of each queue, in milliseconds since 1970. Raises RmqdError with the expected form."""
     form = '{"orders": {"broker-a": {"0": 1700000000000}}}'
     by_queue = _by_queue(text.strip(), f"expected JSON such as {form}")
     return OffsetBound("timestamps", by_queue={queue: check_timestamp_ms(at) for queue, at in by_queue.items()})
 
 
 def check_timestamp_ms(number: int) -> int:
-    """Check a time. Raises ValueError if it is before RocketMQ existed, usually because it is in seconds."""
+    """Return the time. Raises ValueError if it is before the year 2000, usually because it is in seconds."""
     if _BEGINNING_MS < number < MIN_TIMESTAMP_MS:
         raise ValueError(
             f"{number} is before the year 2000; expected milliseconds since 1970, which are seconds times 1000, or "
@@ -71,7 +71,7 @@ def _by_queue(text: str, accepted: str) -> dict[MessageQueue, int]:
 
 OFFSETS_VERSION: Final = 1
 
-_FIELD_BY_KEY: Final = {  # in the order of the text
+_FIELD_BY_KEY: Final = {  # fields of SourceOffsets by JSON key, in the order of the JSON text
     "gone": "missing_since_ms",
     "marked_ms": "mark_store_times_ms",
     "marks": "mark_offsets",
@@ -83,11 +83,11 @@ ByQueue = Mapping[MessageQueue, int]
 
 @dataclass(frozen=True, slots=True)
 class SourceOffsets:
-    """`ends` are exclusive ends by queue; `new_queue_starts` are the start offsets of new queues.
+    """The exclusive end offsets (`ends`) of one batch of a query. Each field is a mapping by queue.
 
-    `missing_since_ms` are the times (milliseconds since 1970) at which queues were first missing. `mark_offsets` are
-    the offsets of some
-    read messages, and `mark_store_times_ms` their store times: a recreated topic has other messages at these offsets.
+    `new_queue_starts` are the start offsets of queues that are new in the batch, `missing_since_ms` the times when
+    queues were first missing. `mark_offsets` are offsets of some read messages, and `mark_store_times_ms` their store
+    times: a recreated topic has other messages at these offsets. Times are in milliseconds since 1970.
     """
 
     ends: ByQueue = field(default_factory=dict)
@@ -97,7 +97,7 @@ class SourceOffsets:
     mark_store_times_ms: ByQueue = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON tree that `from_json` reads. Equal offsets give equal text."""
+        """Return a JSON tree for `from_json`. Equal offsets give equal text, because Spark compares offsets as text."""
         value: dict[str, Any] = {
             key: offsets_tree(found) for key, name in _FIELD_BY_KEY.items() if (found := getattr(self, name))
         }
@@ -107,7 +107,7 @@ class SourceOffsets:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> SourceOffsets:
-        """Read the output of `to_json`. Raises RmqdError for anything else."""
+        """Parse the output of `to_json`. Raises RmqdError for any other input."""
         if value.get("v") != OFFSETS_VERSION:
             raise RmqdError(
                 f"the checkpoint has offsets of version {value.get('v')!r}; expected version {OFFSETS_VERSION}: "
@@ -119,7 +119,7 @@ class SourceOffsets:
         )
 
     def ranges(self, end: SourceOffsets) -> dict[MessageQueue, tuple[int, int]]:
-        """Return the non-empty ranges between these and later offsets, in order of the queues."""
+        """Return the start and exclusive end of each non-empty range from these offsets to `end`."""
         found = {}
         for queue in sorted(end.ends):
             high = end.ends[queue]
@@ -130,10 +130,10 @@ class SourceOffsets:
 
 
 def parse_reported_offsets(value: object) -> SourceOffsets | None:
-    """Return the offsets that Spark reports or logs for a source; None for another source, or before the first batch.
+    """Return the offsets that Spark reports or logs for rmqd's source; None for others, or before a batch.
 
-    `value` is the JSON tree or its text, which some versions of Spark write in Python's syntax. Offsets of Kafka have
-    a `q` too if a topic has this name.
+    `value` is the JSON tree, or its text, which some versions of Spark write in Python's syntax. Both keys are checked,
+    because the offsets of a Kafka source have a key `q` if a Kafka topic has this name.
     """
     tree = value
     for text in (str(value), str(value).replace("'", '"')):
@@ -144,7 +144,7 @@ def parse_reported_offsets(value: object) -> SourceOffsets | None:
 
 
 def offsets_tree(by_queue: ByQueue) -> dict[str, dict[str, dict[str, int]]]:
-    """Return offsets by topic, broker and queue id, with sorted keys."""
+    """Return the offsets as nested dicts by topic, broker and queue id, with sorted keys."""
     tree: dict[str, dict[str, dict[str, int]]] = {}
     for queue in sorted(by_queue):
         tree.setdefault(queue.topic, {}).setdefault(queue.broker_name, {})[str(queue.queue_id)] = by_queue[queue]
@@ -155,10 +155,10 @@ def offsets_tree(by_queue: ByQueue) -> dict[str, dict[str, dict[str, int]]]:
 
 
 def parse_offsets_tree(tree: object, what: str) -> dict[MessageQueue, int]:
-    """Return the reverse of `offsets_tree`, also for input from users. Raises RmqdError with the expected shape."""
+    """Return the offsets in the output of `offsets_tree`, or in a user's JSON. Raises RmqdError for another shape."""
     found: dict[MessageQueue, int] = {}
     try:
-        for topic, brokers in tree.items():  # type: ignore[attr-defined]  # any type, see the except clause
+        for topic, brokers in tree.items():  # type: ignore[attr-defined]  # other types raise AttributeError
             for broker, queues in brokers.items():
                 for queue_id, offset in queues.items():
                     found[MessageQueue(topic, broker, int(queue_id))] = _integer(offset)

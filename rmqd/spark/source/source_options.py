@@ -1,7 +1,7 @@
-"""The source's options, checked together, so that all problems are reported at once. No I/O.
+"""The source's options, checked together, so that one error reports all problems. No I/O.
 
-A group's `spark.options` are the options of `load()`, except options that the group's own keys or its engine set. They
-are also checked if Spark is not installed, so this module imports neither pyspark nor pyarrow.
+A group's `spark.options` are the options of `load()`, without the options that the group's other keys or its engine
+set. They are checked even if Spark is not installed, so this module imports neither pyspark nor pyarrow.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ KAFKA_OPTIONS: Final = {
     "kafka.security.protocol": "tls",
     "kafka.sasl.jaas.config": "accessKey and secretKey",
 }
-"""Our options for options of the Kafka source."""
+"""The rmqd option that replaces each option of Spark's Kafka source, for hints in errors."""
 SOURCE_OPTIONS: Final = (*access.ACCESS_OPTIONS, *_OTHERS, *value_format.VALUE_OPTIONS)
 BATCH_ONLY_OPTIONS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 START_OPTIONS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
@@ -75,7 +75,7 @@ _WHAT: Final = ("subscribe", "subscribePattern", "assign")
 _MAXIMUM: Final = ("maxOffsetsPerTrigger", "maxRowsPerTrigger")
 
 CATALOG_OPTION_PREFIX: Final = "option."
-"""Prefix of a second copy of each option that Spark's catalog passes, together with `provider`, by CREATE TABLE."""
+"""Prefix of the copies of options that CREATE TABLE adds. It also adds the option `provider`."""
 NO_CATALOG_TEXT: Final = (
     "CREATE TABLE: Spark's catalog would store the options of a Python source; "
     "use CREATE TEMPORARY VIEW name USING rocketmq OPTIONS (...)"
@@ -106,14 +106,14 @@ _FIELDS: Final[_Fields] = {
     "checkCrc": ("checks_crc", parse_flag),
     "pushdown": ("uses_pushdown", parse_flag),
 }
-"""Fields of SourceOptions that a single option sets."""
+"""For an option that sets one field of SourceOptions: the field, and the parser of its value."""
 _PULL: Final[_Fields] = {
     "pullBatchSize": ("batch_size", lambda text: min(parse_positive_int(text), 1024)),
     "pullParallelism": ("max_in_flight", lambda text: min(parse_positive_int(text), 64)),
     "pullTimeoutMs": ("timeout_seconds", parse_milliseconds_as_seconds),
     "rowsPerBatch": ("rows_per_batch", parse_positive_int),
 }
-"""Fields of PullSettings that a single option sets."""
+"""For an option that sets one field of PullSettings: the field, and the parser of its value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,16 +128,16 @@ class SourceOptions(Decoding):
     topic_pattern: str = ""
     assigned_queues: tuple[MessageQueue, ...] = ()
     include_retry_topic: bool = False
-    """Whether the group's retry topic is read together with the topics, when it exists."""
+    """Whether the query also reads the group's retry topic, if that topic exists."""
     subscription: SubscriptionData = EVERY_MESSAGE
-    """The broker-side filter, without a topic."""
+    """The broker-side filter for all topics. Its `topic` is empty."""
     filter_by_topic: Mapping[str, SubscriptionData] = field(default_factory=dict)
-    """Filters by topic; override `subscription`."""
+    """Broker-side filters of single topics, used instead of `subscription`."""
     columns: tuple[str, ...] = DEFAULT_COLUMNS
     group: str = ""
     commit_offsets: bool = False
     start_bound: OffsetBound | None = None
-    """None if not set: then `committed` with a group, else `latest` for a stream and `earliest` for a batch."""
+    """The start offsets. None: `latest` for a stream, `earliest` for a batch read."""
     default_start_bound: OffsetBound = field(default_factory=lambda: OffsetBound("earliest"))
     must_find_timestamp: bool = False
     end_bound: OffsetBound = field(default_factory=lambda: OffsetBound("latest"))
@@ -164,11 +164,11 @@ class SourceOptions(Decoding):
         return retry_topic(self.group) if self.include_retry_topic else ""
 
     def filter_of(self, topic: str) -> SubscriptionData:
-        """Return the broker-side filter of a topic. Retries are not filtered again."""
+        """Return the broker-side filter of a topic. The retry topic has none: its messages were filtered before."""
         return EVERY_MESSAGE if topic == self.retry_topic else self.filter_by_topic.get(topic, self.subscription)
 
     def refuse_batch_only_options(self) -> None:
-        """Raise ConfigError if an option is set that a stream, which has no end, cannot have."""
+        """Raise ConfigError if an option is set that only `spark.read` supports, such as an end offset."""
         wrong: list[object] = [
             f"{name}: a stream has no end; use this option with spark.read"
             for name in BATCH_ONLY_OPTIONS
@@ -188,7 +188,7 @@ def parse_options(values: Mapping[str, str]) -> SourceOptions:
 
 
 def _decoded(given: GivenOptions, default: tuple[str, ...], *, permissive: bool = False) -> dict[str, Any]:
-    """Return the columns, which may include the two columns of bodies; `default` if no option sets them."""
+    """Return the fields `columns` (`default` if the option is not set, and VALUE_COLUMNS) and `value_format`."""
     more = tuple(VALUE_COLUMNS) if "value" in given.values else ()
     errors = ("decode_error",) if permissive else ()
     columns = given.parse("columns", lambda text: parse_columns(text, more, errors), (*default, *errors, *more))
@@ -203,7 +203,7 @@ def _pull_fields(given: GivenOptions, fields: Mapping[str, Any]) -> dict[str, An
 
 
 class _Reading(GivenOptions):
-    """Reads all options and collects their problems."""
+    """Parses all options of `load()`, and collects their problems."""
 
     hints_by_wrong_name = KAFKA_OPTIONS
 
@@ -214,7 +214,7 @@ class _Reading(GivenOptions):
         self._only_one(START_OPTIONS)
         self._only_one(BATCH_ONLY_OPTIONS)
         self._only_one(_MAXIMUM)
-        # a query that starts elsewhere than its group usually only inspects what another consumer handles
+        # a query that does not start at its group's offsets usually only inspects messages that others handle
         commits = self.parse("commitOffsets", parse_flag, bool(group) and not self._starts_elsewhere())
         if commits and not group:
             self.add_problem("commitOffsets", "needs groupId, the consumer group for the offsets")
@@ -295,7 +295,7 @@ class _Reading(GivenOptions):
 
 SCHEMA_OPTION: Final = "valueSchema"
 PROVISIONAL_SCHEMA_DDL: Final = "unknown string"
-"""A placeholder for a schema that is not inferred yet."""
+"""A valid placeholder in checks of options, for a schema that is inferred later."""
 _STARTING: Final = "consume_from_where and consume_timestamp of the group"
 _INSTEAD: Final[Mapping[str, str]] = {
     **dict.fromkeys(access.ACCESS_OPTIONS, "client and nameserver of the configuration"),
@@ -314,7 +314,7 @@ _INSTEAD: Final[Mapping[str, str]] = {
     "routeRefreshMs": "client.poll_name_server_interval of the configuration",
     "drainFile": "rmqd pause, or a graceful stop",
 }
-"""The alternatives to options that a group cannot have."""
+"""For each option that `spark.options` of a group must not contain: what to use instead."""
 _OF_ROWS: Final = (
     *"columns rowsPerBatch minPartitions maxPartitions maxRecordsPerPartition checkCrc".split(),
     *value_format.VALUE_OPTIONS,
@@ -322,7 +322,7 @@ _OF_ROWS: Final = (
 
 
 def with_spark_options(options: SourceOptions, name: str, settings: GroupConfig) -> SourceOptions:
-    """Add a group's `spark.options` to the options of its source.
+    """Return the options of a group's source, changed by the group's `spark.options`.
 
     Raises ConfigError with a line for each problem, which names the option.
     """
@@ -344,12 +344,12 @@ def with_spark_options(options: SourceOptions, name: str, settings: GroupConfig)
             given.problems += error.problems
     if given.problems:
         raise ConfigError([settings.problem(name, ("spark", "options"), str(text)) for text in given.problems])
-    needed = ("topic", "decode_error") if options.is_permissive else ("topic",)  # to count rows
+    needed = ("topic", "decode_error") if options.is_permissive else ("topic",)  # pipelines count rows by them
     return replace(more, columns=(*(column for column in needed if column not in more.columns), *more.columns))
 
 
 def has_inferred_schema(values: Mapping[str, str]) -> bool:
-    """Return whether the options request an inferred schema of bodies."""
+    """Return whether the options request a JSON schema that is inferred from bodies (`valueSchema: infer`)."""
     by_name = {name.lower(): text.strip().lower() for name, text in values.items()}
     return by_name.get("value") == "json" and by_name.get(SCHEMA_OPTION.lower()) == value_format.INFER_WORD
 

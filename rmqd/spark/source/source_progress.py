@@ -1,6 +1,6 @@
-"""The progress of a query: the ends of the queues, the end of its next batch with a share of the backlog, and its lag.
+"""The progress of a query: the end offsets of its queues, the end of its next batch, and its lag.
 
-Brokers may not answer while others do. A query continues without their queues.
+If some brokers do not answer, the query continues without their queues.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 def share_messages(backlog: Mapping[MessageQueue, int], max_messages: int) -> dict[MessageQueue, int]:
-    """Return how many messages of each queue a batch of at most `max_messages` has, in proportion to its backlog.
+    """Return how many messages of each queue to read in a batch of `max_messages`, in proportion to its backlog.
 
-    Each queue with messages contributes at least one, so that none starves. The total is `max_messages` or the whole
-    backlog; it is higher only if there are more such queues than `max_messages`.
+    Each queue with a backlog contributes at least one message, so that no queue starves. The sum is `max_messages` or
+    the whole backlog; it is above `max_messages` only if more queues than that have a backlog.
     """
     waiting = {queue: count for queue, count in sorted(backlog.items()) if count > 0}
     total = sum(waiting.values())
@@ -49,7 +49,7 @@ def share_messages(backlog: Mapping[MessageQueue, int], max_messages: int) -> di
 def share_messages_by_bytes(
     backlog: Mapping[MessageQueue, int], sizes: Mapping[MessageQueue, float], max_bytes: int
 ) -> dict[MessageQueue, int]:
-    """Return the number of messages per queue for a batch of `max_bytes`; `sizes` are the mean message sizes."""
+    """Return how many messages of each queue to read in a batch of `max_bytes`. `sizes` are mean sizes in bytes."""
     waiting = {queue: count for queue, count in sorted(backlog.items()) if count > 0}
     total = sum(count * sizes[queue] for queue, count in waiting.items())
     if total <= max_bytes:
@@ -62,11 +62,11 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 RECREATION_CHECK_SECONDS: Final = 60.0  # interval of checks for recreated topics
-UNKNOWN_SIZE_BYTES: Final = 1024.0  # message size until a broker returns the queue's mean size
+UNKNOWN_SIZE_BYTES: Final = 1024.0  # assumed message size until a broker returns the queue's mean message size
 
 
 class BrokerUnresponsiveError(RemotingError):
-    """A broker did not return the end offsets of its queues for too long."""
+    """A broker returned no end offsets of its queues for `unavailableToleranceMs`, while other brokers did."""
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class _UnresponsiveBroker:
     pending: Future[QueueResponses[int]] | None = None
 
     def take_answers(self, cluster: SparkCluster, queues: Collection[MessageQueue]) -> QueueResponses[int]:
-        """Return the answers since the last call. Starts a request if none is running."""
+        """Return the answers of the request in flight, if it is done. Start one if none is in flight."""
         if self.pending is None:
             self.pending = cluster.begin_max_offsets(queues)
         elif self.pending.done():
@@ -86,7 +86,7 @@ class _UnresponsiveBroker:
 
 
 class UnresponsiveBrokers:
-    """The brokers that do not answer, and since when. Each is logged when it stops and when it resumes answering."""
+    """The brokers that do not answer, with the time and error. Logs when a broker stops and resumes answering."""
 
     def __init__(self, patience_seconds: float) -> None:
         self._patience_seconds = patience_seconds
@@ -95,14 +95,14 @@ class UnresponsiveBrokers:
     def end_offsets(self, cluster: SparkCluster, queues: Collection[MessageQueue]) -> QueueResponses[int]:
         """Return the end offsets of the queues.
 
-        Does not wait for brokers that already did not answer: a later call returns their answers. Their requests
-        take seconds to fail, and would delay all other queues.
+        Do not wait for brokers that did not answer before, because their requests take seconds to fail and would delay
+        all other queues. If such a broker answers, a later call returns its end offsets.
         """
         answers = cluster.max_offsets([one for one in queues if one.broker_name not in self._silent], of_slaves=True)
         for broker, silence in self._silent.items():
             asked = [queue for queue in queues if queue.broker_name == broker]
             late = silence.take_answers(cluster, asked)
-            for queue in asked:  # the response is for an earlier request, which may have had other queues
+            for queue in asked:  # the answers belong to an earlier request, which may have named other queues
                 if queue in late.values:
                     answers.values[queue] = late.values[queue]
                 else:
@@ -110,7 +110,7 @@ class UnresponsiveBrokers:
         return answers
 
     def record(self, answers: QueueResponses[int]) -> None:
-        """Record the brokers that did not answer. A missing queue does not count."""
+        """Record the brokers that did not answer. Errors of queues that are in no route do not count."""
         failed: dict[str, list[MessageQueue]] = {}
         for queue in sorted(answers.errors.keys() - answers.missing_queues):
             failed.setdefault(queue.broker_name, []).append(queue)
@@ -118,7 +118,7 @@ class UnresponsiveBrokers:
         now = time.monotonic()
         for broker in sorted(self._silent.keys() - failed.keys()):
             silence = self._silent.pop(broker)
-            if broker in there:  # a broker that is not in `there` is missing in all routes
+            if broker in there:  # otherwise the broker did not return, but is in no route anymore
                 log.info("spark.broker_returned", broker=broker, after_seconds=round(now - silence.since, 1))
         for broker, queues in sorted(failed.items()):
             error = answers.errors[queues[0]]
@@ -136,7 +136,7 @@ class UnresponsiveBrokers:
             )
 
     def raise_if_unresponsive(self) -> None:
-        """Raise BrokerUnresponsiveError if a broker has not answered for longer than the tolerance."""
+        """Raise BrokerUnresponsiveError if a broker has not answered for `patience_seconds`."""
         now = time.monotonic()
         for broker, silence in self._silent.items():
             seconds = now - silence.since
@@ -149,7 +149,7 @@ class UnresponsiveBrokers:
 
 
 class QueueEnds:
-    """The ends of the queues, queried at most every `fetchOffset.intervalMs`: Spark polls 90 times a second."""
+    """The end offsets of the queues, queried only every `fetchOffset.intervalMs`: Spark polls 90 times a second."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -157,35 +157,35 @@ class QueueEnds:
         self._pinned: dict[MessageQueue, int] | None = None
         self.silent = UnresponsiveBrokers(options.tolerance_seconds)
         self.last: dict[MessageQueue, int] = {}
-        """The ends at the last query."""
+        """The end offsets that the brokers last returned."""
 
     @property
     def is_pinned(self) -> bool:
-        """Whether the ends are fixed, because the query is bounded."""
+        """Whether the end offsets are fixed, because the query is bounded (`Trigger.AvailableNow`)."""
         return self._pinned is not None
 
     @property
     def cache_seconds_left(self) -> float:
-        """How long `current` still returns the last ends; 0 if it would query the brokers."""
+        """How many seconds `current` still returns the cached end offsets; 0 if it would query the brokers."""
         if self._asked_at is None:
             return 0.0
         return max(0.0, self._asked_at + self._options.fetch_interval_seconds - time.monotonic())
 
     def pin(self, cluster: SparkCluster, queues: Iterable[MessageQueue]) -> None:
-        """Fix the ends at their current values, for a bounded query. Raises RmqdError if a master does not answer.
+        """Fix the end offsets at their current values, for a bounded query. Raises RmqdError if a master fails.
 
-        A slave that is behind its master would end the query too early.
+        Only masters are asked: with the end offsets of a slave behind its master, the query would end too early.
         """
         self._pinned = values_or_raise(cluster.max_offsets(queues))
         self.last = dict(self._pinned)
 
     def raise_pinned_ends(self, start_offsets: Mapping[MessageQueue, int]) -> None:
-        """Raise fixed ends to the start offsets, if they are lower. The difference is not a data loss."""
+        """Raise fixed end offsets below the query's start offsets to these. The difference is not a data loss."""
         if self._pinned is not None:
             self._pinned |= {queue: max(self._pinned.get(queue, at), at) for queue, at in start_offsets.items()}
 
     def current(self, cluster: SparkCluster, queues: Collection[MessageQueue]) -> Mapping[MessageQueue, int]:
-        """Return the ends of the queues whose brokers answered. Raises RmqdError if none did."""
+        """Return the end offsets of the queues whose brokers answered. Raises RmqdError if no broker answered."""
         if self._pinned is not None:
             return self._pinned
         if self.cache_seconds_left:
@@ -201,7 +201,7 @@ class QueueEnds:
 
 
 class SourceProgress:
-    """Computes the end of a batch from its start and the ends of the queues."""
+    """Computes the end of each batch from its start and the end offsets of the queues."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.max_offsets = options.max_offsets
@@ -221,10 +221,10 @@ class SourceProgress:
         takes_all: bool,
         is_bounded: bool,
     ) -> SourceOffsets | None:
-        """Return the end of the next batch; None if it would be empty. Raises RmqdError.
+        """Return the end of the next batch, which starts at `begin`; None if it would be empty. Raises RmqdError.
 
-        Queues whose broker does not answer wait for a later batch. In a bounded query the error is raised instead,
-        because an empty batch ends the query.
+        `takes_all` ignores the limits of a batch. Queues whose broker does not answer wait for a later batch. If
+        `is_bounded`, the broker's error is raised instead, because an empty batch ends a bounded query.
         """
         new = {queue: head for queue, head in queue_ends.items() if queue not in begin.ends}
         starts = self._starts(cluster, new, by_all=is_bounded) if new else {}
@@ -261,9 +261,9 @@ class SourceProgress:
     def _back(
         self, cluster: SparkCluster, begin: SourceOffsets, behind: Iterable[MessageQueue], *, by_all: bool
     ) -> dict[MessageQueue, int]:
-        """Return the ends of the queues in `behind` that really end below the query's position.
+        """Return the end offsets of the queues in `behind` that really end below the query's offset.
 
-        Asks the masters again, because the end may come from a slave that is only behind its master.
+        The masters are asked, because the known end offset may come from a slave that is behind its master.
         """
         wanted = [queue for queue in behind if queue in begin.ends]
         ends = _answers(cluster.max_offsets(wanted), by_all=by_all) if wanted else {}
@@ -276,9 +276,10 @@ class SourceProgress:
         looked: Collection[MessageQueue],
         back: Collection[MessageQueue],
     ) -> list[MessageQueue]:
-        """Return the queues whose topic was recreated: the message at a known offset is a different one.
+        """Return the queues whose topic was recreated: the message at the mark has another store time.
 
-        The message may have expired instead, but not in the queues of `back`, which end below the query's position.
+        If there is no message at that offset, it may have expired. But a queue in `back` ends below the query's
+        offset, so it counts as recreated.
         """
         marked = {queue: begin.mark_offsets[queue] for queue in looked if queue in begin.mark_offsets}
         there = cluster.store_times_ms(marked).values if marked else {}
@@ -288,9 +289,9 @@ class SourceProgress:
     def _marked(
         self, cluster: SparkCluster, end: SourceOffsets, queues: Iterable[MessageQueue], *, is_due: bool
     ) -> SourceOffsets:
-        """Return the end of a batch with new marks: for new queues, and if `is_due` for all queues.
+        """Return the end of a batch with new marks for its new queues, or for all `queues` if `is_due`.
 
-        `queues` are the queues whose brokers answer.
+        A mark is the offset and store time of a queue's last read message. The brokers of `queues` have answered.
         """
         marking = [queue for queue in queues if is_due or queue in end.new_queue_starts]
         last = {queue: at - 1 for queue in marking if (at := end.ends.get(queue, 0)) > 0}
@@ -312,11 +313,11 @@ class SourceProgress:
     def _starts(
         self, cluster: SparkCluster, new: Mapping[MessageQueue, int], *, by_all: bool
     ) -> dict[MessageQueue, int]:
-        """Return the start offsets of new queues: the first message, or the group's offset. `new` has their ends."""
+        """Return the start offset of each new queue: the group's offset, else its first message. `new` has the ends."""
         starts = _answers(cluster.min_offsets(new), by_all=by_all)
         if not self._options.commit_offsets:
             return starts
-        # a queue that reappeared after a long time, or that the group consumed by other means
+        # the group has an offset if the queue reappeared after `queueRetention`, or another consumer read it
         committed = _answers(cluster.committed_offsets(self._options.group, starts), by_all=by_all)
         return {
             queue: max(low, min(committed[queue] or 0, new[queue]))
@@ -347,7 +348,7 @@ class SourceProgress:
         return waiting
 
     def _is_enough(self, backlog: Mapping[MessageQueue, int]) -> bool:
-        """Return whether enough messages wait, or have waited long enough, for a batch."""
+        """Return whether `minOffsetsPerTrigger` messages wait, or some wait and `maxTriggerDelay` is over."""
         waiting = sum(count for count in backlog.values() if count > 0)
         is_late = time.monotonic() - self._last_batch_at >= self._options.max_trigger_delay_seconds
         return waiting >= (self._options.min_offsets or 0) or (waiting > 0 and is_late)
@@ -355,9 +356,9 @@ class SourceProgress:
     def _report_loss(
         self, begin: SourceOffsets, heads: Mapping[MessageQueue, int], continuing: Mapping[MessageQueue, int]
     ) -> None:
-        """Report queues that were recreated, or whose last messages were lost, and where the query continues.
+        """Log, or raise as DataLossError, that queues were recreated or lost their last messages.
 
-        RangePlan is the other module that detects data loss.
+        `continuing` has the offset of each such queue at which the query continues. RangePlan detects other losses.
         """
         for queue, offset in sorted(continuing.items()):
             position, head = begin.ends[queue], heads[queue]
@@ -373,7 +374,7 @@ def _answers(answers: QueueResponses[T], *, by_all: bool) -> dict[MessageQueue, 
 
 @dataclass(frozen=True, slots=True)
 class QueryLag:
-    """The number of unread messages of a query, for each queue. A queue whose broker did not answer is missing."""
+    """The number of unread messages of a query, by queue. Queues whose broker did not answer are left out."""
 
     queues: Mapping[MessageQueue, int]
 
@@ -383,7 +384,7 @@ class QueryLag:
 
 
 def lag_of(progress: Mapping[str, Any] | None) -> QueryLag | None:
-    """Return the lag at the time of a progress; None without a progress, or if it lacks the ends of the queues."""
+    """Return the lag at the time of a query progress; None if it is None, or lacks the end offsets of the queues."""
     found: dict[MessageQueue, int] = {}
     is_known = False
     for source in progress["sources"] if progress is not None else ():

@@ -1,13 +1,12 @@
 """Decodes many stored messages at once into columns, using numpy and Arrow.
 
-The layout of a record is the same as in `rmqd.wire.messages.record`. Responses are kept unparsed until they fill a
-batch; then each field of all messages is read in one step. Only finding the end of a message and checking its CRC is
-done for each message separately. Batches that brokers store as one record (queue.type=BatchCQ) are unpacked, with the
-same result as for handlers.
+`rmqd.wire.messages.record` describes the layout of a record, the stored form of a message. Responses are kept until
+they fill a batch. Then each field is read for all messages in one step; only CRCs are checked message by message. If a
+broker stores a producer's batch as one record (queue.type=BatchCQ), the record is unpacked, as for handlers.
 
-The start of each record is found before a response is accepted (`FramedResponse`), and incomplete responses are pulled
-again. As in `rmqd.wire.messages.decode`, a record's total size and the lengths of its parts must agree. Most producers
-send messages of equal length, so consecutive records of equal layout are checked at once.
+`FramedResponse` finds the start of each record before a response is accepted; incomplete responses are pulled again. As
+in `rmqd.wire.messages.decode`, a record's total size and the lengths of its parts must agree. Most producers send
+messages of equal length, so consecutive records of equal layout are checked at once.
 """
 
 from __future__ import annotations
@@ -44,9 +43,10 @@ _NO_QUEUE: Final = MessageQueue("", "", -1)
 
 
 def unpack_batches(data: bytes, starts: Ints, ends: Ints, batches: frozenset[int]) -> tuple[bytes, Ints, Ints]:
-    """Replace the rows in `batches` by the members of these batches. Return (records, start of each, original row).
+    """Replace each record whose row is in `batches` by the batch's messages, as records.
 
-    A batch that cannot be unpacked stays as it is; `unreadable_reason` returns the reason.
+    Return the bytes of all records, and for each record its start and its row in `starts`. A batch that cannot be
+    unpacked stays as it is; `unreadable_reason` returns the reason.
     """
     parts: list[bytes] = []
     rows: list[int] = []
@@ -59,7 +59,7 @@ def unpack_batches(data: bytes, starts: Ints, ends: Ints, batches: frozenset[int
 
 
 def unreadable_reason(record: bytes) -> str:
-    """Return why a well-framed record is unreadable: its batch cannot be unpacked, or its flags are unknown."""
+    """Return why a complete record is unreadable: its batch cannot be unpacked, or its `sys_flag` is unknown."""
     block = decode_messages(record, _NO_QUEUE)
     return block.corrupt[0].reason if block.corrupt else "it contains a batch of an unknown format"
 
@@ -71,13 +71,13 @@ def _records(record: bytes) -> list[bytes]:
 
 try:
     from zlib_ng.zlib_ng import crc32
-except ImportError:  # an older environment on a cluster, or a platform without zlib_ng
+except ImportError:  # a cluster's environment without zlib_ng, or a platform that lacks it; zlib is slower
     from zlib import crc32
 
 V4_BYTES: Final = 8
 V6_BYTES: Final = 20
 
-# up to the two hosts, whose length depends on `sys_flag`
+# a record's fields before its two hosts, whose length depends on `sys_flag`
 _HEAD: Final = np.dtype(
     [
         ("store_size", ">u4"),
@@ -91,10 +91,10 @@ _HEAD: Final = np.dtype(
         ("born_timestamp", ">i8"),
     ]
 )
-# follows the second host; `store_timestamp` is between the two hosts
+# a record's fields after its second host; `store_timestamp` is between the two hosts
 _TAIL: Final = np.dtype([("reconsume_times", ">i4"), ("prepared_transaction_offset", ">i8"), ("body_size", ">u4")])
 _LONG: Final = np.dtype(">i8")
-# the layout if both hosts are IPv4; reading all fields at once is faster, because each access misses the cache
+# all fixed fields of a record with two IPv4 hosts: one read for each record causes fewer cache misses than many
 _HOSTS: Final = [("born_host", ">i8"), ("store_timestamp", ">i8"), ("store_host", ">i8")]
 _WHOLE: Final = np.dtype([*_HEAD.descr, *_HOSTS, *_TAIL.descr])
 
@@ -102,7 +102,7 @@ _WHOLE: Final = np.dtype([*_HEAD.descr, *_HOSTS, *_TAIL.descr])
 # total size, magic, sys flag, and body size if both hosts are IPv4
 _unpack: Final = Struct(">II28xi44xI").unpack_from
 _size_at: Final = Struct(">I").unpack_from
-_BODY: Final = 88  # position of the body with two IPv4 hosts
+_BODY: Final = 88  # position of the body in a record with two IPv4 hosts
 _LONGER: Final = 12  # additional bytes of an IPv6 host
 _HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
 _magic_at: Final = Struct(">4xI").unpack_from
@@ -113,20 +113,21 @@ _MAX_ALIKE: Final = 64
 
 @lru_cache(maxsize=256)
 def _deciding(count: int, size: int, topic: range, properties: int) -> Ints:
-    """Return the positions of the bytes that determine the layout of `count` records with IPv4 hosts.
+    """Return the positions of the bytes that determine the layout of `count` consecutive records with IPv4 hosts.
 
-    `size` is the size of a record; `topic` and `properties` are the positions of the two lengths in a record.
+    Each record has `size` bytes. In a record, `topic` are the positions of the topic's length, and `properties` is the
+    first position of the properties' length.
     """
     record = [*_FIXED, *topic, properties, properties + 1]
     return np.add.outer(np.arange(count) * size, record).ravel()
 
 
 class FramedResponse:
-    """The bytes of a response from `start` on, which are `count` records.
+    """A pull response `data` whose body, from `start` on, consists of `count` records.
 
     Consecutive records of equal size are a run. `runs` has three numbers for each run: the position of the first
-    record, the number of records, and their size. `broken` is why the bytes are not complete records; None if they are.
-    Then `runs` contains the records before the fault.
+    record, the number of records, and their size. `broken` is None if all records are complete. Otherwise it is the
+    fault, and `runs` has only the records before it.
     """
 
     __slots__ = ("broken", "count", "data", "runs", "start")
@@ -170,7 +171,7 @@ class FramedResponse:
         return None if at == size else f"the last message ends {at - size} bytes after the response"
 
     def _alike(self, at: int, size: int, topic: int, properties: int) -> int:
-        """Return how many next records have the layout of the record at `at`; 0 if they are few or one differs."""
+        """Return how many of the next records have the layout of the record at `at`; 0 if few follow or one differs."""
         data, end = self.data, at + size
         count = min((len(data) - end) // size, _MAX_ALIKE)
         if count < _FEWEST_ALIKE or _size_at(data, end + (count - 1) * size)[0] != size:
@@ -183,14 +184,14 @@ class FramedResponse:
 
 @dataclass(frozen=True, slots=True)
 class QueueOrigin:
-    """The queue of messages. If `tags` is not empty, only messages with one of these tags are wanted."""
+    """The queue of a response's messages. If `tags` is not empty, only messages with one of these tags are wanted."""
 
     queue: MessageQueue
     tags: frozenset[str] = frozenset()
 
 
 class Records:
-    """The records of several responses. `finish` decodes all of them."""
+    """Collects the records of several responses. `finish` decodes all of them together."""
 
     __slots__ = ("_count", "_origins", "_parts", "_replies", "_runs", "size_bytes")
 
@@ -204,11 +205,11 @@ class Records:
         self._replies: list[tuple[int, int, int, int, int]] = []
 
     def __len__(self) -> int:
-        """Return the number of records, including unwanted ones."""
+        """Return the number of records. Unwanted records, which `finish` removes, count."""
         return self._count
 
     def add(self, reply: FramedResponse, low: int, high: int, origin: QueueOrigin) -> None:
-        """Add the records of a response. Wanted are the offsets from `low` to before `high`."""
+        """Add the records of a response. Only messages at offsets from `low` to before `high` are wanted."""
         if not self._origins or self._origins[-1] is not origin:
             self._origins.append(origin)
         self._parts.append(memoryview(reply.data)[reply.start :])
@@ -221,8 +222,8 @@ class Records:
     def finish(self, *, permissive: bool = False, check_crc: bool = True) -> DecodedRecords:
         """Decode all wanted messages.
 
-        Unless `permissive`, raises ProtocolError for a message whose body cannot be decompressed, or whose CRC does not
-        match if `check_crc` is set.
+        A message is corrupt if its body cannot be decompressed, its batch or flags are unreadable, or, with
+        `check_crc`, its CRC does not match. Raises ProtocolError for a corrupt message unless `permissive`.
         """
         data = b"".join(self._parts)
         replies = np.array(self._replies or [(0, 0, 0, 0, 0)], np.int64).T
@@ -234,13 +235,13 @@ class Records:
             data, starts, rows = unpack_batches(data, starts, layout.ends, batches)
             layout, lows, highs, origins = _Layout(data, starts), lows[rows], highs[rows], origins[rows]
         offsets, is_batch = layout.head["queue_offset"], (layout.head["sys_flag"] & NEED_UNWRAP) != 0
-        # a batch that cannot be unpacked may start before the range and have members in it
+        # a batch that cannot be unpacked may start before the range, although some of its messages are in the range
         taken = ((lows <= offsets) | is_batch) & (offsets < highs)
         if any(origin.tags for origin in self._origins):
             present = PropertyArrays(layout.properties()).column(TAGS).to_pylist()
             wanted = [self._origins[place].tags for place in origins.tolist()]
             fits = [not tags or tag in tags for tag, tags in zip(present, wanted, strict=True)]
-            taken &= np.array(fits, np.bool_) | is_batch  # a batch has no tag; its members do
+            taken &= np.array(fits, np.bool_) | is_batch  # a batch that was not unpacked has no tag
         if not taken.all():
             layout, origins = _Layout(data, starts[taken]), origins[taken]
         decoded = DecodedRecords(layout, self._origins, origins, check_crc=check_crc)
@@ -252,7 +253,7 @@ class Records:
 
 
 class _Layout:
-    """The positions of the fields in the bytes of the responses."""
+    """The positions of all fields of the records that start at `starts` in `data`."""
 
     def __init__(self, data: bytes, starts: Ints) -> None:
         self.data = data
@@ -288,11 +289,11 @@ class _Layout:
 
 
 class DecodedRecords:
-    """The decoded messages. `bodies` are decompressed; `errors` contains, by row, why a message has no body."""
+    """The decoded messages, one in each row. `bodies` are decompressed; `errors` has, by row, why a body is null."""
 
     def __init__(self, layout: _Layout, origins: list[QueueOrigin], origin_of: Ints, *, check_crc: bool) -> None:
         self.queues = [origin.queue for origin in origins]
-        """The queues that messages may belong to."""
+        """The queues of the messages. A queue may occur more than once."""
         self._queue_of = origin_of
         self._layout = layout
         self.errors: dict[int, str] = {}
@@ -306,7 +307,7 @@ class DecodedRecords:
         return len(self._layout.starts)
 
     def fixed_size_field(self, name: str) -> Array:
-        """Return a field with a fixed size, in native byte order."""
+        """Return a fixed-size field of all messages by its name, in native byte order."""
         layout = self._layout
         if name == "store_timestamp" and layout.any_long:
             values = items_at_positions(layout.data, _LONG, layout.store_timestamps)
@@ -328,11 +329,11 @@ class DecodedRecords:
         return constant_array(name.decode("utf-8", "replace"), len(self), pa.string())
 
     def properties(self) -> pa.Array:
-        """Return the stored properties, as bytes."""
+        """Return the encoded properties of each message as bytes; `PropertyArrays` decodes them."""
         return self._layout.properties()
 
     def hosts(self, name: str) -> Array | list[bytes]:
-        """Return the stored `born_host` or `store_host`: 8-byte numbers, or bytes if any host is IPv6."""
+        """Return `born_host` or `store_host` of each message as an 8-byte number; as bytes if any host is IPv6."""
         layout = self._layout
         if not layout.any_long:
             return layout.head[name]

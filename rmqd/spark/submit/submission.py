@@ -1,8 +1,8 @@
-"""Submits a group to a cluster: writes the files for spark-submit into a folder, runs it, and stops it gracefully.
+"""The submission of a group to a Spark cluster: writes files for spark-submit, and runs and stops spark-submit.
 
-Executors run the launcher of the packed environment by a path relative to their own folder. The driver's helper
-processes for Python sources are started by the same path, so the driver's folder contains the same launcher: Spark
-unpacks it there in deploy mode cluster, and `write_submit_files` writes one for a driver on this machine.
+Executors start Python by the launcher of the packed environment, by a path relative to their working directory. Spark
+starts the driver's helper processes for Python sources by the same path. So the driver's folder needs a launcher too:
+in deploy mode cluster Spark unpacks the archive there; for a driver here, `write_submit_files` writes a launcher.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PR_SET_PDEATHSIG: Final = 1  # prctl(2)
 
 
 def find_spark_submit(spark_home: str = "") -> str:
-    """Return the path of spark-submit: from this folder, SPARK_HOME, or PySpark. Raises RmqdError if it is missing."""
+    """Return the path of spark-submit in `spark_home`, SPARK_HOME, or PySpark. Raises RmqdError if it is missing."""
     for source, home in (("--spark-home", spark_home), ("SPARK_HOME", os.environ.get("SPARK_HOME", ""))):
         if home:
             program = Path(home).absolute() / "bin" / "spark-submit"
@@ -49,7 +49,7 @@ def find_spark_submit(spark_home: str = "") -> str:
 
 
 def write_submit_files(submission: Submission, folder: Path) -> None:
-    """Write the files that the command line names. Only this user can read them, because they contain passwords."""
+    """Write the files that `Submission.command` names. Only this user can read them, because they contain passwords."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     (folder / MAIN_FILE).write_text(_MAIN_PROGRAM)
     _write_private(folder / SPEC_FILE, pickle.dumps(submission.spec))
@@ -66,14 +66,14 @@ def write_submit_files(submission: Submission, folder: Path) -> None:
 def run_spark_submit(submission: Submission, spark_submit: str, folder: Path) -> int:
     """Run spark-submit until it ends, and return its exit code.
 
-    A signal ends the group gracefully, a second one at once. A local driver that ended gracefully counts as success,
-    regardless of the JVM's exit code after the signal. Raises OSError.
+    A stop signal to this process stops the group gracefully; a second signal kills it. If a driver on this machine
+    stopped gracefully, its exit code is returned instead of the JVM's, which fails after a signal. Raises OSError.
     """
     with (
         subprocess.Popen(
             submission.command(spark_submit, folder),
             cwd=folder,
-            start_new_session=True,  # Ctrl-C in a terminal should reach only this process, which forwards it
+            start_new_session=True,  # Ctrl-C in a terminal should reach only this process, which forwards the signal
             preexec_fn=_end_with_parent,
             stdin=subprocess.DEVNULL,
         ) as process,
@@ -105,7 +105,7 @@ def _forwarding_signals(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def _end_with_parent() -> None:
-    """Run in the child before spark-submit: on Linux, end it gracefully if this process dies."""
+    """Called in the child process before spark-submit starts. On Linux, it gets SIGTERM when this process dies."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
@@ -129,7 +129,7 @@ NO_ENVIRONMENT_WORD: Final = "none"
 UPLOAD_PATH_CONF: Final = "spark.kubernetes.file.upload.path"
 IMAGE_CONF: Final = "spark.kubernetes.container.image"
 IMAGE_MAIN: Final = "local:///opt/rmqd/rmqd_group.py"
-"""Location of the main program in the image of deploy/spark/Dockerfile."""
+"""The URL of the main program in the image that deploy/spark/Dockerfile builds."""
 IMAGE_PYTHON: Final = "/opt/rmqd/bin/python"
 MAIN_FILE: Final = "rmqd_group.py"
 SPEC_FILE: Final = "rmqd_group.spec"
@@ -137,7 +137,7 @@ EXIT_CODE_FILE: Final = "ended"
 SECRET_PROPERTIES_FILE: Final = "secret.properties"
 ARCHIVES_CONF: Final = "spark.archives"
 FILES_CONF: Final = "spark.files"
-# If repeated after --, these would override rmqd's own options.
+# Options of spark-submit that must not be given after --, because they would override rmqd's; with the replacement.
 RESERVED_OPTIONS: Final = {
     "--master": "the option --master before --",
     "--deploy-mode": "the option --deploy-mode before --",
@@ -146,7 +146,7 @@ RESERVED_OPTIONS: Final = {
     "--properties-file": "the group's spark.conf",
 }
 PATH_CONFS: Final = (ARCHIVES_CONF, FILES_CONF, "spark.jars", "spark.submit.pyFiles")
-# Properties that Spark itself hides in its user interface: `spark.redaction.regex`.
+# The names of properties that Spark hides in its user interface, from Spark's default of `spark.redaction.regex`.
 SECRET_NAME: Final = re.compile(r"(?i)secret|password|token|access[.]?key")
 
 
@@ -158,32 +158,32 @@ class Submission:
     master: str
     deploy_mode: str
     conf: Mapping[str, str]
-    """Properties of the session, including the group's."""
+    """The properties of the session, including the group's `spark.conf`."""
     environment: str
-    """The archive, as a path or a URL; empty if rmqd is installed on all nodes."""
+    """The path or URL of the packed environment's archive; empty if rmqd is installed on all nodes."""
     spark_submit_options: Sequence[str] = ()
-    """Options that are passed to spark-submit unchanged."""
+    """Additional options for spark-submit, from the command line after `--`."""
 
     @property
     def runs_on_this_machine(self) -> bool:
-        """Whether the driver is a process of this machine."""
+        """Whether the driver runs on this machine, as in deploy mode client."""
         return self.deploy_mode == CLIENT_MODE
 
     @property
     def is_on_kubernetes(self) -> bool:
-        """Whether Spark runs in containers."""
+        """Whether the cluster is Kubernetes, so that Spark runs in containers."""
         return self.master.startswith("k8s://")
 
     def command(self, spark_submit: str, folder: Path) -> list[str]:
-        """Return the command line. The files that it names are written by `write_submit_files`."""
+        """Return the command line of spark-submit. `write_submit_files` writes the files that it names to `folder`."""
         return [spark_submit, *self._options(folder), *self.spark_submit_options, *self._program(folder)]
 
     def public_conf(self) -> dict[str, str]:
-        """Return the properties for the command line, which every user of this machine can read."""
+        """Return the properties without secrets, for the command line, which every user of this machine can read."""
         return {key: value for key, value in self._all_conf().items() if not SECRET_NAME.search(key)}
 
     def secret_conf(self) -> dict[str, str]:
-        """Return the properties for a private file."""
+        """Return the properties whose names match SECRET_NAME, for a private file."""
         return {key: value for key, value in self._all_conf().items() if SECRET_NAME.search(key)}
 
     def _all_conf(self) -> dict[str, str]:
@@ -230,7 +230,7 @@ def make_submission(
     environment: str = "",
     passed: Sequence[str] = (),
 ) -> Submission:
-    """Return the submission of a group; `conf` are the session's properties. Raises ConfigError if they are invalid."""
+    """Return the checked submission of a group; `conf` are the session's properties. Raises ConfigError."""
     settings = spec.spark
     submission = Submission(
         spec=spec,
@@ -246,7 +246,7 @@ def make_submission(
 
 
 def _placed(value: str) -> str:
-    """Make paths, separated by commas, absolute, because spark-submit runs in another folder."""
+    """Make the existing paths in a comma-separated list absolute, because spark-submit runs in another folder."""
     return ",".join(os.path.abspath(one) if os.path.exists(one.partition("#")[0]) else one for one in value.split(","))
 
 

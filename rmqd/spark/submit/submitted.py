@@ -1,8 +1,8 @@
-"""The main program of a driver that spark-submit started: runs one group until it is stopped.
+"""The main program of a driver that spark-submit started. It runs one group until it is stopped.
 
-spark-submit's JVM receives a stop signal first, and Spark's own shutdown hooks would stop the session during the
-running micro-batch. So rmqd's hook runs before them: it ends the group gracefully, and delays the JVM's exit until
-then. Without spark-submit, this process receives the signals, and does the same.
+spark-submit's JVM receives a stop signal first, and Spark's shutdown hooks would stop the session during the running
+micro-batch. So rmqd's hook runs before Spark's hooks: it stops the group gracefully, and delays the JVM's exit until
+the group has stopped. Without spark-submit, this process receives the signals, and stops the group gracefully.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from rmqd.spark.session.group_spec import GroupSpec, load_spec
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SHUTDOWN_HOOK_PRIORITY: Final = 1000  # priority of the hook; Spark's own hooks have 40
-SHUTDOWN_GRACE_SECONDS: Final = 15.0  # added to the group's shutdown_timeout
+SHUTDOWN_HOOK_PRIORITY: Final = 1000  # Hadoop runs hooks with a higher priority first; Spark's hooks have 40
+SHUTDOWN_GRACE_SECONDS: Final = 15.0  # how long the JVM waits beyond the group's shutdown_timeout
 
 
 def main() -> int:
@@ -41,7 +41,7 @@ def main() -> int:
 
 
 def _run(spec: GroupSpec, ended: Path | None) -> int:
-    """Run the group until a signal or the JVM's shutdown. Return the exit code, and write it into the file `ended`."""
+    """Run the group until a signal or the JVM's shutdown. Return the exit code, and write it to the file `ended`."""
     sys.path += [folder for folder in spec.import_path if folder not in sys.path]
     end = GroupEndSignal(spec.settings.shutdown_timeout_seconds + SHUTDOWN_GRACE_SECONDS)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -56,10 +56,10 @@ def _run(spec: GroupSpec, ended: Path | None) -> int:
 
 
 class GroupEndSignal:
-    """Signals when the group must end, and when it has ended."""
+    """The requests to stop the group (`asked`, `forced`), and the JVM's shutdown hook that waits for the stop."""
 
     class Java:
-        """Names the Java interface that this class implements, for py4j."""
+        """Declares for py4j that GroupEndSignal implements a Java interface; the JVM calls its method `run`."""
 
         implements = ("java.lang.Runnable",)
 
@@ -72,38 +72,38 @@ class GroupEndSignal:
         self._hook: Any = None
 
     def on_signal(self, *_: object) -> None:
-        """Called as a signal handler. A second signal forces the end."""
+        """Called as a handler of stop signals. The first signal requests a graceful stop; a second signal forces it."""
         if self.asked.is_set():
             self.forced.set()
         self.asked.set()
 
     def add_shutdown_hook(self, spark: SparkSession) -> None:
-        """Make the session's JVM request the group's end, and wait for it, before it exits."""
+        """Make the session's JVM call `run` before it exits."""
         java_gateway: Any = import_module("pyspark.java_gateway")
         gateway: Any = spark.sparkContext._gateway
         java_gateway.ensure_callback_server_started(gateway)
         self._hooks = gateway.jvm.org.apache.hadoop.util.ShutdownHookManager.get()
-        self._hook = gateway.jvm.java.lang.Thread(self)  # a Java object, needed to remove the hook
+        self._hook = gateway.jvm.java.lang.Thread(self)  # kept, because removeShutdownHook needs the same Java object
         seconds = int(self._patience_seconds)
         self._hooks.addShutdownHook(
             self._hook, SHUTDOWN_HOOK_PRIORITY, seconds, gateway.jvm.java.util.concurrent.TimeUnit.SECONDS
         )
 
     def remove_shutdown_hook(self) -> None:
-        """Remove the hook after the group has ended, so that the JVM does not call a process that no longer exists."""
+        """Remove the hook after the group has stopped, so that the JVM does not call a process that has exited."""
         self._done.set()
         if self._hooks is not None:
-            with suppress(Exception):  # the JVM is exiting or has exited
+            with suppress(Exception):  # fails if the JVM is exiting or has exited
                 self._hooks.removeShutdownHook(self._hook)
 
     def run(self) -> None:
-        """Called by the JVM before it exits: request the end, and wait for it for a limited time."""
+        """Called by the JVM before it exits, to request a graceful stop and wait for it, for a limited time."""
         self.asked.set()
         self._done.wait(self._patience_seconds)
 
 
 def _spec(asked: argparse.Namespace) -> GroupSpec:
-    """Load the group's specification. Raises OSError for an unreadable file, ConfigError for an invalid one."""
+    """Load the group's specification from `--order` or `--config`. Raises OSError or ConfigError."""
     if asked.order is not None:
         spec = pickle.loads(asked.order.read_bytes())
         assert isinstance(spec, GroupSpec)

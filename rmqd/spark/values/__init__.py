@@ -1,9 +1,9 @@
-"""Bodies decoded by the source: JSON, Avro and Protobuf as a column `value`, with a schema known at `load()`.
+"""JSON, Avro and Protobuf bodies, decoded by the source into a column `value` whose schema is known at `load()`.
 
-A body that does not fit the schema is null there, and the column `_bad_row` contains the reason, so no body ends a
-query. Decoding is done in Python, for three reasons:
+If a body does not fit the schema, `value` is null, and the column `_bad_row` contains the reason. The query continues.
+Bodies are decoded in Python, for three reasons:
 
-- A source in Python returns finished columns: Spark cannot apply `from_json` before `load()` returns.
+- A Python source returns finished columns: Spark cannot apply `from_json` before `load()` returns.
 - `from_json` accepts invalid values: 128 as a tinyint becomes -128, 1e400 becomes infinity, 1.25 as a decimal(3,1)
   becomes 1.3, invalid UTF-8 becomes U+FFFD, text after the object is ignored, and no reason is given.
 - `from_avro` and `from_protobuf` need jars that PySpark lacks: a machine without network could not decode.

@@ -1,4 +1,4 @@
-"""Avro bodies as Spark values: converts a schema to a type, and decodes bodies. Needs fastavro."""
+"""Avro bodies as Spark values: converts an Avro schema to a Spark type, and decodes bodies. Needs fastavro."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PLAIN: Final = {
     "string": "string",
     "enum": "string",
 }
-# key: base type and logical type; Avro ignores a logical type on any other base type
+# Spark type by Avro's base type and logical type; Avro ignores a logical type on any other base type
 _LOGICAL: Final = {
     ("int", "date"): "date",
     ("long", "timestamp-millis"): "timestamp",
@@ -38,7 +38,7 @@ _DECIMALS: Final = (("bytes", "decimal"), ("fixed", "decimal"))
 
 
 def avro_column_kind(text: str) -> ColumnKind:
-    """Return a record's schema as a struct. Raises ValueError for an invalid or unsupported schema."""
+    """Return the struct type of an Avro record schema. Raises ValueError for an invalid or unsupported schema."""
     kind = _avro_kind(expand_schema(_parsed(text)))
     if kind.name != "struct":
         raise ValueError(f"the schema is of type {kind.sql}; expected a record")
@@ -46,17 +46,17 @@ def avro_column_kind(text: str) -> ColumnKind:
 
 
 def avro_decoder(text: str, *, is_registered: bool) -> Callable[[bytes], Any]:
-    """Return a function that decodes bodies. It may raise any exception for an invalid body."""
+    """Return a function that decodes bodies with the Avro schema `text`. It may raise any exception for a bad body."""
     return record_reader(_parsed(text), is_registered=is_registered)
 
 
 def registered_avro_decoder(text: str, registry: SchemaRegistry) -> Callable[[bytes], Any]:
-    """Return a function that decodes bodies with the schema that their prefix names, and converts to the given schema.
+    """Return a function that decodes a body with its writer's schema, and converts the record to the schema `text`.
 
     It raises RegistryUnavailableError if the registry does not answer, and any other exception for an invalid body.
     """
     reader = _parsed(text)
-    unknown: dict[int, str] = {}  # texts only, because an exception would keep a reference to each body
+    unknown: dict[int, str] = {}  # error texts by record id; a kept exception would keep its body in memory
 
     def read(body: bytes) -> Any:
         record_id, record = split_schema_id(body)
@@ -85,7 +85,7 @@ def _parsed(text: str) -> Any:
 
 
 def _check_records(schema: Any) -> None:
-    """Reject a record without fields, which fastavro accepts."""
+    """Raise ValueError if a record in the schema has no fields, because fastavro accepts it."""
     if isinstance(schema, list):
         for part in schema:
             _check_records(part)
@@ -97,7 +97,7 @@ def _check_records(schema: Any) -> None:
 
 
 def _avro_kind(schema: Any) -> ColumnKind:
-    """Convert a schema in which fastavro has replaced names by their definitions, except in recursive records."""
+    """Convert an Avro schema to a type. `expand_schema` has replaced names, except in recursive records."""
     if isinstance(schema, list):
         others = [member for member in schema if member != "null"]
         if len(others) != 1:

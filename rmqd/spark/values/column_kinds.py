@@ -1,4 +1,4 @@
-"""Types of columns: parsed from SQL and written as SQL, without a JVM. No I/O."""
+"""Spark's column types, parsed from SQL and written as SQL, without a JVM. No I/O."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ _PLAIN: Final = tuple(
 )
 _SYNONYMS: Final = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint", "real": "float"}
 _TYPES: Final = (*_PLAIN, "decimal(p,s)", "array<>", "map<string,>", "struct<>")
-# a token, or the rest of the text if it does not start with one
+# one token of a schema, or else the rest of the text, which is not valid
 _TOKEN: Final = re.compile(r"\s*(?:([A-Za-z_]\w*|`(?:[^`]|``)+`|[0-9]+|[<>(),:])|(\S.*))", re.DOTALL)
 MAX_DECIMAL_DIGITS: Final = 38
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnKind:
-    """A type. `name` is Spark's simple name, or array, map, struct, decimal."""
+    """A column type. `name` is Spark's simple name, or one of array, map, struct and decimal."""
 
     name: str
     fields: tuple[tuple[str, ColumnKind], ...] = ()
-    """The fields of a struct; the `element` of an array; the `value` of a map, whose keys are strings."""
+    """The fields of a struct by name; one field `element` of an array; one field `value` of a map with string keys."""
     precision: int = 0
     scale: int = 0
 
     @property
     def sql(self) -> str:
-        """The type like Spark's `simpleString`, but with names in backquotes if SQL requires them."""
+        """The type in SQL, like Spark's `simpleString`, but with names in backquotes if SQL requires backquotes."""
         match self.name:
             case "decimal":
                 return f"decimal({self.precision},{self.scale})"
@@ -55,7 +55,7 @@ def map_kind(value: ColumnKind) -> ColumnKind:
 
 
 def decimal_kind(precision: int, scale: int) -> ColumnKind:
-    """Return a decimal. Raises ValueError if it exceeds Spark's limits."""
+    """Return a decimal type. Raises ValueError if `precision` or `scale` exceeds Spark's limits."""
     if not 0 < precision <= MAX_DECIMAL_DIGITS or not 0 <= scale <= precision:
         raise ValueError(
             f"decimal({precision},{scale}) is not valid; "
@@ -65,25 +65,25 @@ def decimal_kind(precision: int, scale: int) -> ColumnKind:
 
 
 def parse_schema(text: str) -> ColumnKind:
-    """Parse a schema in SQL as a struct: `id bigint, lines array<struct<sku: string>>`.
+    """Parse the fields of a struct in SQL, such as `id bigint, lines array<struct<sku: string>>`.
 
-    Raises ValueError with the text that is not valid.
+    Raises ValueError, which quotes the part that is not valid.
     """
     return _Reading(text).struct(end="")
 
 
 class _Reading:
-    """Parses the text of a schema."""
+    """A recursive descent parser for the SQL text of a schema."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         found: list[tuple[str, str]] = _TOKEN.findall(text)
         if found and (wrong := found[-1][1]):
             raise ValueError(f"{wrong.strip()[:20]!r} is not valid in a schema")
-        self._tokens = [token for token, _ in reversed(found)]  # the next one is the last
+        self._tokens = [token for token, _ in reversed(found)]  # reversed, so that `pop` returns the next token
 
     def struct(self, end: str) -> ColumnKind:
-        """Return the fields up to the sign `end`."""
+        """Parse the fields of a struct up to the sign `end`, which is empty for the end of the text."""
         fields: dict[str, ColumnKind] = {}
         while True:
             name = self._next("the name of a field")

@@ -1,11 +1,11 @@
-"""Converts Python values to a type, or rejects them with a reason; infers the type of JSON bodies. No I/O.
+"""Converts decoded values to a column type, or rejects them with a reason; infers the type of JSON bodies. No I/O.
 
-Values that JSON lacks are given as text: dates and times in ISO 8601, bytes in base64. JSON numbers with a decimal
-point are given as decimals, which keep all digits.
+JSON has no dates, times and bytes. So dates and times are read from text in ISO 8601, and bytes from base64. JSON
+numbers with a decimal point arrive as `Decimal`, which keeps all digits.
 
-An inferred schema fits all bodies of the sample: if one number of a field has a decimal point, the field is a double,
-and a field with several types is a string, which contains the JSON of other values. Texts stay strings, because a text
-that looks like a date today may be another text tomorrow.
+An inferred schema fits all bodies of the sample. If one number of a field has a decimal point, the field is a double. A
+field with several types is a string, which contains the JSON of values that are not text. Texts are always inferred as
+strings, because a later body may have text that is not a date.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Fit = Callable[[Any], Any]
 _BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 _LARGEST_FLOAT: Final = 3.4028235677973366e38
 _NUMBERS: Final = (int, float, Decimal)
-_WIDEST: Final = Context(prec=MAX_DECIMAL_DIGITS)  # Python's default context has 28 digits
+_WIDEST: Final = Context(prec=MAX_DECIMAL_DIGITS)  # Python's default context rounds to 28 digits
 
 
 def converter_to(kind: ColumnKind) -> Fit:
-    """Return a function that converts values other than None. It raises ValueError for an invalid value."""
+    """Return a function that converts a value to this type, or raises ValueError. It is not called with None."""
     fits = [(name, converter_to(inner)) for name, inner in kind.fields]
     match kind.name:
         case "struct":
@@ -93,7 +93,7 @@ def _real(name: str, limit: float, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, _NUMBERS):
         raise _not(value, name)
     number = float(value)
-    if abs(number) >= limit and (math.isfinite(number) or isinstance(value, Decimal)):  # Avro has infinity
+    if abs(number) >= limit and (math.isfinite(number) or isinstance(value, Decimal)):  # Avro's infinity is valid
         raise ValueError(f"{value} is too large for {name}")
     return number
 
@@ -150,7 +150,7 @@ def _time(value: Any) -> datetime:
     moment = _moment(value)
     if moment.tzinfo is None:
         return moment.replace(tzinfo=UTC)
-    if not MINYEAR < moment.year < MAXYEAR:  # Arrow stores UTC, where the year may be out of range
+    if not MINYEAR < moment.year < MAXYEAR:  # Arrow stores UTC, in which the year may be 0 or 10000
         try:
             moment.astimezone(UTC)
         except OverflowError:
@@ -175,20 +175,20 @@ def _not(value: Any, kind: str) -> ValueError:
 
 MAX_INFERRED_FIELDS: Final = 2_000
 _LONG: Final = 1 << 63
-_MAX_LEVELS: Final = 100  # bodies that are deeper are ignored; types are traversed recursively
+_MAX_LEVELS: Final = 100  # levels of nesting; deeper bodies are ignored, because types are traversed recursively
 _UNKNOWN: Final = ColumnKind("")
 _STRING: Final = ColumnKind("string")
 
 
 class TooManyFieldsError(Exception):
-    """Bodies have more fields than a table can have columns, usually because field names are data, like map keys."""
+    """The inferred schema has more than MAX_INFERRED_FIELDS, usually because field names are data, such as ids."""
 
 
 def infer_json_kind(bodies: Iterable[bytes]) -> tuple[ColumnKind | None, int]:
-    """Return the type of the bodies, a struct, and the number of bodies that it is inferred from.
+    """Return a struct type that fits the bodies, and the number of bodies that were used.
 
-    Bodies that are not JSON objects, or too deep, do not count. The struct is None if no body counts. Raises
-    TooManyFieldsError.
+    Bodies that are not JSON objects, empty, or too deeply nested are ignored. The type is None if all are ignored.
+    Raises TooManyFieldsError.
     """
     found, told = _UNKNOWN, 0
     for body in bodies:
@@ -227,7 +227,7 @@ def _kind_of(value: Any) -> ColumnKind:
 
 
 def _merged(one: ColumnKind, other: ColumnKind) -> ColumnKind:
-    """Return a kind that fits the values of both."""
+    """Return a type that fits all values of both types."""
     if _UNKNOWN in (one, other):
         return other if one == _UNKNOWN else one
     if one.name == other.name == "array":
@@ -236,7 +236,7 @@ def _merged(one: ColumnKind, other: ColumnKind) -> ColumnKind:
         fields = dict(one.fields)
         for name, kind in other.fields:
             fields[name] = _merged(fields.get(name, _UNKNOWN), kind)
-        _check_fields(len(fields))  # check early: one body may contain an array of many different structs
+        _check_fields(len(fields))  # check at each merge: one body may contain an array of many different structs
         return ColumnKind("struct", tuple(fields.items()))
     if one == other:
         return one
@@ -257,7 +257,7 @@ def _depth(kind: ColumnKind) -> int:
 
 
 def _settled(kind: ColumnKind) -> ColumnKind:
-    """Replace unknown kinds, and remove fields whose names differ only in case, which SQL does not distinguish."""
+    """Replace unknown types by string. Of fields whose names differ only in case, keep the first: SQL ignores case."""
     if kind == _UNKNOWN:
         return _STRING
     if kind.name == "array":

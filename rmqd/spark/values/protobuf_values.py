@@ -1,6 +1,6 @@
-"""Protobuf bodies as Spark values: converts a message's descriptor to a type, and decodes bodies. Needs protobuf.
+"""Protobuf bodies as Spark values: converts a message's descriptor to a Spark type, and decodes bodies. Needs protobuf.
 
-A schema is the output of `protoc --include_imports --descriptor_set_out=FILE`.
+The schema is the file that `protoc --include_imports --descriptor_set_out=FILE` writes.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from google.protobuf.message_factory import GetMessageClass
 from rmqd.spark.values.column_kinds import ColumnKind, array_kind, map_kind
 
 TIMESTAMP_MESSAGE: Final = "google.protobuf.Timestamp"
-# key: FieldDescriptor.cpp_type; enums and messages have no plain type
+# Spark type by FieldDescriptor.cpp_type; the types of enums, messages and uint64 are chosen in `_single_column`
 _PLAIN_PROTOBUF: Final = {1: "int", 2: "bigint", 3: "bigint", 5: "double", 6: "float", 7: "boolean", 9: "string"}
 _UNSIGNED_64: Final = ColumnKind("decimal", precision=20)
 _BYTES, _MESSAGE, _UINT64 = 12, 11, 4
 Column = tuple[ColumnKind, Callable[[Any], Any]]
-"""A type, and the function that converts a value to it."""
+"""The Spark type of a field or message, and the function that converts its Protobuf value to this type."""
 
 
 def protobuf_column_kind(descriptors: bytes, message: str) -> ColumnKind:
-    """Return a message as a struct. Raises ValueError for an invalid descriptor file or an unknown message."""
+    """Return the struct type of a message. Raises ValueError for an invalid descriptor file or an unknown message."""
     return _message_column(_descriptor(descriptors, message), ())[0]
 
 
 def protobuf_decoder(descriptors: bytes, message: str) -> Callable[[bytes], Any]:
-    """Return a function that decodes bodies. It may raise any exception for an invalid body."""
+    """Return a function that decodes bodies of this message. It may raise any exception for an invalid body."""
     descriptor = _descriptor(descriptors, message)
     make, (_, values_of) = GetMessageClass(descriptor), _message_column(descriptor, ())
     return lambda body: values_of(make.FromString(body))
@@ -62,7 +62,7 @@ def _message_column(descriptor: Descriptor, above: tuple[str, ...]) -> Column:
     columns = [(field.name, field.has_presence, *_field_column(field, above)) for field in descriptor.fields]
 
     def values_of(message: Any) -> dict[str, Any]:
-        """An unset field without presence has its default, as in any Protobuf reader."""
+        """Return the fields by name. An unset field is None if it has presence, else Protobuf's default."""
         return {
             name: None if has_presence and not message.HasField(name) else convert(getattr(message, name))
             for name, has_presence, _, convert in columns

@@ -1,9 +1,9 @@
-"""RocketMQ's schema registry, through the REST API of its release 0.1.0: latest schemas of subjects, schemas by id.
+"""A client of RocketMQ's schema registry, for the REST API of its release 0.1.0.
 
-The registry knows schemas by subject, which is usually a topic's name. A record's id identifies a version of the
-subject's schema. For an unknown id the registry returns the same error as for a failure of its storage, with a status
-of five digits. So an id counts as unknown only if the registry then returns the subject's latest schema, and rejects
-the id again. A proxy's errors about itself or about access say nothing about an id.
+The registry stores schemas by subject, which is usually a topic's name. A record id identifies one version of a
+subject's schema. For an unknown record id, the registry returns the same error as for a failure of its storage, with a
+status of five digits. So a record id counts as unknown only if the registry then returns the subject's latest schema,
+and rejects the id again. An error of a proxy, or about access, does not make a record id unknown.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ API_PATH: Final = "/schema-registry/v1"
 TIMEOUT_SECONDS: Final = 10.0
 EXPECTED_URL: Final = "expected http://HOST:PORT of RocketMQ's schema registry"
 _KEPT_SCHEMAS: Final = 1024
-_OF_THE_MOMENT: Final = (401, 403, 408, 429, *range(500, 600))  # access, load, failures: no fault of a body
+_OF_THE_MOMENT: Final = (401, 403, 408, 429, *range(500, 600))  # HTTP statuses that do not concern the requested schema
 _LONG_STATUS: Final = re.compile(r"HTTP/1\.[01] ([0-9]{4,})")
 
 
 class RegistryUnavailableError(RmqdError):
-    """The registry does not answer, or cannot return the schema. The bodies may be good."""
+    """The registry does not answer, or cannot return a schema. The body may be valid, so the task fails."""
 
 
 class UnknownRecordIdError(ValueError):
-    """The registry has no such record. Retrying cannot make the body readable."""
+    """The registry has no Avro schema for a body's record id, so the body is unreadable."""
 
 
 class _RefusedError(Exception):
-    """The registry rejected the request."""
+    """The registry rejected a request. The reason may be an unknown id, or a failure of its storage."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaRegistry:
-    """One subject of a registry. Picklable; every process queries the registry itself, and caches the answers."""
+    """One subject of a schema registry. Picklable; each process queries the registry, and caches writers' schemas."""
 
     url: str
     subject: str = ""
     patience_seconds: float = 0.0
-    """How long an executor waits for an unavailable registry."""
+    """How many seconds an executor waits for an unavailable registry."""
 
     @property
     def display_name(self) -> str:
         return f"the subject {self.subject} of {self.url}"
 
     def latest_schema(self) -> str:
-        """Return the subject's latest schema. Raises RegistryUnavailableError if it is unavailable."""
+        """Return the subject's latest schema as JSON text. Raises RegistryUnavailableError if there is no answer."""
         try:
             return _idl(self._asked(f"/subject/{quote(self.subject, safe='')}/schema"))
         except _RefusedError as error:
@@ -64,17 +64,17 @@ class SchemaRegistry:
                 "registered subject"
             ) from None
 
-    @functools.lru_cache(_KEPT_SCHEMAS)  # noqa: B019  there are few registries, and they are needed until the end
+    @functools.lru_cache(_KEPT_SCHEMAS)  # noqa: B019  a process uses few registries, and keeps them until its end
     def writer_schema(self, record_id: int) -> Any:
-        """Return the writer's schema of a record, as parsed by fastavro.
+        """Return the schema of a body's writer by its record id, parsed by fastavro.
 
-        Cached for the life of the process, because the schema of an id never changes. Raises UnknownRecordError for an
-        unknown id, and RegistryUnavailableError if the registry stays unavailable.
+        It is cached for the life of the process, because the schema of a record id never changes. Raises
+        UnknownRecordIdError, and RegistryUnavailableError if the registry is unavailable for `patience_seconds`.
         """
         return retry_until_timeout(lambda: self.query_writer_schema(record_id), self.patience_seconds)
 
     def query_writer_schema(self, record_id: int) -> Any:
-        """Query the writer's schema of a record, without cache and retries."""
+        """Return the same as `writer_schema`, without the cache, and without retries while it is unavailable."""
         import fastavro
 
         path = f"/subject/{quote(self.subject, safe='')}/recordId/{record_id}/schema"
@@ -129,7 +129,7 @@ class SchemaRegistry:
 
 
 def parse_registry_url(text: str) -> str:
-    """Check the address of a registry in an option. Raises ValueError with the expected form."""
+    """Return the registry's URL in an option, without API_PATH. Raises ValueError with the expected form."""
     url = text.strip().rstrip("/").removesuffix(API_PATH)
     try:
         parts = urlsplit(url)

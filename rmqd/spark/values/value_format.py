@@ -1,7 +1,7 @@
 """The source's `value…` options: the format of bodies, and their schema.
 
-They are read on the driver, including files. The result is picklable, and executors need no files. A registry is asked
-for the column's schema only once, by `with_latest_schema`: the schema is fixed for the life of the read or query.
+The driver parses the options and reads schema files; executors need no files. It asks a registry for the schema of the
+column `value` only once, in `with_latest_schema`. This schema is used until the read or query ends.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BAD_ROW_COLUMN: Final = "_bad_row"
 VALUE_FORMATS: Final = ("json", "avro", "protobuf")
 VALUE_OPTIONS: Final = ("value", "valueSchema", "valueMessage", "valueRegistered", "valueRegistry", "valueSubject")
 INFER_WORD: Final = "infer"
-"""Stands for a schema in a pipeline's group: infer the schema from bodies."""
+"""The value of `valueSchema` with which a pipeline infers the schema from bodies."""
 _OF: Final = {"valueMessage": "protobuf", "valueRegistered": "avro", "valueRegistry": "avro", "valueSubject": "avro"}
 _MODULES: Final = {"avro": "fastavro", "protobuf": "google.protobuf"}
 MISSING_LIBRARY_HINTS: Final = {
@@ -44,28 +44,28 @@ _NOT_INFERRED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ValueFormat:
-    """How to convert a body to the column `value`."""
+    """How to decode a body into the column `value`. Picklable."""
 
     format: str
     kind: ColumnKind | None
-    """A struct; None for JSON whose type only `schema()` gives, and until `with_latest_schema` has asked a registry."""
+    """The column's type, a struct. None: `with_kind` (from `schema()`) or `with_latest_schema` must still set it."""
     schema: str = ""
     descriptors: bytes = b""
     message: str = ""
     is_registered: bool = False
-    """Whether Avro records have the prefix of RocketMQ's schema registry."""
+    """Whether Avro bodies start with the prefix of RocketMQ's schema registry."""
     registry: SchemaRegistry | None = None
-    """The registry with the schemas of the records' writers, if any."""
+    """The registry with the schemas of the bodies' writers; None without `valueRegistry`."""
 
     @property
     def sql(self) -> str:
-        """The type of the column. Raises ConfigError if it is unknown."""
+        """The column's type in SQL. Raises ConfigError if it is unknown."""
         if self.kind is None:
             raise ConfigError([f"valueSchema: {MISSING_LIBRARY_HINTS[self.format]}"])
         return self.kind.sql
 
     def problems_with(self, sql: str) -> list[str]:
-        """Return why bodies cannot have the type of the column in a reader's own schema."""
+        """Return why the user's `schema()` cannot give the column `value` the type `sql`; empty if it can."""
         try:
             (_, kind), *_ = parse_schema(f"{VALUE_COLUMN} {sql}").fields
         except ValueError as error:
@@ -77,11 +77,11 @@ class ValueFormat:
         return []
 
     def with_kind(self, sql: str) -> ValueFormat:
-        """Return the format with a type from a reader's own schema, already checked by `problems_with`."""
+        """Return the format with the type `sql` from the user's `schema()`, which `problems_with` has checked."""
         return replace(self, kind=parse_schema(f"{VALUE_COLUMN} {sql}").fields[0][1])
 
     def with_default_subject(self, topics: Sequence[str]) -> ValueFormat:
-        """Return the format with the topic as the default subject. Raises ConfigError unless there is one topic."""
+        """Return the format with the only topic as the default subject. Raises ConfigError if there are more topics."""
         if self.registry is None or self.registry.subject:
             return self
         if len(topics) != 1:
@@ -92,9 +92,9 @@ class ValueFormat:
         return replace(self, registry=replace(self.registry, subject=topics[0]))
 
     def with_latest_schema(self, patience_seconds: float) -> ValueFormat:
-        """Return the format with the registry's latest schema, if no option gives a schema.
+        """Return the format with the registry's latest schema, unless `valueSchema` is set.
 
-        The registry is queried even with a schema, to check that it is available. Raises RegistryUnavailableError.
+        Even then the registry is queried, to check that it is available. Raises RegistryUnavailableError.
         """
         if self.registry is None:
             return self
@@ -110,7 +110,7 @@ class ValueFormat:
             raise RegistryUnavailableError(f"the schema of {registry.display_name}: {error}") from None
 
     def decoder(self) -> Callable[[bytes], Any]:
-        """Return the function that converts a body to a value. It may raise any exception for an invalid body."""
+        """Return a function that decodes a body to a value of `kind`. It may raise any exception for a bad body."""
         assert self.kind is not None
         read, fit = self._reader(), converter_to(self.kind)
 
@@ -137,7 +137,7 @@ class ValueFormat:
 
 
 def parse_value_format(given: GivenOptions) -> ValueFormat | None:
-    """Return the format that options request, if any. Problems are recorded in `given`."""
+    """Return the format that the `value…` options request; None without one. Problems are recorded in `given`."""
     chosen = given.parse("value", _format, "")
     for name, format_ in _OF.items():
         if name in given.values and chosen and chosen != format_:
@@ -217,10 +217,10 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-# `json.loads` with these options would create a decoder for each body
+# shared by all bodies: `json.loads` with these options would create a decoder for each body
 _JSON: Final = json.JSONDecoder(parse_float=Decimal, parse_constant=refuse_constant)
 
 
 def _read_json(body: bytes) -> Any:
     text = body.decode("utf-8")
-    return json.loads(text) if text.startswith("\ufeff") else _JSON.decode(text)  # `loads` reports a byte order mark
+    return json.loads(text) if text.startswith("\ufeff") else _JSON.decode(text)  # `loads` rejects a byte order mark

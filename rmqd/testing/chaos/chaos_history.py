@@ -1,7 +1,7 @@
-"""Deliveries in a possible order. Hypothesis draws them, and finds the simplest history with a wrong result.
+"""Histories: deliveries in a possible order. Hypothesis generates them, and finds the simplest one with a wrong result.
 
-Within a queue the order is kept: a queue continues, or goes back and repeats all messages from there, as after an
-uncommitted offset. Between queues there is no order.
+Messages of one queue keep their order. But a queue may go back, and repeat all messages from an earlier one, as if
+their offset had not been committed. Messages of different queues have no order.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ class QueueBatch:
 
     queue: tuple[str, int]
     messages: tuple[int, ...]
-    """Indexes among all messages."""
+    """Indexes into the list of all messages of the search."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChaosDelivery:
-    """One call of the handler."""
+    """One call of the handler: its batch, and how the call is disturbed (`whole`: not at all)."""
 
     part: QueueBatch
     how: How = "whole"
     cut_at: int = 0
-    """For a cut: the number of the await, from 1. A synchronous handler that expires still runs to its end.
+    """For `cut` and `expired`: the number of the await at which the call is cancelled, from 1; 0: it runs to its end.
 
-    For a kill: the line of the handler before which it dies, from 1; 0: after the last line.
+    For `killed`: the line of the handler before which its process dies, from 1; 0: after the last line.
     """
 
 
@@ -50,20 +50,20 @@ History = tuple[ChaosDelivery, ...]
 
 
 def each_part_once(parts: Sequence[QueueBatch]) -> History:
-    """Return each part once, queue by queue."""
+    """Return the history without disturbance: each part is delivered once, in this order."""
     return tuple(ChaosDelivery(part) for part in parts)
 
 
 Turn = tuple[int, Literal["whole", "cut", "expired", "back"], int]
-"""A queue's number, what happens there, and the await of a cut or the length of a way back."""
+"""A queue's number, the event in the queue, and a size that selects the await of a cut or how far `back` goes."""
 
 
 def simplest(
     parts: Sequence[QueueBatch], awaits: int, is_wrong: Callable[[History], bool], *, is_async: bool
 ) -> History | None:
-    """Return the simplest history found with a wrong result; None if all that were tried are right.
+    """Return the simplest history that `is_wrong` accepts; None if the search finds no such history.
 
-    `awaits` is the maximum of the handler's awaits in one call.
+    `awaits` is the largest number of awaits in one call of the handler.
     """
     from hypothesis import HealthCheck, Phase, find, settings
     from hypothesis.errors import NoSuchExample
@@ -80,7 +80,7 @@ def simplest(
 
 
 def histories(parts: Sequence[QueueBatch], awaits: int, *, is_async: bool) -> SearchStrategy[History]:
-    """Return the histories to try. Simpler ones have fewer messages, fewer turns, and earlier cuts."""
+    """Return Hypothesis's strategy for histories. It shrinks to fewer messages, fewer turns, and earlier cuts."""
     from hypothesis import strategies as st
 
     longest = len(parts) - 1
@@ -89,13 +89,13 @@ def histories(parts: Sequence[QueueBatch], awaits: int, *, is_async: bool) -> Se
         st.tuples(st.integers(0, 7), st.sampled_from(kinds), st.integers(0, max(awaits - 1, longest, 0))),
         max_size=min(3 * len(parts), _MAX_TURNS),
     )
-    # mostly large numbers, because a search with few messages finds less. Each number can shrink separately
+    # the maximum of 4 numbers is mostly large, because histories with few messages find less; each number can shrink
     large = st.lists(st.integers(0, longest), min_size=4, max_size=4).map(max)
     return st.builds(partial(_history, parts, awaits), large, large, turns)
 
 
 def _history(parts: Sequence[QueueBatch], awaits: int, last: int, at_end: int, turns: Sequence[Turn]) -> History:
-    """Return the history of the parts up to `last`, of the last `at_end` + 1: these turns, then the rest."""
+    """Return a history of the last `at_end` + 1 parts without those after index `last`: the turns, then the rest."""
     chosen = parts[len(parts) - 1 - at_end : last + 1] or parts[last : last + 1]
     queues = [[*ones] for _, ones in groupby(chosen, key=lambda part: part.queue)]
     next_ones, found = [0] * len(queues), list[ChaosDelivery]()
@@ -113,9 +113,9 @@ def _history(parts: Sequence[QueueBatch], awaits: int, last: int, at_end: int, t
 
 
 def killed(parts: Sequence[QueueBatch], lines: int) -> Iterator[History]:
-    """Yield histories whose process dies once, and whose last message or queue is then delivered again.
+    """Yield histories in which the handler's process dies once, and a new process receives messages again.
 
-    The process dies before the last commit, or after some lines of a part; each history kills it in another part.
+    It dies after the last batch, whose batch or queue is then repeated, or before a line, each time in another batch.
     """
     once = each_part_once(parts)
     last = once[-1]

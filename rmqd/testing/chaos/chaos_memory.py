@@ -1,8 +1,7 @@
-"""Reads and restores a handler's memory in this process: its attributes, its outer variables, and its module's
-variables.
+"""Reads and restores a handler's memory in this process: attributes, closure variables, and module variables.
 
-Only the author's own objects, and containers in them, are inspected. Objects of libraries, such as a connection, are
-neither read nor restored. States are compared as values, without the parts that vary in every run.
+Only objects whose class the handler's author wrote, and containers in them, are inspected. Objects of libraries, such
+as a connection, are neither read nor restored. States are compared as values, without parts that vary in every run.
 """
 
 from __future__ import annotations
@@ -23,33 +22,33 @@ from rmqd.runtime.plain_text import text_of
 
 _LIBRARY_FOLDERS: Final = ("/site-packages/", "/dist-packages/")
 _VARIABLES: Final = {"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME"}
-_THROUGH: Final = "rmqd.handler_api.typed"  # the module between a consumer and the author's function
+_THROUGH: Final = "rmqd.handler_api.typed"  # wraps the author's function for the consumer
 
 
 class ReachableObjects:
-    """All objects that a handler's functions and objects referred to, directly or not, when this was made."""
+    """All objects that `roots`, such as a handler's functions, refer to directly or indirectly at construction."""
 
     def __init__(self, roots: Iterable[object], package: str = "") -> None:
-        """`package` is the top package of the handler's module. Its objects count, wherever it is installed."""
+        """`package` is the handler's top-level package. It counts as the author's, even in site-packages."""
         self._package = package
         self._seen: dict[int, object] = {}  # keeps visited objects alive, so that ids stay unique
         self._puts_back: list[Callable[[], object]] = []
         self.places: dict[str, Callable[[], object]] = {}
-        """Functions that read the author's variables, by name."""
+        """For each of the author's variables, by name, the function that reads its current value."""
         for root in roots:
             self._visit(root)
 
     def put_back(self) -> None:
-        """Restore everything."""
+        """Restore all inspected variables, attributes and containers to their content at construction."""
         for put_back in self._puts_back:
             put_back()
 
     def is_own(self, value: object) -> bool:
-        """Return whether an object's class is from the author."""
+        """Return whether the handler's author wrote the class of an object."""
         return self.wrote(type(value).__module__) and not isinstance(value, type | types.ModuleType)
 
     def wrote(self, module_name: str | None) -> bool:
-        """Return whether a module is from the author."""
+        """Return whether the handler's author wrote a module: it is not of rmqd, the standard library or a package."""
         top = (module_name or "").partition(".")[0]
         if top == self._package and top:
             return True
@@ -200,20 +199,20 @@ def _same(value: object) -> object:
 
 Path = tuple[object, ...]
 DIFFERS_EACH_TIME: Final = "(differs each time)"
-_ANY: Final = "*"  # in a path, any element of a list: a part that varies in one element varies in all
-# follows the path of a dict whose keys always vary: its values are compared like the parts of a list
+_ANY: Final = "*"  # in a path: all elements of a list, because a part that varies in one element is ignored in all
+# last step of the path to a dict whose keys vary in every run: only its values are compared, as a list
 _KEYS: Final = "(keys)"
 _PLAIN: Final = (bool, int, float, str, bytes, type(None))
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 _DEEPEST: Final = 30
 Looked = Callable[[object], bool]
-"""Returns whether the attributes of an object are part of the state."""
+"""A function that returns whether the attributes of an object are part of the state."""
 
 
 def plain_state(value: object, looked_into: Looked, depth: int = 0) -> Any:
     """Convert a state to dicts, lists, tuples and plain values.
 
-    An inspected object becomes its attributes, a dataclass its fields, and another object its text.
+    A dataclass, or an object that `looked_into` accepts, becomes a dict of its attributes. Other objects become text.
     """
     if type(value) in _PLAIN or depth > _DEEPEST:
         return value if type(value) in _PLAIN else type(value).__name__
@@ -240,7 +239,7 @@ def plain_state(value: object, looked_into: Looked, depth: int = 0) -> Any:
 
 
 def differing_paths(one: Any, other: Any, path: Path = ()) -> Iterator[Path]:
-    """Yield the paths at which two states that should be equal differ, for example in a time or a random id."""
+    """Yield the paths at which the states of two equal runs differ, for example because of a time or a random id."""
     if one == other:
         return
     if isinstance(one, dict) and isinstance(other, dict) and len(one) == len(other):
@@ -259,7 +258,7 @@ def differing_paths(one: Any, other: Any, path: Path = ()) -> Iterator[Path]:
 
 
 def settled(state: Any, leave_out: Collection[Path], path: Path = ()) -> Any:
-    """Return a state for comparison: without varying parts and the order of lists, which queues do not keep."""
+    """Return a state to compare: without the paths `leave_out`; lists are sorted, because queues have no order."""
     if path in leave_out:
         return DIFFERS_EACH_TIME
     if isinstance(state, dict):
@@ -275,7 +274,7 @@ def settled(state: Any, leave_out: Collection[Path], path: Path = ()) -> Any:
 
 
 def differences(expected: Any, found: Any, name: str = "") -> Iterator[str]:
-    """Yield the differences between two settled states, a line for each part."""
+    """Yield the differences between two states from `settled`, a line for each part."""
     if expected == found:
         return
     if isinstance(expected, dict) and isinstance(found, dict):
@@ -298,7 +297,7 @@ def differences(expected: Any, found: Any, name: str = "") -> Iterator[str]:
 
 
 def state_text(state: Any, most: int = 120) -> str:
-    """Return a state as text, cut to some length."""
+    """Return a state as text of at most `most` characters."""
     text = repr(state)
     return text if len(text) <= most else f"{text[: most - 3]}..."
 

@@ -1,4 +1,4 @@
-"""The report of a history that shows an effect that is not repeatable, as a timeline."""
+"""The report of a history whose effect is not repeatable: a timeline, the differences, and advice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rmqd.testing.handler_run import RunResult
 from rmqd.wire.messages.message import Message
 
 Compared = tuple[Any, Mapping[int, str]]
-"""A settled state, and the outcomes of the messages."""
+"""A state from `settled`, and the outcome of each message by its index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class FailedHistory:
     got: Compared
     leave_out: Collection[Path]
     on_top: bool = False
-    """Whether it followed an undisturbed run, because writes cannot be undone."""
+    """Whether the history ran after the group's own run, because the handler's writes could not be undone."""
 
     def lines(self) -> list[str]:
         return [
@@ -77,7 +77,7 @@ class FailedHistory:
 
 
 class NotRepeatableError(AssertionError):
-    """The effect of a handler depends on how often, or when, messages arrive. The text has the shortest history."""
+    """The effect of a handler depends on how often, or when, messages arrive. The text shows the shortest history."""
 
     def __init__(self, found: FailedHistory, result: RunResult) -> None:
         super().__init__("\n".join(["the handler's effect is not repeatable", *found.lines()]))

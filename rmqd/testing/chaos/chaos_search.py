@@ -1,6 +1,6 @@
 """Searches for a history in which a handler's result differs from an undisturbed run.
 
-The search records the state before the run of a group, and takes the group's messages after the run.
+The initial state is recorded before the group runs. The search starts after the run, with the group's messages.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ChaosSeesLessWarning(UserWarning):
 
 
 def split_by_queue(messages: Sequence[Message], size: int) -> list[QueueBatch]:
-    """Return the batches of the messages, queue by queue. `messages` are in the order of their queues."""
+    """Split messages into batches of at most `size`, queue by queue, in the order of their offsets."""
     found: list[QueueBatch] = []
     indexed = sorted(enumerate(messages), key=lambda pair: (_queue(pair[1]), pair[1].queue_offset))
     for queue, ones in groupby(indexed, key=lambda pair: _queue(pair[1])):
@@ -73,7 +73,7 @@ class ChaosSearch:
     _expected: dict[frozenset[QueueBatch], Any] = field(default_factory=dict)
 
     def run(self) -> FailedHistory | None:
-        """Return the simplest history found with another result; None if there is none."""
+        """Return the simplest history found whose result differs from an undisturbed run; None if none differs."""
         if not self.parts:
             return None
         once, began = each_part_once(self.parts), time.monotonic()
@@ -103,9 +103,9 @@ class ChaosSearch:
         return None
 
     def _over_kills(self) -> FailedHistory | None:
-        """Try histories in which the handler's process is killed. `state` must see the handler's writes from here.
+        """Try histories in which the handler's process is killed. Raises NoProcessError if that is not possible.
 
-        Raises NoProcessError if that is not possible.
+        `state` runs in this process, so it must see the writes of the killed process.
         """
         if self.bench.state is None:
             raise NoProcessError("use state=..., a function that returns the handler's writes elsewhere")
@@ -129,13 +129,13 @@ class ChaosSearch:
         return None
 
     def _simplest(self, awaits: int) -> History | None:
-        """Return the simplest wrong history. Known results are kept, because the search repeats histories."""
+        """Return the simplest wrong history, or None. Results are cached, because Hypothesis repeats histories."""
         known: dict[History, bool] = {}
         until = 0.0
 
         def is_wrong(history: History) -> bool:
             nonlocal until
-            if not known:  # not earlier, because importing Hypothesis takes seconds on a busy machine
+            if not known:  # the limit starts only now, because importing Hypothesis may take seconds
                 until = time.monotonic() + SEARCH_SECONDS
             if history not in known and time.monotonic() < until:
                 known[history] = self._is_wrong(history) and self._is_no_pause(history)
@@ -146,7 +146,7 @@ class ChaosSearch:
         return simplest(self.parts, awaits, is_wrong, is_async=self.bench.is_async)
 
     def _is_wrong(self, history: History) -> bool:
-        """Return whether its result differs from the same messages without disturbance."""
+        """Return whether the result of a history differs from an undisturbed run of the same batches."""
         parts = frozenset(one.part for one in history)
         if parts not in self._expected:
             self.bench.fresh()
@@ -174,7 +174,7 @@ class ChaosSearch:
         return FailedHistory(self.bench.messages, ending, expected, self._compared(ending), self._leave_out)
 
     def _on_top(self) -> FailedHistory | None:
-        """Check without restoring the state: each queue goes back a little, and the state must not change."""
+        """Check a handler whose writes cannot be undone: repeat batches of each queue; the state must not change."""
         before = settled(self.bench.look(), ())
         for history in _backs(self.parts):
             ending = self.bench.run(history, look_each=True)
@@ -212,7 +212,7 @@ def _queue(message: Message) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Chaos:
-    """The state to compare, and its reset: the arguments of `run_handler`."""
+    """Arguments of `run_handler`: functions that return and restore the compared state, and whether to kill."""
 
     state: Callable[[], object] | None = None
     reset: Callable[[], object] | None = None
@@ -220,7 +220,7 @@ class Chaos:
     """Whether the handler also runs in processes that are killed, without the test's patches."""
 
     def prepared(self, group: GroupToRun, options: ConsumerOptions, run_in_loop: RunsInLoop) -> chaos_trial.ChaosBench:
-        """Record the state before the first message. Raises TypeError, RmqdError, and errors of the constructor."""
+        """Record the state before the first message. Raises TypeError, RmqdError, and the constructor's errors."""
         if find_spec("hypothesis") is None:
             raise RmqdError(f"chaos needs Hypothesis, which is not installed; run {install_command('testing')}")
         for name, function in (("state", self.state), ("reset", self.reset)):
@@ -233,9 +233,9 @@ class Chaos:
 
 
 def call_in_chaos(bench: chaos_trial.ChaosBench, result: RunResult, stored: Iterable[Message]) -> None:
-    """Call the handler again with its group's messages, in other ways. Raises NotRepeatableError.
+    """Call the handler again with its group's messages, in other histories. Raises NotRepeatableError.
 
-    `stored` are the messages of the group's topics, in copies that no handler has seen.
+    `stored` are new copies of all messages of the group's topics, which no handler has changed.
     """
     __tracebackhide__ = True  # for pytest: the exception has the report
     got = {attempt.message.msg_id for attempt in result.attempts if attempt.number == 1}

@@ -29,24 +29,24 @@ from rmqd.wire.messages.message import Message, once_in_group
 
 
 class DidNotReturnError(Exception):
-    """A call took so much longer than all others that it is abandoned."""
+    """A call of the handler took much longer than expected, so the trial stopped waiting for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallEnd:
-    """The end of a call."""
+    """How a call of the handler ended. `error` is None if it returned."""
 
     error: BaseException | None
     awaits: int
     """The number of awaits that suspended the call; 0 for a synchronous handler."""
     cut_in: str = ""
-    """The author's line at which it was cancelled."""
+    """The author's line at which the call was cancelled, as `file:line`; empty if it was not cancelled."""
 
 
 async def call(
     handler: LoadedHandler, batch: Batch, cut_at: int, patience_seconds: float, is_authors: Callable[[str], bool]
 ) -> CallEnd:
-    """Call a handler. An asynchronous one is cancelled at its await number `cut_at`; 0: not at all.
+    """Call a handler. An asynchronous call is cancelled at its await number `cut_at`; 0: it is not cancelled.
 
     `is_authors` returns whether a module is from the handler's author. Raises HandlerNotAwaitedError.
     """
@@ -123,19 +123,19 @@ T = TypeVar("T")
 MAX_ATTEMPTS: Final = 17  # Java's meaning of max_reconsume_times -1; also used without a limit
 PATIENCE_SECONDS: Final = 10.0
 MIN_PATIENCE_SECONDS: Final = 1.0
-HANG_FACTOR: Final = 50  # a call that takes this many times longer than the longest one hangs
+HANG_FACTOR: Final = 50  # a call hangs if it takes this many times the average duration in the first history
 HUNG: Final = "never done: the call does not return"
 NOT_BEGUN: Final = "not begun"
 
 
 @dataclass(frozen=True, slots=True)
 class ChaosStep:
-    """A delivery that was made."""
+    """A delivery that was made, and its outcome as text."""
 
     delivery: ChaosDelivery
     outcome: str
     state: Any
-    """The state after it; None unless requested."""
+    """The state after this delivery; None unless requested with `look_each`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class HistoryResult:
     """The outcome of each message in its last delivery, by index."""
     steps: tuple[ChaosStep, ...]
     awaits: int
-    """The maximum in one call."""
+    """The largest number of awaits in one call."""
 
     @property
     def hung(self) -> bool:
@@ -181,7 +181,7 @@ class ChaosBench:
         self.before = self.look()
 
     def fresh(self) -> bool:
-        """Restore the state before the first message. Returns whether that worked."""
+        """Restore the state before the first message. Returns False if `state` still returns another state."""
         self.memory.put_back()
         if self.reset is not None:
             self.reset()
@@ -221,7 +221,7 @@ class ChaosBench:
 
 
 class ChaosTrial:
-    """One handler and its calls."""
+    """One run of a new handler: start, deliveries, stop."""
 
     def __init__(self, bench: ChaosBench) -> None:
         self._bench = bench

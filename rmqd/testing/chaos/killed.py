@@ -1,8 +1,8 @@
-"""Runs a part of a history that ends with kill -9, in a separate process that dies in its last call.
+"""Runs a part of a history in a separate process, which is killed with kill -9 during the last call.
 
-The handler's writes to other systems stay, and its memory is lost: the next part runs in a new process without that
-memory. This catches handlers that repeat work that was done before the death, and handlers that remember a message as
-done before they have done the work.
+The handler's writes to other systems stay, but its memory is lost: the next part of the history runs in a new process.
+This finds handlers that repeat work that was done before the kill, and handlers that record a message as done before
+its work is done.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class RunsInLoop(Protocol):
 
 
 class NoProcessError(Exception):
-    """The handler cannot be called in a separate process. The text gives the reason, as the end of a sentence."""
+    """The handler cannot be called in a separate process. The text gives the reason, to be appended to a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class KillSpec:
-    """The task of a process. Picklable if the handler's options are."""
+    """The group and messages for a new process. Picklable if the handler's options are."""
 
     group: GroupToRun
     """The group, without the object of its handler."""
@@ -53,7 +53,7 @@ class KillSpec:
 
 @dataclass(frozen=True, slots=True)
 class KilledCall:
-    """The outcome of a delivery, and the outcomes of the messages so far, by their index."""
+    """The outcome of a delivery as text, and the outcome of each message so far, by its index."""
 
     outcome: str
     fates: Mapping[int, str]
@@ -87,7 +87,7 @@ class ProcessResults:
 
 
 class KilledProcess(child_process.ChildProcess[KillPlace]):
-    """A process that makes deliveries until it is killed. It reports the location before that."""
+    """A process that makes deliveries until it kills itself. Before that, it reports the line as a `KillPlace`."""
 
     snapshot_type = KillPlace
 
@@ -138,9 +138,9 @@ class OtherProcesses:
         look: Callable[[], Any],
         patience_seconds: float,
     ) -> ProcessResults:
-        """Make these deliveries in a process; a delivery with `how` "killed" is the last. `look` is called after each.
+        """Make these deliveries in a new process, and call `look` after each. Only the last delivery may be `killed`.
 
-        Raises NoProcessError if no process can be used, or it fails.
+        Raises NoProcessError if the handler cannot run in another process, or the process fails.
         """
         if not _can_be_found(self.group):
             raise NoProcessError(
@@ -150,9 +150,9 @@ class OtherProcesses:
         spec = KillSpec(replace(self.group, given=None), state_dir, messages, patience_seconds)
         try:
             pickle.dumps(spec)
-        except Exception as error:  # any exception of a value's own pickling
+        except Exception as error:  # a value's own pickling may raise any exception
             raise NoProcessError(f"its options cannot be sent to another process: {describe(error)}") from error
-        ended, limit = ProcessResults(), child_process.START_SECONDS  # each step also has its own, shorter limit
+        ended, limit = ProcessResults(), child_process.START_SECONDS  # each step also has a shorter limit
         process = self.run_in_loop(lambda: KilledProcess.build(spec), limit)
         try:
             for one in deliveries:

@@ -1,6 +1,6 @@
 """The main program of a process that is killed: `python -m rmqd.testing.chaos.killed_main DESCRIPTOR`.
 
-It creates a handler, makes the deliveries that its parent requests, and kills itself during the last one.
+It creates a handler, and makes the deliveries that its parent requests. If a delivery is `killed`, it kills itself.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _Killing:
 
     def __init__(self, descriptor: int) -> None:
         self.moment: int | None = None
-        """The line before which it dies; 0: after the last line; None: it does not die."""
+        """The number of the author's line before which the process dies; 0: after the last; None: it does not die."""
         self.is_authors: Callable[[str], bool] = lambda _: False
         self._descriptor = descriptor
         self.lines = 0
@@ -90,7 +90,7 @@ class _Killing:
         os.register_at_fork(after_in_child=self._in_fork)
 
     def around(self, handler: LoadedHandler) -> LoadedHandler:
-        """Return the handler, whose calls may end the process."""
+        """Wrap a handler, so that its calls count lines and may kill the process."""
         inner = handler.handle
 
         def handle(batch: Batch) -> object:
@@ -127,13 +127,13 @@ class _Killing:
             self._die("after its last line, before return" if self.moment else "after its last line")
 
     def _die(self, place: str) -> None:
-        """Kill this process, and processes that the handler has forked: it is the leader of a session."""
+        """Report the place, and kill this process and the handler's forks: its process group, which it leads."""
         with self._lock:
             send_without_loop(self._descriptor, KillPlace(place))
             os.killpg(os.getpid(), signal.SIGKILL)
 
     def _in_fork(self) -> None:
-        """Called in the handler's forks: they must not die in its place, nor keep the descriptor open."""
+        """Called in a fork of this process, which must neither kill itself nor keep the descriptor open."""
         self.moment = None
         os.close(self._descriptor)
 

@@ -1,6 +1,6 @@
-"""Bodies of requests and responses in JSON: one dataclass each with Java's name, one module for each subject.
+"""JSON bodies of requests and responses: one class for each, with the name of the Java class, one module per subject.
 
-The docstring of a class names the request or response that has this body. `from_json` and `to_json` read and write it.
-A class declares only its fields with types and defaults; `json_body` does the rest. The dialect is fastjson's
-(`loose_json`): map keys may be numbers or whole objects.
+The docstring of a class names the request or response with this body. `from_json` and `to_json` read and write the
+body. A class declares only fields with types and defaults; `json_body` creates the readers and writers. The JSON is
+fastjson's dialect (`loose_json`), in which map keys may be numbers or whole objects.
 """

@@ -1,7 +1,7 @@
 """Settings of topics and groups as brokers store them, and whether a group pulls or pops a topic.
 
-A topic's kind follows from its attributes, as mqadmin shows it (Java: TopicAttributes, TopicFilterType). A broker may
-store or count the messages of an unknown kind in a way that looks like a known kind.
+A topic's attributes determine its kind, which mqadmin shows (Java: TopicAttributes, TopicFilterType). If a kind is
+unknown here, rmqd could misread the topic, because brokers may store or count its messages in another way.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ READ_FORBIDDEN_BIT: Final = 4
 
 
 class TopicConfig(Body, called="a topic's settings", kw_only=True):
-    """The response to GET_TOPIC_CONFIG (351): a topic on one broker."""
+    """The response to GET_TOPIC_CONFIG (351): the settings of a topic on one broker."""
 
     topic_name: str
     read_queue_nums: int = 16
@@ -32,15 +32,15 @@ class TopicConfig(Body, called="a topic's settings", kw_only=True):
 
 
 class CreateTopicListRequestBody(Body):
-    """UPDATE_AND_CREATE_TOPIC_LIST (18): topics to create or change together."""
+    """The body of UPDATE_AND_CREATE_TOPIC_LIST (18): topics to create or change with one request."""
 
     topic_config_list: tuple[TopicConfig, ...]
 
 
 class TopicConfigSerializeWrapper(Body):
-    """The response to GET_ALL_TOPIC_CONFIG (21): topics of a broker by name.
+    """The response to GET_ALL_TOPIC_CONFIG (21): the settings of a broker's topics, by topic name.
 
-    The mappings of static topics, which a real broker adds, are empty here.
+    RocketMQ's brokers add the mappings of static topics. These are not read here, and written empty.
     """
 
     constants: ClassVar[Mapping[str, Any]] = {
@@ -61,9 +61,9 @@ def _read_policy(value: object, what: str) -> Mapping[str, Any]:
 
 
 class SubscriptionGroupConfig(Body, called="a group's settings", kw_only=True):
-    """A consumer group on one broker. `retry_max_times` applies if a send-back does not bring its own limit.
+    """The settings of a consumer group on one broker. `retry_max_times` applies if a send-back contains no limit.
 
-    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200), and the response to GET_SUBSCRIPTIONGROUP_CONFIG (352).
+    The body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200), and the response to GET_SUBSCRIPTIONGROUP_CONFIG (352).
     """
 
     group_name: str
@@ -82,22 +82,22 @@ class SubscriptionGroupConfig(Body, called="a group's settings", kw_only=True):
     group_retry_policy: Annotated[Mapping[str, Any], Wire(read=_read_policy)] = field(
         default_factory=lambda: dict(_CUSTOMIZED)
     )
-    """For POP and gRPC clients; not interpreted."""
+    """The retry policy for POP and gRPC clients. rmqd stores it, and does not interpret it."""
 
 
 class SubscriptionGroupList(Body):
-    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225): groups to create or change together."""
+    """The body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225): groups to create or change with one request."""
 
     group_config_list: tuple[SubscriptionGroupConfig, ...]
 
 
 class SubscriptionGroupWrapper(Body):
-    """The response to GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201): groups of a broker by name, and the table's version."""
+    """The response to GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201): a broker's group settings, and their version."""
 
     subscription_group_table: Mapping[Group, SubscriptionGroupConfig]
     data_version: DataVersion = field(default_factory=DataVersion)
     forbidden_table: Mapping[Group, Mapping[Topic, int]] = field(default_factory=dict)
-    """Forbidden actions of a group on a topic, as bits: READ_FORBIDDEN_BIT."""
+    """Bits of the actions that are forbidden to a group on a topic. The only known bit is READ_FORBIDDEN_BIT."""
 
 
 class GroupForbidden(Body):
@@ -109,9 +109,9 @@ class GroupForbidden(Body):
 
 
 class SetMessageRequestModeRequestBody(Body, called="how a group reads a topic"):
-    """SET_MESSAGE_REQUEST_MODE (401): whether a group pulls a topic or pops it.
+    """The body of SET_MESSAGE_REQUEST_MODE (401): whether a group pulls or pops a topic.
 
-    For pop, `pop_share_queue_num` is the number of members that share a queue.
+    If it pops, `pop_share_queue_num` is the number of members that share a queue.
     """
 
     topic: str
@@ -121,7 +121,7 @@ class SetMessageRequestModeRequestBody(Body, called="how a group reads a topic")
 
 
 def request_modes_from_json(body: bytes) -> dict[tuple[str, str], SetMessageRequestModeRequestBody]:
-    """Read the response to GET_ALL_MESSAGE_REQUEST_MODE (402): the modes that were set, by topic and group.
+    """Read the response to GET_ALL_MESSAGE_REQUEST_MODE (402): the modes that operators have set, by topic and group.
 
     Raises ProtocolError.
     """
@@ -142,7 +142,7 @@ LITE: Final = "LITE"
 BATCH_QUEUE_TYPE: Final = "BatchCQ"
 MESSAGE_TYPES: Final = ("UNSPECIFIED", MIXED, "TRANSACTION", "PRIORITY", "FIFO", "DELAY", LITE, "NORMAL")
 CLEANUP_POLICIES: Final = ("COMPACTION", "DELETE")
-"""In the order in which Java's brokers list them."""
+"""Values of the attributes message.type and cleanup.policy, in the order in which Java's brokers list them."""
 
 _KNOWN: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
@@ -155,7 +155,7 @@ _FILTER_TYPES: Final = frozenset({"SINGLE_TAG", "MULTI_TAG"})
 
 
 def unknown_attributes(topic: TopicConfig) -> list[str]:
-    """Return a topic's attributes with unknown values, each as `name=value`."""
+    """Return the settings of a topic whose values rmqd does not know, each as `name=value`."""
     marks = [(name, topic.attributes[name], known) for name, known in _KNOWN.items() if name in topic.attributes]
     marks.append(("topicFilterType", topic.topic_filter_type, _FILTER_TYPES))
     return [f"{name}={value}" for name, value, known in marks if value not in known]

@@ -1,4 +1,4 @@
-"""Bodies about a group: its members and producers, their reports, offsets, locks of queues, and delay."""
+"""Bodies about a group: members and producers, members' reports, offsets, queue locks, and the age of messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rmqd.wire.bodies.stats_bodies import Connection
 from rmqd.wire.fields import WireName
 from rmqd.wire.message_queue import MessageQueue
 
-# the properties that mqadmin and the dashboard read, in RocketMQ's spelling
+# keys of `ConsumerRunningInfo.properties` that mqadmin and the dashboard read
 PROP_NAMESERVER_ADDR: Final = "PROP_NAMESERVER_ADDR"
 PROP_THREADPOOL_CORE_SIZE: Final = "PROP_THREADPOOL_CORE_SIZE"
 PROP_CONSUME_ORDERLY: Final = "PROP_CONSUMEORDERLY"
@@ -25,7 +25,7 @@ PROP_CONSUMER_START_TIMESTAMP: Final = "PROP_CONSUMER_START_TIMESTAMP"
 
 
 class ProcessQueueInfo(json_body.Body, called="a process queue"):
-    """One owned queue. Times are milliseconds since 1970. The three transaction fields describe an orderly batch."""
+    """A member's report on one of its queues. Times are Unix ms; `transaction_*` describe an orderly batch."""
 
     commit_offset: int = 0
     cached_msg_min_offset: int = 0
@@ -44,7 +44,7 @@ class ProcessQueueInfo(json_body.Body, called="a process queue"):
 
 
 class PopProcessQueueInfo(json_body.Body, called="a popped queue"):
-    """Popped and unacknowledged messages of a queue (-1: any queue). The time is in milliseconds since 1970."""
+    """A member's report on a queue that it pops (id -1: any queue). The time is in milliseconds since 1970."""
 
     wait_ack_count: int = 0
     dropped: Annotated[bool, WireName("droped")] = False
@@ -52,7 +52,7 @@ class PopProcessQueueInfo(json_body.Body, called="a popped queue"):
 
 
 class ConsumeStatus(json_body.Body, called="a topic's rates"):
-    """A topic's rates (milliseconds per call, messages per second, last minute) and failures (last hour)."""
+    """A member's rates in one topic (`_rt`: ms per call, `_tps`: messages per second), and failures in an hour."""
 
     pull_rt: Annotated[float, WireName("pullRT")] = 0.0
     pull_tps: Annotated[float, WireName("pullTPS")] = 0.0
@@ -63,9 +63,9 @@ class ConsumeStatus(json_body.Body, called="a topic's rates"):
 
 
 class ConsumerRunningInfo(json_body.Body):
-    """The response to GET_CONSUMER_RUNNING_INFO (307): the state of one member of a group.
+    """The response to GET_CONSUMER_RUNNING_INFO (307): one member's report on its state.
 
-    `jstack` is present only if requested.
+    `jstack`, a text with all threads, is None unless requested.
     """
 
     properties: Mapping[str, str]
@@ -78,7 +78,7 @@ class ConsumerRunningInfo(json_body.Body):
 
 
 class CMResult(StrEnum):
-    """The result of a message that a handler handled at an operator's request."""
+    """The result of a handler call that an operator requested with CONSUME_MESSAGE_DIRECTLY."""
 
     SUCCESS = "CR_SUCCESS"
     LATER = "CR_LATER"
@@ -89,7 +89,7 @@ class CMResult(StrEnum):
 
 
 class ConsumeMessageDirectlyResult(json_body.Body):
-    """The response to CONSUME_MESSAGE_DIRECTLY (309): the result of a message that was handled outside its queue."""
+    """The response to CONSUME_MESSAGE_DIRECTLY (309): the result of an operator's handler call (a CMResult)."""
 
     consume_result: str
     order: bool = False
@@ -108,7 +108,7 @@ class GetConsumerListByGroupResponseBody(json_body.Body):
 
 
 def _read_reset(value: object, what: str) -> dict[MessageQueue, int]:
-    """Read a map or a list. The broker writes the form for the language of the client that requested the reset."""
+    """Read a reset's offsets: a list of objects if a C++ client requested the reset, else a map by queue."""
     if isinstance(value, list):
         return {json_body.queue_from_dict(item): fields.required_integer(item, "offset") for item in value}
     return json_body.offsets_from_dict(value, what)
@@ -124,7 +124,7 @@ class ResetOffsetBody(json_body.Body):
     offset_table: Annotated[dict[MessageQueue, int], json_body.Wire(read=_read_reset)]
 
     def to_json(self, *, as_list: bool = False) -> bytes:
-        """Return the body; as a list for members of a C++ tool's reset."""
+        """Return the body. Use `as_list` if a C++ client requested the reset: it expects a list instead of a map."""
         if not as_list:
             return json_body.Body.to_json(self)
         entries = [
@@ -135,7 +135,7 @@ class ResetOffsetBody(json_body.Body):
 
 
 class GetConsumerStatusBody(json_body.Body):
-    """The offsets that members hold.
+    """The offsets that members have in memory.
 
     The response to GET_CONSUMER_STATUS_FROM_CLIENT (221), for one member, and to INVOKE_BROKER_TO_GET_CONSUMER_STATUS
     (223), for all members by client id.
@@ -157,19 +157,19 @@ class QuerySubscriptionResponseBody(json_body.Body):
 
 
 class GroupList(json_body.Body):
-    """The response to QUERY_TOPIC_CONSUME_BY_WHO (300): names of groups."""
+    """The response to QUERY_TOPIC_CONSUME_BY_WHO (300): names of the groups that consume a topic."""
 
     groups: Annotated[tuple[str, ...], WireName("groupList")]
 
 
 class ProducerConnection(json_body.Body):
-    """The response to GET_PRODUCER_CONNECTION_LIST (204): a group's producers."""
+    """The response to GET_PRODUCER_CONNECTION_LIST (204): the connected producers of a producer group."""
 
     connection_set: tuple[Connection, ...]
 
 
 class ProducerInfo(json_body.Body, called="a producer"):
-    """A producer, with the time of its last heartbeat in milliseconds since 1970."""
+    """A connected producer. `last_update_timestamp` is its last heartbeat, in milliseconds since 1970."""
 
     client_id: str = ""
     remote_ip: Annotated[str, WireName("remoteIP")] = ""
@@ -179,13 +179,13 @@ class ProducerInfo(json_body.Body, called="a producer"):
 
 
 class ProducerTableInfo(json_body.Body):
-    """The response to GET_ALL_PRODUCER_INFO (328): every group's producers."""
+    """The response to GET_ALL_PRODUCER_INFO (328): connected producers, by producer group."""
 
     data: dict[json_body.Group, tuple[ProducerInfo, ...]]
 
 
 class LockBatchRequestBody(json_body.Body):
-    """LOCK_BATCH_MQ (41): the queues to lock, or to keep locked. UNLOCK_BATCH_MQ (42): the queues to unlock."""
+    """The body of LOCK_BATCH_MQ (41), which locks queues or renews locks, and of UNLOCK_BATCH_MQ (42)."""
 
     consumer_group: str
     client_id: str
@@ -194,16 +194,16 @@ class LockBatchRequestBody(json_body.Body):
 
 
 class LockBatchResponseBody(json_body.Body):
-    """The response to LOCK_BATCH_MQ (41): the caller's locked queues. Another member has the missing ones."""
+    """The response to LOCK_BATCH_MQ (41): the client's locked queues. Other clients lock missing queues."""
 
     queues: Annotated[frozenset[MessageQueue], WireName("lockOKMQSet")]
 
 
 class QueueTimeSpan(json_body.Body, called="a queue's time span"):
-    """Times of one queue in milliseconds since 1970, `delay_time` in milliseconds.
+    """Store times of a group's messages in one queue: the oldest, the newest, and the last one handled (Unix ms).
 
-    `delay_time` is the age of the message at the group's offset, by the broker's clock. It is 0 if no message waits,
-    and has no meaning if the group has no offset or the message is deleted.
+    `delay_time` is the age of the message at the group's offset in milliseconds, by the broker's clock. It is 0 if no
+    message waits, and has no meaning if the group has no offset or the message is deleted.
     """
 
     message_queue: MessageQueue
@@ -213,7 +213,7 @@ class QueueTimeSpan(json_body.Body, called="a queue's time span"):
     delay_time: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object. Next to each time is its text in the format of Java's tools."""
+        """Return the JSON object. An extra field `...Str` has each time as text, in the format of Java's tools."""
         times = json_body.Body.to_dict(self)
         printed = {f"{name}Str": _local(value) for name, value in times.items() if name.endswith("TimeStamp")}
         return dict(sorted((times | printed).items()))

@@ -1,6 +1,6 @@
-"""HeartbeatData: a client's report on its groups to the brokers, with their subscriptions.
+"""HeartbeatData: the heartbeat that reports a client's groups and their subscriptions to brokers.
 
-A subscription has the hashes that brokers compare with a message's tag.
+A subscription contains hashes of its tags. Brokers compare these hashes with the hash of a message's tag.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SUBSCRIPTION_ALL: Final = "*"
 
 
 class ConsumeType(StrEnum):
-    """How the group receives its messages. A push consumer is passive, in POP mode as well."""
+    """How a group receives messages. Push consumers report PASSIVELY, even if they pop."""
 
     ACTIVELY = "CONSUME_ACTIVELY"
     PASSIVELY = "CONSUME_PASSIVELY"
@@ -30,7 +30,7 @@ class ConsumeType(StrEnum):
 
 
 class MessageModel(StrEnum):
-    """How members share the messages: divide them, get all of them, or get only lite topics."""
+    """How members share messages: each member gets all messages, a part of them, or only its lite topics."""
 
     BROADCASTING = "BROADCASTING"
     CLUSTERING = "CLUSTERING"
@@ -38,7 +38,7 @@ class MessageModel(StrEnum):
 
 
 class ConsumeFromWhere(StrEnum):
-    """The start offset of a group without a stored offset."""
+    """The start offset of a group without a stored offset: the queue's end, its first message, or a time."""
 
     LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
@@ -46,7 +46,7 @@ class ConsumeFromWhere(StrEnum):
 
 
 class SubscriptionData(Body, called="a subscription"):
-    """A group's subscription to one topic. A later `sub_version` (milliseconds) replaces an earlier one."""
+    """A group's subscription to one topic. Brokers use the one with the highest `sub_version` (Unix milliseconds)."""
 
     topic: str
     sub_string: str = SUBSCRIPTION_ALL
@@ -62,7 +62,7 @@ class SubscriptionData(Body, called="a subscription"):
 
 
 class ConsumerData(Body, called="a consumer group"):
-    """One consumer group in a heartbeat. Its subscriptions replace the broker's previous copy."""
+    """One consumer group in a heartbeat. Its subscriptions replace the subscriptions stored at the broker."""
 
     group_name: str
     subscription_data_set: tuple[SubscriptionData, ...]
@@ -83,7 +83,7 @@ def _write_producers(groups: tuple[str, ...]) -> list[dict[str, str]]:
 
 
 class HeartbeatData(Body):
-    """HEART_BEAT (34): one client, its producer groups by name, and its consumer groups."""
+    """The body of HEART_BEAT (34): a client's id, names of its producer groups, and its consumer groups."""
 
     client_id: Annotated[str, WireName("clientID")]
     consumer_data_set: tuple[ConsumerData, ...] = ()
@@ -95,7 +95,7 @@ class HeartbeatData(Body):
 
 
 class CheckClientRequestBody(Body):
-    """CHECK_CLIENT_CONFIG (46): asks a broker whether it supports a subscription. Only needed for SQL."""
+    """The body of CHECK_CLIENT_CONFIG (46): asks a broker to check a subscription. Only SQL expressions need this."""
 
     client_id: str
     group: str
@@ -112,7 +112,7 @@ _TYPOGRAPHIC_QUOTE: Final = re.compile(rf"'[^']*'|[{_TYPOGRAPHIC}]")
 _TAGS_IN_SQL: Final = re.compile(r"'[^']*'|(?<![\w$])tags?(?![\w$])", re.IGNORECASE)
 _TAG_TEST: Final = re.compile(r"'[^']*'|\bTAGS\s*=\s*(?:'([^']*\|\|[^']*)'|(?!NULL\b)([A-Za-z_]\w*))")
 _BOTH_TAGS: Final = re.compile(r"'[^']*'|\bTAGS\s*=\s*('[^']*')\s+AND\s+TAGS\s*=\s*('[^']*')", re.IGNORECASE)
-# brokers ignore the rest of a condition from a word on that they do not know
+# operators that brokers do not know. From such an operator on, brokers silently ignore the rest of a condition
 _NOT_SQL: Final = re.compile(r"\bLIKE\s+'(%?)([^'%_]+)(%?)'(?!')|'[^']*'|\|\||&&|==|!=", re.IGNORECASE)
 _IN_SQL: Final = {"||": "OR", "&&": "AND", "==": "=", "!=": "<>"}
 _LIKE: Final = {"": "=", "%": "ENDSWITH", " %": "STARTSWITH", "% %": "CONTAINS"}
@@ -121,7 +121,7 @@ _CONDITION: Final = re.compile(r"[=<>]|!|\b(?:not|is|in|like|between)\s", re.IGN
 
 
 def filter_mistake(expression: str, kind: str) -> str | None:
-    """Return why a filter probably matches no message, and the intended one; None if the filter is fine."""
+    """Return why a filter probably matches no message, and the intended filter; None if the filter is fine."""
     if (meant := intended_filter(expression, kind)) is None:
         return None
     why = "matches no message: || joins tags"
@@ -131,7 +131,7 @@ def filter_mistake(expression: str, kind: str) -> str | None:
 
 
 def intended_filter(expression: str, kind: str) -> str | None:
-    """Return the probably intended filter if this one matches no message; None if this one is fine."""
+    """Return the filter that the user probably meant, as YAML, if `expression` looks wrong; None if it is fine."""
     straight = condition = _sub(_TYPOGRAPHIC_QUOTE, lambda _: "'", expression.strip())
     if "TAGS" not in straight:  # if the filter names TAGS, `tag` is a property
         condition = _sub(_TAGS_IN_SQL, lambda _: "TAGS", straight)
@@ -157,12 +157,12 @@ def intended_filter(expression: str, kind: str) -> str | None:
 
 
 def _sub(pattern: re.Pattern[str], replace: Callable[[re.Match[str]], str], condition: str) -> str:
-    """Replace the matches of a pattern, except quoted texts. Each pattern matches quoted texts, to step over them."""
+    """Replace the matches of a pattern outside quotes. To skip quoted texts, the pattern must also match them."""
     return pattern.sub(lambda found: found[0] if found[0][0] == "'" else replace(found), condition)
 
 
 def _in_sql(found: re.Match[str]) -> str:
-    """Return an operator of other languages as brokers know it."""
+    """Return the operator that brokers know for an operator of another language, such as OR for ||."""
     if found[2] is None:
         return _IN_SQL[found[0]]
     front, text, end = found.groups()
@@ -175,7 +175,7 @@ def _tag_test(tags: list[str]) -> str:
 
 
 def _bare(tag: str) -> str:
-    """Return a tag without quotes and brackets around it. The brackets of `refund(part)` belong to the tag."""
+    """Return a tag without the quotes and brackets around it. Brackets that belong to the tag stay: `refund(part)`."""
     bare = tag.strip(_QUOTES).lstrip("([")
     while bare and bare[-1] in _BRACKETS and _BRACKETS[bare[-1]] not in bare:
         bare = bare[:-1]
@@ -188,9 +188,9 @@ def quoted(text: str) -> str:
 
 
 def tag_subscription(topic: str, expression: str | None, version: int) -> SubscriptionData:
-    """Return a subscription by tags, such as "paid || refunded"; "*" or nothing for all.
+    """Return a subscription to tags, such as "paid || refunded"; to all messages if the expression is "*" or empty.
 
-    `version` is the time in milliseconds. Raises InvalidNameError if the expression contains no tag.
+    `version` is the present time in Unix milliseconds. Raises InvalidNameError if the expression contains no tag.
     """
     stripped = (expression or "").strip()
     if stripped in ("", SUBSCRIPTION_ALL):
@@ -204,14 +204,14 @@ def tag_subscription(topic: str, expression: str | None, version: int) -> Subscr
 
 
 def sql_subscription(topic: str, expression: str, version: int) -> SubscriptionData:
-    """Return a subscription by an SQL92 condition, which the broker checks. `version` is in milliseconds."""
+    """Return a subscription with an SQL92 condition, which the broker checks. `version` is in Unix milliseconds."""
     if not expression.strip():
         raise InvalidNameError("an SQL92 expression must not be empty")
     return SubscriptionData(topic, expression, sub_version=version, expression_type=EXPRESSION_SQL92)
 
 
 def java_hash(text: str) -> int:
-    """Return Java's `String.hashCode`, signed 32 bit: brokers store and compare it for tags."""
+    """Return Java's `String.hashCode` (signed, 32 bits). Brokers store and compare this hash of tags."""
     data = text.encode("utf-16-be", "surrogatepass")
     result = 0
     for unit in unpack(f">{len(data) // 2}H", data):

@@ -1,21 +1,21 @@
-"""Body: the base of all bodies. It reads a dataclass from the JSON of brokers and clients, and writes it to JSON.
+"""Body: the base class of all bodies, which reads a dataclass from JSON and writes it to JSON.
 
-The wire name of a field is its own name in camel case. Its type is str, int (64 bits), bool, float, MessageQueue,
-another Body, a tuple or frozenset of these, a dict or Mapping, or one of these or None. Two annotations add the rest:
-`WireName` gives another wire name, and `Wire` everything else that differs.
+The wire name of a field is the field's name in camel case. A field's type is str, int (64 bits), bool, float,
+MessageQueue, another Body, a tuple or frozenset of these, a dict or Mapping, or one of these or None. Two annotations
+describe exceptions: `WireName` gives another wire name, and `Wire` another default, position, reader or writer.
 
     class LockBatchRequestBody(Body):
         consumer_group: str                                             # {"consumerGroup":"g",
         queues: Annotated[tuple[MessageQueue, ...], WireName("mqSet")]  #  "mqSet":[{"brokerName":"b",...}],
         only_this_broker: bool = False                                  #  "onlyThisBroker":false}
 
-Reading: a field that is missing or null gets its default. Without a default, a collection is empty, and any other type
-raises a ProtocolError with the field's name. A float may be missing but not null. Unknown fields are ignored. Writing:
-fields are sorted by name, as fastjson writes them, and sets by item. A field that is None is omitted. A MessageQueue is
-an object, or the key of a map, which fastjson writes as `{{…}:value}`.
+Reading: a field that is missing or null gets its default. Without a default, a collection becomes empty, and a field of
+any other type raises a ProtocolError with its name. A float may be missing but not null. Unknown fields are ignored.
+Writing: fields are sorted by name, as fastjson writes them, and sets by item. A field that is None is omitted. A
+MessageQueue is written as an object, even if it is the key of a map, which fastjson writes as `{{…}:value}`.
 
-The annotations of a class are read once, when its first body is read or written. They become a plan: one function for
-each field to read it, and one to write it.
+The annotations of a class are read once, when its first body is read or written. The result is a plan, which has two
+functions for each field: one reads the field, the other writes it.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from rmqd.wire.message_queue import MessageQueue
 
 
 def queue_to_dict(queue: MessageQueue) -> dict[str, Any]:
-    """Return the JSON object of a queue."""
+    """Return a queue as a JSON object."""
     return {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}
 
 
 def queue_from_dict(value: object) -> MessageQueue:
-    """Read the JSON object of a queue. Raises ProtocolError."""
+    """Return the queue that a JSON object describes. Raises ProtocolError."""
     data = fields.as_object(value, "a message queue")
     return MessageQueue(
         fields.required_text(data, "topic"),
@@ -60,24 +60,24 @@ def queue_from_dict(value: object) -> MessageQueue:
 
 
 def queue_map_to_dict(values: Mapping[MessageQueue, Any]) -> dict[ObjectKey, Any]:
-    """Convert a map by queue for `loose_json.dumps`."""
+    """Return a map with queues as keys in the form that `loose_json.dumps` can write."""
     return {ObjectKey.of(queue_to_dict(queue)): value for queue, value in values.items()}
 
 
 def queue_map_from_dict(value: object, what: str) -> dict[MessageQueue, Any]:
-    """Read a map by queue. Its values remain JSON. Raises ProtocolError."""
+    """Return a JSON map with its keys converted to queues. The values are not converted. Raises ProtocolError."""
     return {queue_from_dict(fields.as_key(key, what)): item for key, item in fields.as_object(value, what).items()}
 
 
 def offsets_from_dict(value: object, what: str) -> dict[MessageQueue, int]:
-    """Read a map from queue to offset. Raises ProtocolError."""
+    """Return a JSON map with its keys converted to queues, and its values checked as offsets. Raises ProtocolError."""
     return {queue: fields.as_integer(item, what) for queue, item in queue_map_from_dict(value, what).items()}
 
 
 Read = Callable[[Any, str], Any]  # (JSON value, its name for error messages)
 Write = Callable[[Any], Any]
 
-# the annotation names keys and values of maps in error messages
+# the texts name the keys and values of maps in error messages
 BrokerName = Annotated[str, "a broker name"]
 ClientId = Annotated[str, "a client id"]
 ClusterName = Annotated[str, "a cluster name"]
@@ -88,9 +88,9 @@ QueueId = Annotated[int, "a queue id"]
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """An annotation of a field whose JSON does not follow from the field's name and type."""
+    """An annotation of a field that is read or written in another way than its type implies."""
 
-    last: bool = False  # written after the fields that are not last
+    last: bool = False  # the field is written after all fields without `last`
     absent: str | None = None  # the value of a missing or null field, instead of the default
     read: Read | None = None  # replaces the reader for the type
     write: Write | None = None  # replaces the writer for the type; the field is omitted if it returns None
@@ -103,9 +103,9 @@ _PLAIN: Final = Wire()
 class Body(LazyDataclass):
     """Base of all bodies and of the objects inside them."""
 
-    called: ClassVar[str] = "a body"  # the object's name in errors, if a body has something else in its place
+    called: ClassVar[str] = "a body"  # the name of such an object in error messages
     bare_keys: ClassVar[bool] = False  # whether numbers that are map keys are written without quotes
-    constants: ClassVar[Mapping[str, Any]] = {}  # fields that are written with these values, and not read
+    constants: ClassVar[Mapping[str, Any]] = {}  # further wire fields, always written with these values, never read
 
     def __init_subclass__(cls, called: str = "", *, bare_keys: bool = False, **options: bool) -> None:
         super().__init_subclass__(**options)
@@ -130,12 +130,12 @@ class Body(LazyDataclass):
 
     @classmethod
     def from_dict(cls, value: object) -> Self:
-        """Read the JSON object. Raises ProtocolError."""
+        """Return the body that a parsed JSON object describes. Raises ProtocolError."""
         return cls._from_object(fields.as_object(value, cls.called))
 
     @classmethod
     def from_json(cls, body: bytes) -> Self:
-        """Read the body. Raises ProtocolError."""
+        """Return the body that JSON text describes. Raises ProtocolError."""
         return cls._from_object(fields.body_object(body))
 
     @classmethod
@@ -151,8 +151,8 @@ class Body(LazyDataclass):
         return cls(**values)
 
 
-# Large bodies have tens of thousands of objects, and Python unpacks plain tuples faster than named ones.
-# (field, wire name, reader, value if missing, value if null or if the former is None); MISSING: the class's default
+# Plain tuples, because large bodies have tens of thousands of objects, and Python unpacks named tuples more slowly.
+# (field, wire name, reader, value if missing, value if null). MISSING as the value if null: use the class's default.
 _ReadField = tuple[str, str, Read, Any, Any]
 # (field, wire name, writer; None if the value is valid JSON already)
 _WrittenField = tuple[str, str, Write | None]
@@ -160,7 +160,7 @@ _WrittenField = tuple[str, str, Write | None]
 
 class _Plan(NamedTuple):
     reads: tuple[_ReadField, ...]
-    names: dict[str, Any]  # in the order of writing; constants have their values, fields None
+    names: dict[str, Any]  # wire names in the order of writing, with the constants' values, and None for fields
     writes: tuple[_WrittenField, ...]
 
 
@@ -183,7 +183,7 @@ def _make_plan(cls: type[Body]) -> _Plan:
 
 
 def _without_value(field: dataclasses.Field[Any], hint: Any, wire: Wire) -> tuple[Any, Any]:
-    """Return the value for a missing field, and the value for a null field."""
+    """Return the values that replace a missing field and a null field, as in `_ReadField`."""
     has_default = (field.default, field.default_factory) != (dataclasses.MISSING, dataclasses.MISSING)
     if hint is float and has_default:
         return field.default, None
@@ -198,7 +198,7 @@ _EMPTY: Final[dict[Any, Any]] = {tuple: [], frozenset: [], dict: {}, Mapping: {}
 
 
 def _split(hint: Any) -> tuple[Any, Wire]:
-    """Return a field's type and its Wire."""
+    """Return a field's type, without None and our annotations, and its `Wire` annotation."""
     if get_origin(hint) is Annotated:
         kind, *notes = get_args(hint)
         if ours := [note for note in notes if isinstance(note, Wire | fields.WireName)]:
@@ -242,7 +242,7 @@ def _map_reader(key: Any, item: Any) -> Read:
     if key is MessageQueue:
         return lambda value, what: {queue: read(each, what) for queue, each in queue_map_from_dict(value, what).items()}
     read_key = _reader(key)
-    if get_origin(item) in (tuple, frozenset):  # errors name a list in a map by its key
+    if get_origin(item) in (tuple, frozenset):  # error messages name a list in a map by its key
         return lambda value, what: {
             read_key(each, what): read(items, each) for each, items in fields.as_object(value, what).items()
         }
@@ -257,7 +257,7 @@ def _body_reader(cls: type[Body]) -> Read:
 
 
 def _writer(hint: Any) -> Write | None:
-    """Return the function that converts a value of a type to JSON; None if the value is valid JSON already."""
+    """Return the function that converts values of a type to JSON; None if these values need no conversion."""
     origin, kinds = get_origin(hint), get_args(hint)
     if hint is MessageQueue:
         return queue_to_dict
@@ -277,7 +277,7 @@ def _map_writer(key: Any, item: Any) -> Write:
 
 
 class DataVersion(Body, called="dataVersion"):
-    """`counter` increases with each change. `timestamp` is the time of the last change in milliseconds."""
+    """The version of a broker's table. `counter` grows with each change; `timestamp` is the last change (Unix ms)."""
 
     counter: int = 0
     timestamp: int = 0

@@ -1,4 +1,4 @@
-"""Bodies of POP: queue assignments by the broker, acknowledgements of many messages at once, and lite subscriptions."""
+"""Bodies of POP: assignments that the broker makes, acknowledgements of many messages at once, lite subscriptions."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.receipt_handle import RetryFlag
 
 _MAX_BITS_BYTES: Final = 65536
-"""Limits memory: a pop takes at most 32 messages, and scans some hundreds to find them."""
+"""A limit for memory. Real bit sets are far smaller, because a pop scans only some hundreds of offsets."""
 
 
 class MessageRequestMode(StrEnum):
-    """How a group reads a topic. Administrators set it for each broker (SET_MESSAGE_REQUEST_MODE)."""
+    """How a group reads a topic: by pulls or by pops. Operators set it on each broker (SET_MESSAGE_REQUEST_MODE)."""
 
     PULL = "PULL"
     POP = "POP"
 
 
 class QueryAssignmentRequestBody(Body):
-    """QUERY_ASSIGNMENT (400): asks which queues of a topic a member should read, and how."""
+    """The body of QUERY_ASSIGNMENT (400): asks which queues of a topic a member should read, by pulls or pops."""
 
     topic: str
     consumer_group: str
@@ -47,7 +47,7 @@ def _read_mode(value: object, what: str) -> MessageRequestMode:
 
 
 class MessageQueueAssignment(Body, called="an assignment", order=True):
-    """A queue that a member should read. Queue id -1 stands for any queue of the broker, and can only be popped."""
+    """A queue that a member should read. The queue id -1 means any queue of the broker, and is only valid for pops."""
 
     queue: Annotated[MessageQueue, WireName("messageQueue")]
     mode: Annotated[MessageRequestMode, Wire(read=_read_mode)] = MessageRequestMode.PULL
@@ -56,7 +56,7 @@ class MessageQueueAssignment(Body, called="an assignment", order=True):
 class QueryAssignmentResponseBody(Body):
     """The response to QUERY_ASSIGNMENT (400): a member's assignments.
 
-    None if the broker does not know the member yet; the body may be empty then.
+    `assignments` is None if the broker does not know the member yet. Then the body may be empty.
     """
 
     assignments: Annotated[tuple[MessageQueueAssignment, ...] | None, WireName("messageQueueAssignments")] = None
@@ -68,9 +68,9 @@ class QueryAssignmentResponseBody(Body):
 
 
 class BatchAck(Body, called="acks"):
-    """Messages of one queue from one pop: the common parts of their handles, and their queue offsets.
+    """The acknowledgement of messages of one queue from one pop: the common parts of their handles, and their offsets.
 
-    Read and written by hand, because the offsets depend on `start_offset`, and members acknowledge very often.
+    The methods are hand-written, because the offsets depend on `start_offset`, and acknowledgements are frequent.
     """
 
     consumer_group: str
@@ -82,10 +82,10 @@ class BatchAck(Body, called="acks"):
     pop_time: int
     invisible_time: int
     offsets: tuple[int, ...]
-    """Queue offsets from `start_offset`; a bit set on the wire."""
+    """The queue offsets of the messages. On the wire they are a bit set that begins at `start_offset`."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object. `topic` is the topic of the group's subscription, regardless of the retry flag."""
+        """Return the JSON object. `topic` is the subscribed topic, even if a pop retry topic stores the messages."""
         return {
             "b": _bits_to_base64(tuple(offset - self.start_offset for offset in self.offsets)),
             "c": self.consumer_group,
@@ -115,7 +115,7 @@ class BatchAck(Body, called="acks"):
 
 
 class BatchAckMessageRequestBody(Body):
-    """BATCH_ACK_MESSAGE (200151): acknowledges messages of one broker."""
+    """The body of BATCH_ACK_MESSAGE (200151): acknowledges popped messages of one broker."""
 
     broker_name: Annotated[str, Wire(absent="")]
     acks: tuple[BatchAck, ...]
@@ -141,7 +141,7 @@ def _base64_to_bits(text: str) -> tuple[int, ...]:
 
 
 class LiteSubscriptionAction(StrEnum):
-    """A change of a client's lite topics: PARTIAL adds or removes the listed topics, COMPLETE replaces all."""
+    """A change of a client's lite topics. PARTIAL actions change the listed topics, COMPLETE actions the whole set."""
 
     PARTIAL_ADD = "PARTIAL_ADD"
     PARTIAL_REMOVE = "PARTIAL_REMOVE"
@@ -159,7 +159,7 @@ def _read_action(value: object, what: str) -> LiteSubscriptionAction:
 
 
 class LiteSubscription(Body, called="a lite subscription"):
-    """One client's lite topics. A broker drops them after three minutes (liteSubscriptionCheckTimeoutMills)."""
+    """One client's lite topics. Brokers drop them after three minutes (liteSubscriptionCheckTimeoutMills)."""
 
     action: Annotated[LiteSubscriptionAction, Wire(read=_read_action)]
     client_id: str
@@ -168,7 +168,7 @@ class LiteSubscription(Body, called="a lite subscription"):
     lite_topics: Annotated[tuple[str, ...], WireName("liteTopicSet")] = ()
     version: int = 0
     offset_option: Annotated[Mapping[str, Any] | None, Wire(read=fields.as_object)] = None
-    """The group's start offset in added lite topics; not interpreted."""
+    """The group's start offset in added lite topics. rmqd does not interpret it."""
 
 
 class LiteSubscriptionCtlRequestBody(Body):

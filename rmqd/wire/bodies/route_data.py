@@ -1,8 +1,8 @@
 """Bodies about the routes of topics, the brokers of a cluster, and static topics.
 
-A static topic (`mqadmin updateStaticTopic`) has logical queues, which are mapped to queues of brokers and may move to
-others. Clients know a logical queue under a broker name that no broker has, so the queue keeps its name wherever it
-moves. Requests about it go to the broker that leads it now, which translates queue ids and offsets.
+A static topic (`mqadmin updateStaticTopic`) has logical queues. Each is mapped to a queue of a broker, and may move to
+another broker. Clients use a placeholder as the broker name of a logical queue, so that its name stays when it moves.
+They send requests about it to its present leader: the broker that translates its queue id and offsets.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rmqd.wire.fields import WireName
 class ClusterInfo(Body, bare_keys=True):
     """The response to GET_BROKER_CLUSTER_INFO (106): brokers by name, and broker names by cluster.
 
-    Keys are bare numbers for clients of all versions.
+    Broker ids are written as bare numbers, whatever the client's version.
     """
 
     broker_addr_table: dict[BrokerName, BrokerData]
@@ -28,13 +28,13 @@ class ClusterInfo(Body, bare_keys=True):
 
 
 def light_queue_route(info: ClusterInfo) -> TopicRouteData:
-    """Return a light message queue's route: queue 0 of every broker, read-only because clients send to other topics."""
+    """Return the route of a light message queue: queue 0 of each broker. It is read-only: sends go to other topics."""
     brokers = tuple(broker for _, broker in sorted(info.broker_addr_table.items()))
     return TopicRouteData(tuple(QueueData(broker.broker_name, 1, 0, PERM_READ) for broker in brokers), brokers)
 
 
 class TopicList(Body):
-    """Topic names, in some lists with the address of their broker.
+    """Names of topics. `broker_addr` is set in some responses.
 
     The response to GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206), GET_TOPICS_BY_CLUSTER (224), QUERY_TOPICS_BY_CONSUMER
     (343) and GET_SYSTEM_TOPIC_LIST_FROM_NS (304) or _FROM_BROKER (305).
@@ -45,22 +45,22 @@ class TopicList(Body):
 
 
 class KVTable(Body):
-    """Texts by name.
+    """A table of texts by name.
 
-    The response to GET_BROKER_RUNTIME_INFO (28), a broker's report on itself, and to GET_KVLIST_BY_NAMESPACE (219), a
-    namespace of the name server's settings.
+    The response to GET_BROKER_RUNTIME_INFO (28), which has a broker's figures, and to GET_KVLIST_BY_NAMESPACE (219),
+    which has one namespace of a name server's key-value table.
     """
 
     table: dict[str, str]
 
 
 MOCK_BROKER_PREFIX: Final = "__syslo__"  # Java: LOGICAL_QUEUE_MOCK_BROKER_PREFIX
-NO_BROKER: Final = "__syslo__none__"  # a logical queue without a broker
+NO_BROKER: Final = "__syslo__none__"  # leader of a logical queue that no broker claims
 GLOBAL_SCOPE: Final = "__global__"
 
 
 def queue_count(value: object, what: str) -> int:
-    """Read a number of queues. Raises ProtocolError if it exceeds the limit for one topic."""
+    """Return `value` if it is a number of queues up to `fields.MAX_QUEUES`, else raise ProtocolError."""
     count = fields.as_integer(value, what)
     if not 0 <= count <= fields.MAX_QUEUES:
         raise ProtocolError(f"{what} must be at most {fields.MAX_QUEUES} queues, not {count}")
@@ -68,7 +68,7 @@ def queue_count(value: object, what: str) -> int:
 
 
 class TopicQueueMappingInfo(Body, called="topicQueueMappingByBroker"):
-    """The logical queues of a static topic that one broker claims to lead. A later epoch is newer."""
+    """The logical queues of a static topic that one broker claims to lead. A claim with a higher epoch is newer."""
 
     constants: ClassVar[Mapping[str, Any]] = {"dirty": False}
 
@@ -76,12 +76,12 @@ class TopicQueueMappingInfo(Body, called="topicQueueMappingByBroker"):
     total_queues: Annotated[int, Wire(read=queue_count)] = 0
     epoch: int = 0
     scope: str = GLOBAL_SCOPE
-    curr_id_map: dict[QueueId, QueueId] = field(default_factory=dict)  # logical queue id: the broker's own
+    curr_id_map: dict[QueueId, QueueId] = field(default_factory=dict)  # logical queue id: queue id on the broker
     topic: str | None = None
 
 
 class LogicQueueMappingItem(Body, called="a part of a logical queue", kw_only=True):
-    """A part of a logical queue: the broker that stores it, and its first offset here and on that broker."""
+    """A part of a logical queue: the broker's queue that stores it, and the part's first offset in both queues."""
 
     gen: int = 0
     queue_id: int
@@ -94,9 +94,9 @@ class LogicQueueMappingItem(Body, called="a part of a logical queue", kw_only=Tr
 
 
 class TopicQueueMappingDetail(Body, called="mappingDetail"):
-    """The body of UPDATE_AND_CREATE_STATIC_TOPIC (513): the parts of each logical queue that a broker leads or led.
+    """The body of UPDATE_AND_CREATE_STATIC_TOPIC (513): all parts of the logical queues that a broker leads or led.
 
-    The last part of a queue receives new messages. It has the fields of TopicQueueMappingInfo and more.
+    The last part of a queue receives new messages. The class has all fields of TopicQueueMappingInfo, and more.
     """
 
     constants: ClassVar[Mapping[str, Any]] = {"dirty": False}
@@ -110,7 +110,7 @@ class TopicQueueMappingDetail(Body, called="mappingDetail"):
     hosted_queues: dict[QueueId, tuple[LogicQueueMappingItem, ...]] = field(default_factory=dict)
 
     def as_mapping_info(self) -> TopicQueueMappingInfo:
-        """Return the mapping as the topic's route shows it. Java: `cloneAsMappingInfo`."""
+        """Return the mapping as routes contain it: only the queues that the broker leads now (`cloneAsMappingInfo`)."""
         led = {
             queue_id: items[-1].queue_id
             for queue_id, items in self.hosted_queues.items()
@@ -120,20 +120,20 @@ class TopicQueueMappingDetail(Body, called="mappingDetail"):
 
 
 def is_logical_broker(broker_name: str) -> bool:
-    """Return whether the name is the placeholder for a broker that the queues of static topics have."""
+    """Return whether the name is a placeholder, as the logical queues of static topics have for a broker name."""
     return broker_name.startswith(MOCK_BROKER_PREFIX)
 
 
 def mock_broker_name(scope: str) -> str:
-    """Return the broker name of a scope's logical queues. Java: `TopicQueueMappingUtils.getMockBrokerName`."""
+    """Return the placeholder broker name for a scope of static topics (`TopicQueueMappingUtils.getMockBrokerName`)."""
     return MOCK_BROKER_PREFIX + (scope[2:] if scope == GLOBAL_SCOPE else scope)
 
 
 def queue_leaders(mappings: Iterable[TopicQueueMappingInfo]) -> dict[tuple[str, int], str]:
-    """Return the leader of each logical queue, by (broker name, queue id) of the queue.
+    """Return the broker name of each logical queue's leader, by (placeholder broker name, queue id).
 
-    If two brokers claim a queue, the later epoch wins. The newest mapping gives the number of queues. Queues within
-    that number that no broker claims are included. Java: `topicRouteData2EndpointsForStaticTopic`.
+    If two brokers claim a queue, the claim with the higher epoch wins. The largest `total_queues` is the number of
+    queues. The leader of a queue that no broker claims is NO_BROKER. Java: `topicRouteData2EndpointsForStaticTopic`.
     """
     newest_first = sorted(mappings, key=lambda info: -info.epoch)
     found: dict[tuple[str, int], str] = {}
@@ -156,7 +156,7 @@ MASTER_ID: Final = 0
 
 
 class QueueData(Body, called="queueData", order=True):
-    """A topic's queues on one broker."""
+    """A topic's queues on one broker: numbers of readable and writable queues, and the permission bits."""
 
     broker_name: str
     read_queue_nums: Annotated[int, Wire(read=queue_count)]
@@ -174,7 +174,7 @@ class QueueData(Body, called="queueData", order=True):
 
 
 def _by_broker_id(value: object, what: str) -> dict[int, str]:
-    """Read the addresses in the order of broker ids, so the master's address is the first."""
+    """Return the addresses of a broker's replicas by broker id, sorted, so that the master (id 0) is first."""
     addresses = {
         fields.as_integer(broker_id, "a broker id"): fields.as_text(address, what)
         for broker_id, address in fields.as_object(value, what).items()
@@ -183,7 +183,7 @@ def _by_broker_id(value: object, what: str) -> dict[int, str]:
 
 
 class BrokerData(Body, called="brokerData"):
-    """The addresses ("host:port") of one broker's replicas by id. The master's id is 0."""
+    """The addresses ("host:port") of one broker's replicas, by broker id. The master has the id 0."""
 
     cluster: Annotated[str, Wire(absent="")]
     broker_name: str
@@ -192,7 +192,7 @@ class BrokerData(Body, called="brokerData"):
 
     @property
     def master(self) -> str | None:
-        """The master's address; None while the broker has no master."""
+        """The master's address; None if the broker has no master now."""
         return self.broker_addrs.get(MASTER_ID)
 
 
@@ -210,8 +210,8 @@ def _write_mappings(mappings: _Mappings) -> dict[str, Any] | None:
 class TopicRouteData(Body):
     """The response to GET_ROUTEINFO_BY_TOPIC (105): all brokers and queues of a topic.
 
-    `order_topic_conf` is "broker:queues;…" for ordered topics. `mappings` are the mappings of a static topic, by
-    broker: its logical queues, which move between brokers.
+    `order_topic_conf` is "broker:queues;…" for ordered topics, else None. `mappings` are the brokers' claims to the
+    logical queues of a static topic; empty for other topics.
     """
 
     constants: ClassVar[Mapping[str, Any]] = {"filterServerTable": {}}
@@ -224,12 +224,12 @@ class TopicRouteData(Body):
     ] = ()
 
     def to_json(self, *, strict: bool = True) -> bytes:
-        """Return the body. Clients before 4.9.4 need the loose dialect, with bare numbers as keys."""
+        """Return the body. Clients before 4.9.4 need `strict=False`, which writes numeric keys without quotes."""
         return loose_json.dumps(self.to_dict(), bare_keys=not strict)
 
     @classmethod
     def from_json(cls, body: bytes) -> Self:
-        """Read the body. Raises ProtocolError, also if a route exceeds the limits of `wire.fields`."""
+        """Read the body. Raises ProtocolError if it is invalid, or exceeds the limits of `wire.fields`."""
         fields.check_body(body, "a route", fields.MAX_ROUTE_BYTES, fields.MAX_ROUTE_OBJECTS)
         data = fields.body_object(body)
         brokers = max(len(fields.optional_list(data, name)) for name in ("queueDatas", "brokerDatas"))

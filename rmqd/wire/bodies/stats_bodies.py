@@ -1,4 +1,4 @@
-"""Offsets of groups and topics, a broker's counters, members as a broker sees them, and entries of a queue's index."""
+"""Bodies about offsets of groups and topics, a broker's counters, connected members, and entries of a queue's index."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rmqd.wire.message_queue import MessageQueue
 
 
 class OffsetWrapper(Body, called="a queue's offsets"):
-    """A group's offset in one queue. `last_timestamp` is the store time (ms) of the last handled message, or 0."""
+    """A group's offset in one queue. `last_timestamp` is the last handled message's store time (Unix ms), or 0."""
 
     broker_offset: int = 0
     consumer_offset: int = 0
@@ -22,7 +22,7 @@ class OffsetWrapper(Body, called="a queue's offsets"):
 
     @property
     def lag(self) -> int:
-        """The number of messages that the group has not finished."""
+        """The number of messages between the group's offset and the queue's end."""
         return max(0, self.broker_offset - self.consumer_offset)
 
 
@@ -37,7 +37,7 @@ _StatsOfGroups = dict[str, tuple[ConsumeStats, ...]]
 
 
 def _read_groups(value: object, what: str) -> _StatsOfGroups:
-    """Merge a list of maps with one group each into one map."""
+    """Convert the JSON list, whose items are maps with one group each, into one map by group."""
     groups = {}
     for item in fields.as_list(value, what):
         one = fields.as_object(item, "a group's stats")
@@ -52,7 +52,7 @@ def _write_groups(groups: _StatsOfGroups) -> list[dict[str, Any]]:
 
 
 class ConsumeStatsList(Body):
-    """The response to GET_BROKER_CONSUME_STATS (317): every group's offsets on one broker, topic by topic."""
+    """The response to GET_BROKER_CONSUME_STATS (317): all groups' offsets on one broker, topic by topic."""
 
     consume_stats_list: Annotated[_StatsOfGroups, Wire(read=_read_groups, write=_write_groups)] = field(
         default_factory=dict
@@ -60,7 +60,7 @@ class ConsumeStatsList(Body):
     broker_addr: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object. As in Java, an offset beyond the queue's end makes both sums smaller."""
+        """Return the JSON object with two sums of lags. As in Java, an offset beyond a queue's end reduces them."""
         offsets = [
             offsets
             for topics in self.consume_stats_list.values()
@@ -74,7 +74,7 @@ class ConsumeStatsList(Body):
 
 
 class TopicOffset(Body, called="a queue's ends"):
-    """The ends of one queue. `max_offset` is the offset of the next message. Times in milliseconds."""
+    """The ends of one queue. `max_offset` is the offset of the next message, the time is Unix milliseconds."""
 
     min_offset: int = 0
     max_offset: int = 0
@@ -89,7 +89,7 @@ class TopicStatsTable(Body):
 
 
 class BrokerStatsItem(Body, called="a counter"):
-    """A counter's increase over a time span: in total, per second, and per event."""
+    """A counter's increase over a time span: in total (`sum`), per second (`tps`), and per event (`avgpt`)."""
 
     sum: int = 0
     tps: float = 0.0
@@ -105,7 +105,7 @@ class BrokerStatsData(Body):
 
 
 class Connection(Body, called="a connection"):
-    """One member of a group as a broker sees it."""
+    """One connection of a group's member to a broker."""
 
     client_id: str = ""
     client_addr: str = ""
@@ -114,7 +114,7 @@ class Connection(Body, called="a connection"):
 
 
 class ConsumerConnection(Body):
-    """The response to GET_CONSUMER_CONNECTION_LIST (203): a group's members, and their last heartbeat's content."""
+    """The response to GET_CONSUMER_CONNECTION_LIST (203): a group's members, and their last heartbeat's settings."""
 
     connection_set: tuple[Connection, ...]
     subscription_table: dict[Topic, SubscriptionData]
@@ -124,9 +124,9 @@ class ConsumerConnection(Body):
 
 
 class ConsumeQueueData(Body, called="an entry of a queue"):
-    """One entry: the message's commit log offset and the hash of its tag.
+    """One entry of a queue's index: a message's commit log offset, its size in bytes, and the hash of its tag.
 
-    `eval` says whether an extended index passes the message; this broker has no such index.
+    `eval` is the result of a filter by an extended index. It is always False, because the embedded broker has none.
     """
 
     constants: ClassVar[Mapping[str, Any]] = {"eval": False}
@@ -137,7 +137,7 @@ class ConsumeQueueData(Body, called="an entry of a queue"):
 
 
 class QueryConsumeQueueResponseBody(Body):
-    """The response to QUERY_CONSUME_QUEUE (321): entries, the queue's ends, and the subscription of the given group."""
+    """The response to QUERY_CONSUME_QUEUE (321): entries of a queue's index, its ends, and a subscription."""
 
     min_queue_index: int
     max_queue_index: int

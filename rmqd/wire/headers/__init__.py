@@ -1,5 +1,5 @@
-"""Request and response headers: one dataclass each with Java's name, one module for each subject.
+"""Request and response headers: one class for each, with the name of the Java class, and one module for each subject.
 
-A command's `ext_fields` are strings; these classes give them names and types. A request's class has its `code`. Headers
-of frequent commands (pulls and sends) are read and written by hand, because that is faster.
+A command's `ext_fields` are strings. The header classes convert them to typed fields and back. The class of a request's
+header has the request's `code`. Pulls and sends, which are frequent, have hand-written code instead, which is faster.
 """

@@ -1,4 +1,4 @@
-"""Headers about groups: unregistering, lists of members, requests from brokers to members, offsets, and resets."""
+"""Headers about consumer groups: members, settings, offsets, resets, and brokers' requests to members."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rmqd.wire.headers.request_header import Header, RequestHeader
 
 
 class UnregisterClientRequestHeader(RequestHeader, code=RequestCode.UNREGISTER_CLIENT):
-    """Leaves a group at once, before the connection ends."""
+    """Unregisters a client from a group. Otherwise the broker removes the client when its connection ends."""
 
     client_id: Annotated[str, WireName("clientID")]
     producer_group: str | None = None
@@ -30,7 +30,7 @@ class GetConsumerConnectionListRequestHeader(RequestHeader, code=RequestCode.GET
 
 
 class QuerySubscriptionByConsumerRequestHeader(RequestHeader, code=RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER):
-    """Asks for the subscription of a group, to one topic or to all."""
+    """Asks for a group's subscription to `topic`; None: to all topics."""
 
     group: str
     topic: str | None = None
@@ -43,7 +43,7 @@ class GetSubscriptionGroupConfigRequestHeader(RequestHeader, code=RequestCode.GE
 
 
 class GetAllSubscriptionGroupRequestHeader(RequestHeader, code=RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG):
-    """Asks for all groups, or for `max_group_num` groups from number `group_seq`, in one version of the table."""
+    """Asks for all groups' settings, or for `max_group_num` groups from index `group_seq` on, in one table version."""
 
     group_seq: int | None = None
     data_version: str | None = None
@@ -58,7 +58,7 @@ class DeleteSubscriptionGroupRequestHeader(RequestHeader, code=RequestCode.DELET
 
 
 class UpdateGroupForbiddenRequestHeader(RequestHeader, code=RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN):
-    """Allows or forbids a group to read a topic, or asks for the current permission."""
+    """Allows or forbids a group to read a topic. If `readable` is None, only asks for the current permission."""
 
     group: str
     topic: str
@@ -72,7 +72,7 @@ class NotifyConsumerIdsChangedRequestHeader(RequestHeader, code=RequestCode.NOTI
 
 
 class GetConsumerStatusRequestHeader(RequestHeader, code=RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT):
-    """Asks a member for its offsets in a topic; with INVOKE_BROKER_TO_GET_CONSUMER_STATUS, a broker for all members."""
+    """Asks a member for its offsets in a topic. INVOKE_BROKER_TO_GET_CONSUMER_STATUS asks a broker for all members'."""
 
     topic: str
     group: str
@@ -80,7 +80,7 @@ class GetConsumerStatusRequestHeader(RequestHeader, code=RequestCode.GET_CONSUME
 
 
 class GetConsumerRunningInfoRequestHeader(RequestHeader, code=RequestCode.GET_CONSUMER_RUNNING_INFO):
-    """Asks a member for its state."""
+    """Asks a member for its ConsumerRunningInfo: settings, queues and rates."""
 
     consumer_group: str
     client_id: str
@@ -88,7 +88,7 @@ class GetConsumerRunningInfoRequestHeader(RequestHeader, code=RequestCode.GET_CO
 
 
 class ConsumeMessageDirectlyResultRequestHeader(RequestHeader, code=RequestCode.CONSUME_MESSAGE_DIRECTLY):
-    """Asks a member to handle the message in the body, outside its queues."""
+    """Asks a member to call its handler with the message in the body, for an operator and outside of any queue."""
 
     consumer_group: str
     client_id: str | None = None
@@ -100,7 +100,7 @@ class ConsumeMessageDirectlyResultRequestHeader(RequestHeader, code=RequestCode.
 
 
 class QueryConsumerOffsetRequestHeader(RequestHeader, code=RequestCode.QUERY_CONSUMER_OFFSET):
-    """Asks for a group's stored offset. `set_zero_if_not_found=False` makes the broker report a missing offset."""
+    """Asks for a group's stored offset. If `set_zero_if_not_found` is False, a missing offset is not returned as 0."""
 
     consumer_group: str
     topic: str
@@ -109,7 +109,7 @@ class QueryConsumerOffsetRequestHeader(RequestHeader, code=RequestCode.QUERY_CON
 
 
 class UpdateConsumerOffsetRequestHeader(RequestHeader, code=RequestCode.UPDATE_CONSUMER_OFFSET):
-    """Stores a group's offset. The broker accepts any value, also a lower one."""
+    """Commits a group's offset in a queue. The broker accepts any value, even below the stored offset."""
 
     consumer_group: str
     topic: str
@@ -118,7 +118,7 @@ class UpdateConsumerOffsetRequestHeader(RequestHeader, code=RequestCode.UPDATE_C
 
 
 class SearchOffsetRequestHeader(RequestHeader, code=RequestCode.SEARCH_OFFSET_BY_TIMESTAMP):
-    """Asks for the offset of the first message stored at a time (milliseconds)."""
+    """Asks for the offset of the first message stored at or after `timestamp` (milliseconds since 1970)."""
 
     topic: str
     queue_id: int
@@ -127,21 +127,21 @@ class SearchOffsetRequestHeader(RequestHeader, code=RequestCode.SEARCH_OFFSET_BY
 
 
 class GetMaxOffsetRequestHeader(RequestHeader, code=RequestCode.GET_MAX_OFFSET):
-    """Asks for the offset that the next message will get."""
+    """Asks for a queue's end, which is the offset of its next message."""
 
     topic: str
     queue_id: int
 
 
 class GetMinOffsetRequestHeader(RequestHeader, code=RequestCode.GET_MIN_OFFSET):
-    """Asks for the offset of the oldest message that the broker keeps."""
+    """Asks for the offset of the oldest message in a queue."""
 
     topic: str
     queue_id: int
 
 
 class GetEarliestMsgStoretimeRequestHeader(RequestHeader, code=RequestCode.GET_EARLIEST_MSG_STORETIME):
-    """Asks for the store time of the oldest message that the broker keeps."""
+    """Asks for the store time of the oldest message in a queue."""
 
     topic: str
     queue_id: int
@@ -154,16 +154,16 @@ class OffsetResponseHeader(Header):
 
 
 class GetEarliestMsgStoretimeResponseHeader(Header):
-    """The response to GET_EARLIEST_MSG_STORETIME (32), in milliseconds; -1 if the queue is empty."""
+    """The response to GET_EARLIEST_MSG_STORETIME (32): milliseconds since 1970, or -1 if the queue is empty."""
 
     timestamp: int
 
 
 class ResetOffsetRequestHeader(RequestHeader, code=RequestCode.INVOKE_BROKER_TO_RESET_OFFSET):
-    """Resets a group's offsets to a time in milliseconds (-1: to the end).
+    """Resets a group's offsets in a topic to a time in milliseconds since 1970 (-1: to the queues' ends).
 
-    Operators send INVOKE_BROKER_TO_RESET_OFFSET (222) to a broker. The broker sends RESET_CONSUMER_CLIENT_OFFSET (220)
-    to the members.
+    Operators send INVOKE_BROKER_TO_RESET_OFFSET (222) to a broker, and the broker then sends
+    RESET_CONSUMER_CLIENT_OFFSET (220) to the group's members.
     """
 
     topic: str
@@ -175,7 +175,7 @@ class ResetOffsetRequestHeader(RequestHeader, code=RequestCode.INVOKE_BROKER_TO_
 
 
 class CloneGroupOffsetRequestHeader(RequestHeader, code=RequestCode.CLONE_GROUP_OFFSET):
-    """Copies one group's offsets to another group. Without `offline`, only in topics that the source subscribes to."""
+    """Copies a group's offsets to another group. Unless `offline`, only topics that the source subscribes to count."""
 
     src_group: str
     dest_group: str

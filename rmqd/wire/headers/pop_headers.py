@@ -1,7 +1,8 @@
-"""Headers of POP: pops, acknowledgements, longer hiding, peeks, the number of waiting pops, and lite topics.
+"""Headers of POP: pops, acknowledgements, changed invisible times, peeks, waiting pops, and lite topics.
 
-Times are milliseconds by the sender's clock. QUERY_ASSIGNMENT, SET_MESSAGE_REQUEST_MODE and BATCH_ACK_MESSAGE have no
-header, only a body. Lite topics: RIP-83, RocketMQ 5.5.
+A popped message is hidden from other members for its invisible time. Times are milliseconds, by the sender's clock.
+QUERY_ASSIGNMENT, SET_MESSAGE_REQUEST_MODE and BATCH_ACK_MESSAGE have no header, only a body. Lite topics: RIP-83,
+RocketMQ 5.5.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from rmqd.wire.receipt_handle import PopHandle, RetryFlag
 
 
 class PopMessageRequestHeader(RequestHeader, code=RequestCode.POP_MESSAGE):
-    """Asks for messages of one queue or, with `queue_id` -1, of any queue of a topic. It hides them from other members.
+    """Pops messages of one queue (`queue_id` -1: any queue of the topic), and hides them for `invisible_time`.
 
-    `poll_time` is the time that the broker may wait for messages. `init_mode` is the start offset of a new group (0
-    first, 1 last). With `attempt_id` an orderly member repeats a pop whose response may be lost.
+    `poll_time` is how long the broker may wait for messages. `init_mode` is a new group's start offset (0: first, 1:
+    last). An orderly member whose response may be lost repeats the pop with the same `attempt_id`.
     """
 
     consumer_group: str
@@ -33,7 +34,7 @@ class PopMessageRequestHeader(RequestHeader, code=RequestCode.POP_MESSAGE):
 
 
 class PopMessageResponseHeader(Header):
-    """When and for how long messages were popped. `rmqd.wire.receipt_handle` reads the three infos."""
+    """The response to a pop. `rmqd.wire.receipt_handle` parses the `..._info` fields: messages' offsets and counts."""
 
     pop_time: int
     invisible_time: int
@@ -46,15 +47,15 @@ class PopMessageResponseHeader(Header):
     def handle(
         self, retry: RetryFlag, broker_name: str, queue_id: int, *, start_offset: int, queue_offset: int
     ) -> PopHandle:
-        """Return the handle of one of the messages."""
+        """Return the handle of the popped message at `queue_offset`."""
         times = self.pop_time, self.invisible_time
         return PopHandle(start_offset, *times, self.revive_qid, retry, broker_name, queue_id, queue_offset)
 
 
 class AckMessageRequestHeader(RequestHeader, code=RequestCode.ACK_MESSAGE):
-    """Acknowledges one message. `topic` is the stored topic, possibly a retry topic; `extra_info` is the handle.
+    """Acknowledges one popped message. `topic` stores it, and may be a retry topic. `extra_info` is the handle.
 
-    With a `lite_topic`, `topic` is its parent, and `offset` is the offset in the lite topic's queue.
+    If `lite_topic` is set, `topic` is the parent topic, and `offset` is the offset in the lite topic's queue.
     """
 
     consumer_group: str
@@ -66,9 +67,9 @@ class AckMessageRequestHeader(RequestHeader, code=RequestCode.ACK_MESSAGE):
 
 
 class ChangeInvisibleTimeRequestHeader(RequestHeader, code=RequestCode.CHANGE_MESSAGE_INVISIBLETIME):
-    """Hides a message for `invisible_time` from now on. The handle in `extra_info` is invalid afterwards.
+    """Hides a popped message for `invisible_time` from now on. The handle in `extra_info` becomes invalid.
 
-    `lite_topic` as in AckMessageRequestHeader.
+    `topic`, `lite_topic` and `offset` have the same meaning as in AckMessageRequestHeader.
     """
 
     consumer_group: str
@@ -82,7 +83,7 @@ class ChangeInvisibleTimeRequestHeader(RequestHeader, code=RequestCode.CHANGE_ME
 
 
 class ChangeInvisibleTimeResponseHeader(Header):
-    """The changed parts of the message's new handle."""
+    """The response to CHANGE_MESSAGE_INVISIBLETIME: the parts of the message's new handle that changed."""
 
     pop_time: int
     invisible_time: int
@@ -90,7 +91,7 @@ class ChangeInvisibleTimeResponseHeader(Header):
 
 
 class PeekMessageRequestHeader(RequestHeader, code=RequestCode.PEEK_MESSAGE):
-    """Asks for messages like a pop, without hiding them."""
+    """Asks for messages like a pop, but does not hide them from other members."""
 
     consumer_group: str
     topic: str
@@ -99,7 +100,7 @@ class PeekMessageRequestHeader(RequestHeader, code=RequestCode.PEEK_MESSAGE):
 
 
 class NotificationRequestHeader(RequestHeader, code=RequestCode.NOTIFICATION):
-    """Asks whether there is a message to pop, and waits for one up to `poll_time`."""
+    """Asks whether there is a message to pop. The broker waits up to `poll_time` for a message."""
 
     consumer_group: str
     topic: str
@@ -111,7 +112,7 @@ class NotificationRequestHeader(RequestHeader, code=RequestCode.NOTIFICATION):
 
 
 class PollingInfoRequestHeader(RequestHeader, code=RequestCode.POLLING_INFO):
-    """Asks for the number of pops of a queue that wait on the broker."""
+    """Asks for the number of pops of a queue that the broker holds until a message arrives."""
 
     consumer_group: str
     topic: str
@@ -119,9 +120,9 @@ class PollingInfoRequestHeader(RequestHeader, code=RequestCode.POLLING_INFO):
 
 
 class PopLiteMessageRequestHeader(RequestHeader, code=RequestCode.POP_LITE_MESSAGE):
-    """Asks for messages of any lite topic that the client is subscribed to. `topic` is the parent topic.
+    """Pops messages of any lite topic that the client is subscribed to. `topic` is the parent topic.
 
-    Times are milliseconds. If `born_time` is 0, the broker uses its own clock.
+    If `born_time` is 0, the broker uses its own clock.
     """
 
     client_id: str
@@ -135,7 +136,7 @@ class PopLiteMessageRequestHeader(RequestHeader, code=RequestCode.POP_LITE_MESSA
 
 
 class PopLiteMessageResponseHeader(Header):
-    """When and for how long messages were popped. `rmqd.wire.lite_topic.parse_pop_counts` reads `order_count_info`."""
+    """The response to a lite pop. `rmqd.wire.lite_topic.parse_pop_counts` parses `order_count_info`."""
 
     pop_time: int
     invisible_time: int
@@ -144,7 +145,7 @@ class PopLiteMessageResponseHeader(Header):
 
 
 class NotifyUnsubscribeLiteRequestHeader(RequestHeader, code=RequestCode.NOTIFY_UNSUBSCRIBE_LITE):
-    """From a broker: the client's subscription to the lite topic has ended."""
+    """Notifies a client, sent by a broker, that the client's subscription to a lite topic has ended."""
 
     lite_topic: str
     consumer_group: str

@@ -1,4 +1,4 @@
-"""Headers of pulls, and templates to write requests faster."""
+"""Headers of pulls, and templates that encode pull requests quickly."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ PULL_RESPONSE_CODES: Final = frozenset(
 MAX_MSG_BYTES: Final = 262144  # Java: pullBatchSizeInBytes
 _PREFIX: Final = Struct(">II")
 _LONG_MAX: Final = 2**63 - 1
-# in signing order
+# fields whose values differ from pull to pull, sorted by name, as the signature requires
 _CHANGING: Final = ("commitOffset", "maxMsgNums", "queueOffset", "subVersion", "suspendTimeoutMillis", "sysFlag")
 
 
 class PullMessageRequestHeader(RequestHeader, code=RequestCode.PULL_MESSAGE):
-    """Asks for messages of one queue. PullSysFlag has the bits of `sys_flag`."""
+    """Asks for messages of one queue from `queue_offset` on. The bits of `sys_flag` are in PullSysFlag."""
 
     consumer_group: str
     topic: str
@@ -48,7 +48,7 @@ class PullMessageRequestHeader(RequestHeader, code=RequestCode.PULL_MESSAGE):
 
 
 class PullMessageResponseHeader(NamedTuple):
-    """The offset of the next pull, and the queue's ends. A tuple, because thousands are created each second."""
+    """The offset of the next pull, and the queue's ends. It is a tuple, because thousands are created each second."""
 
     next_begin_offset: int
     min_offset: int
@@ -56,11 +56,11 @@ class PullMessageResponseHeader(NamedTuple):
     suggest_which_broker_id: int = 0
     topic_sys_flag: int = 0
     group_sys_flag: int = 0
-    offset_delta: int = 0  # added to the offsets of the records of a static topic
+    offset_delta: int = 0  # in a static topic, add this number to the offsets in the records
 
     @classmethod
     def from_ext_fields(cls, ext_fields: Mapping[str, str]) -> Self:
-        """Read the response to a pull, with any code in `PULL_RESPONSE_CODES`. Raises ProtocolError."""
+        """Read the header of a pull response whose code is in `PULL_RESPONSE_CODES`. Raises ProtocolError."""
         try:
             header = cls(
                 int(ext_fields["nextBeginOffset"]),
@@ -90,7 +90,7 @@ class PullMessageResponseHeader(NamedTuple):
 
 
 class PullRequestTemplate:
-    """Writes the frames of one queue's pull requests. The constant parts are encoded once."""
+    """A template for the pull requests of one queue. The parts that never change are encoded once."""
 
     __slots__ = ("_content", "_credentials", "_format")
 
@@ -106,7 +106,7 @@ class PullRequestTemplate:
         extra_fields: Mapping[str, str] | None = None,
         credentials: Credentials | None = None,
     ) -> None:
-        """`subscription` is for PullSysFlag.SUBSCRIPTION. All requests have `extra_fields`; `credentials` sign them."""
+        """Give `subscription` for PullSysFlag.SUBSCRIPTION. Requests have `extra_fields`; `credentials` sign them."""
         fixed = {
             **(extra_fields or {}),
             **(credentials.fields() if credentials is not None else {}),

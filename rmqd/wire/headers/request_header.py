@@ -1,7 +1,7 @@
-"""Converts a header dataclass to ext fields and back.
+"""The base classes of headers, which convert a dataclass to ext fields and back.
 
-The wire name of a field is its own name in camel case, unless `WireName` in its annotation gives another name. Its type
-is str, int or bool. A field that is None is omitted.
+The wire name of a field is the field's name in camel case, unless its annotation has a `WireName`. A field has the type
+str, int or bool, or one of these or None. A field that is None is omitted from the ext fields.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FIELDS: Final[dict[type, tuple[_Field, ...]]] = {}
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 class Header(LazyDataclass, kw_only=True):
-    """Base of all headers."""
+    """Base of the headers of requests and responses."""
 
     def ext_fields(self) -> dict[str, str]:
         result = {}
@@ -45,7 +45,7 @@ class Header(LazyDataclass, kw_only=True):
 
     @classmethod
     def from_ext_fields(cls, ext_fields: Mapping[str, str]) -> Self:
-        """Read a header. Unknown ext fields are ignored. Raises ProtocolError if a field is missing or invalid."""
+        """Read a header; unknown ext fields are ignored. Raises ProtocolError if a field is missing or invalid."""
         values: dict[str, Any] = {}
         for field in _fields(cls):
             text = ext_fields.get(field.wire)
@@ -62,7 +62,7 @@ class Header(LazyDataclass, kw_only=True):
 
 
 class RequestHeader(Header):
-    """Base of the headers of requests. `bname` is the name of the receiving broker."""
+    """Base of the headers of requests. `bname` is the name of the broker that should process the request."""
 
     code: ClassVar[RequestCode]
 

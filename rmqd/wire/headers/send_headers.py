@@ -14,7 +14,7 @@ from rmqd.wire.topics import DEFAULT_TOPIC
 
 
 class SendMessageRequestHeaderV2(RequestHeader, code=RequestCode.SEND_MESSAGE_V2):
-    """Sends a message; the fields have letters as names."""
+    """Sends a message. The wire names of the fields are single letters, which makes parsing faster."""
 
     producer_group: Annotated[str, WireName("a")]
     topic: Annotated[str, WireName("b")]
@@ -33,7 +33,7 @@ class SendMessageRequestHeaderV2(RequestHeader, code=RequestCode.SEND_MESSAGE_V2
 
 
 class SendBatchMessageRequestHeader(SendMessageRequestHeaderV2, code=RequestCode.SEND_BATCH_MESSAGE):
-    """Sends several messages to one queue. `batch` is true; `properties` belong to the batch, not to its messages."""
+    """Sends several messages to one queue. `batch` must be True. `properties` are of the batch, not of its messages."""
 
 
 _LETTERS: Final = dict(
@@ -44,11 +44,11 @@ _LETTERS: Final = dict(
         strict=True,
     )
 )
-"""The letters for the long names of SEND_MESSAGE (10), which old clients send."""
+"""The letter for each long field name. Old clients use the long names, in SEND_MESSAGE (10)."""
 
 
 class ReceivedSendHeader(NamedTuple):
-    """The header of any send as a broker reads it: leniently, like RocketMQ, and fast, because each message has one."""
+    """The header of any kind of send, as the embedded broker reads it: quickly, and as leniently as RocketMQ."""
 
     topic: str
     default_topic: str | None
@@ -65,7 +65,7 @@ class ReceivedSendHeader(NamedTuple):
 
     @classmethod
     def from_request(cls, request: RemotingCommand) -> Self:
-        """Read the header, with long names or letters. Raises ProtocolError."""
+        """Read the header of a send, whether its fields have long names or letters. Raises ProtocolError."""
         fields = request.ext_fields
         if request.code == RequestCode.SEND_MESSAGE:
             fields = {_LETTERS[name]: value for name, value in fields.items() if name in _LETTERS}
@@ -91,9 +91,9 @@ class ReceivedSendHeader(NamedTuple):
 
 
 class SendMessageResponseHeader(NamedTuple):
-    """The position of the stored message. A batch has comma-separated ids and the offset of its first message.
+    """The position of a stored message. For a batch: comma-separated offset ids, and the first message's offset.
 
-    A tuple, because a broker creates one for every message.
+    The class is a tuple, because the embedded broker creates one for every message.
     """
 
     msg_id: str
@@ -105,7 +105,7 @@ class SendMessageResponseHeader(NamedTuple):
 
     @classmethod
     def from_ext_fields(cls, ext_fields: Mapping[str, str]) -> Self:
-        """Read the response to a send whose message was stored. Raises ProtocolError."""
+        """Read the header of the response to a successful send. Raises ProtocolError."""
         try:
             return cls(
                 ext_fields["msgId"],
@@ -130,9 +130,9 @@ class SendMessageResponseHeader(NamedTuple):
 
 
 class ConsumerSendMsgBackRequestHeader(RequestHeader, code=RequestCode.CONSUMER_SEND_MSG_BACK):
-    """Asks the broker to redeliver a message later. The broker finds it only by `offset`, its commit log offset.
+    """Asks the broker to redeliver a message later. The broker identifies the message by `offset` (in the commit log).
 
-    With `delay_level` 0 the broker chooses the delay (3 + times); -1 dead-letters the message.
+    With `delay_level` 0 the broker uses the level 3 + reconsume times. With -1 it dead-letters the message.
     """
 
     offset: int
@@ -145,7 +145,7 @@ class ConsumerSendMsgBackRequestHeader(RequestHeader, code=RequestCode.CONSUMER_
 
 
 class RecallMessageRequestHeader(RequestHeader, code=RequestCode.RECALL_MESSAGE):
-    """Recalls a timer message. `recall_handle` is from the response to its send (`rmqd.wire.lite_topic`)."""
+    """Recalls a timer message. `recall_handle` is from the response to its send (`wire.lite_topic.RecallHandle`)."""
 
     topic: str
     recall_handle: str

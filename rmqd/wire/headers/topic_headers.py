@@ -1,4 +1,4 @@
-"""Headers of administrators' requests: topics, routes, groups' statistics, single messages, brokers' settings."""
+"""Headers of administrative requests: topics, routes, statistics of groups, single messages, key-value settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class DeleteTopicRequestHeader(RequestHeader, code=RequestCode.DELETE_TOPIC_IN_B
 
 
 class GetAllTopicConfigRequestHeader(RequestHeader, code=RequestCode.GET_ALL_TOPIC_CONFIG):
-    """Asks for all topics, or for `max_topic_num` topics from number `topic_seq`, in one version of the table."""
+    """Asks for all topics; or for `max_topic_num` topics from index `topic_seq` on, in one version of the table."""
 
     topic_seq: int | None = None
     data_version: str | None = None
@@ -34,7 +34,7 @@ class QueryTopicsByConsumerRequestHeader(RequestHeader, code=RequestCode.QUERY_T
 
 
 class QueryConsumeQueueRequestHeader(RequestHeader, code=RequestCode.QUERY_CONSUME_QUEUE):
-    """Asks for entries of a queue's index, and whether a group's filter passes them."""
+    """Asks for `count` entries of a queue's index, from offset `index` on, and for the subscription of a group."""
 
     topic: str
     queue_id: int
@@ -44,26 +44,26 @@ class QueryConsumeQueueRequestHeader(RequestHeader, code=RequestCode.QUERY_CONSU
 
 
 class ViewBrokerStatsDataRequestHeader(RequestHeader, code=RequestCode.VIEW_BROKER_STATS_DATA):
-    """Asks for one of the broker's counters."""
+    """Asks for one of the broker's counters: the counter of `stats_key` in the statistic `stats_name`."""
 
     stats_name: str
     stats_key: str
 
 
 class GetConsumeStatsInBrokerHeader(RequestHeader, code=RequestCode.GET_BROKER_CONSUME_STATS):
-    """Asks for the offsets of every group; with `is_order` only in ordered topics."""
+    """Asks for the offsets of every group in all topics; with `is_order`, only in ordered topics."""
 
     is_order: bool
 
 
 class GetProducerConnectionListRequestHeader(RequestHeader, code=RequestCode.GET_PRODUCER_CONNECTION_LIST):
-    """Asks for a group's producers."""
+    """Asks for the connected producers of a producer group."""
 
     producer_group: str
 
 
 class CreateTopicRequestHeader(RequestHeader, code=RequestCode.UPDATE_AND_CREATE_TOPIC):
-    """Creates or changes a topic on one broker. `attributes` is Java's "+key=value,-key"."""
+    """Creates or changes a topic on one broker. `attributes` sets and removes attributes: "+key=value,-key"."""
 
     topic: str
     default_topic: str = DEFAULT_TOPIC
@@ -78,20 +78,20 @@ class CreateTopicRequestHeader(RequestHeader, code=RequestCode.UPDATE_AND_CREATE
 
 
 class GetTopicConfigRequestHeader(RequestHeader, code=RequestCode.GET_TOPIC_CONFIG):
-    """Asks for a topic's configuration; with `lo` also for the mapping of a static topic."""
+    """Asks for a topic's settings; with `lo`, also for the queue mapping of a static topic."""
 
     topic: str
     lo: bool | None = None
 
 
 class GetTopicStatsInfoRequestHeader(RequestHeader, code=RequestCode.GET_TOPIC_STATS_INFO):
-    """Asks for the offsets at the ends of a topic's queues."""
+    """Asks for the first and the next offset of each queue of a topic."""
 
     topic: str
 
 
 class GetConsumeStatsRequestHeader(RequestHeader, code=RequestCode.GET_CONSUME_STATS):
-    """Asks for a group's offsets in one topic, in all topics, or in a list of topics separated by semicolons."""
+    """Asks for a group's offsets in `topic`, in `topic_list` (separated by semicolons), or in all topics."""
 
     consumer_group: str
     topic: str | None = None
@@ -99,14 +99,14 @@ class GetConsumeStatsRequestHeader(RequestHeader, code=RequestCode.GET_CONSUME_S
 
 
 class QueryConsumeTimeSpanRequestHeader(RequestHeader, code=RequestCode.QUERY_CONSUME_TIME_SPAN):
-    """Asks for the age of a group's unhandled messages."""
+    """Asks for the age of the messages in a topic that a group has not handled."""
 
     topic: str
     group: str
 
 
 class QueryMessageRequestHeader(RequestHeader, code=RequestCode.QUERY_MESSAGE):
-    """Asks for messages by key, stored between two times in milliseconds."""
+    """Asks for messages by key, stored between two times in milliseconds since 1970."""
 
     topic: str
     key: str
@@ -123,14 +123,14 @@ class ViewMessageRequestHeader(RequestHeader, code=RequestCode.VIEW_MESSAGE_BY_I
 
 
 class GetRouteInfoRequestHeader(RequestHeader, code=RequestCode.GET_ROUTEINFO_BY_TOPIC):
-    """Asks for a topic's route."""
+    """Asks for a topic's route: its brokers and queues. `accept_standard_json_only` asks for strict JSON."""
 
     topic: str
     accept_standard_json_only: bool | None = None
 
 
 class PutKVConfigRequestHeader(RequestHeader, code=RequestCode.PUT_KV_CONFIG):
-    """Sets a key of a namespace."""
+    """Stores a value in a name server's key-value table. Keys belong to a namespace of this table."""
 
     namespace: str
     key: str
@@ -138,27 +138,27 @@ class PutKVConfigRequestHeader(RequestHeader, code=RequestCode.PUT_KV_CONFIG):
 
 
 class GetKVConfigRequestHeader(RequestHeader, code=RequestCode.GET_KV_CONFIG):
-    """Asks for the value of a key of a namespace."""
+    """Asks for a value in a name server's key-value table."""
 
     namespace: str
     key: str
 
 
 class GetKVConfigResponseHeader(Header):
-    """The response to GET_KV_CONFIG (101)."""
+    """The response to GET_KV_CONFIG (101): a value of a name server's key-value table."""
 
     value: str | None = None
 
 
 class DeleteKVConfigRequestHeader(RequestHeader, code=RequestCode.DELETE_KV_CONFIG):
-    """Deletes a key of a namespace."""
+    """Deletes a key from a name server's key-value table."""
 
     namespace: str
     key: str
 
 
 class GetKVListByNamespaceRequestHeader(RequestHeader, code=RequestCode.GET_KVLIST_BY_NAMESPACE):
-    """Asks for all keys of a namespace with their values."""
+    """Asks for all keys and values of one namespace in a name server's key-value table."""
 
     namespace: str
 

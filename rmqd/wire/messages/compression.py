@@ -1,9 +1,9 @@
-"""Opens the bodies of a decoded response: compressed bodies, and batches that a broker stores as one record.
+"""Opening of a response's bodies: decompressing them, and splitting batches that a broker stores as one record.
 
 A response of a few hundred kilobytes may become gigabytes. So bodies (ZLIB, LZ4 frames or ZSTD frames) are opened in
-queue order while there is room, each up to a size limit. The response then ends before the first unopened body, and the
-caller asks for the rest again when there is room. If there is much to do, another thread may do it: a
-`BlockDecompression` touches only its block, which nothing else uses before `finish`.
+queue order up to a memory limit for the response, each body up to a size limit. Messages beyond the memory limit are
+removed from the response, and the caller opens or pulls them later. Opening may run in another thread, because a
+`BlockDecompression` changes only its block, which no other code uses before `finish`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ MAX_BODY_BYTES: Final = 16 * 1024 * 1024  # the default of `max_body_size`; also
 _LIKELY_RATIO: Final = 32
 _MAX_WINDOW_BYTES: Final = 128 * 1024 * 1024  # as in Java; libzstd rejects larger windows by default
 _LZ4_SLICE_BYTES: Final = 4 * 1024  # decompresses to at most 255 times as much
-_ZSTD_SLICE_BYTES: Final = 256  # four bytes may decompress to a block of 128 KiB
+_ZSTD_SLICE_BYTES: Final = 256  # each four bytes decompress to at most 128 KiB
 
 
 class _Frame(Protocol):
-    """The decompressor of one frame, in either library."""
+    """The decompressor of one LZ4 or ZSTD frame."""
 
     @property
     def eof(self) -> bool: ...
@@ -43,10 +43,10 @@ class _Frame(Protocol):
 
 
 def decompress(body: bytes, sys_flag: int, max_size_bytes: int = MAX_BODY_BYTES) -> bytes:
-    """Decompress a body whose `sys_flag` has COMPRESSED set. Without type bits it is ZLIB, as old producers write it.
+    """Decompress the body of a message whose `sys_flag` has COMPRESSED set.
 
-    Raises ProtocolError for damage or an unknown type. Raises BodyTooLargeError if the body exceeds `max_size_bytes`,
-    either at the size that the frame declares, or as soon as that much is decompressed.
+    Without type bits in `sys_flag` the body is ZLIB, as from old producers. Raises ProtocolError for damage or an
+    unknown type. Raises BodyTooLargeError if the declared or decompressed size exceeds `max_size_bytes`.
     """
     kind = (sys_flag & COMPRESSION_MASK) >> COMPRESSION_SHIFT
     if kind in (0, CompressionType.ZLIB):
@@ -72,7 +72,7 @@ def _inflate(body: bytes, max_size_bytes: int) -> bytes:
 
 
 def _decompress_lz4(body: bytes, max_size_bytes: int) -> bytes:
-    # imported late: most topics need neither library, and they take time to load
+    # lz4 and zstandard are imported at their first use, because they load slowly and most topics do not need them
     import lz4.frame  # type: ignore[import-untyped]
 
     decompressor = lz4.frame.LZ4FrameDecompressor()
@@ -96,7 +96,7 @@ def _decompress_zstd(body: bytes, max_size_bytes: int) -> bytes:
         size = zstandard.get_frame_parameters(body).content_size
         decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
         if size == zstandard.CONTENTSIZE_UNKNOWN:
-            # Java writes no size. The output is allocated before its size is known, so try a likely size first.
+            # Java writes no size, and the library allocates the maximum at once. So try a likely size first.
             sizes = [min(max_size_bytes, _LIKELY_RATIO * len(body)), max_size_bytes]
         elif size > max_size_bytes:
             raise BodyTooLargeError(max_size_bytes)
@@ -105,17 +105,17 @@ def _decompress_zstd(body: bytes, max_size_bytes: int) -> bytes:
         for most in sizes:
             with contextlib.suppress(zstandard.ZstdError):
                 return decompressor.decompress(body, max_output_size=most, allow_extra_data=False)
-        # several frames, a body over the limit, or damage
+        # the body has several frames, exceeds the limit or is damaged
         return _join_frames(body, _ZSTD_SLICE_BYTES, decompressor.decompressobj, max_size_bytes)
     except zstandard.ZstdError as error:
         raise ProtocolError(f"the body is not a ZSTD frame: {error}") from error
 
 
 def _join_frames(body: bytes, slice_bytes: int, start: Callable[[], _Frame], max_size_bytes: int) -> bytes:
-    """Decompress one frame after the other, as Java reads bodies. Raises BodyTooLargeError and ProtocolError.
+    """Decompress a body of several frames, which Java accepts too. Raises BodyTooLargeError and ProtocolError.
 
-    Frames are fed in slices. One slice cannot become more than a few MiB, and slices limit how much input is copied
-    again after the end of each tiny frame.
+    The input is fed in slices, so that one step decompresses to at most a few MiB. Slices also limit how many bytes are
+    copied as `unused_data` after each frame, which may be tiny.
     """
     parts: list[bytes] = []
     size, frame = 0, start()
@@ -135,18 +135,17 @@ def _join_frames(body: bytes, slice_bytes: int, start: Callable[[], _Frame], max
     return b"".join(parts)
 
 
-# Opening up to this size takes a few milliseconds, and so does not need a thread.
+# Bodies up to these sizes (before and after opening) are opened within a few milliseconds, so they need no thread.
 MAX_INLINE_STORED_BYTES: Final = 64 * 1024
 MAX_INLINE_OPENED_BYTES: Final = 1024 * 1024
 NO_SIZE_LIMIT: Final = 2**63
 
 
 class BlockDecompression:
-    """The bodies of one block. Call `at_once`, then `rest` if `at_once` returns False, then `finish`.
+    """The opening of one block's bodies. Call `at_once`, then `rest` if `at_once` returned False, then `finish`.
 
-    `room_bytes` is the block's memory limit, which at most one body exceeds. Members of batches below the offset `low`
-    are omitted. Without `unwraps`, a batch counts as corrupt. With `ends_at_corrupt`, messages after the first corrupt
-    one are omitted as well.
+    No body is opened after the block exceeds `room_bytes`. Messages of a batch with an offset below `low` are omitted.
+    Without `unwraps`, batches count as corrupt. With `ends_at_corrupt`, nothing is opened after a corrupt message.
     """
 
     def __init__(
@@ -159,7 +158,7 @@ class BlockDecompression:
         unwraps: bool = True,
         ends_at_corrupt: bool = False,
     ) -> None:
-        self.cancelled = False  # the result is not needed any more
+        self.cancelled = False  # set by the caller if it does not need the result any more
         self._block = block
         self._max = max_body_size
         self._room = room_bytes
@@ -169,25 +168,26 @@ class BlockDecompression:
         self._next = 0  # index in block.messages
         self._opened: list[Message] = []
         self._corrupt: list[CorruptMessage] = []
-        self._records: list[bytes] = [block.data]  # also contains the records that were made for members of batches
+        self._records: list[bytes] = [block.data]  # followed by the records created for messages of batches
         self._size = len(block.data)
         self._end = len(block.data)
 
     def at_once(self) -> bool:
-        """Open as much as takes little time. Returns whether that was everything."""
+        """Open bodies for at most a few milliseconds. Returns whether this was enough, so that `rest` is not needed."""
         stored = sum(message.stored_size for message in self._block.messages if message.is_closed)
         return stored <= MAX_INLINE_STORED_BYTES and self._open(
             min(self._max, MAX_INLINE_OPENED_BYTES), MAX_INLINE_OPENED_BYTES
         )
 
     def rest(self) -> None:
-        """Open the remaining messages while there is room."""
+        """Open the remaining bodies up to the block's memory limit. May run in another thread."""
         self._open(self._max, NO_SIZE_LIMIT)
 
     def finish(self) -> list[Message]:
-        """Replace the block's messages by the opened ones. Returns the unopened messages.
+        """Replace the block's messages by the opened messages. Returns the unopened messages.
 
-        The block must not refer to them: because they refer to the block, only the garbage collector would free it.
+        The block does not keep references to them. They refer to the block, so only the garbage collector would free
+        the cycle.
         """
         block, left = self._block, self._block.messages[self._next :]
         if left:
@@ -204,7 +204,7 @@ class BlockDecompression:
         return left
 
     def _open(self, most_bytes: int, all_bytes: int) -> bool:
-        """Continue; False if a body exceeds `most_bytes`, or all bodies together exceed `all_bytes`."""
+        """Open the next bodies. Returns False if a body exceeds `most_bytes`, or this call's bodies `all_bytes`."""
         messages, before = self._block.messages, self._size
         while self._next < len(messages) and not self.cancelled:
             message = messages[self._next]
@@ -245,7 +245,7 @@ class BlockDecompression:
             self._opened.append(message)
 
     def _unwrap(self, batch: Message, body: bytes) -> None:
-        """Replace a batch by its members."""
+        """Append each message of a batch to the opened messages, with a separate record."""
         head, topic = batch.record_parts()
         found = batch_member_records(head, topic, batch.queue_offset, body)
         announced = batch.properties.get(INNER_NUM, "")

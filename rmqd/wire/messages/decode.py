@@ -1,22 +1,22 @@
-"""Decodes the records of a response into messages, and checks the frame and CRC of each.
+"""Decoding of the records in a response into messages, with a check of the lengths and CRC of each record.
 
-Each record (`record` has the layout) must end where its total size says. The total size must agree with the lengths of
-body, topic and properties. So a damaged length is found at once, before the next record is searched in a wrong
-position. The magic must be one of RocketMQ's two. The CRC protects only the body; nothing protects the rest of the
-head. So unknown bits of the sys flag are rejected here, because they may change the meaning of the body, and
-`pull_walk` checks the queue offsets against the response's header. A record that cannot be decoded becomes a
-CorruptMessage, whose body has all of its bytes.
+The total size of a record (`record` has the layout) must agree with the lengths of body, topic and properties. So a
+damaged length is found at once, before the next record is searched at a wrong position. The magic must be one of
+RocketMQ's two. The CRC protects only the body; no checksum protects the other fields. So records with unknown bits in
+the sys flag are rejected here, because such bits may change the meaning of the body, and `pull_walk` compares the queue
+offsets with the response's header. A record that cannot be decoded becomes a CorruptMessage, whose body is all of the
+record's bytes.
 
-A message keeps positions in the response's bytes; fields are read when a handler accesses them. The loop over the
-records is the hottest of the program. For the usual record, with two IPv4 hosts, it reads the whole head with one
-`unpack`, and calls no Python function. The native core (`wire/core.py`), if there is one, takes plain records first.
+A message keeps positions in the response's bytes, and fields are read on access. The loop over the records is the
+hottest loop of the program. For the usual record, with two IPv4 hosts, it reads the whole head with one `unpack`, and
+calls no Python function. The native core (`wire/core.py`), if there is one, decodes plain records before this loop.
 
 *Light message queues* (LMQ), such as `%LMQ%room-7`, contain messages that are stored in other topics.
 
-A message that names such queues in its property INNER_MULTI_DISPATCH is stored once, in its own topic. Brokers with
-`enableLmq` and `enableMultiDispatch` also enter it into each of these queues. They write its offsets there into the
-property INNER_MULTI_QUEUE_OFFSET, in the same order. A pull of such a queue returns the stored records, with the topic,
-queue id and offset of the other topic in their heads. (Java: `LmqDispatch`, and `MQClientAPIImpl` for pops.)
+A message lists light queues in its property INNER_MULTI_DISPATCH. It is stored once, in its own topic. Brokers with
+`enableLmq` and `enableMultiDispatch` also index it in each light queue. They write its offsets in the light queues into
+the property INNER_MULTI_QUEUE_OFFSET, in the same order. A pull of a light queue returns the stored records, with the
+topic, queue id and offset of the message's own topic in their heads. (Java: `LmqDispatch`; `MQClientAPIImpl` for pops.)
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from rmqd.wire.messages.properties import (
 from rmqd.wire.messages.record import MAGIC_V1, MAGIC_V2
 from rmqd.wire.topics import is_light_queue
 
-# total size, magic, CRC, queue offset, sys flag, store timestamp and body length, if both hosts are IPv4
+# returns total size, magic, CRC, queue offset, sys flag, store timestamp and body length if both hosts are IPv4
 _unpack_ipv4 = Struct(">III8xq8xi16xq20xI").unpack_from
 _UNSIGNED = Struct(">I")
 _LONG = Struct(">q")
@@ -55,21 +55,21 @@ _SHORT = Struct(">H")
 _UNUSUAL: Final = ENCODED_FLAGS | ~KNOWN_FLAGS
 _HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
 _NOT_PLAIN: Final = (_UNUSUAL | _HOSTS_V6) & 0xFFFFFFFF
-# the fields that the native core sets, in its order
+# the fields of a Message that the native core sets, in the order that native.c expects
 _SLOTS: Final = tuple(
     getattr(Message, name)
     for name in "block finished _start _body_start _body_end queue_offset store_timestamp".split()
 )
-_MIN_RECORD_BYTES: Final = 91  # a record with IPv4 hosts, and without body, topic and properties
+_MIN_RECORD_BYTES: Final = 91  # size of a record with IPv4 hosts and empty body, topic and properties
 _MAGICS: Final = (_UNSIGNED.pack(MAGIC_V1), _UNSIGNED.pack(MAGIC_V2))
 _NO_QUEUE: Final = MessageQueue("", "", -1)
 
 
 def decode_messages(data: bytes, message_queue: MessageQueue, start: int = 0, namespace: str = "") -> MessageBlock:
-    """Decode and open the messages of `message_queue` that fill `data` from `start`, regardless of their opened size.
+    """Decode the records that fill `data` from `start`, and open their bodies without a limit of the block's memory.
 
-    Raises ProtocolError if a record cannot be decoded. A record that fails its CRC or cannot be opened goes to
-    `MessageBlock.corrupt`.
+    Raises ProtocolError if a record cannot be decoded. A record with a wrong CRC, or a body that cannot be opened, goes
+    to `MessageBlock.corrupt`.
     """
     block = frame_messages(data, message_queue, start, namespace)
     if block.broken is not None:
@@ -80,7 +80,7 @@ def decode_messages(data: bytes, message_queue: MessageQueue, start: int = 0, na
 def frame_decodable_messages(
     data: bytes, message_queue: MessageQueue, start: int = 0, namespace: str = ""
 ) -> MessageBlock:
-    """Like `frame_messages`, but drop records that cannot be decoded. `MessageBlock.broken` then gives the reason."""
+    """Find records like `frame_messages`, but drop undecodable records. `MessageBlock.broken` gives the reason."""
     block = frame_messages(data, message_queue, start, namespace)
     if block.broken is not None:
         block.corrupt = [one for one in block.corrupt if not isinstance(one.message, UnreadableMessage)]
@@ -88,7 +88,7 @@ def frame_decodable_messages(
 
 
 def open_all_bodies(block: MessageBlock) -> MessageBlock:
-    """Decompress all bodies of a block, and split its batches, regardless of their size."""
+    """Decompress all bodies of a block and split its batches, without a limit of the block's memory."""
     if block.is_closed:
         opening = BlockDecompression(block)
         opening.rest()
@@ -99,14 +99,14 @@ def open_all_bodies(block: MessageBlock) -> MessageBlock:
 def frame_messages(
     data: bytes, message_queue: MessageQueue, start: int = 0, namespace: str = "", offset_delta: int = 0
 ) -> MessageBlock:
-    """Find the records that fill `data` from `start`, all of `message_queue`, without opening them. Raises nothing.
+    """Decode the records that fill `data` from `start`, all of `message_queue`. Bodies are not opened. Raises nothing.
 
-    A record that fails its CRC, has unknown flags, or cannot be decoded goes to `MessageBlock.corrupt`. The next record
-    begins after the total size of an undecodable record, if a record begins or the response ends there. Otherwise the
-    undecodable record takes the rest of the response.
+    A record with a wrong CRC, unknown flags, or another fault goes to `MessageBlock.corrupt`. After an undecodable
+    record, decoding continues at the end that its total size gives, if another record or the end of the response is
+    there. Otherwise the rest of the response counts as part of the undecodable record.
 
-    `offset_delta` is added to the records' offsets, because a broker counts a static topic's queue differently.
-    Messages of a light message queue get the offsets in their properties.
+    `offset_delta` is added to the records' offsets: in a static topic, brokers store a logical queue under other
+    offsets. Messages of a light message queue get the offsets in their properties.
     """
     block = MessageBlock(data, message_queue, namespace)
     broken = _decode_until_broken(block, start)
@@ -128,7 +128,7 @@ def frame_messages(
 
 
 def _decode_until_broken(block: MessageBlock, start: int) -> tuple[int, str] | None:
-    """Decode records from `start`. Returns position and reason of the first undecodable record, or None."""
+    """Decode records from `start` on. Returns the position of the first undecodable record and the reason, or None."""
     data, following, at = block.data, -1, start
     size, add = len(data), block.messages.append
     if core.native is not None:
@@ -152,7 +152,7 @@ def _decode_until_broken(block: MessageBlock, start: int) -> tuple[int, str] | N
             else:
                 block.runs += 1
                 following = queue_offset + 1
-            message = Message()  # the inlined code of `placed`
+            message = Message()  # these lines are `Message.placed`, inlined for speed
             message.block, message._start, message.finished = block, at, False
             message._body_start, message._body_end = body_start, body_end
             message.queue_offset, message.store_timestamp = queue_offset, store_timestamp
@@ -177,7 +177,7 @@ def _decode_until_broken(block: MessageBlock, start: int) -> tuple[int, str] | N
 
 
 def _take_out_last(block: MessageBlock) -> int:
-    """Remove the message that was decoded last. Returns the start of its record."""
+    """Remove the last decoded message, because its record exceeds the response. Returns its record's position."""
     message = block.messages[-1] if block.messages else None
     if block.corrupt and (message is None or block.corrupt[-1].message._start > message._start):
         return block.corrupt.pop().message._start
@@ -185,7 +185,7 @@ def _take_out_last(block: MessageBlock) -> int:
 
 
 def _end_by_total_size(data: bytes, start: int) -> int | None:
-    """Return a record's end by its total size; None unless another record, or the end of the response, is there."""
+    """Return a record's end by its total size; None unless the next record, or the response's end, is there."""
     if start + _MIN_RECORD_BYTES > len(data):
         return None
     total: int = _UNSIGNED.unpack_from(data, start)[0]
@@ -196,7 +196,7 @@ def _end_by_total_size(data: bytes, start: int) -> int | None:
 
 
 def stored_properties(record: bytes) -> dict[str, str]:
-    """Return the properties of one record without checking it, for a broker that filters its own records."""
+    """Return the properties of one record without any checks. The embedded broker calls it to filter its records."""
     sys_flag, _, body_size = _unpack_ipv4(record)[-3:]
     body_start = 88
     if sys_flag & _HOSTS_V6:
@@ -206,12 +206,12 @@ def stored_properties(record: bytes) -> dict[str, str]:
 
 
 def decode_record(record: bytes) -> StoredMessage:
-    """Decode a record of `encode_message`. The body is neither checked nor decompressed. Raises ProtocolError."""
+    """Return the message of a record. The body is not decompressed, and its CRC ignored. Raises ProtocolError."""
     block = frame_messages(record, _NO_QUEUE)
     if block.broken is not None or not record:
         raise ProtocolError(f"a record cannot be read: {block.broken or 'it is empty'}")
     message = (block.messages or [one.message for one in block.corrupt])[0]
-    block.messages, block.corrupt = [], []  # else only the garbage collector would free block and message
+    block.messages, block.corrupt = [], []  # breaks the reference cycle of block and message
     return StoredMessage(
         topic=message.record_topic,
         body=message.stored_body,
@@ -231,7 +231,7 @@ def decode_record(record: bytes) -> StoredMessage:
 
 
 def _unknown(sys_flag: int) -> str | None:
-    """Return the reason if a record's flags forbid reading its body, else None."""
+    """Return why a record's sys flag is not understood, so that its body must not be read; None if it is understood."""
     if unknown := sys_flag & ~KNOWN_FLAGS & 0xFFFFFFFF:
         return f"its sys flag has bits that rmqd does not know: 0x{unknown:X}"
     if sys_flag & NEED_UNWRAP and not sys_flag & INNER_BATCH:
@@ -248,7 +248,7 @@ def _long_hosts(data: bytes, start: int, sys_flag: int) -> tuple[int, int, int]:
 
 
 def _properties_v2(data: bytes, body_end: int, magic: int) -> int:
-    """Return the start of the properties of a record whose topic length takes two bytes."""
+    """Return the position of the properties' length in a V2 record. Raises ProtocolError for any other magic."""
     if magic != MAGIC_V2:
         raise ProtocolError(f"a message starts with the magic 0x{magic:08X}, which RocketMQ does not write")
     length: int = _SHORT.unpack_from(data, body_end)[0]
@@ -259,16 +259,16 @@ QUEUE_OFFSET_AT = 20
 
 
 class UnreadableMessage(Message):
-    """A message with the fixed fields at the head of a record, as far as the bytes reach. All other fields are empty.
+    """The message of an undecodable record. It has the fixed fields at the record's head, as far as the bytes reach.
 
-    No field can be trusted, because any byte may be wrong.
+    All other fields are empty. Any field may be wrong, because any byte may be damaged.
     """
 
     __slots__ = ()
 
     offset_msg_id = born_host = store_host = ""
     prepared_transaction_offset = 0
-    sys_flag = 0  # the body is shown as stored
+    sys_flag = 0  # so the body is not decompressed
 
     def __init__(self, block: MessageBlock, start: int, end: int) -> None:
         self.placed(block, start, start, end, 0, 0)
@@ -278,7 +278,7 @@ class UnreadableMessage(Message):
 
     @property
     def record_topic(self) -> str:
-        """The topic that the record was pulled from."""
+        """The topic of the pulled queue, because the record's topic cannot be read."""
         return self.block.message_queue.topic
 
     def _int(self, at: int) -> int:
@@ -298,7 +298,7 @@ LIGHT_QUEUE_SEPARATOR: Final = ","
 
 
 def light_queue_offset(name: str, properties: Mapping[str, str]) -> int:
-    """Return a message's offset in a light message queue. Raises ProtocolError if its properties do not have it."""
+    """Return a message's offset in the light message queue `name`. Raises ProtocolError if properties lack it."""
     names = properties.get(INNER_MULTI_DISPATCH, "").split(LIGHT_QUEUE_SEPARATOR)
     offsets = properties.get(INNER_MULTI_QUEUE_OFFSET, "").split(LIGHT_QUEUE_SEPARATOR)
     if name not in names:
@@ -309,7 +309,7 @@ def light_queue_offset(name: str, properties: Mapping[str, str]) -> int:
 
 
 def set_light_queue_offsets(block: MessageBlock) -> None:
-    """Give the messages of a pull their offsets in the pulled queue."""
+    """Replace the offsets of pulled messages by their offsets in the pulled light message queue."""
     name, messages = block.message_queue.topic, block.messages
     block.messages, block.runs, following = [], 0, -1
     for message in messages:

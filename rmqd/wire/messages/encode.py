@@ -1,4 +1,4 @@
-"""Writes messages: batches to send, and stored records as a broker writes them."""
+"""Encoding of messages: the bodies of batch sends, and the records that a broker stores."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _RECORD_HEADS: Final = {
     for born in (8, 20)
     for store in (8, 20)
 }
-"""The head of a record before its body, by the flags of its two hosts."""
+"""The layout of a record before its body. The key is the IPv6 bits of the record's born host and store host."""
 _SHORT: Final = Struct(">H")
 _BATCH_HEAD: Final = Struct(">iiiii")  # total size, magic, CRC, flag, body size; magic and CRC stay zero
 
 
 @dataclass(slots=True, kw_only=True)  # not frozen: created for every message, and frozen takes three times as long
 class StoredMessage:
-    """One record of the commit log. The body is written unchanged: compress it first if `sys_flag` says so.
+    """One record of the commit log. If `sys_flag` has COMPRESSED, `body` must be compressed already.
 
-    Hosts are "ip:port", IPv6 in brackets; timestamps are milliseconds. The two IPv6 bits of `sys_flag` are set
-    automatically.
+    Hosts are "ip:port" with brackets around IPv6; timestamps are milliseconds since 1970. The two IPv6 bits of
+    `sys_flag` are ignored, because they follow from the hosts.
     """
 
     topic: str
@@ -60,7 +60,7 @@ class StoredMessage:
 
 
 def encode_message(message: StoredMessage) -> bytes:
-    """Return the record of a message, V2 if the topic needs it. Raises InvalidMessageError if it cannot be written."""
+    """Return the record of a message. Raises InvalidMessageError if a field does not fit into the record."""
     return encode_record(
         message,
         message.queue_offset,
@@ -73,7 +73,7 @@ def encode_message(message: StoredMessage) -> bytes:
 def encode_record(
     message: StoredMessage, queue_offset: int, commit_log_offset: int, store_timestamp: int, store_host: bytes
 ) -> bytes:
-    """Like `encode_message`, with the storing broker's values for these fields. `store_host` is in stored form."""
+    """Return a message's record with these values of the storing broker. `store_host` is a result of `parse_host`."""
     topic, properties, body = message.topic.encode(), encode_properties(message.properties), message.body
     born_host = parse_host(message.born_host)
     if len(topic) > _MAX_TOPIC_BYTES:
@@ -109,7 +109,7 @@ def encode_record(
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """Return the properties string as bytes. Raises InvalidMessageError if it is too long or cannot be written."""
+    """Return the properties string as bytes. Raises InvalidMessageError if it is too long or contains separators."""
     try:
         data = format_properties(properties).encode()
     except UnicodeEncodeError as error:
@@ -121,7 +121,7 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class BatchMember:
-    """One message of a batch. The batch has its topic and queue."""
+    """One message of a batch send. The send's header has the topic and queue of all messages."""
 
     body: bytes
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -129,7 +129,7 @@ class BatchMember:
 
 
 def encode_batch(messages: Iterable[BatchMember]) -> bytes:
-    """Return the body of a SEND_BATCH_MESSAGE. Raises InvalidMessageError if a message cannot be written."""
+    """Return the body of a SEND_BATCH_MESSAGE request. Raises InvalidMessageError for an invalid message."""
     parts: list[bytes] = []
     for message in messages:
         properties = encode_properties(message.properties)
@@ -143,5 +143,5 @@ def encode_batch(messages: Iterable[BatchMember]) -> bytes:
 
 
 def decode_batch(body: bytes) -> list[BatchMember]:
-    """Return the messages of a batch send. Raises ProtocolError."""
+    """Return the messages in the body of a SEND_BATCH_MESSAGE request. Raises ProtocolError."""
     return [BatchMember(plain, parse_properties(stored), flag) for flag, plain, stored in batch_members(body)]

@@ -1,7 +1,7 @@
 """Messages as handlers see them, and the block that keeps the bytes of all messages of one response.
 
-`rmqd.wire.messages.decode` creates both. A message copies bytes from the response only on access. The records of
-`Message.once` are written by a room above, because this room does no I/O.
+`rmqd.wire.messages.decode` creates both. A message copies bytes from the response only when a field is read. The module
+does no I/O: for `Message.once`, the code that runs handlers sets `once_in_group`, which writes to the database.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from rmqd.wire.topics import RETRY_PREFIX, is_retry_topic, topic_of_retry, unwra
 _INT = Struct(">i")
 
 consume_start: ContextVar[Callable[[Message], int | None]] = ContextVar("consume_start", default=lambda _: None)
-"""Tells when the call began that has a message (Unix milliseconds). It is set where handlers are called: a message that
-is never asked costs nothing, because nothing is written into it."""
+"""Returns when the handler call with a message began (milliseconds since 1970), or None. The code that calls handlers
+sets it. So no time is written into messages, most of which are never asked."""
 
 
 @dataclass(frozen=True, slots=True)
 class CorruptMessage:
-    """A record that cannot be trusted. `message` has its known fields."""
+    """A record that is damaged or cannot be decoded. `message` has the fields that could be read."""
 
     message: Message
     reason: str
-    hides_rest: bool = False  # the record's end is unknown as well, so it takes the rest of the response
+    hides_rest: bool = False  # the record's end is unknown, so all later bytes of the response count as part of it
 
 
 class MessageBlock:
-    """The bytes of one response, shared by all its messages, and these messages in queue order.
+    """The bytes of one response, and the messages in it, in queue order. All the messages share the bytes.
 
-    In a `namespace`, `message_queue` and the topics of messages are without it.
+    `namespace` is the group's namespace. `message_queue` and the messages' topics do not contain it.
     """
 
     __slots__ = (
@@ -58,25 +58,25 @@ class MessageBlock:
         self.data = data
         self.namespace = namespace
         self.message_queue = message_queue.without(namespace)
-        self.min_offset: int | None = None  # the queue's ends when the broker answered a pull
+        self.min_offset: int | None = None  # ends of the queue when the broker responded; None if not pulled
         self.max_offset: int | None = None
-        self.origin: str | None = None  # for a pop retry topic: the topic whose messages it holds
+        self.origin: str | None = None  # if popped from a pop retry topic: the original topic of its messages
         self.messages: list[Message] = []
         self.corrupt: list[CorruptMessage] = []
-        self.broken: str | None = None  # why the first undecodable record cannot be decoded
-        self.runs = 0  # runs of queue offsets without a gap, over all decodable records
-        self.is_closed = False  # some messages are compressed, or batches, and not opened yet
-        self.cut_at: int | None = None  # the offset of the first message without room to be opened
-        self.decompressed: dict[int, bytes] | None = None  # bodies by the start of their records
+        self.broken: str | None = None  # the reason why a record (the first such record) cannot be decoded
+        self.runs = 0  # number of runs of consecutive queue offsets among the decodable records
+        self.is_closed = False  # some bodies must still be decompressed, or split as batches
+        self.cut_at: int | None = None  # offset of the first message whose body did not fit into the memory limit
+        self.decompressed: dict[int, bytes] | None = None  # decompressed bodies, by start of the record in `data`
         self.size_bytes = len(data)  # memory that the block keeps alive: the response and the decompressed bodies
-        # for the consumer: the number of unfinished messages, an index before which all are finished, and the number of
-        # the queue's messages before this block
+        # The consumer uses these three: the number of unfinished messages, the number of messages that were added to
+        # the queue before this block, and the index before which all messages are finished.
         self.unfinished = 0
         self.put_before = 0
         self.cursor = 0
 
     def of(self, left: list[Message]) -> MessageBlock:
-        """Return a new block for messages that had no room when this block was opened."""
+        """Return a new block, over the same bytes, for messages whose bodies did not fit into this block's limit."""
         block = MessageBlock(self.data, self.message_queue)
         block.namespace = self.namespace  # the queue is already without the namespace
         block.messages, block.is_closed, block.unfinished = left, True, len(left)
@@ -89,9 +89,9 @@ class Message(Record):
     """A RocketMQ message. Read-only; the fields have RocketMQ's names, and times are milliseconds since 1970."""
 
     __slots__ = (
-        "_handed_properties",  # copied when a handler first asks for them
-        "_properties",  # parsed when first asked for
-        "_reconsume_times",  # set after the group itself has retried the message
+        "_handed_properties",  # the copy for handlers, made at the first access
+        "_properties",  # parsed at the first access
+        "_reconsume_times",  # set when the value differs from the record's, as after a retry in place
         "finished",
         "queue_offset",
         "store_timestamp",
@@ -110,8 +110,8 @@ class Message(Record):
     ) -> Self:
         """Set the message's position in the block's bytes, and return the message.
 
-        This is not `__init__`, because decoding creates millions of messages and sets these fields itself. A call for
-        each message would take as long as setting all of them.
+        `__init__` does not do this, because the decoder creates millions of messages and sets the fields inline. A call
+        of `__init__` for each message would take as long as setting all fields.
         """
         self.block = block
         self._start = start
@@ -119,7 +119,7 @@ class Message(Record):
         self._body_end = body_end
         self.queue_offset = queue_offset
         self.store_timestamp = store_timestamp
-        self.finished = False  # the consumer's mark, not for handlers
+        self.finished = False  # set by the consumer; not part of the handlers' API
         return self
 
     def __repr__(self) -> str:
@@ -134,12 +134,12 @@ class Message(Record):
 
     @property
     def is_cached(self) -> bool:
-        """Whether the consumer has yet to finish the message. Not for handlers."""
+        """Whether the message is in the consumer's cache and not finished. Not for handlers."""
         return not self.finished and bool(self.block.messages)
 
     @property
     def message_queue(self) -> MessageQueue:
-        """The queue that the message was pulled from; for a retried message a queue of the retry topic."""
+        """The queue that the message was pulled from. For a retried message, this is a queue of the retry topic."""
         return self.block.message_queue
 
     @property
@@ -151,7 +151,7 @@ class Message(Record):
 
     @property
     def properties(self) -> dict[str, str]:
-        """System and user properties, in a copy for handlers. Changes to the copy are invisible to others."""
+        """A copy of the system and user properties. A handler's changes to it do not affect rmqd."""
         try:
             properties: dict[str, str] = self._handed_properties
         except AttributeError:
@@ -160,29 +160,29 @@ class Message(Record):
 
     @property
     def own_properties(self) -> dict[str, str]:
-        """The properties that the producer set, with KEYS, TAGS and the sharding key, without RocketMQ's own."""
+        """The properties that the producer set, including KEYS, TAGS and the sharding key (see `SET_BY_ROCKETMQ`)."""
         return {name: value for name, value in self.stored_properties.items() if name not in SET_BY_ROCKETMQ}
 
     @property
     def stored_properties(self) -> dict[str, str]:
-        """The properties as the broker stores them. Not for handlers: do not change them."""
+        """The properties as the broker stores them, not copied. Callers must not change them; handlers get a copy."""
         try:
             properties: dict[str, str] = self._properties
-        except AttributeError:  # the first access fills the slot: most handlers need only the body
+        except AttributeError:  # parsed only at the first access, because most handlers need only the body
             start, end = self._properties_span()
             properties = self._properties = parse_properties(self.block.data[start:end].decode("utf-8", "replace"))
         return properties
 
     @property
     def topic(self) -> str:
-        """The topic; for a retried message the topic that it was first sent to."""
+        """The topic without the namespace. For a retried message, this is the topic that it was first sent to."""
         namespace, topic = self.block.namespace, self.record_topic
         is_plain = not namespace and not topic.startswith(RETRY_PREFIX)
         return topic if is_plain else unwrap_namespace(self.origin_topic, namespace)
 
     @property
     def origin_topic(self) -> str:
-        """`topic` as brokers know it, with the group's namespace if it has one."""
+        """The same topic as `topic`, but as brokers know it: with the group's namespace, if there is one."""
         topic, origin = self.record_topic, self.block.origin
         if not is_retry_topic(topic):
             return topic
@@ -190,39 +190,39 @@ class Message(Record):
 
     @property
     def keys(self) -> str | None:
-        """All keys in one string, separated by spaces."""
+        """All keys in one string, separated by spaces; None if the message has no keys."""
         return self.stored_properties.get(KEYS)
 
     @property
     def tags(self) -> str | None:
-        """The message's tag."""
+        """The message's tag; None if it has no tag."""
         return self.stored_properties.get(TAGS)
 
     @property
     def msg_id(self) -> str:
-        """The producer's unique id; if the message has none, its offset id."""
+        """The unique id that the producer gave the message, or the offset id if there is none."""
         return self.stored_properties.get(UNIQ_KEY) or self.stored_id
 
     @property
     def stored_id(self) -> str:
-        """The offset id. For a member of a batch stored as one record, the record's offset id and the queue offset."""
+        """The offset id. All messages of a batch in one record share it, so their queue offset is appended."""
         return f"{self.offset_msg_id}-{self.queue_offset}" if self.is_member else self.offset_msg_id
 
     @property
     def id_of_all_copies(self) -> str:
-        """The id that is the same in every copy of the message: `msg_id`, or the first copy's offset id without one.
+        """The id that is equal in all copies of the message: the producer's id, or else the first copy's offset id.
 
-        Copies in a group's retry topic have their own offset id, and also name that of the first copy.
+        A copy in a retry topic has a different offset id, and the first copy's id in the property ORIGIN_MESSAGE_ID.
         """
         properties = self.stored_properties
         return properties.get(UNIQ_KEY) or properties.get(ORIGIN_MESSAGE_ID) or self.stored_id
 
     def once(self, connection: object) -> Once:
-        """Apply a block's effects only once: `async with message.once(connection):`; `with` in synchronous handlers.
+        """Apply the effects of a `with` block once per message: `async with message.once(connection):`.
 
-        The record of this message is written in the connection's transaction, together with the block's effects. Raises
-        `rmqd.AlreadyHandled` if the group's record exists already, TypeError if the connection is not one of psycopg or
-        SQLAlchemy, and RuntimeError outside a group's handler.
+        Synchronous handlers use `with`. The transaction of `connection` writes a record of the message together with
+        the block's effects. Raises `rmqd.AlreadyHandled` if the group has a record of the message already, TypeError if
+        `connection` is not from psycopg or SQLAlchemy, and RuntimeError outside a group's handler.
         """
         try:
             make = once_in_group.get()
@@ -232,9 +232,9 @@ class Message(Record):
 
     @property
     def identity(self) -> Identity:
-        """Names the message's cluster, namespace, group, topic and lite topic: `str()` of it is a key for stores.
+        """The message's cluster, namespace, group, topic and lite topic. `str()` of it is a key for stores.
 
-        Outside of a group's handler the cluster and the group are empty.
+        Cluster, namespace and group are empty if no group's handler is running.
         """
         return identity_of_running_group().of_topic(self.topic, self.lite_topic)
 
@@ -249,7 +249,7 @@ class Message(Record):
 
     @property
     def lite_topic(self) -> str | None:
-        """The lite topic below `topic` that the message was sent to; None for messages of other topics."""
+        """The lite topic below `topic` that the message was sent to; None if it was not sent to a lite topic."""
         return self.stored_properties.get(LITE_TOPIC)
 
     @property
@@ -264,22 +264,22 @@ class Message(Record):
 
     @property
     def min_offset(self) -> int | None:
-        """The offset of the oldest message in the queue when this one was pulled; None if it was not pulled."""
+        """The offset of the queue's oldest message at the time of the pull; None if the message was not pulled."""
         return self.block.min_offset
 
     @property
     def max_offset(self) -> int | None:
-        """The offset that the queue's next message was to get when this one was pulled; None if it was not pulled."""
+        """The offset after the queue's last message at the time of the pull; None if the message was not pulled."""
         return self.block.max_offset
 
     @property
     def consume_start_timestamp(self) -> int | None:
-        """When the handler got the batch that it has now, in milliseconds since 1970; None outside of its call."""
+        """When the current handler call with this message began, in milliseconds since 1970; None outside a call."""
         return consume_start.get()(self)
 
     @property
     def reconsume_times(self) -> int:
-        """How often the message was delivered before: after a send-back, or retried in place by an orderly group."""
+        """How often the message was delivered before this delivery; a send-back and a retry in place each count."""
         try:
             times: int = self._reconsume_times
         except AttributeError:
@@ -287,19 +287,19 @@ class Message(Record):
         return times
 
     def count_attempt(self) -> None:
-        """Count one more delivery within this process."""
+        """Count a retry in place, which the broker does not count."""
         self._reconsume_times = self.reconsume_times + 1
 
     def subtract_attempts(self, number: int) -> None:
-        """Subtract deliveries that `count_attempt` counted and that do not count after all."""
+        """Undo `number` calls of `count_attempt`, for attempts that should not count."""
         self._reconsume_times = max(0, self.reconsume_times - number)
 
     def set_popped_offset(self, queue_offset: int, tries: int) -> None:
-        """Set offset and number of pops in a lite topic, because the record has the numbers of the parent topic."""
+        """Set the offset in a lite topic and the number of earlier pops. The record has the parent topic's values."""
         self.queue_offset, self._reconsume_times = queue_offset, tries
 
     def set_opened_body(self, body: bytes) -> None:
-        """Show this body instead of the stored bytes."""
+        """Set the decompressed body, which `body` returns instead of the stored bytes."""
         if self.block.decompressed is None:
             self.block.decompressed = {}
         self.block.decompressed[self._start] = body
@@ -326,7 +326,7 @@ def _restore(
 
 
 class Once(Protocol):
-    """A block that takes effect once, for synchronous and asynchronous handlers."""
+    """The context manager of `Message.once`, for `with` and `async with`."""
 
     def __enter__(self) -> None: ...
     def __exit__(self, *raised: Any) -> None: ...
@@ -335,7 +335,7 @@ class Once(Protocol):
 
 
 class OnceInGroup(Protocol):
-    """The group that a handler runs in. A call creates the block for a message and a connection."""
+    """The group whose handler is running. A call returns the context manager of `Message.once`."""
 
     @property
     def identity(self) -> Identity: ...
@@ -343,10 +343,10 @@ class OnceInGroup(Protocol):
 
 
 once_in_group: ContextVar[OnceInGroup] = ContextVar("once_in_group")
-"""Set while a group's handler runs."""
+"""The group whose handler is running. Unset outside a group's handler."""
 
 
 def identity_of_running_group() -> Identity:
-    """Return the group whose handler runs here; with empty names if none does, as in a test of a handler."""
+    """Return the identity of the group whose handler is running. If none is, as in unit tests, its names are empty."""
     running = once_in_group.get(None)
     return Identity("", "", "") if running is None else running.identity

@@ -1,4 +1,4 @@
-"""The two ids of a message: its storage position (offset id), and its producer's id (unique key)."""
+"""The two ids of a message: the offset id, which is its storage position, and the unique key from its producer."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ _LARGEST_COUNTER: Final = 0xFFFF
 
 
 class OffsetMessageId(NamedTuple):
-    """The contents of an offset id: the storing broker's address and the commit log offset there."""
+    """A parsed offset id: the address "ip:port" of the storing broker, and the offset in its commit log."""
 
     address: str
     commit_log_offset: int
 
 
 def offset_message_id(store_host: bytes, commit_log_offset: int) -> str:
-    """Return the id of a stored message. `store_host` is the address as stored: 4 or 16 bytes, and 4 bytes of port."""
+    """Return the offset id of a message. `store_host` is in stored form: 4 or 16 bytes of address, 4 bytes of port."""
     return (store_host + _OFFSET.pack(commit_log_offset)).hex().upper()
 
 
 def parse_offset_message_id(message_id: str) -> OffsetMessageId:
-    """Read an offset id. Raises ProtocolError for anything else."""
+    """Parse an offset id. Raises ProtocolError unless the text has 32 or 56 hex digits."""
     if not _OFFSET_ID.fullmatch(message_id):
         raise ProtocolError(f"{message_id[:80]!r} is not a valid offset message id; expected 32 or 56 hex digits")
     data = bytes.fromhex(message_id)
     return OffsetMessageId(format_host(data[:-8]), _OFFSET.unpack(data[-8:])[0])
 
 
-@lru_cache(maxsize=1024)  # a broker writes its clients' addresses into every message
+@lru_cache(maxsize=1024)  # cached, because the embedded broker writes the producer's address into every message
 def parse_host(address: str) -> bytes:
-    """Encode an address "ip:port", IPv6 in brackets, in stored form. Raises InvalidMessageError if it is not valid."""
+    """Convert "ip:port" (IPv6 in brackets) to the form in records. Raises InvalidMessageError if it is not valid."""
     import ipaddress  # slow to import, and consumers do not need it
 
     host, _, port = address.rpartition(":")
@@ -51,7 +51,7 @@ def parse_host(address: str) -> bytes:
 
 
 def format_host(stored: bytes) -> str:
-    """Return a stored address as "ip:port", IPv6 in brackets and in full."""
+    """Return an address from a record as "ip:port". An IPv6 address is in brackets and not abbreviated."""
     (port,) = _PORT.unpack(stored[-4:])
     if len(stored) == 8:
         return f"{'.'.join(map(str, stored[:4]))}:{port}"
@@ -64,9 +64,9 @@ def host_port(host: str, port: object) -> str:
 
 
 class UniqueKeys:
-    """Creates unique keys like Java's producer: machine, process, time since the start of the month, counter.
+    """Generator of unique keys like Java's keys: machine, process, time since the month began, counter.
 
-    `address` is the machine's IPv4 or IPv6 address. `seed` is any number that differs between producers of one process.
+    `address` is the machine's IPv4 or IPv6 address in bytes. `seed` must differ between the producers of a process.
     """
 
     __slots__ = ("_counter", "_fixed", "_month_start", "_next_month")
@@ -78,7 +78,7 @@ class UniqueKeys:
         self._month_start = self._next_month = 0.0
 
     def next(self, now: float) -> str:
-        """Return the next key. `now` is the time in seconds since 1970. Unique for 65,536 keys per millisecond."""
+        """Return the next key. `now` is in seconds since 1970. Up to 65,536 keys in a millisecond are unique."""
         if not self._month_start <= now < self._next_month:
             self._month_start, self._next_month = _month(now)
         since_month_start = int((now - self._month_start) * 1000) & 0xFFFFFFFF
@@ -87,7 +87,7 @@ class UniqueKeys:
 
 
 def _month(now: float) -> tuple[float, float]:
-    """Return the first second of the month of `now`, and that of the next month."""
+    """Return when the month of `now` and the next month begin (UTC). All times are in seconds since 1970."""
     start = datetime.fromtimestamp(now, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     after = start.replace(year=start.year + start.month // 12, month=start.month % 12 + 1)
     return start.timestamp(), after.timestamp()

@@ -1,6 +1,6 @@
-r"""A message's properties (`key \x01 value \x02`, repeated, in one string), and the bits of the two `sysFlag` fields.
+r"""A message's properties (one string: `key \x01 value \x02`, repeated), and the bits of the two `sysFlag` fields.
 
-The bits are plain integers, because they are tested for every message.
+The bits are plain integers, which are faster than an enum, because they are tested for every message.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ INNER_BASE: Final = "INNER_BASE"
 INNER_MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
 INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
 
-# Properties that brokers and clients set for their own use. In a copy of a message they would delay it again, or name
-# another message. KEYS, TAGS and the sharding key are not among them, so a copy keeps them.
+# Properties that brokers and clients set for their own use. rmqd omits them when it sends a copy of a message, because
+# they would delay the copy again, or identify another message. A copy keeps KEYS, TAGS and the sharding key.
 SET_BY_ROCKETMQ: Final = frozenset(
     "WAIT DELAY RETRY_TOPIC ORIGIN_MESSAGE_ID ORIGIN_GROUP RECONSUME_TIME MAX_RECONSUME_TIMES REAL_TOPIC REAL_QID "
     "UNIQ_KEY MIN_OFFSET MAX_OFFSET CONSUME_START_TIME MSG_REGION TRACE_ON CLUSTER POP_CK 1ST_POP_TIME PGROUP TRAN_MSG "
@@ -61,10 +61,10 @@ _NAMED: Final = {"keys": KEYS, "sharding_key": SHARDING_KEY}
 
 
 def value_reader(name: str) -> Callable[[Any], str | None]:
-    """Return the function for a message's `msg_id`, `keys` or `sharding_key`, or, with `property:NAME`, a property.
+    """Return a function that reads one value of a message: `msg_id`, `keys`, `sharding_key` or `property:NAME`.
 
-    The function returns None or "" if the message has no such value, or only white space. If a message has several keys
-    (RocketMQ separates them by spaces), the whole text is one value here.
+    The function returns None or "" if the message has no such value, or a value of white space only. Several keys,
+    which RocketMQ separates by spaces, are returned as one text.
     """
     if name == "msg_id":
         return attrgetter("id_of_all_copies")
@@ -84,7 +84,7 @@ _SEPARATORS: Final = {KEY_END, ENTRY_END}
 
 
 def parse_properties(data: str | bytes) -> dict[str, str]:
-    """Read a properties string. Like Java, drop entries without key or value. The last of two equal keys wins."""
+    """Parse a properties string. As in Java, entries without key or value are dropped, and the last equal key wins."""
     if isinstance(data, bytes):
         try:
             data = data.decode()
@@ -99,13 +99,13 @@ def parse_properties(data: str | bytes) -> dict[str, str]:
 
 
 def format_properties(properties: Mapping[str, str]) -> str:
-    """Write a properties string. Empty values are omitted, because readers ignore them.
+    """Return the properties string. Properties with an empty value are omitted, because readers ignore them.
 
     Raises InvalidMessageError if a property contains a separator or has no name.
     """
     parts = [f"{key}{KEY_END}{value}{ENTRY_END}" for key, value in properties.items() if value]
     text = "".join(parts)
-    # a separator inside a name or a value makes the counts too high
+    # a separator inside a name or value would make one of the counts exceed the number of properties
     if text.count(KEY_END) == text.count(ENTRY_END) == len(parts) and "" not in properties:
         return text
     key, value = next(entry for entry in properties.items() if not entry[0] or _SEPARATORS & set("".join(entry)))
@@ -115,7 +115,7 @@ def format_properties(properties: Mapping[str, str]) -> str:
     )
 
 
-# a stored message's sysFlag
+# bits of the sysFlag of a stored message
 COMPRESSED: Final = 0x1
 MULTI_TAGS: Final = 0x2
 TRANSACTION_MASK: Final = 0xC
@@ -129,11 +129,11 @@ INNER_BATCH: Final = 0x80
 COMPRESSION_MASK: Final = 0x700
 COMPRESSION_SHIFT: Final = 8
 KNOWN_FLAGS: Final = 0x7FF  # the sum of the bits above
-ENCODED_FLAGS: Final = COMPRESSED | NEED_UNWRAP  # the stored body must be opened before a handler sees it
+ENCODED_FLAGS: Final = COMPRESSED | NEED_UNWRAP  # the body must be decompressed, or split as a batch
 
 
 class CompressionType(IntEnum):
-    """The three bits of a message's sysFlag that name its compression."""
+    """The compression of a message's body: the value of the bits COMPRESSION_MASK in its sysFlag."""
 
     LZ4 = 1
     ZSTD = 2
@@ -141,12 +141,12 @@ class CompressionType(IntEnum):
 
 
 class PullSysFlag:
-    """The bits of a pull request."""
+    """The bits of the sysFlag of a pull request."""
 
     COMMIT_OFFSET: Final = 0x1
-    """Store `commitOffset` for the group, whether or not the pull finds messages."""
+    """The broker commits the request's `commitOffset` for the group, even if the pull finds no messages."""
     SUSPEND: Final = 0x2
-    """Hold the request until a message arrives (long polling)."""
+    """The broker holds the request until a message arrives or the suspend timeout ends (long polling)."""
     SUBSCRIPTION: Final = 0x4
-    """The request contains the expression, so no heartbeat is needed."""
+    """The request contains the filter expression, so the broker needs no heartbeat with the subscription."""
     LITE_PULL: Final = 0x10

@@ -1,20 +1,20 @@
-"""Walks over the records of a pull response as long as they agree with each other and with the response's header.
+"""The walk over the records of a pull response, which stops at offsets that contradict each other or the header.
 
-Nothing protects a record's queue offset or the header's nextBeginOffset. If one bit is wrong, they point to another
-offset, and committing that offset loses the messages before it. But the offsets are redundant, so a walk checks each
-record from the requested offset on:
+No checksum protects a record's queue offset or the header's nextBeginOffset. If one bit is wrong, the next pull or
+commit uses another offset, and messages are lost. But the offsets are redundant. So the walk counts the offset that it
+has reached, from the requested offset on, and checks each record:
 
-- its offset is not below the walk's offset, and is below nextBeginOffset;
-- it equals the walk's offset if no filter selects messages, because brokers assign a queue's offsets without gaps;
+- the record's offset is not below the reached offset, and is below nextBeginOffset;
+- it equals the reached offset if no filter selects messages, because brokers assign a queue's offsets without gaps;
 - it is below the offset of the next record.
 
 nextBeginOffset must follow the last record, or be at most the queue's end. On a contradiction or a corrupt record, the
-walk stops with a `Contradiction`. The records before it can be used, and the caller pulls the queue again from there.
-If the second response agrees, the contradiction is real: compaction and deletions leave gaps, and a message may be
-stored corrupt. Then the walk continues after the gap or record.
+walk stops with a `Contradiction`. The caller uses the records before it, and pulls the queue again from that offset. If
+the second response agrees, the contradiction is real, because compaction and deletions leave gaps, and a message may be
+stored corrupt. The walk then continues after the gap or the corrupt record.
 
-A batch in one record has the offset of its first member and takes one offset for each member. It may begin before the
-requested offset.
+A batch that is stored as one record has the offset of its first message and takes one offset for each message. It may
+begin before the requested offset.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
 from rmqd.wire.messages.message import CorruptMessage, Message, MessageBlock
 from rmqd.wire.messages.properties import INNER_NUM, NEED_UNWRAP
 
-_MAX_COMPARED_BYTES: Final = 1024  # compared bytes of a record without a known end
+_MAX_COMPARED_BYTES: Final = 1024  # limit of the comparison of two records whose ends are unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +46,15 @@ class Gap(Contradiction):
 
 @dataclass(frozen=True, slots=True)
 class BadRecord(Contradiction):
-    """The next record is corrupt, or its offset cannot be right. `offset` is the expected offset."""
+    """The record at `at` is corrupt, or its offset is not possible. `offset` is the most likely true offset."""
 
     offset: int
     message: Message
-    frame: bytes  # kept to compare it with the next response
+    frame: bytes  # the record's bytes, to compare them with the second response
     hides_rest: bool
 
     def has_same_bytes(self, other: BadRecord) -> bool:
-        """Return whether both are the same bytes at the same offset."""
+        """Return whether the other response has the same bytes at the same offset."""
         if self.hides_rest or other.hides_rest:
             size = min(len(self.frame), len(other.frame), _MAX_COMPARED_BYTES)
             return self.at == other.at and self.frame[:size] == other.frame[:size]
@@ -62,7 +62,7 @@ class BadRecord(Contradiction):
 
 
 def is_plain(block: MessageBlock, asked: int, header: PullMessageResponseHeader) -> bool:
-    """Return whether a walk would reach nextBeginOffset without a contradiction, as almost always."""
+    """Return whether no walk is needed, as for most responses: the offsets go from `asked` to the end without gaps."""
     messages = block.messages
     return (
         block.runs == 1
@@ -73,7 +73,7 @@ def is_plain(block: MessageBlock, asked: int, header: PullMessageResponseHeader)
 
 
 def bad_record(block: MessageBlock, corrupt: CorruptMessage, asked: int) -> BadRecord:
-    """Return the contradiction for a message that the walk passed and that cannot be opened."""
+    """Return the contradiction for a message whose body cannot be opened, which only shows after the walk."""
     message = corrupt.message
     frame = block.data[message._start : message._start + message.store_size]
     at = max(asked, message.queue_offset)
@@ -81,11 +81,11 @@ def bad_record(block: MessageBlock, corrupt: CorruptMessage, asked: int) -> BadR
 
 
 class ResponseWalk:
-    """Walks over one response to a pull at `asked`. `takes_all` means that no filter selects the queue's messages."""
+    """The walk over one response to a pull at the offset `asked`. `takes_all`: no filter selects messages."""
 
     def __init__(self, block: MessageBlock, asked: int, header: PullMessageResponseHeader, *, takes_all: bool) -> None:
         self.offset = asked
-        """The walk has passed all offsets below this one."""
+        """The reached offset. The walk has passed all offsets below it."""
         self.messages: list[Message] = []
         """The good messages before `offset`."""
         self._block = block
@@ -99,7 +99,7 @@ class ResponseWalk:
         self._ended = False
 
     def advance(self) -> Contradiction | None:
-        """Walk to the next contradiction and return it; None at the end of the response."""
+        """Walk to the next contradiction and return it. Returns None at the end of the response."""
         while not self._ended and self._index < len(self._records):
             if (contradiction := self._contradiction()) is not None:
                 return contradiction
@@ -114,17 +114,17 @@ class ResponseWalk:
         return self._gap(self._next)
 
     def skip_confirmed_gap(self, to: int) -> None:
-        """Walk over a confirmed gap that ends at `to`."""
+        """Continue after a gap, up to the offset `to`. Call this after the second response has confirmed the gap."""
         self.offset = to
 
     def skip_bad_record(self, record: BadRecord) -> None:
-        """Walk over a bad record. If the end of the record is unknown, the walk over the response ends with it."""
+        """Continue after a bad record. If the record's end is unknown, no later record can be found: the walk ends."""
         self._index += 1
         self.offset = record.offset + (1 if record.hides_rest else _offsets_of(record.message))
         self._ended = record.hides_rest
 
     def gaps(self) -> dict[int, int]:
-        """Return all gaps from here to the end of the response, as {begin: end}."""
+        """Return all gaps from the reached offset to the end of the response, as {first offset: end (exclusive)}."""
         found, at = {}, self.offset
         for message, corrupt in self._records[self._index :]:
             if corrupt is None and message.queue_offset > at:
@@ -167,20 +167,20 @@ class ResponseWalk:
         return BadRecord(at, corrupt.reason, offset, message, frame, corrupt.hides_rest)
 
     def _following(self) -> int | None:
-        """Return the offset of the next record; None if there is none or it is corrupt."""
+        """Return the offset of the record after the current record; None if there is none, or if it is corrupt."""
         if self._index + 1 == len(self._records):
             return None
         message, corrupt = self._records[self._index + 1]
         return message.queue_offset if corrupt is None else None
 
     def _end(self) -> int:
-        """Return the end of the current record."""
+        """Return the byte position of the current record's end."""
         if self._index + 1 == len(self._records):
             return len(self._block.data)
         return self._records[self._index + 1][0]._start
 
     def _known_before(self, asked: int) -> int:
-        """Return the number of records at the head of the response below `asked`; 0 if there is a gap up to `asked`."""
+        """Return how many records with offsets below `asked` begin the response; 0 if a gap follows them."""
         first = self._records[0][0].queue_offset if self._records else asked
         count = asked - first
         if not 0 < count <= len(self._records) or self._records[0][0].sys_flag & NEED_UNWRAP:
@@ -190,7 +190,7 @@ class ResponseWalk:
 
 
 def _offsets_of(message: Message) -> int:
-    """Return the number of offsets that a record takes."""
+    """Return the number of queue offsets that a record takes: 1, or the number of messages in a batch."""
     if not message.sys_flag & NEED_UNWRAP:
         return 1
     count = message.properties.get(INNER_NUM, "")

@@ -1,4 +1,4 @@
-"""The fields of one stored message, each read from the record's bytes on access.
+"""One stored message, the record: its fields are read from the record's bytes on access.
 
 Layout of a record, as `MessageDecoder.java` reads it; all numbers are big-endian:
 
@@ -13,16 +13,16 @@ Layout of a record, as `MessageDecoder.java` reads it; all numbers are big-endia
 | 28 | 8    | commit log offset |    | +12| 4    | body length, then body    |
 | 36 | 4    | sys flag          |    |    |      | topic, properties         |
 
-A host takes 8 bytes with an IPv4 address, and 20 with an IPv6 address; the sys flag says which. The topic follows its
-length in one byte (two after MAGIC_V2), the properties follow theirs in two. So the fields between the hosts and the
-body are at a fixed distance from the body's start, and topic and properties from its end. A record needs to keep only
-its own start and the two ends of the body.
+A host takes 8 bytes with an IPv4 address, and 20 with an IPv6 address; bits of the sys flag select the size. The topic
+begins with its length (one byte, or two with MAGIC_V2), the properties with theirs (two bytes). All fields after the
+hosts have a fixed distance from the body's start, and topic and properties are found from the body's end. So a Record
+keeps only three positions: the record's start, the body's start and the body's end.
 
-In topics with the attribute queue.type=BatchCQ, a broker stores a batch as one record.
+In topics with the attribute queue.type=BatchCQ, a broker stores a batch of messages (the members) as one record.
 
-The body of a batch's record holds the members as in a producer's batch request: total size (4), magic and CRC (4 each,
-unused), flag (4), body size (4), body, properties size (2), properties. The record's offset is the first member's; the
-offset of each further member is one higher. The record has all other fields. Java:
+The body of a batch's record contains the members as in a producer's batch request: total size (4), magic and CRC (4
+each, unused), flag (4), body size (4), body, properties size (2), properties. The record's queue offset belongs to the
+first member; the offset of each further member is one higher. All other fields of a member are from the record. Java:
 `MessageDecoder.decodeMessage(MessageExt, List)`.
 """
 
@@ -58,13 +58,13 @@ _TAGS_INNER: Final = b"\x02" + _TAGS_HEAD
 
 
 class _Block(Protocol):
-    """The object that holds the bytes of a response."""
+    """The bytes of a response; in practice a MessageBlock."""
 
     data: bytes
 
 
 class Record:
-    """One record in the bytes of a block. The decoder has checked that the block holds the whole record."""
+    """One record in the bytes of a block. The decoder has checked that the bytes contain the whole record."""
 
     __slots__ = ("_body_end", "_body_start", "_start", "block")
 
@@ -80,27 +80,27 @@ class Record:
 
     @property
     def body_crc(self) -> int:
-        """The CRC-32 of the stored body, with its top bit cleared."""
+        """The CRC-32 of the stored body. Brokers clear the top bit."""
         return self._int(8)
 
     @property
     def stored_queue_id(self) -> int:
-        """The queue id in the record. The response to a pop has records of several queues."""
+        """The queue id in the record. It is needed for pops, whose responses may have records of several queues."""
         return self._int(12)
 
     @property
     def flag(self) -> int:
-        """The producer's flag."""
+        """The integer that the producer set as the message's flag."""
         return self._int(16)
 
     @property
     def commit_log_offset(self) -> int:
-        """The position of the message in the broker's commit log. A send-back names it."""
+        """The byte position of the record in the broker's commit log. A send-back identifies the message by it."""
         return self._long(28)
 
     @property
     def sys_flag(self) -> int:
-        """RocketMQ's system flags, as stored."""
+        """RocketMQ's system flags, as stored: the constants COMPRESSED to COMPRESSION_MASK in `properties`."""
         return self._int(36)
 
     @property
@@ -122,25 +122,25 @@ class Record:
 
     @property
     def prepared_transaction_offset(self) -> int:
-        """The offset of the half message of a transaction."""
+        """The commit log offset of the transaction's half message; 0 if there is no transaction."""
         offset: int = _LONG.unpack_from(self.block.data, self._body_start - 12)[0]
         return offset
 
     @property
     def offset_msg_id(self) -> str:
-        """The id of the message: the storing broker's address and the commit log offset."""
+        """The offset id of the message: the storing broker's address and the commit log offset, in hex digits."""
         start, size = self._store_host_span()
         return offset_message_id(self.block.data[start : start + size], self.commit_log_offset)
 
     @property
     def record_topic(self) -> str:
-        """The topic under which the broker stores the message."""
+        """The topic in the record. For a retried message, this is the retry topic."""
         start, length = self._topic_span()
         return self.block.data[start : start + length].decode("utf-8", "replace")
 
     @property
     def stored_body(self) -> bytes:
-        """The body as stored: compressed if the producer compressed it."""
+        """The body as stored. It is compressed if the producer compressed it."""
         return self.block.data[self._body_start : self._body_end]
 
     @property
@@ -150,32 +150,32 @@ class Record:
 
     @property
     def record(self) -> bytes:
-        """The record's bytes. For a member of a batch, as if the broker stored it alone."""
+        """The record's bytes. For a member of a batch, rmqd has created a record as if the broker stored it alone."""
         return self.block.data[self._start : self._start + self.store_size]
 
     @property
     def is_closed(self) -> bool:
-        """Whether the stored body must be opened for handlers: it is compressed, or a batch."""
+        """Whether the stored body must be decompressed, or split as a batch, before handlers get it."""
         return bool(self.sys_flag & ENCODED_FLAGS)
 
     @property
     def is_member(self) -> bool:
-        """Whether it is one message of a batch that the broker stores as one record."""
+        """Whether the message is part of a batch that the broker stores as one record."""
         return bool(self.sys_flag & INNER_BATCH)
 
     @property
     def place(self) -> int:
-        """The start of the record in the response."""
+        """The byte position of the record in the response."""
         return self._start
 
     def record_parts(self) -> tuple[bytes, bytes]:
-        """Return the record's bytes before the body, and the bytes of the topic with its length in front."""
+        """Return two parts of the record: all bytes before the body, and the topic's length followed by the topic."""
         start, length = self._topic_span()
         data = self.block.data
         return data[self._start : self._body_start], data[self._body_end : start + length]
 
     def has_tag(self, tags: frozenset[bytes]) -> bool:
-        """Return whether TAGS is one of `tags`. It reads the stored bytes, so properties need not be parsed."""
+        """Return whether the message's tag is one of `tags`. Searches the stored bytes, without parsing properties."""
         start, end = self._properties_span()
         data = self.block.data
         if data.startswith(_TAGS_HEAD, start, end):
@@ -211,7 +211,7 @@ class Record:
         return at + 2, at + 2 + _SHORT.unpack_from(self.block.data, at)[0]
 
 
-MAX_BATCH_MEMBERS: Final = 2**15 - 1  # brokers count them in a short
+MAX_BATCH_MEMBERS: Final = 2**15 - 1  # brokers store the number of members in a short
 
 _MAX_OFFSET: Final = 2**63 - 1
 _HEAD: Final = Struct(">i8xiI")  # total size, flag, body size
@@ -220,7 +220,7 @@ _UNPACKED: Final = ~(NEED_UNWRAP | COMPRESSED | COMPRESSION_MASK)
 
 
 def batch_members(body: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """Yield (flag, body, properties as stored) of each message of a batch's body. Raises ProtocolError."""
+    """Yield (flag, body, stored properties) of each message in the body of a batch. Raises ProtocolError."""
     at, size, count = 0, len(body), 0
     try:
         while at < size:
@@ -239,10 +239,10 @@ def batch_members(body: bytes) -> Iterator[tuple[int, bytes, bytes]]:
 
 
 def batch_member_records(head: bytes, topic: bytes, base: int, body: bytes) -> list[tuple[bytes, int]]:
-    """Return (record, size of its body) of each member, as if stored alone. The first member has the offset `base`.
+    """Return a record for each member of a batch, as if the broker stored it alone, and the size of the record's body.
 
-    `head` and `topic` are parts of the batch's record: the bytes before its body, and the name with its size in front.
-    The flag INNER_BATCH stays set and marks a record that the broker does not have. Raises ProtocolError.
+    `head` and `topic` are the `record_parts` of the batch's record, `body` is its decompressed body, and `base` is the
+    first member's offset. The flag INNER_BATCH stays set: the broker does not have these records. Raises ProtocolError.
     """
     record_head = bytearray(head)
     sys_flag = _INT.unpack_from(head, _SYS_FLAG_AT)[0] & _UNPACKED

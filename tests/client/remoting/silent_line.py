@@ -1,4 +1,4 @@
-"""A line to a server that can fall silent while TCP goes on acknowledging: a proxy, a load balancer, a NAT."""
+"""A connection that can become silent while TCP still acknowledges, as with a proxy, load balancer or NAT."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Self
 
 
 class SilentLine:
-    """Passes bytes between clients and the server on a port of 127.0.0.1; its own address is `address`."""
+    """A proxy at `address`, which passes bytes between clients and the server on a port of 127.0.0.1."""
 
     def __init__(self, port: int) -> None:
         self.accepted = 0
@@ -41,7 +41,7 @@ class SilentLine:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def swallow(self) -> None:
-        """Let nothing pass any more, in either direction, of the connections that there are."""
+        """Drop all bytes of the existing connections from now on, in both directions."""
         for passes in self._passes:
             passes.clear()
 
@@ -57,7 +57,7 @@ class SilentLine:
         server, to_server = await asyncio.open_connection("127.0.0.1", self._server_port)
         back = asyncio.create_task(_pass(server, to_client, passes))
         try:
-            with contextlib.suppress(asyncio.CancelledError):  # the line's end; asyncio would log it as a failure
+            with contextlib.suppress(asyncio.CancelledError):  # at the end; asyncio would log it as a failure
                 await _pass(client, to_server, passes)
         finally:
             back.cancel()

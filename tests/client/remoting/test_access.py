@@ -1,4 +1,4 @@
-"""What servers hold against our keys: named, said once a minute, and forgotten once it is over."""
+"""Refused access keys and permissions: error texts, log events, and the end of a refusal."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ async def client(clock: ManualClock) -> AsyncIterator[RemotingClient]:
         (16, "the security token is expired", "replace client.security_token and its keys"),
     ],
 )
-async def test_a_refusal_says_what_to_do_and_not_who_we_are(
+async def test_a_refusal_names_the_next_step_and_no_secrets(
     client: RemotingClient, peer: Peer, code: int, remark: str, advice: str
 ) -> None:
-    """The first six are RocketMQ 5's words, the next those of 4."""
+    """The first six remarks are from RocketMQ 5, the next five from RocketMQ 4."""
     peer.on(PULL, Reply(code, remark))
     with pytest.raises(AccessRefusedError, match=advice) as caught:
         await request(client, peer.address, PULL)
@@ -96,17 +96,17 @@ async def test_a_refusal_says_what_to_do_and_not_who_we_are(
         (RequestCode.DELETE_TOPIC_IN_BROKER, "Topic:orders", "Delete"),
     ],
 )
-async def test_what_is_forbidden_names_the_request_and_the_action(
+async def test_a_permission_error_names_the_request_and_the_missing_action(
     client: RemotingClient, peer: Peer, code: RequestCode, resource: str, action: str
 ) -> None:
-    """Whoever has another action on the same resource would take "no permission" for a mistake of the broker."""
+    """A user with another action on the same resource would take "no permission" for a fault of the broker."""
     peer.on(code, Reply(16, f"User:u has no permission to access {resource} from 10.0.0.9, no matched policies."))
     with pytest.raises(AccessRefusedError, match=rf"refuses {code.name} .* action {action}: .* -r {resource} "):
         await request(client, peer.address, code)
 
 
-async def test_an_answer_ends_it(client: RemotingClient, peer: Peer) -> None:
-    """Whatever the answer says: it is one to somebody who is known."""
+async def test_any_other_response_ends_a_refusal(client: RemotingClient, peer: Peer) -> None:
+    """Even an error response shows that the server accepts the keys."""
     refusals = client.security.refusals
     peer.on(PULL, WRONG)
     await client.invoke(peer.address, PULL, {})
@@ -119,10 +119,10 @@ async def test_an_answer_ends_it(client: RemotingClient, peer: Peer) -> None:
     assert [entry["event"] for entry in logs] == ["access.restored"]
 
 
-async def test_what_is_forbidden_concerns_whoever_needs_it(
+async def test_a_forbidden_topic_concerns_only_its_groups(
     client: RemotingClient, peer: Peer, clock: ManualClock
 ) -> None:
-    """A topic that may not be read keeps its groups from consuming, and no other; it is over when nobody is refused."""
+    """The refusal is forgotten when it was not repeated for FORGET_PERMISSION_REFUSAL_SECONDS."""
     refusals = client.security.refusals
     peer.on(PULL, Reply(ResponseCode.NO_PERMISSION, FORBIDDEN))
     await client.invoke(peer.address, PULL, {})
@@ -133,8 +133,8 @@ async def test_what_is_forbidden_concerns_whoever_needs_it(
     assert refusals.about(["orders"]) is None
 
 
-async def test_new_keys_count_from_the_next_request_on(client: RemotingClient, peer: Peer) -> None:
-    """On the same connection; and what is wrong with them is said at once."""
+async def test_new_keys_are_used_from_the_next_request(client: RemotingClient, peer: Peer) -> None:
+    """The connection stays open, and a refusal of the new keys is logged at once."""
     peer.on(PULL, WRONG)
     with capture_logs() as logs:
         await client.invoke(peer.address, PULL, {"n": "1"})

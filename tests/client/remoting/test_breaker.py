@@ -1,4 +1,4 @@
-"""A peer that does not answer keeps nobody waiting, and is asked again by one request at a time."""
+"""Circuit breakers: requests to a silent peer fail at once, and only one request at a time probes it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def failure() -> RemotingError:
 
 
 def pause_seconds(breakers: Breakers, clock: ManualClock) -> float:
-    """How long an address is left alone from now on."""
+    """Measure the remaining pause of the address."""
     began = clock.monotonic()
     while True:
         try:
@@ -51,7 +51,7 @@ def pause_seconds(breakers: Breakers, clock: ManualClock) -> float:
 
 
 async def go_silent(remoting: RemotingClient, peer: Peer) -> asyncio.Event:
-    """Let a request wait in vain; with the event, all that is asked so is answered."""
+    """Let a request time out; the returned event releases the answers to all such requests."""
     answered = asyncio.Event()
 
     async def late(_: RemotingCommand) -> Reply:
@@ -65,7 +65,7 @@ async def go_silent(remoting: RemotingClient, peer: Peer) -> asyncio.Event:
 
 
 def test_pauses_grow_to_a_limit_and_differ(breakers: Breakers, clock: ManualClock) -> None:
-    """Clients that saw a broker die together must not all come back together."""
+    """Clients that lost a broker together must not all reconnect together."""
     pauses = []
     for _ in range(12):
         breakers.failed(HOST, failure())
@@ -75,8 +75,8 @@ def test_pauses_grow_to_a_limit_and_differ(breakers: Breakers, clock: ManualCloc
     assert len({round(pause, 2) for pause in pauses[6:]}) > 1
 
 
-def test_a_line_on_which_connections_break_is_tried_again_soon(breakers: Breakers, clock: ManualClock) -> None:
-    """A broker strikes a member off with its connection, and after a second others take the member's queues."""
+def test_an_address_with_breaking_connections_is_tried_again_soon(breakers: Breakers, clock: ManualClock) -> None:
+    """A broker removes a member with its connection, and other members soon acquire the member's queues."""
     breakers.record_break(HOST, failure())
     assert not breakers.is_open(HOST)
     for _ in range(12):
@@ -94,14 +94,14 @@ def test_one_probe_at_a_time(breakers: Breakers, clock: ManualClock) -> None:
     clock.turn(MAX_SECONDS)
     with breakers.probe(HOST), pytest.raises(CircuitOpenError), breakers.probe(HOST):
         pytest.fail("it is probed already")
-    with breakers.probe(HOST):  # the first one has ended, and told nothing
+    with breakers.probe(HOST):  # the first probe ended without a result
         breakers.answered(HOST)
     assert not breakers.is_open(HOST)
     with breakers.probe(HOST), breakers.probe(HOST):
         pass
 
 
-def test_long_requests_wait_for_an_answer_to_another_one(breakers: Breakers, clock: ManualClock) -> None:
+def test_long_requests_fail_until_another_request_is_answered(breakers: Breakers, clock: ManualClock) -> None:
     breakers.failed(HOST, failure())
     clock.turn(MAX_SECONDS)
     breakers.raise_during_pause(HOST)
@@ -111,19 +111,19 @@ def test_long_requests_wait_for_an_answer_to_another_one(breakers: Breakers, clo
     breakers.raise_until_responding(HOST)
 
 
-def test_mistrust_stays_what_it_is(breakers: Breakers) -> None:
+def test_a_tls_error_is_raised_again_during_the_pause(breakers: Breakers) -> None:
     breakers.failed(HOST, TlsError(HOST, "its certificate is not for this host"))
     with pytest.raises(TlsError, match="its certificate"):
         breakers.raise_during_pause(HOST)
 
 
-def test_a_connection_that_is_lost_once_is_nothing(breakers: Breakers) -> None:
+def test_one_lost_connection_does_not_open_the_circuit(breakers: Breakers) -> None:
     assert not breakers.lost(HOST)
     assert not breakers.is_open(HOST)
     assert breakers.lost(HOST)
 
 
-async def test_a_silent_peer_keeps_only_the_first_request_waiting(remoting: RemotingClient, peer: Peer) -> None:
+async def test_only_the_first_request_waits_for_a_silent_peer(remoting: RemotingClient, peer: Peer) -> None:
     peer.on(ASK, None)
     told: list[str] = []
     remoting.silent.append(told.append)
@@ -136,10 +136,10 @@ async def test_a_silent_peer_keeps_only_the_first_request_waiting(remoting: Remo
     with pytest.raises(CircuitOpenError):
         remoting.breakers.raise_until_responding(peer.address)
     assert len(peer.requests) == 1
-    assert remoting.connected(peer.address) is not None, "it may only be slow: what waits there goes on waiting"
+    assert remoting.connected(peer.address) is not None, "it may only be slow: the waiting requests continue to wait"
 
 
-async def test_a_silent_peer_is_probed_and_trusted_again_with_its_first_answer(
+async def test_a_silent_peer_is_probed_and_its_first_answer_closes_the_circuit(
     remoting: RemotingClient, peer: Peer
 ) -> None:
     answered = await go_silent(remoting, peer)
@@ -154,24 +154,24 @@ async def test_a_silent_peer_is_probed_and_trusted_again_with_its_first_answer(
                 return
 
     probes = [asyncio.create_task(probe()) for _ in range(5)]
-    await eventually(lambda: len(peer.requests) == 2, "one of them is sent")
+    await eventually(lambda: len(peer.requests) == 2, "one probe is sent")
     await remoting.clock.sleep(10)
     assert len(peer.requests) == 2
     answered.set()
     await asyncio.gather(*probes)
     assert not remoting.is_down(peer.address)
-    assert peer.connections == 2, "the probe went by a connection of its own"
+    assert peer.connections == 2, "the probe used its own connection"
 
 
-async def test_a_late_answer_is_an_answer(remoting: RemotingClient, peer: Peer) -> None:
-    """A broker that was stopped for a while goes on with what it was asked."""
+async def test_a_late_answer_closes_the_circuit(remoting: RemotingClient, peer: Peer) -> None:
+    """A process that was suspended for a while still answers the requests that it has received."""
     answered = await go_silent(remoting, peer)
     assert remoting.is_down(peer.address)
     answered.set()
-    await eventually(lambda: not remoting.is_down(peer.address), "it is trusted again")
+    await eventually(lambda: not remoting.is_down(peer.address), "the circuit is closed")
 
 
-async def test_a_slow_answer_among_others_is_no_silence(remoting: RemotingClient, peer: Peer) -> None:
+async def test_a_timeout_between_other_answers_does_not_open_the_circuit(remoting: RemotingClient, peer: Peer) -> None:
     peer.on(ASK, None)
     slow = asyncio.create_task(remoting.invoke(peer.address, ASK, {}, timeout_seconds=2.5))
     await peer.received(ASK)
@@ -181,7 +181,7 @@ async def test_a_slow_answer_among_others_is_no_silence(remoting: RemotingClient
     assert not remoting.is_down(peer.address)
 
 
-async def test_a_deadline_of_who_asks_tells_of_silence_too(remoting: RemotingClient, peer: Peer) -> None:
+async def test_a_deadline_of_the_caller_opens_the_circuit_too(remoting: RemotingClient, peer: Peer) -> None:
     peer.on(ASK, None)
     with pytest.raises(TimeoutError):
         async with remoting.clock.timeout(3):
@@ -189,10 +189,8 @@ async def test_a_deadline_of_who_asks_tells_of_silence_too(remoting: RemotingCli
     assert remoting.is_down(peer.address)
 
 
-async def test_one_silence_is_one_failure_however_many_requests_wait_in_it(
-    remoting: RemotingClient, peer: Peer
-) -> None:
-    """As the pulls of a broker's queues do, which are given up when a heartbeat finds the silence."""
+async def test_a_silence_counts_as_one_failure_for_all_waiting_requests(remoting: RemotingClient, peer: Peer) -> None:
+    """The pulls of all queues wait together and are cancelled when a heartbeat finds the silence."""
     peer.on(ASK, None)
     peer.on(OTHER, None)
     waiting = [asyncio.create_task(remoting.invoke(peer.address, ASK, {}, timeout_seconds=30)) for _ in range(6)]
@@ -205,8 +203,8 @@ async def test_one_silence_is_one_failure_however_many_requests_wait_in_it(
     assert 0 < remoting.breakers.rest_seconds(peer.address) <= FIRST_SECONDS
 
 
-async def test_a_silent_peer_that_is_reconnected_to_is_still_only_probed(remoting: RemotingClient, peer: Peer) -> None:
-    """A stopped process takes connections: its kernel does."""
+async def test_a_silent_peer_is_still_only_probed_after_a_reconnect(remoting: RemotingClient, peer: Peer) -> None:
+    """The kernel accepts connections for a suspended process."""
     await go_silent(remoting, peer)
     peer.cut()
     await eventually(lambda: remoting.connected(peer.address) is None, "the connection is lost")
@@ -226,7 +224,7 @@ async def test_a_silent_peer_that_is_reconnected_to_is_still_only_probed(remotin
         await probe
 
 
-async def test_a_dead_peer_is_trusted_again_with_its_first_answer(remoting: RemotingClient, peer: Peer) -> None:
+async def test_the_first_answer_of_a_restarted_peer_closes_the_circuit(remoting: RemotingClient, peer: Peer) -> None:
     await peer.down()
     with pytest.raises(RemotingConnectError):
         await remoting.invoke(peer.address, ASK, {})

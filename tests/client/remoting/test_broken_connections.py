@@ -1,4 +1,4 @@
-"""RemotingClient with peers that hang up, stop reading, or send what is no frame."""
+"""RemotingClient with peers that hang up, stop reading, or send invalid frames."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ ASK = RequestCode.GET_MAX_OFFSET
 OTHER = RequestCode.GET_MIN_OFFSET
 
 
-async def test_a_peer_that_hangs_up_at_once(remoting: RemotingClient) -> None:
-    """However early it closes, the next request makes a new connection instead of using a dead one."""
+async def test_a_connection_that_was_closed_at_once_is_not_used_again(remoting: RemotingClient) -> None:
+    """However early the peer closes it, the next request opens a new connection."""
 
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         raw = writer.get_extra_info("socket")
@@ -36,12 +36,12 @@ async def test_a_peer_that_hangs_up_at_once(remoting: RemotingClient) -> None:
             with pytest.raises(RemotingError):
                 await remoting.invoke(server.address, ASK, {}, timeout_seconds=1)
             await eventually(lambda: remoting.connected(server.address) is None, "the dead connection is gone")
-            assert server.accepted == 2 * attempt, "it was also asked whether it wants TLS"
+            assert server.accepted == 2 * attempt, "another connection checks whether it requires TLS"
             remoting.secure(ClientOptions())
 
 
-async def test_a_cut_in_the_middle_of_a_frame(remoting: RemotingClient) -> None:
-    """Half an answer is none: the request fails at once, and nothing of it is left for the next connection."""
+async def test_a_partial_frame_fails_the_request_and_is_discarded(remoting: RemotingClient) -> None:
+    """The request fails at once, and the next connection starts with an empty buffer."""
 
     async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_command(reader)
@@ -64,8 +64,8 @@ async def test_a_cut_in_the_middle_of_a_frame(remoting: RemotingClient) -> None:
         pytest.param(struct.pack(">I", 16 * 1024 * 1024 + 1), id="too large"),
     ],
 )
-async def test_what_is_no_frame_closes_the_connection(remoting: RemotingClient, garbage: bytes) -> None:
-    """It is counted, the waiting request fails with the reason, and another connection is made."""
+async def test_an_invalid_frame_closes_the_connection(remoting: RemotingClient, garbage: bytes) -> None:
+    """It is counted, the waiting request fails with the reason, and the next request opens a new connection."""
 
     async def nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_command(reader)
@@ -80,8 +80,8 @@ async def test_what_is_no_frame_closes_the_connection(remoting: RemotingClient, 
         assert server.accepted == 2
 
 
-async def test_a_peer_that_does_not_read_has_a_deadline_too(remoting: RemotingClient) -> None:
-    """What cannot even be sent must not wait for ever."""
+async def test_a_request_to_a_peer_that_does_not_read_times_out(remoting: RemotingClient) -> None:
+    """A request that cannot be written must not wait forever."""
 
     async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await asyncio.Event().wait()
@@ -98,8 +98,8 @@ async def test_a_peer_that_does_not_read_has_a_deadline_too(remoting: RemotingCl
             await first
 
 
-async def test_a_connection_that_is_being_closed_takes_no_request(remoting: RemotingClient) -> None:
-    """It may be a while until the peer has taken what is unsent: the next request goes by a new connection."""
+async def test_a_closing_connection_takes_no_request(remoting: RemotingClient) -> None:
+    """Unsent bytes may delay the close, so the next request opens a new connection."""
     reads = asyncio.Event()
 
     async def first_one_deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -114,7 +114,7 @@ async def test_a_connection_that_is_being_closed_takes_no_request(remoting: Remo
         transport_full = asyncio.create_task(remoting.invoke(server.address, ASK, {}, b"x" * 4_000_000))
         await asyncio.sleep(0)
         remoting.disconnect(server.address, "not wanted")
-        async with asyncio.timeout(WAIT_SECONDS):  # before the event loop has told anybody that the first one is closed
+        async with asyncio.timeout(WAIT_SECONDS):  # before the event loop reports the close of the first one
             await remoting.invoke(server.address, OTHER, {}, timeout_seconds=WAIT_SECONDS)
         with pytest.raises(RemotingClosedError, match="not wanted"):
             await transport_full
@@ -127,10 +127,10 @@ async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     await reader.read(10)
 
 
-async def test_a_frame_that_never_ends_is_not_waited_for(
+async def test_a_frame_that_never_ends_closes_the_connection(
     remoting: RemotingClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One flipped bit in its length has it take in the answers that come after it: the line is not silent."""
+    """With one flipped bit in its length it includes the later answers, so the connection is not silent."""
     monkeypatch.setattr("rmqd.client.remoting.remoting_client.FRAME_SECONDS", 0.3)
     damaged = [True]
 

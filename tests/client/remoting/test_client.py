@@ -29,7 +29,7 @@ OTHER = RequestCode.GET_MIN_OFFSET
 
 
 async def test_requests_share_a_connection_and_get_their_own_answers(remoting: RemotingClient, peer: Peer) -> None:
-    """Answers may come in any order; each finds the one who asked."""
+    """Answers may arrive in any order; each reaches its caller."""
     waiting: list[asyncio.Event] = [asyncio.Event() for _ in range(10)]
 
     async def backwards(command: RemotingCommand) -> Reply:
@@ -46,15 +46,15 @@ async def test_requests_share_a_connection_and_get_their_own_answers(remoting: R
     assert peer.connections == 1
 
 
-async def test_any_code_is_an_answer(remoting: RemotingClient, peer: Peer) -> None:
-    """What an error code means is for the caller to say."""
+async def test_an_error_code_is_returned_as_a_response(remoting: RemotingClient, peer: Peer) -> None:
+    """The caller decides whether a code is an error."""
     peer.on(ASK, Reply(ResponseCode.TOPIC_NOT_EXIST, "gone"))
     reply = await remoting.invoke(peer.address, ASK, {})
     assert (reply.code, reply.remark) == (ResponseCode.TOPIC_NOT_EXIST, "gone")
 
 
-async def test_a_response_to_a_cancelled_caller_is_still_passed_on(remoting: RemotingClient, peer: Peer) -> None:
-    """Also if the caller of an earlier response in the same bytes cancels it."""
+async def test_a_response_to_a_cancelled_caller_is_still_handed_over(remoting: RemotingClient, peer: Peer) -> None:
+    """This includes a caller that is cancelled by the caller of an earlier response in the same bytes."""
     asked: dict[str, RemotingCommand] = {}
     peer.on(ASK, lambda command: asked.update({command.ext_fields["n"]: command}))
     connection = await remoting.connection(peer.address)
@@ -82,8 +82,8 @@ async def test_a_response_to_a_cancelled_caller_is_still_passed_on(remoting: Rem
     assert sorted(heard) == [b"11", b"33"]
 
 
-async def test_a_caller_continues_where_its_response_is_received(remoting: RemotingClient, peer: Peer) -> None:
-    """And the request that it sends next leaves before anything else runs."""
+async def test_a_caller_continues_in_the_callback_of_its_response(remoting: RemotingClient, peer: Peer) -> None:
+    """Its next request is sent before any other callback runs."""
     asked: list[RemotingCommand] = []
     peer.on(ASK, asked.append)
     connection = await remoting.connection(peer.address)
@@ -135,7 +135,7 @@ async def test_a_fault_does_not_keep_the_callers_of_other_responses_waiting(
 
 
 async def test_each_request_has_its_own_deadline(clock: ManualClock, peer: Peer) -> None:
-    """The short one ends first though it was asked last; the connection and the others live on."""
+    """The shortest deadline ends first although its request was sent last. The connection stays open."""
     remoting = RemotingClient(clock=clock)
     peer.on(ASK, None)
     ended: list[float] = []
@@ -157,7 +157,7 @@ async def test_each_request_has_its_own_deadline(clock: ManualClock, peer: Peer)
 
 
 async def test_an_answer_after_its_deadline_is_dropped(remoting: RemotingClient, peer: Peer) -> None:
-    """Nobody waits for it any more, and it disturbs no other request."""
+    """It does not affect later requests."""
     release = asyncio.Event()
 
     async def late() -> Reply:
@@ -172,8 +172,7 @@ async def test_an_answer_after_its_deadline_is_dropped(remoting: RemotingClient,
     assert (await remoting.invoke(peer.address, ASK, {})).body == b"new"
 
 
-async def test_a_cancelled_request_leaves_the_others_alone(remoting: RemotingClient, peer: Peer) -> None:
-    """Its answer is dropped when it comes."""
+async def test_a_cancelled_request_does_not_affect_later_requests(remoting: RemotingClient, peer: Peer) -> None:
     peer.on(ASK, None)
     cancelled = asyncio.create_task(remoting.invoke(peer.address, ASK, {}))
     await peer.received(ASK)
@@ -183,8 +182,8 @@ async def test_a_cancelled_request_leaves_the_others_alone(remoting: RemotingCli
     assert (await remoting.invoke(peer.address, OTHER, {})).code == ResponseCode.SUCCESS
 
 
-async def test_the_attempt_to_connect_is_shared(remoting: RemotingClient, peer: Peer) -> None:
-    """Many who ask at once make one connection, and one's cancellation takes it from nobody."""
+async def test_concurrent_callers_share_one_connection_attempt(remoting: RemotingClient, peer: Peer) -> None:
+    """The cancellation of one caller does not affect the others."""
     first = asyncio.create_task(remoting.connection(peer.address))
     others = [asyncio.create_task(remoting.connection(peer.address)) for _ in range(5)]
     await asyncio.sleep(0)
@@ -194,8 +193,8 @@ async def test_the_attempt_to_connect_is_shared(remoting: RemotingClient, peer: 
     assert peer.connections == 1
 
 
-async def test_nobody_listens(remoting: RemotingClient, peer: Peer) -> None:
-    """The error names the address; attempts in quick succession are answered without another one."""
+async def test_an_unreachable_peer_is_named_and_later_reached_again(remoting: RemotingClient, peer: Peer) -> None:
+    """Requests in quick succession fail without another connection attempt."""
     await peer.down()
     for _ in range(3):
         with pytest.raises(RemotingConnectError, match=peer.address):
@@ -216,14 +215,14 @@ async def test_nobody_listens(remoting: RemotingClient, peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:port", "127.0.0.1:99999", ""])
-async def test_an_address_that_is_none(remoting: RemotingClient, address: str) -> None:
-    """It comes from a route or a configuration, so it is an error like an address where nobody listens."""
+async def test_an_invalid_address_raises_a_connect_error(remoting: RemotingClient, address: str) -> None:
+    """It comes from a route or a configuration, so the error is the same as for an unreachable peer."""
     with pytest.raises(RemotingConnectError):
         await remoting.invoke(address, ASK, {})
 
 
-async def test_a_lost_connection_fails_what_waits_and_is_made_anew(remoting: RemotingClient, peer: Peer) -> None:
-    """The waiting request learns of it at once; the next one connects again; both callbacks are called."""
+async def test_a_lost_connection_fails_waiting_requests_and_is_replaced(remoting: RemotingClient, peer: Peer) -> None:
+    """The waiting request fails at once, the next request connects again, and both callbacks are called."""
     opened: list[str] = []
     lost: list[tuple[str, str]] = []
     remoting.opened.append(opened.append)
@@ -241,8 +240,8 @@ async def test_a_lost_connection_fails_what_waits_and_is_made_anew(remoting: Rem
     assert remoting.traffic.failures == {(ASK, "closed"): 1}
 
 
-async def test_the_peers_requests_are_answered_beside_ours(remoting: RemotingClient, peer: Peer) -> None:
-    """A handler that takes its time delays neither our answers nor other requests; opaques of both sides may meet."""
+async def test_requests_of_the_peer_are_answered_concurrently(remoting: RemotingClient, peer: Peer) -> None:
+    """A slow handler delays no other request or answer. Both sides may use the same opaque."""
     release = asyncio.Event()
 
     async def slow(command: RemotingCommand, address: str) -> ClientReply:
@@ -265,8 +264,8 @@ async def test_the_peers_requests_are_answered_beside_ours(remoting: RemotingCli
     assert (await asked).ext_fields == {"from": peer.address}
 
 
-async def test_a_fault_of_ours_is_answered_too(remoting: RemotingClient, peer: Peer) -> None:
-    """The broker would wait for its whole deadline otherwise, and an operator's tool with it."""
+async def test_an_exception_in_a_request_handler_returns_an_error(remoting: RemotingClient, peer: Peer) -> None:
+    """Otherwise the broker and an operator's tool would wait until the deadline."""
 
     async def faulty(command: RemotingCommand, address: str) -> ClientReply:
         raise KeyError("queueId")
@@ -278,8 +277,8 @@ async def test_a_fault_of_ours_is_answered_too(remoting: RemotingClient, peer: P
     assert (reply.code, reply.remark) == (ResponseCode.SYSTEM_ERROR, "KeyError: 'queueId'")
 
 
-async def test_signing_sees_fields_and_body(peer: Peer) -> None:
-    """Whoever is asked, each request carries who asks, and a signature of its own."""
+async def test_signatures_cover_fields_and_body(peer: Peer) -> None:
+    """Each request has the access key and its own signature."""
     client = RemotingClient(ClientOptions(access_key="ak", secret_key="sk12345678", security_token="st"))
     await client.invoke(peer.address, ASK, {"n": "1"}, b"body")
     await client.invoke(peer.address, OTHER, {}, b"")
@@ -290,8 +289,8 @@ async def test_signing_sees_fields_and_body(peer: Peer) -> None:
     await client.close()
 
 
-async def test_closing_ends_everything(peer: Peer) -> None:
-    """Waiting requests fail, handlers are cancelled, and no new connection is made."""
+async def test_close_ends_requests_handlers_and_connections(peer: Peer) -> None:
+    """Waiting requests fail, handlers are cancelled, and no new connection is opened."""
     client = RemotingClient()
     handling = asyncio.Event()
 

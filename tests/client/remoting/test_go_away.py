@@ -1,4 +1,4 @@
-"""A broker that shuts down in order says GO_AWAY: it has not looked at the request, and wants another connection."""
+"""GO_AWAY of a broker in an orderly shutdown: it did not process the request, and wants another connection."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ GO_AWAY = Reply(ResponseCode.GO_AWAY, "please go away")
 
 
 def refuse(peer: Peer, times: int) -> None:
-    """Answer so many requests with GO_AWAY."""
+    """Answer the next `times` requests with GO_AWAY."""
     answers = [GO_AWAY] * times
     peer.on(ASK, lambda _: answers.pop() if answers else Reply(ext_fields={"offset": "7"}))
 
 
-async def test_the_request_is_sent_again_by_another_connection(remoting: RemotingClient, peer: Peer) -> None:
+async def test_the_request_is_sent_again_on_another_connection(remoting: RemotingClient, peer: Peer) -> None:
     refuse(peer, 1)
     reply = await remoting.invoke(peer.address, ASK, {})
     assert reply.ext_fields == {"offset": "7"}
@@ -29,15 +29,15 @@ async def test_the_request_is_sent_again_by_another_connection(remoting: Remotin
     assert not remoting.is_down(peer.address)
 
 
-async def test_it_is_sent_again_once(remoting: RemotingClient, peer: Peer) -> None:
+async def test_the_request_is_sent_again_only_once(remoting: RemotingClient, peer: Peer) -> None:
     refuse(peer, 3)
     reply = await remoting.invoke(peer.address, ASK, {})
     assert reply.code == ResponseCode.GO_AWAY
     assert len(peer.got(ASK)) == 2
 
 
-async def test_what_is_under_way_gets_its_answer(remoting: RemotingClient, peer: Peer) -> None:
-    """By the connection that is left; it is closed after that."""
+async def test_a_request_in_progress_gets_its_answer(remoting: RemotingClient, peer: Peer) -> None:
+    """The old connection is closed only afterwards."""
     answer = asyncio.Event()
 
     async def slow(_: RemotingCommand) -> Reply:

@@ -1,4 +1,4 @@
-"""Encrypted connections: who is trusted, what is named when it fails, and what a running client takes over."""
+"""TLS connections: trust, error texts, and settings that a running client reloads."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TLS = TlsOptions(enabled=True, ca_file=str(CA))
 
 
 def shown(name: str) -> TlsOptions:
-    """Showing the certificate of this name."""
+    """TLS options with this client certificate."""
     return replace(TLS, cert_file=str(certificate(name)), key_file=str(key(name)))
 
 
@@ -58,18 +58,18 @@ async def client_with(tls: TlsOptions) -> AsyncIterator[RemotingClient]:
 
 @contextlib.asynccontextmanager
 async def server_with(context: ssl.SSLContext | None) -> AsyncIterator[Peer]:
-    """A server that takes connections so alone."""
+    """A server that accepts only connections of this context; None means without TLS."""
     async with Peer(context) as peer:
         yield peer
 
 
 async def why_not(tls: TlsOptions, context: ssl.SSLContext | None) -> str:
-    """What a client with these settings says about a server with that context."""
+    """The reason of the error of a client with these settings at a server with that context."""
     async with server_with(context) as peer, client_with(tls) as client:
         with pytest.raises(TlsError) as caught:
             await client.invoke(peer.address, ASK, {})
         assert caught.value.address == peer.address
-        with pytest.raises(TlsError):  # without asking again, which would be a way to keep a server busy
+        with pytest.raises(TlsError):  # without a new attempt, which would only load the server
             await client.invoke(peer.address, ASK, {})
         return caught.value.reason
 
@@ -81,7 +81,7 @@ async def test_requests_and_answers_go_through() -> None:
         assert (answer.remark, len(answer.body), len(peer.got(ASK)[0].body)) == ("encrypted", 300_000, 300_000)
 
 
-async def test_a_server_that_wants_it_is_shown_a_certificate() -> None:
+async def test_a_server_that_requires_a_client_certificate_gets_one() -> None:
     wants_one = server_context(wants_client=True)
     async with server_with(wants_one) as peer, client_with(shown(CLIENT)) as client:
         await client.invoke(peer.address, ASK, {})
@@ -101,18 +101,18 @@ async def test_a_server_that_wants_it_is_shown_a_certificate() -> None:
         (SERVER, replace(TLS, ca_file=""), "no trusted authority signed the server's certificate"),
     ],
 )
-async def test_a_server_that_is_not_to_be_trusted_is_not_spoken_to(server: str, tls: TlsOptions, reason: str) -> None:
+async def test_an_untrusted_server_is_refused_with_the_reason(server: str, tls: TlsOptions, reason: str) -> None:
     assert re.search(reason, await why_not(tls, server_context(server)))
 
 
-async def test_a_certificate_may_have_another_name_or_be_left_unchecked() -> None:
+async def test_a_certificate_may_have_another_name_or_be_unverified() -> None:
     for tls in (replace(TLS, server_name="broker.example"), TlsOptions(enabled=True, verify=False)):
         async with server_with(server_context(SERVER_ELSEWHERE)) as peer, client_with(tls) as client:
             await client.invoke(peer.address, ASK, {})
 
 
-async def test_a_plain_server_is_named() -> None:
-    """Whether it answers, or closes without a word as RocketMQ does."""
+async def test_a_server_without_tls_is_reported() -> None:
+    """It may answer in plain text, or only close the connection as RocketMQ does."""
     assert "it answers without TLS" in await why_not(TLS, None)
 
     async def answer_anything(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -125,7 +125,7 @@ async def test_a_plain_server_is_named() -> None:
             await client.invoke(server.address, ASK, {})
 
 
-async def test_a_server_that_wants_tls_is_named() -> None:
+async def test_a_server_that_requires_tls_is_reported() -> None:
     assert "it accepts only TLS; set client.tls.enabled: true" in await why_not(TlsOptions(), server_context())
 
 
@@ -138,10 +138,10 @@ async def test_a_server_that_wants_tls_is_named() -> None:
         (shown(CLIENT_OF_OTHER_CA), "it does not accept the certificate in client.tls.cert_file: it does not know"),
     ],
 )
-async def test_a_certificate_that_is_not_accepted_is_named(
+async def test_a_client_certificate_that_is_not_accepted_is_reported(
     tls: TlsOptions, reason: str, version: ssl.TLSVersion
 ) -> None:
-    """With TLS 1.3 the server says so after the handshake, to whoever waits for the first answer."""
+    """With TLS 1.3 the server refuses it after the handshake, so the first request fails."""
     context = server_context(wants_client=True)
     context.maximum_version = version
     with alerting_server(context) as address:
@@ -149,7 +149,7 @@ async def test_a_certificate_that_is_not_accepted_is_named(
             with pytest.raises(TlsError) as caught:
                 await client.invoke(address, ASK, {})
     if tls is TLS and version is ssl.TLSVersion.TLSv1_2:
-        reason = "it ends the handshake; it may require a client certificate"  # all that TLS 1.2 lets it say
+        reason = "it ends the handshake; it may require a client certificate"  # TLS 1.2 has no specific alert for it
     assert reason in caught.value.reason
 
 
@@ -176,8 +176,8 @@ def alerting_server(context: ssl.SSLContext) -> Iterator[str]:
         thread.join()
 
 
-async def test_other_settings_make_connections_anew() -> None:
-    """What is asked meanwhile is answered; a pull that waits is to be asked again."""
+async def test_changed_tls_settings_renew_connections() -> None:
+    """A waiting request fails with ConnectionRenewedError and must be sent again."""
     async with server_with(server_context()) as peer, client_with(replace(TLS, verify=False)) as client:
         peer.on(ASK, None)
         connection = await client.connection(peer.address)
@@ -192,8 +192,8 @@ async def test_other_settings_make_connections_anew() -> None:
         assert peer.connections == 2
 
 
-async def test_a_certificate_that_was_replaced_counts_from_the_next_connection_on(tmp_path: Path) -> None:
-    """Those that are there stay: their other end has seen who they are."""
+async def test_a_replaced_ca_file_is_used_by_new_connections(tmp_path: Path) -> None:
+    """Existing connections stay open, because their certificates have been checked."""
     ca = tmp_path / "ca.pem"
     ca.write_bytes(OTHER_CA.read_bytes())
     options = ClientOptions(tls=replace(TLS, ca_file=str(ca)))
@@ -249,5 +249,5 @@ async def test_a_certificate_that_was_replaced_counts_from_the_next_connection_o
         ),
     ],
 )
-def test_files_that_cannot_be_used_are_told_with_their_keys(tls: TlsOptions, expected: list[str]) -> None:
+def test_unusable_files_are_reported_with_their_config_keys(tls: TlsOptions, expected: list[str]) -> None:
     assert [str(problem) for problem in file_problems(tls)] == expected

@@ -1,4 +1,4 @@
-"""ClusterId: one cluster keeps its id, whatever its addresses, and two clusters of the same names never share one."""
+"""ClusterId: a cluster keeps its id when addresses change, and two clusters with the same names have different ids."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.clock import ManualClock
 
 
 class KeyServer:
-    """A name server with a table of keys. All are of a DefaultCluster with a broker-a."""
+    """A name server with a key-value table, of a DefaultCluster with a broker-a."""
 
     def __init__(self, broker_address: str) -> None:
         self.peer = Peer()
@@ -50,7 +50,7 @@ async def servers() -> AsyncIterator[list[KeyServer]]:
 
 
 async def learned(*servers: KeyServer, state: Path | str = "", members: int = 1, may_write: bool = True) -> str:
-    """The id that new members learn; they agree."""
+    """The cluster id that all new members learn."""
     clock = ManualClock()
     remoting = RemotingClient(clock=clock)
     addresses = [one.peer.address for one in servers]
@@ -64,18 +64,16 @@ async def learned(*servers: KeyServer, state: Path | str = "", members: int = 1,
     return ids[0]
 
 
-async def test_members_that_begin_at_once_agree_and_another_cluster_differs(servers: list[KeyServer]) -> None:
-    """Each name server has the id then."""
+async def test_members_that_start_together_agree_and_another_cluster_differs(servers: list[KeyServer]) -> None:
+    """Each name server stores the id."""
     ours, second, other = servers
     found = await learned(ours, second, members=5)
     assert ours.table == second.table == {"cluster_id": found}
     assert await learned(second) == found != await learned(other)
 
 
-async def test_a_lost_table_comes_back_from_members_of_the_same_brokers_only(
-    servers: list[KeyServer], tmp_path: Path
-) -> None:
-    """By a name server that kept it, or by the state_dir; never for other brokers of the same names."""
+async def test_a_lost_id_is_restored_only_for_the_same_brokers(servers: list[KeyServer], tmp_path: Path) -> None:
+    """The source is another name server or the state_dir; other brokers with the same names get a new id."""
     ours, second, other = servers
     found = await learned(ours, second, state=tmp_path)
     ours.table.clear()
@@ -85,5 +83,5 @@ async def test_a_lost_table_comes_back_from_members_of_the_same_brokers_only(
     assert not ours.table
     assert await learned(ours, state=tmp_path) == found == ours.table["cluster_id"]
     assert await learned(other, state=tmp_path) != found
-    second.table["cluster_id"] = "f" * 20  # of a time when the name servers did not see each other
+    second.table["cluster_id"] = "f" * 20  # another id, from a network partition
     assert await learned(ours, second) == found == second.table["cluster_id"]

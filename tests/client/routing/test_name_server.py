@@ -1,4 +1,4 @@
-"""NameServers: fail-over, staying with the one that answers, addresses that come and go."""
+"""NameServers: fail-over, the preferred name server, and failed lookups of addresses."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ async def peers() -> AsyncIterator[list[Peer]]:
 
 
 def asked(peers: list[Peer]) -> list[int]:
-    """How many route requests each of them got."""
+    """The number of route requests that each name server got."""
     return [len(peer.got(ASKED)) for peer in peers]
 
 
 async def test_one_name_server_is_kept(remoting: RemotingClient, peers: list[Peer]) -> None:
-    """All questions go to one of them while it answers."""
+    """All requests go to one name server while it answers."""
     servers = NameServers(remoting, [peer.address for peer in peers])
     for _ in range(5):
         assert await servers.get_route("T") == ROUTE
     assert sorted(asked(peers)) == [0, 0, 5]
 
 
-async def test_fail_over_and_staying(remoting: RemotingClient, peers: list[Peer]) -> None:
-    """When the one in use dies another one answers the same question, and is kept from then on."""
+async def test_the_name_server_after_a_fail_over_is_kept(remoting: RemotingClient, peers: list[Peer]) -> None:
+    """If the name server in use becomes unreachable, another one answers the same request."""
     servers = NameServers(remoting, [peer.address for peer in peers])
     await servers.get_route("T")
     (used,) = [peer for peer in peers if peer.address == servers.addresses[0]]
@@ -59,8 +59,8 @@ async def test_fail_over_and_staying(remoting: RemotingClient, peers: list[Peer]
     assert servers.addresses[0] == chosen
 
 
-async def test_a_silent_first_one_costs_little(peers: list[Peer], clock: ManualClock) -> None:
-    """The others are asked while the first is still waited for, not after its deadline."""
+async def test_a_silent_name_server_delays_a_request_only_briefly(peers: list[Peer], clock: ManualClock) -> None:
+    """The other name servers get the request before the deadline of the first."""
     remoting = RemotingClient(clock=clock)
     servers = NameServers(remoting, [peer.address for peer in peers])
     await servers.look_up()
@@ -68,13 +68,13 @@ async def test_a_silent_first_one_costs_little(peers: list[Peer], clock: ManualC
         if peer.address == servers.addresses[0]:
             peer.on(ASKED, None)
     asking = asyncio.create_task(servers.get_route("T"))
-    await clock.until(asking.done, "another one answers", most=name_server.PATIENCE_SECONDS)
+    await clock.until(asking.done, "another name server answers", most=name_server.PATIENCE_SECONDS)
     assert await asking == ROUTE
     await remoting.close()
 
 
 async def test_a_missing_topic_is_an_answer(remoting: RemotingClient, peers: list[Peer]) -> None:
-    """One name server's word is enough; the others are not asked."""
+    """The other name servers are not asked."""
     servers = NameServers(remoting, [peer.address for peer in peers])
     with pytest.raises(TopicNotExistError):
         await servers.get_route("nowhere")
@@ -82,10 +82,10 @@ async def test_a_missing_topic_is_an_answer(remoting: RemotingClient, peers: lis
 
 
 @pytest.mark.parametrize("code", [ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY])
-async def test_a_name_server_that_is_not_ready_is_passed_over(
+async def test_a_name_server_that_is_not_ready_is_skipped(
     remoting: RemotingClient, peers: list[Peer], code: ResponseCode
 ) -> None:
-    """One that waits for brokers, or is overloaded, gives no answer; another one may."""
+    """It waits for brokers or is overloaded, and another name server may answer."""
     servers = NameServers(remoting, [peer.address for peer in peers])
     await servers.look_up()
     for peer in peers:
@@ -94,8 +94,7 @@ async def test_a_name_server_that_is_not_ready_is_passed_over(
     assert await servers.get_route("T") == ROUTE
 
 
-async def test_nobody_answers(remoting: RemotingClient, peers: list[Peer]) -> None:
-    """The error tells every address with its reason."""
+async def test_the_error_names_every_address_if_none_answers(remoting: RemotingClient, peers: list[Peer]) -> None:
     for peer in peers:
         await peer.down()
     servers = NameServers(remoting, [peer.address for peer in peers])
@@ -105,14 +104,13 @@ async def test_nobody_answers(remoting: RemotingClient, peers: list[Peer]) -> No
         assert peer.address in str(raised.value)
 
 
-async def test_none_is_configured(remoting: RemotingClient) -> None:
-    """Without an address the error says so instead of waiting."""
+async def test_a_request_without_a_configured_name_server_fails_at_once(remoting: RemotingClient) -> None:
     with pytest.raises(NameServerError, match="none is configured"):
         await NameServers(remoting, []).get_route("T")
 
 
-async def test_a_failed_lookup_keeps_what_was_known(remoting: RemotingClient, peers: list[Peer]) -> None:
-    """An address server that is down, or says nothing, takes no name server away; nor does a name that fails."""
+async def test_a_failed_lookup_keeps_the_known_addresses(remoting: RemotingClient, peers: list[Peer]) -> None:
+    """The address server may fail or return nothing, or a host name may not resolve."""
     answers: list[str | OSError] = [peers[0].address, OSError("down"), "  "]
 
     async def fetch(url: str) -> str:
@@ -141,5 +139,5 @@ async def test_a_failed_lookup_keeps_what_was_known(remoting: RemotingClient, pe
 
 @pytest.mark.parametrize("text", ["a:1;b:2", "a:1, b:2\n", " a:1\nb:2;a:1"])
 def test_address_lists(text: str) -> None:
-    """However they are separated, each address counts once."""
+    """Each address counts once, with any separator."""
     assert parse_addresses(text) == ("a:1", "b:2")

@@ -1,4 +1,4 @@
-"""RouteTable: routes that come, change, stay when nobody answers, and go."""
+"""RouteTable: new, changed, retained and removed routes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ A, B, SLAVE = "127.0.0.1:1001", "127.0.0.1:1002", "127.0.0.1:1003"
 
 
 class Table(RouteTable):
-    """A route table over one scripted name server; `known` is what that one knows, `changes` what was reported."""
+    """A route table with one scripted name server; `known` has its routes, `changes` the reported topics."""
 
     def __init__(self, remoting: RemotingClient, peer: Peer, **options: float) -> None:
         super().__init__(NameServers(remoting, [peer.address]).get_route, remoting.clock, **options)
@@ -77,7 +77,7 @@ async def test_queues_and_addresses(table: Table) -> None:
 
 
 async def test_watched_topics_follow_the_name_server(table: Table) -> None:
-    """A changed route is seen within an interval, and told once with the topic's name."""
+    """A changed route is seen within one interval, and reported once with the topic's name."""
     table.known["T"] = route_of({"a": A})
     table.watch("T")
     async with running(table.run()):
@@ -90,7 +90,7 @@ async def test_watched_topics_follow_the_name_server(table: Table) -> None:
     assert table.changes == [frozenset({"T"})] * 3
 
 
-async def test_known_topics_are_asked_for_again_soon_when_no_name_server_answered(
+async def test_known_topics_are_queried_again_soon_if_no_name_server_answered(
     remoting: RemotingClient, peer: Peer
 ) -> None:
     table = Table(remoting, peer)
@@ -100,16 +100,16 @@ async def test_known_topics_are_asked_for_again_soon_when_no_name_server_answere
         await table.clock.until(lambda: table.master("a") == A, "the route is known")
         await peer.down()
         table.refresh_soon()
-        await table.clock.until(lambda: table.problem, "nobody answers")
+        await table.clock.until(lambda: table.problem, "no name server answers")
         assert table.problems() == (table.problem,)
         assert table.master("a") == A
         table.known["T"] = route_of({"a": B})
         await peer.listen()
-        await table.clock.until(lambda: table.master("a") == B, "it is asked again")
+        await table.clock.until(lambda: table.master("a") == B, "the route is queried again")
 
 
-async def test_the_same_route_in_another_order_is_no_change(table: Table, peer: Peer) -> None:
-    """Name servers list brokers in any order; a rebalance for that would be for nothing."""
+async def test_the_same_route_in_another_order_is_not_a_change(table: Table, peer: Peer) -> None:
+    """Name servers list brokers in any order, which needs no rebalance."""
     route = route_of({"a": A, "b": B})
     table.known["T"] = route
     table.watch("T")
@@ -124,8 +124,8 @@ async def test_the_same_route_in_another_order_is_no_change(table: Table, peer: 
     assert table.changes == [frozenset({"T"})] * 2
 
 
-async def test_a_change_of_queues_is_known_to_all_when_everybody_has_looked_again(table: Table) -> None:
-    """What a client finds at its first look is no change to it, nor is a topic that only moved."""
+async def test_a_change_of_queues_is_known_everywhere_after_a_refresh_interval(table: Table) -> None:
+    """The first route that a client gets is not a change, nor is a new address with the same queues."""
     table.known["T"] = route_of({"a": A}, 2)
     table.watch("T")
     async with running(table.run()):
@@ -139,8 +139,8 @@ async def test_a_change_of_queues_is_known_to_all_when_everybody_has_looked_agai
     assert table.known_everywhere_at("not watched") < table.clock.monotonic()
 
 
-async def test_topics_are_refreshed_together_and_swapped_once(table: Table, peer: Peer) -> None:
-    """One round asks for all topics at once; the callback hears of all changes of it together."""
+async def test_topics_are_refreshed_together_and_reported_once(table: Table, peer: Peer) -> None:
+    """One round queries all topics in parallel, and the callback gets all changes together."""
     topics = [f"T{i}" for i in range(20)]
     table.known.update(dict.fromkeys(topics, route_of({"a": A})))
     answers = routes(table.known)
@@ -160,8 +160,8 @@ async def test_topics_are_refreshed_together_and_swapped_once(table: Table, peer
     assert table.changes == [frozenset(topics)]
 
 
-async def test_the_last_route_stays_while_no_name_server_answers(table: Table, peer: Peer) -> None:
-    """Consumption goes on over a name server's restart, and the route is followed again afterwards."""
+async def test_the_last_route_is_kept_while_no_name_server_answers(table: Table, peer: Peer) -> None:
+    """Consumption continues during a name server's restart, and later route changes are seen."""
     table.known["T"] = route_of({"a": A})
     table.watch("T")
     async with running(table.run()):
@@ -175,8 +175,8 @@ async def test_the_last_route_stays_while_no_name_server_answers(table: Table, p
         await table.clock.until(lambda: len(table.queues("T")) == 8, "the route after the restart")
 
 
-async def test_a_name_server_that_has_just_started_takes_no_route_away(remoting: RemotingClient, peer: Peer) -> None:
-    """It knows no topic until the brokers have registered; only a topic that stays unknown is gone."""
+async def test_a_name_server_that_has_just_started_removes_no_route(remoting: RemotingClient, peer: Peer) -> None:
+    """It knows no topic until the brokers have registered. Only a topic that stays unknown is removed."""
     table = Table(remoting, peer)
     route = table.known["T"] = route_of({"a": A})
     table.watch("T")
@@ -190,8 +190,7 @@ async def test_a_name_server_that_has_just_started_takes_no_route_away(remoting:
         assert table.changes[:2] == [frozenset({"T"})] * 2
 
 
-async def test_a_missing_topic_is_told_from_a_missing_name_server(table: Table, peer: Peer) -> None:
-    """The one is a RouteNotFoundError, the other a NameServerError."""
+async def test_a_missing_topic_and_a_missing_name_server_raise_different_errors(table: Table, peer: Peer) -> None:
     with pytest.raises(RouteNotFoundError) as raised:
         await table.refresh("T")
     assert raised.value.topic == "T"
@@ -200,8 +199,8 @@ async def test_a_missing_topic_is_told_from_a_missing_name_server(table: Table, 
         await table.refresh("T")
 
 
-async def test_a_topic_that_comes_later_is_found_soon(remoting: RemotingClient, peer: Peer) -> None:
-    """An unknown topic is asked for more often than the interval says: a new group's retry topic comes any moment."""
+async def test_a_topic_that_is_created_later_is_found_soon(remoting: RemotingClient, peer: Peer) -> None:
+    """Unknown topics are queried at shorter intervals, because a new group's retry topic will be created soon."""
     table = Table(remoting, peer)
     table.watch("T")
     async with running(table.run()):
@@ -210,8 +209,8 @@ async def test_a_topic_that_comes_later_is_found_soon(remoting: RemotingClient, 
         await table.clock.until(lambda: table.queues("T"), "the new topic's route")
 
 
-async def test_a_question_is_never_answered_from_before_it_was_asked(table: Table, peer: Peer) -> None:
-    """A refresh that was under way when the topic changed does not answer a later caller."""
+async def test_a_refresh_is_never_answered_by_an_earlier_request(table: Table, peer: Peer) -> None:
+    """A refresh in progress may return the route from before a change of the topic."""
     table.known["T"] = route_of({"a": A})
     release = asyncio.Event()
     answers = routes(table.known)
@@ -231,8 +230,8 @@ async def test_a_question_is_never_answered_from_before_it_was_asked(table: Tabl
     assert (await second).broker_datas[0].broker_name == "b"
 
 
-async def test_lookup_asks_only_for_what_is_not_known(table: Table, peer: Peer) -> None:
-    """Producers ask before each message; that must cost nothing."""
+async def test_lookup_queries_only_unknown_topics(table: Table, peer: Peer) -> None:
+    """Producers look up the route before each message, so a lookup must cost nothing."""
     table.known["T"] = route_of({"a": A})
     for _ in range(3):
         assert await table.lookup("T") == table.known["T"]

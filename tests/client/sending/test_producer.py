@@ -1,4 +1,4 @@
-"""Producer: what is sent, to whom, and what happens when a broker does not take it."""
+"""Producer: requests, the choice of brokers, and failed sends."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BATCH = RequestCode.SEND_BATCH_MESSAGE
 
 
 class World:
-    """A producer, and the routes that it goes by."""
+    """A producer and its routes."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.known: dict[str, TopicRouteData] = {}
@@ -53,7 +53,7 @@ class World:
 
 @pytest.fixture
 async def brokers() -> AsyncIterator[list[Peer]]:
-    """Three brokers that store what comes."""
+    """Three brokers that store every message."""
     peers = [Peer() for _ in range(3)]
     for peer in peers:
         peer.on(SEND, lambda command: stored(queue_id=int(command.ext_fields["e"])))
@@ -79,12 +79,12 @@ def header_of(peer: Peer) -> SendMessageRequestHeaderV2:
 
 
 def counts(brokers: list[Peer]) -> list[int]:
-    """How many messages each broker got."""
+    """The number of messages that each broker got."""
     return [len(peer.got(SEND)) for peer in brokers]
 
 
-async def test_what_a_message_carries(world: World, brokers: list[Peer]) -> None:
-    """Tags, keys, delay level and properties are in the request; the result says where it was stored."""
+async def test_a_send_request_has_all_fields_of_the_message(world: World, brokers: list[Peer]) -> None:
+    """Tags, keys, delay level and properties are in the request. The result has the queue and the offset."""
     before_ms = int(world.clock.wall() * 1000)
     message = OutgoingMessage("S", b"body", "paid", "k1 k2", 3, properties={"colour": "red"}, flag=5)
     result = await world.producer.send(message)
@@ -100,8 +100,8 @@ async def test_what_a_message_carries(world: World, brokers: list[Peer]) -> None
     assert len(result.offset_msg_id) == 32
 
 
-async def test_a_message_that_was_stored_before_keeps_its_marks(world: World, brokers: list[Peer]) -> None:
-    """A retry keeps its unique key, its compressed body's flag and its birth."""
+async def test_a_message_that_is_sent_again_keeps_its_system_values(world: World, brokers: list[Peer]) -> None:
+    """A retry keeps its unique key, compression flag and born timestamp."""
     message = OutgoingMessage(
         "S",
         b"zipped",
@@ -115,7 +115,7 @@ async def test_a_message_that_was_stored_before_keeps_its_marks(world: World, br
     assert parse_properties(header.properties or "")["RETRY_TOPIC"] == "T"
 
 
-async def test_a_chosen_queue_is_tried_again_and_no_other(world: World, brokers: list[Peer]) -> None:
+async def test_a_send_to_a_selected_queue_is_retried_at_that_queue_only(world: World, brokers: list[Peer]) -> None:
     brokers[1].on(SEND, Reply(ResponseCode.SYSTEM_BUSY))
     with pytest.raises(BrokerError):
         await world.producer.send(OutgoingMessage("T", b""), selector=select_by_id(1, "b1"))
@@ -123,7 +123,7 @@ async def test_a_chosen_queue_is_tried_again_and_no_other(world: World, brokers:
 
 
 async def test_queues_take_turns(world: World, brokers: list[Peer]) -> None:
-    """Twelve messages over six queues: two each."""
+    """Twelve messages over six queues: two for each queue."""
     results = [await world.producer.send(OutgoingMessage("T", b"")) for _ in range(12)]
     queues = [result.queue for result in results]
     assert sorted(queues) == sorted([MessageQueue("T", f"b{b}", q) for b in range(3) for q in range(2)] * 2)
@@ -132,8 +132,8 @@ async def test_queues_take_turns(world: World, brokers: list[Peer]) -> None:
 
 
 @pytest.mark.parametrize("code", [1, 2, 14, 16, 17, 204, 205, 1500])
-async def test_a_refusal_that_may_pass_goes_to_another_broker(world: World, brokers: list[Peer], code: int) -> None:
-    """The codes that Java retries; the message is stored elsewhere, and the route is asked for again."""
+async def test_a_temporary_refusal_is_retried_at_another_broker(world: World, brokers: list[Peer], code: int) -> None:
+    """These are the codes that Java retries."""
     for refusing in brokers:
         brokers_left = [peer for peer in brokers if peer is not refusing]
         refusing.on(SEND, Reply(code, "refused"))
@@ -143,8 +143,8 @@ async def test_a_refusal_that_may_pass_goes_to_another_broker(world: World, brok
         refusing.on(SEND, stored())
 
 
-async def test_a_refusal_that_stays_is_raised_at_once(world: World, brokers: list[Peer]) -> None:
-    """A message that is too long is so for every broker."""
+async def test_a_permanent_refusal_is_raised_at_once(world: World, brokers: list[Peer]) -> None:
+    """A message that is too long is too long for every broker."""
     for peer in brokers:
         peer.on(SEND, Reply(ResponseCode.MESSAGE_ILLEGAL, "the message body size over max value"))
     with pytest.raises(MessageIllegalError, match="over max"):
@@ -153,7 +153,7 @@ async def test_a_refusal_that_stays_is_raised_at_once(world: World, brokers: lis
 
 
 async def test_a_batch_is_one_request_to_one_queue(world: World, brokers: list[Peer]) -> None:
-    """With each message's own properties, body and flag; the receipt says where they lie."""
+    """Each message keeps its properties, body and flag. The receipt has the queue and the first offset."""
     for peer in brokers:
         peer.on(BATCH, Reply(ext_fields={"msgId": "A,B", "queueId": "1", "queueOffset": "7"}))
     messages = [
@@ -172,8 +172,8 @@ async def test_a_batch_is_one_request_to_one_queue(world: World, brokers: list[P
     assert (receipt.offset_msg_id, receipt.queue.queue_id, receipt.queue_offset) == ("A,B", 1, 7)
 
 
-async def test_a_batch_goes_to_another_broker_as_a_whole(world: World, brokers: list[Peer]) -> None:
-    """Where one refuses it for a reason that may pass; where the reason stays it is raised at once."""
+async def test_a_batch_is_retried_as_a_whole_at_another_broker(world: World, brokers: list[Peer]) -> None:
+    """A temporary refusal is retried; a permanent one is raised at once."""
     batch = [OutgoingMessage("T", b"first"), OutgoingMessage("T", b"second")]
     for peer in brokers:
         peer.on(BATCH, Reply(ResponseCode.SYSTEM_BUSY, "refused"))
@@ -188,7 +188,7 @@ async def test_a_batch_goes_to_another_broker_as_a_whole(world: World, brokers: 
     assert len(brokers[1].got(BATCH)) == 4
 
 
-async def test_three_tries_on_three_brokers(world: World, brokers: list[Peer]) -> None:
+async def test_a_message_is_tried_at_three_brokers(world: World, brokers: list[Peer]) -> None:
     """Then the last error is raised."""
     for peer in brokers:
         peer.on(SEND, Reply(ResponseCode.NO_PERMISSION, "not writable"))
@@ -197,8 +197,8 @@ async def test_three_tries_on_three_brokers(world: World, brokers: list[Peer]) -
     assert counts(brokers) == [1, 1, 1]
 
 
-async def test_a_dead_broker_is_passed_over(world: World, brokers: list[Peer]) -> None:
-    """Every message is stored by those that live."""
+async def test_an_unreachable_broker_is_skipped(world: World, brokers: list[Peer]) -> None:
+    """The other brokers store every message."""
     await brokers[1].down()
     for _ in range(6):
         await world.producer.send(OutgoingMessage("T", b""))
@@ -206,14 +206,14 @@ async def test_a_dead_broker_is_passed_over(world: World, brokers: list[Peer]) -
 
 
 async def test_a_broker_that_hangs_leaves_time_for_another(world: World, brokers: list[Peer]) -> None:
-    """The total timeout holds for all tries together, and no single try may use it up."""
+    """The timeout covers all tries together, and no single try may use it up."""
     brokers[0].on(SEND, None)
     for _ in range(6):
         result = await world.producer.send(OutgoingMessage("T", b""), timeout_seconds=2.0)
         assert result.queue.broker_name != "b0"
 
 
-async def test_the_timeout_is_for_all_tries_together(world: World, brokers: list[Peer]) -> None:
+async def test_the_timeout_covers_all_tries_together(world: World, brokers: list[Peer]) -> None:
     """Three silent brokers take no longer than one."""
     for peer in brokers:
         peer.on(SEND, None)
@@ -224,16 +224,16 @@ async def test_the_timeout_is_for_all_tries_together(world: World, brokers: list
     assert counts(brokers) == [1, 1, 1]
 
 
-async def test_a_timeout_tells_how_long_the_broker_had(world: World, brokers: list[Peer]) -> None:
-    """Also if the tries at one broker have used up the time."""
+async def test_a_timeout_error_names_the_time_that_the_broker_had(world: World, brokers: list[Peer]) -> None:
+    """Several tries at one broker may have used up the time."""
     world.known["T"] = route_of({"b0": brokers[0].address})
     brokers[0].on(SEND, None)
     with pytest.raises(RemotingTimeoutError, match=r"within [1-9]\d\d ms"):
         await world.producer.send(OutgoingMessage("T", b""), timeout_seconds=0.25)
 
 
-async def test_a_missing_topic_goes_where_the_default_topic_is(world: World, brokers: list[Peer]) -> None:
-    """The broker makes the topic with four queues, or as many as the default topic has."""
+async def test_a_message_to_a_missing_topic_goes_to_the_default_topic(world: World, brokers: list[Peer]) -> None:
+    """The broker creates the topic with at most four queues."""
     world.known["TBW102"] = route_of({"b1": brokers[1].address}, queues=8, perm=7)
     queues = {(await world.producer.send(OutgoingMessage("new", b""))).queue.queue_id for _ in range(8)}
     assert queues == {0, 1, 2, 3}
@@ -241,10 +241,8 @@ async def test_a_missing_topic_goes_where_the_default_topic_is(world: World, bro
     assert header_of(brokers[1]).default_topic_queue_nums == 4
 
 
-async def test_a_property_that_cannot_be_carried_is_refused_before_it_is_sent(
-    world: World, brokers: list[Peer]
-) -> None:
-    """It would change other properties on the way."""
+async def test_a_property_that_cannot_be_encoded_is_refused_before_the_send(world: World, brokers: list[Peer]) -> None:
+    """Its separator character would change other properties."""
     with pytest.raises(InvalidMessageError):
         await world.producer.send(OutgoingMessage("T", b"", properties={"a": "b\x02c"}))
     assert counts(brokers) == [0, 0, 0]
@@ -255,7 +253,7 @@ async def test_cancellation_ends_a_send_at_once(world: World, brokers: list[Peer
     for peer in brokers:
         peer.on(SEND, None)
     sending = asyncio.create_task(world.producer.send(OutgoingMessage("T", b"")))
-    await eventually(lambda: sum(counts(brokers)), "one of the three gets it")
+    await eventually(lambda: sum(counts(brokers)), "one broker gets the message")
     sending.cancel()
     with pytest.raises(asyncio.CancelledError):
         await sending

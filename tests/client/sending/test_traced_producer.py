@@ -1,4 +1,4 @@
-"""What a producer says in the trace topic about what it sent."""
+"""Records of sent messages in the trace topic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TRACES = "RMQ_SYS_TRACE_TOPIC"
 
 
 class World:
-    """A broker that is its own name server, with what it says beside where a message was stored."""
+    """A broker that is its own name server; `says` are further fields of its send responses."""
 
     def __init__(self, peer: Peer) -> None:
         self.says: dict[str, str] = {}
@@ -34,7 +34,7 @@ class World:
         peer.on(SEND, self._store)
 
     async def send(self, message: OutgoingMessage, namespace: str = "") -> tuple[str, list[dict[str, object]]]:
-        """Send a message; its id, and all records of the trace topic afterwards."""
+        """Send a message and return its id and all records of the trace topic."""
         client = ClientInstance(ClientOptions(nameservers=(self.peer.address,), namespace=namespace))
         try:
             producer = TracedProducer(
@@ -66,7 +66,7 @@ async def world() -> AsyncIterator[World]:
         yield World(peer)
 
 
-async def test_what_was_sent_has_a_record(world: World) -> None:
+async def test_a_sent_message_has_a_trace_record(world: World) -> None:
     world.says = {"MSG_REGION": "north", "TRACE_ON": "true"}
     msg_id, [record] = await world.send(OutgoingMessage("orders", b"four", "paid", "k1 k2"))
     assert record.pop("time")
@@ -78,22 +78,22 @@ async def test_what_was_sent_has_a_record(world: World) -> None:
     }  # fmt: skip
 
 
-async def test_a_message_for_later_is_said_to_be_one(world: World) -> None:
+async def test_a_delayed_message_is_traced_as_delayed(world: World) -> None:
     _, [record] = await world.send(OutgoingMessage("orders", b"x", delay_level=3))
     assert (record["kind"], record["region"], record["tags"]) == (3, "DefaultRegion", "null")
 
 
-async def test_what_was_stored_less_safely_than_asked_is_no_success_as_in_java(world: World) -> None:
+async def test_a_flush_timeout_is_not_traced_as_a_success_as_in_java(world: World) -> None:
     world.code = ResponseCode.FLUSH_DISK_TIMEOUT
     _, [record] = await world.send(OutgoingMessage("orders", b"x"))
     assert record["success"] is False
 
 
-async def test_a_broker_that_wants_no_trace_gets_none(world: World) -> None:
+async def test_a_broker_with_tracing_off_gets_no_trace(world: World) -> None:
     world.says = {"TRACE_ON": "false"}
     assert (await world.send(OutgoingMessage("orders", b"x")))[1] == []
 
 
-async def test_names_are_without_the_namespace(world: World) -> None:
+async def test_topics_are_traced_without_the_namespace(world: World) -> None:
     _, [record] = await world.send(OutgoingMessage("NS%orders", b"x"), namespace="NS")
     assert record["topic"] == "orders"

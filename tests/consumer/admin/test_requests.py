@@ -1,4 +1,4 @@
-"""What a member answers to brokers that ask in an operator's name."""
+"""A member's responses to an operator's requests, which brokers pass on."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("hasty", "unpaced")
 
 
 class Holding(Blocked):
-    """Tells when it has a batch."""
+    """A blocked handler that sets `begun` when it has a batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ def as_map(table: Mapping[MessageQueue, int]) -> bytes:
 
 
 def as_list(table: Mapping[MessageQueue, int]) -> bytes:
-    """The form for C++."""
+    """The form for C++ clients."""
     return dumps({"offsetTable": [{**queue_to_dict(queue), "offset": offset} for queue, offset in table.items()]})
 
 
@@ -71,7 +71,7 @@ async def running_info(broker: ScriptedBroker, jstack: bool = False) -> Consumer
 
 
 def busy_once(broker: ScriptedBroker) -> Callable[[RemotingCommand], Reply]:
-    """Refuse the next commit, and take those after it."""
+    """Refuse the next commit and accept later ones."""
 
     def update(command: RemotingCommand) -> Reply:
         broker.peer.on(UPDATE, broker.update)
@@ -85,7 +85,7 @@ def busy_once(broker: ScriptedBroker) -> Callable[[RemotingCommand], Reply]:
 
 @pytest.mark.parametrize("form", [as_map, as_list])
 async def test_a_pushed_reset_moves_the_groups_queues(broker: ScriptedBroker, seen: Seen, form: type) -> None:
-    """Those of the topic that are here; foreign ones in the list are the other members'."""
+    """Only this member's queues of the topic; other queues in the list belong to other members."""
     first, second = broker.create_topic(TOPIC, 2)
     await broker.store(first, b"0", b"1")
     await broker.store(second, b"a", b"b")
@@ -102,33 +102,33 @@ async def test_a_pushed_reset_moves_the_groups_queues(broker: ScriptedBroker, se
 
 
 @pytest.mark.parametrize("why", ["full", "paused"])
-async def test_a_pushed_reset_moves_a_queue_that_is_held_back(
+async def test_a_pushed_reset_moves_a_full_or_paused_queue(
     broker: ScriptedBroker, queue: MessageQueue, why: str
 ) -> None:
-    """At once: it is not pulled, but what it has is dropped and the new offset stands on the broker."""
+    """At once, without a pull: the cached messages are discarded and the new offset is committed."""
     await broker.store(queue, *[b"%d" % number for number in range(9)])
     handle = Blocked()
     async with member(broker.peer.address, handle, concurrency=1, pull_threshold_for_queue=1, pull_batch_size=2) as m:
-        await eventually(lambda: (held := m.queue()) is not None and held.cached == 2, "two are cached")
+        await eventually(lambda: (held := m.queue()) is not None and held.cached == 2, "two messages are cached")
         if why == "paused":
             m.consumer.pause()
         await broker.peer.push(RESET, reset_fields(), as_map({queue: 7}), oneway=True)
         await broker.committed(GROUP, queue, 7)
         handle.release.set()
         m.consumer.resume()
-        await eventually(lambda: 9 in broker.pulled_offsets(queue), "it goes on after the reset")
+        await eventually(lambda: 9 in broker.pulled_offsets(queue), "pulls continue after the reset")
     assert [offset for offset in broker.pulled_offsets(queue) if 2 < offset < 7] == []
 
 
 @asynccontextmanager
 async def reset_while_it_stops(broker: ScriptedBroker, queue: MessageQueue, offset: int) -> AsyncIterator[None]:
-    """In the block a member that stops has heard of a reset, while its handler still has a batch. It ends after it."""
+    """Push a reset to a member that stops, while its handler still has a batch. The batch ends after the block."""
     await broker.store(queue, b"0", b"1", b"2")
     handle = Holding()
     async with member(broker.peer.address, handle, concurrency=1, consume_message_batch_max_size=2) as m:
         await handle.begun.wait()
         m.consumer.stop()
-        await eventually(lambda: m.consumer.snapshot().state == "draining", "it drains")
+        await eventually(lambda: m.consumer.snapshot().state == "draining", "the member drains")
         await broker.peer.push(RESET, reset_fields(), as_map({queue: offset}), oneway=True)
         await broker.peer.ask(STATUS, {"topic": TOPIC, "group": GROUP})
         yield
@@ -136,19 +136,19 @@ async def reset_while_it_stops(broker: ScriptedBroker, queue: MessageQueue, offs
         await m.task
 
 
-async def test_a_reset_while_a_queue_is_handed_over_is_what_the_next_owner_finds(
+async def test_a_reset_during_a_stop_is_committed_for_the_next_owner(
     broker: ScriptedBroker, queue: MessageQueue
 ) -> None:
-    """A handler still has a batch; when it ends, not that is committed but the reset."""
+    """When the batch in flight ends, the reset offset is committed instead of the batch's offset."""
     async with reset_while_it_stops(broker, queue, 0):
         pass
     assert broker.offsets[GROUP, queue] == 0
 
 
-async def test_a_reset_during_a_stop_is_stored_though_the_broker_is_busy(
+async def test_a_reset_during_a_stop_is_committed_although_the_broker_is_busy(
     broker: ScriptedBroker, queue: MessageQueue
 ) -> None:
-    """Nobody else knows of it: it is tried again, as the last commit would be."""
+    """Its commit is retried like the last commit, because no other member knows the new offset."""
     async with reset_while_it_stops(broker, queue, 1):
         broker.peer.on(UPDATE, busy_once(broker))
     assert broker.offsets[GROUP, queue] == 1
@@ -157,8 +157,8 @@ async def test_a_reset_during_a_stop_is_stored_though_the_broker_is_busy(
 # --- 221, 307
 
 
-async def test_status_tells_the_offsets_of_a_topic(broker: ScriptedBroker, seen: Seen) -> None:
-    """What is handled, whether it is committed yet or not."""
+async def test_status_returns_the_offsets_of_a_topic(broker: ScriptedBroker, seen: Seen) -> None:
+    """They include handled messages that are not committed yet."""
     first, second = broker.create_topic(TOPIC, 2)
     await broker.store(first, b"0", b"1")
     async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=600):
@@ -169,7 +169,7 @@ async def test_status_tells_the_offsets_of_a_topic(broker: ScriptedBroker, seen:
         assert GetConsumerStatusBody.from_json(other.body).message_queue_table == {}
 
 
-async def test_running_info_tells_how_the_member_does(broker: ScriptedBroker, queue: MessageQueue) -> None:
+async def test_running_info_describes_the_member(broker: ScriptedBroker, queue: MessageQueue) -> None:
     await broker.store(queue, *[b"%d" % number for number in range(9)])
     handle = Blocked()
     async with member(broker.peer.address, handle, concurrency=3, subscriptions={TOPIC: "a || b"}) as m:
@@ -191,10 +191,10 @@ async def test_running_info_tells_how_the_member_does(broker: ScriptedBroker, qu
     assert info.jstack is None
 
 
-async def test_a_queue_that_waits_for_the_circuit_is_not_paused_by_an_operator(
+async def test_a_queue_that_waits_for_the_circuit_is_not_reported_as_paused(
     broker: ScriptedBroker, queue: MessageQueue
 ) -> None:
-    """`rmqd diagnose` says of a paused queue that an operator paused it."""
+    """`rmqd diagnose` would report that an operator paused the queue."""
 
     async def handle(_: Batch) -> None:
         raise ConnectionError("connection refused")
@@ -244,7 +244,7 @@ async def test_running_info_has_every_option_under_javas_name(broker: ScriptedBr
     assert len(found) == len(fields(ConsumerOptions)) + client + tools + twice - unset
 
 
-async def test_what_is_asked_of_an_unknown_group_or_with_an_unknown_code_is_refused(
+async def test_requests_with_an_unknown_group_or_code_are_refused(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
     async with member(broker.peer.address, seen) as m:

@@ -1,4 +1,4 @@
-"""Our answer to an operator who asks for a jstack."""
+"""The stacks in the response to a jstack request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def waits(event: asyncio.Event) -> None:
     await waits_at_the_bottom(event)
 
 
-async def test_every_task_shows_where_it_waits_and_equal_ones_stand_together() -> None:
+async def test_each_task_shows_where_it_waits_and_equal_tasks_are_grouped() -> None:
     event = asyncio.Event()
     tasks = [asyncio.create_task(waits(event), name=f"waiting:{number}") for number in range(3)]
     await asyncio.sleep(0)
@@ -30,7 +30,7 @@ async def test_every_task_shows_where_it_waits_and_equal_ones_stand_together() -
     assert places == ["waits_at_the_bottom", "waits"]
 
 
-async def test_threads_show_what_they_run() -> None:
+async def test_threads_show_their_stacks() -> None:
     go_on = threading.Event()
     thread = threading.Thread(target=go_on.wait, name="a handler's")
     thread.start()

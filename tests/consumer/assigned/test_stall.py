@@ -1,4 +1,4 @@
-"""What is seen of a queue that stands still, and the cause that follows."""
+"""The facts of a stalled queue, and the cause that they show."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ SIGHTS: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-def test_each_sight_has_its_cause() -> None:
+def test_each_set_of_facts_has_its_cause() -> None:
     for seen, cause, evidence in SIGHTS:
         problem = StallFacts(**{"oldest": "message M"} | seen).explain()
 
@@ -92,7 +92,7 @@ def test_each_failure_has_its_cause_and_says_what_happened() -> None:
         assert cause in STALL_CAUSES
 
 
-def test_a_broker_without_light_queues_is_told_from_a_missing_topic() -> None:
+def test_a_broker_without_light_queues_is_distinguished_from_a_missing_topic() -> None:
     problem = explain_failure(
         refusal(ResponseCode.TOPIC_NOT_EXIST, "topic[%LMQ%room-7] not exist, apply first please!")
     )

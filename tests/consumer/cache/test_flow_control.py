@@ -1,4 +1,4 @@
-"""Which threshold holds a queue's next pull back."""
+"""The thresholds that hold back a queue's next pull."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ def test_count(messages: int, held: str | None) -> None:
     assert exceeded_threshold(queue_with(list(range(messages))), Thresholds(10, OFF, OFF)) == held
 
 
-def test_count_takes_what_handlers_have_too() -> None:
-    """Handed out is not finished."""
+def test_count_includes_messages_in_flight() -> None:
     queue = queue_with(list(range(11)))
     taken = queue.take(11)
     assert exceeded_threshold(queue, Thresholds(10, OFF, OFF)) == "count"
@@ -36,7 +35,7 @@ def test_count_takes_what_handlers_have_too() -> None:
 
 
 def test_size() -> None:
-    """Of the replies that are kept in memory."""
+    """The size of the responses that are kept in memory."""
     queue = queue_with([0, 1])
     size = queue.cached_bytes
     assert exceeded_threshold(queue, Thresholds(OFF, size, OFF)) is None
@@ -50,7 +49,7 @@ def test_span(last: int, held: str | None) -> None:
 
 
 def test_span_shrinks_as_the_first_messages_finish() -> None:
-    """Although their reply is still kept."""
+    """Although their response is still kept."""
     queue = queue_with([0, 50, 120])
     assert exceeded_threshold(queue, Thresholds(OFF, OFF, 100)) == "span"
     queue.finish(queue.take(1))
@@ -58,7 +57,7 @@ def test_span_shrinks_as_the_first_messages_finish() -> None:
 
 
 def test_span_counts_finished_messages_behind_an_unfinished_one() -> None:
-    """They are handled again if the process dies, and nothing else bounds them once nothing waits behind it."""
+    """They are handled again if the process dies, and no other threshold limits them if no message waits."""
     queue = queue_with([0])
     queue.take(1)
     for start in (1, 51, 101):
@@ -69,7 +68,7 @@ def test_span_counts_finished_messages_behind_an_unfinished_one() -> None:
 
 
 def test_an_empty_queue_is_pulled() -> None:
-    """Even with thresholds of nothing."""
+    """Even with thresholds of 0."""
     queue = queue_with([500])
     queue.finish(queue.take(1))
     assert exceeded_threshold(queue, Thresholds(0, 0, 0)) is None
@@ -91,8 +90,8 @@ def test_topic_thresholds_are_divided_among_the_owned_queues() -> None:
         assert thresholds.span == options.consume_concurrently_max_span
 
 
-def test_an_orderly_group_has_no_limit_to_its_span() -> None:
-    """Nothing is passed over there, so a gap in the cache is one of the broker's own."""
+def test_an_orderly_group_has_no_span_limit() -> None:
+    """It handles messages without gaps, so a gap in the cache comes from the broker."""
     thresholds = Thresholds.per_queue(group_options(consume_mode="orderly"), 1)
     assert exceeded_threshold(queue_with([0, 2**40]), thresholds) is None
 

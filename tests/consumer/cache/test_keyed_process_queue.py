@@ -1,4 +1,4 @@
-"""Which messages of a queue can be taken where each key is kept in order, by schedules that are drawn."""
+"""The messages that can be taken from a queue with ordered keys, partly by random schedules."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STEPS = st.lists(
 
 
 def queue_of(keys: Iterable[str], offset: int = 0) -> KeyedProcessQueue:
-    """A queue with a message of each key, from an offset on."""
+    """Return a queue with a message of each key, from an offset on."""
     queue = KeyedProcessQueue(QUEUE, offset, TopicStats(QUEUE.topic, is_retry=False), "", value_reader("keys"))
     more(queue, keys)
     return queue
@@ -47,7 +47,7 @@ def offsets(messages: Iterable[Message]) -> list[int]:
 
 
 class Schedule:
-    """What was put, and where each message is, beside the queue itself."""
+    """A queue, and a model of the state of its messages."""
 
     def __init__(self) -> None:
         self.queue = KeyedProcessQueue(QUEUE, 0, TopicStats(QUEUE.topic, is_retry=False), "", value_reader("keys"))
@@ -81,7 +81,7 @@ class Schedule:
                 queue.discard_unwanted(lambda message: message.keys != key)
 
     def take(self, most: int) -> None:
-        """A batch, each message of which must be the first unfinished one of its key, with nobody else."""
+        """Take a batch. Each message must be the first unfinished one of its key, and the only one in flight."""
         for message in self.queue.take(most):
             if key := message.keys:
                 before = [one for one in self.messages[: message.queue_offset] if one.keys == key]
@@ -101,7 +101,7 @@ class Schedule:
 
 
 def is_done(message: Message) -> bool:
-    """Whether a message is finished: a block of which all are is emptied, without a mark at each."""
+    """Whether a message is finished. If all messages of a block are, the block is emptied and they are not marked."""
     return message.finished or not message.block.messages
 
 
@@ -129,10 +129,8 @@ def test_keys_are_taken_in_order_and_nothing_is_forgotten(steps: list[tuple[str,
 
 @given(steps=STEPS, most=st.integers(1, 4))
 @example(steps=[("put", ["", ""]), ("take", 2), ("fail", 0)], most=1)
-def test_a_queue_that_is_left_ends_without_a_gap_below_what_was_handled(
-    steps: list[tuple[str, object]], most: int
-) -> None:
-    """Unless it was paused; what rests has one more attempt. How many will be handled again is known."""
+def test_a_release_ends_without_a_gap_below_the_handled_messages(steps: list[tuple[str, object]], most: int) -> None:
+    """Except if the queue was paused. Suspended messages get one more attempt. Duplicates are counted."""
     schedule = Schedule()
     queue = schedule.queue
     for what, how in steps:
@@ -156,7 +154,7 @@ def test_a_queue_that_is_left_ends_without_a_gap_below_what_was_handled(
 
 
 def test_corrupt_messages_hold_no_key() -> None:
-    """The pull loop finishes them by itself; the next one of their key can be taken at once."""
+    """The pull loop finishes them, so the next message of their key can be taken at once."""
     queue = KeyedProcessQueue(QUEUE, 0, TopicStats(QUEUE.topic, is_retry=False), "", value_reader("keys"))
     block = keyed_block(0, ["a", "a", "a"])
     corrupt = block.messages[0]
@@ -168,19 +166,19 @@ def test_corrupt_messages_hold_no_key() -> None:
 
 
 @pytest.mark.parametrize("properties", [{}, {"account": ""}, {"account": " \t"}])
-def test_a_message_without_the_property_waits_for_none(properties: dict[str, str]) -> None:
+def test_a_message_without_the_property_does_not_wait(properties: dict[str, str]) -> None:
     queue = KeyedProcessQueue(QUEUE, 0, TopicStats(QUEUE.topic, is_retry=False), "", value_reader("property:account"))
     queue.put(block_of(range(3), properties=properties), 3)
     assert len(queue.take(3)) == 3
 
 
-def test_a_property_of_ones_own_is_a_key() -> None:
+def test_a_user_property_can_be_the_key() -> None:
     queue = KeyedProcessQueue(QUEUE, 0, TopicStats(QUEUE.topic, is_retry=False), "", value_reader("property:account"))
     queue.put(block_of(range(3), properties={"account": "7"}), 3)
     assert len(queue.take(3)) == 1
 
 
-def test_a_message_waits_for_another_one_if_only_one_key_of_several_has_two() -> None:
+def test_messages_wait_for_a_key_if_one_of_several_keys_has_two() -> None:
     queue = queue_of(["a", "b"])
     assert not queue.has_messages_waiting_for_key
     more(queue, ["b"])
@@ -189,8 +187,8 @@ def test_a_message_waits_for_another_one_if_only_one_key_of_several_has_two() ->
     assert not queue.has_messages_waiting_for_key
 
 
-def test_a_batch_that_comes_back_in_any_order_is_finished_in_that_of_the_queue() -> None:
-    """What lies below its last message is handed out though the queue is left."""
+def test_a_batch_in_any_order_is_finished_in_queue_order() -> None:
+    """Messages below its last one are still handed out during a release."""
     queue = queue_of(["a", "a", "b", "c"])
     zero, two = queue.take(2)
     queue.finish([two, zero])
@@ -200,13 +198,13 @@ def test_a_batch_that_comes_back_in_any_order_is_finished_in_that_of_the_queue()
     assert (queue.commit_offset(), queue.finished_above_commit_offset(), queue.cached_count) == (3, 0, 0)
 
 
-def test_what_a_new_filter_lets_go_is_counted_with_what_waits_behind_a_key() -> None:
+def test_discard_unwanted_counts_messages_that_wait_for_their_key_too() -> None:
     queue = queue_of(["a", "a", "a", "b", ""])
     assert queue.discard_unwanted(lambda message: message.queue_offset not in (0, 1, 4)) == 3
     assert (offsets(queue.take(9)), queue.cached_count) == ([3, 2], 2)
 
 
-async def test_who_waits_for_room_is_woken_as_a_paused_queue_is_left() -> None:
+async def test_the_release_of_a_paused_queue_ends_wait_for_room() -> None:
     queue = queue_of(["a"])
     queue.pause()
     waiting = asyncio.create_task(queue.wait_for_room())
@@ -216,8 +214,8 @@ async def test_who_waits_for_room_is_woken_as_a_paused_queue_is_left() -> None:
     assert not queue.is_paused
 
 
-def test_what_fails_after_its_queue_was_left_has_one_more_attempt_below_a_finished_one() -> None:
-    """The next owner would handle the finished one again. After that attempt there is none."""
+def test_a_failure_during_a_release_gets_one_more_attempt_below_a_finished_message() -> None:
+    """Otherwise the next owner would handle the finished message again. A second failure gets no attempt."""
     queue = queue_of(["a", "b"])
     zero, one = queue.take(2)
     queue.start_release()
@@ -232,8 +230,8 @@ def test_what_fails_after_its_queue_was_left_has_one_more_attempt_below_a_finish
     assert (queue.is_busy, queue.retrying, queue.finished_above_commit_offset()) == (False, 0, 1)
 
 
-def test_a_message_in_its_second_attempt_is_owed_none_when_its_queue_is_left() -> None:
-    """It does not rest any more, so that the queue is idle when it is finished."""
+def test_a_release_grants_no_attempt_to_a_message_in_its_second_one() -> None:
+    """The message is no longer suspended, so the queue is idle as soon as it is finished."""
     queue = queue_of(["a", "b"])
     zero, one = queue.take(2)
     queue.postpone([zero])
@@ -245,15 +243,15 @@ def test_a_message_in_its_second_attempt_is_owed_none_when_its_queue_is_left() -
     assert (queue.is_busy, queue.commit_offset()) == (False, 2)
 
 
-def test_nothing_is_finished_above_where_an_owner_finished_nothing() -> None:
-    """Wherever it began."""
+def test_an_owner_that_finished_nothing_has_nothing_finished_above_its_offset() -> None:
+    """At any start offset."""
     queue = queue_of(["a"], offset=5)
     queue.start_release()
     assert (queue.commit_offset(), queue.finished_above_commit_offset()) == (5, 0)
 
 
-async def test_a_queue_that_waits_no_more_is_idle_though_a_message_rests() -> None:
-    """Who waits for that hears of it, and what fails later has no more attempt."""
+async def test_discard_waiting_makes_a_queue_idle_despite_a_suspended_message() -> None:
+    """`wait_idle` returns, and later failures get no more attempt."""
     queue = queue_of(["a", "b", "c"])
     zero, one, two = queue.take(3)
     queue.start_release()
@@ -271,8 +269,8 @@ async def test_a_queue_that_waits_no_more_is_idle_though_a_message_rests() -> No
     assert (queue.commit_offset(), queue.retrying) == (0, 0)
 
 
-def test_a_dropped_queue_hands_out_nothing_of_a_key_whose_message_comes_back() -> None:
-    """Another one has what waits behind it."""
+def test_a_dropped_queue_hands_out_nothing_of_a_key_that_becomes_free() -> None:
+    """Another owner has the messages behind it."""
     queue = queue_of(["a", "a", "b"])
     zero, two = queue.take(2)
     queue.drop("handed_over")
@@ -281,7 +279,7 @@ def test_a_dropped_queue_hands_out_nothing_of_a_key_whose_message_comes_back() -
     assert not queue.pending
 
 
-def test_a_left_queue_that_is_dropped_waits_for_nothing_that_rests() -> None:
+def test_a_dropped_queue_in_release_does_not_wait_for_suspended_messages() -> None:
     queue = queue_of(["a", "b"])
     zero, one = queue.take(2)
     queue.finish([one])
@@ -292,8 +290,8 @@ def test_a_left_queue_that_is_dropped_waits_for_nothing_that_rests() -> None:
     assert not queue.is_busy
 
 
-def test_what_comes_again_after_a_correction_is_the_next_owners() -> None:
-    """The highest message that was handled is among it: with nothing finished above them, they can wait."""
+def test_a_release_after_a_correction_hands_out_messages_below_a_finished_one() -> None:
+    """Offset 2 was finished before the correction. Offsets 2 and 3 are left to the next owner."""
     queue = queue_of(["a", "b", "c"])
     queue.finish(queue.take(3))
     queue.continue_at(1)
@@ -303,7 +301,7 @@ def test_what_comes_again_after_a_correction_is_the_next_owners() -> None:
     assert (offsets(queue.pending), queue.waiting_count, queue.cached_count) == ([1], 1, 1)
 
 
-def test_what_comes_again_behind_its_key_is_the_next_owners_too() -> None:
+def test_a_release_after_a_correction_leaves_messages_that_wait_for_their_key() -> None:
     queue = queue_of(["a", "b", "b"])
     queue.finish(queue.take(2))
     queue.finish(queue.take(1))
@@ -313,8 +311,8 @@ def test_what_comes_again_behind_its_key_is_the_next_owners_too() -> None:
     assert (offsets(queue.pending), queue.waiting_count, queue.cached_count) == ([1], 1, 1)
 
 
-def test_what_came_again_and_failed_is_owed_no_attempt_below_itself() -> None:
-    """That it was finished once is no reason: nothing above it is."""
+def test_a_message_that_fails_after_a_correction_gets_no_attempt_in_a_release() -> None:
+    """It was finished before, but no message above it was."""
     queue = queue_of(["a", "b"])
     queue.finish(queue.take(2))
     queue.continue_at(1)

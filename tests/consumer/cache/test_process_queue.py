@@ -1,4 +1,4 @@
-"""The cache of one queue: what it hands out, and the offset that may be committed."""
+"""The cache of one queue: the messages to hand out, and the offset that may be committed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def queue_from(offset: int = 0) -> ProcessQueue:
 
 
 def queue_of(*blocks: MessageBlock) -> ProcessQueue:
-    """A queue that got these replies one after the other."""
+    """Return a queue that received these responses one after the other."""
     queue = queue_from(blocks[0].messages[0].queue_offset)
     for block in blocks:
         queue.put(block, block.messages[-1].queue_offset + 1)
@@ -34,7 +34,7 @@ def offsets(messages: Iterable[Message]) -> list[int]:
 
 
 def test_a_paused_queue_hands_out_nothing_and_keeps_its_order() -> None:
-    """Over what comes, what is put back and what a new filter lets go."""
+    """Also if messages are pulled, put back, or discarded by a new filter."""
     queue = queue_of(block_of(range(10, 14)))
     taken = queue.take(1)
     queue.pause()
@@ -47,8 +47,8 @@ def test_a_paused_queue_hands_out_nothing_and_keeps_its_order() -> None:
     assert offsets(queue.take(9)) == [10, 11, 13, 14, 15, 16]
 
 
-def test_messages_come_in_order_and_batches_are_full_while_enough_is_cached() -> None:
-    """A batch may reach over two replies."""
+def test_messages_are_taken_in_order_and_batches_are_full_while_enough_is_cached() -> None:
+    """A batch may span two responses."""
     queue = queue_of(block_of(range(10, 13)), block_of(range(13, 18)))
     assert offsets(queue.take(4)) == [10, 11, 12, 13]
     assert offsets(queue.take(1)) == [14]
@@ -57,7 +57,7 @@ def test_messages_come_in_order_and_batches_are_full_while_enough_is_cached() ->
 
 
 def test_commit_offset_is_the_smallest_unfinished_one() -> None:
-    """Whatever finishes first; with nothing left it is the next offset to pull."""
+    """Messages may finish in any order. With none left, it is the next offset to pull."""
     queue = queue_of(block_of(range(5, 8)), block_of(range(8, 10)))
     assert queue.commit_offset() == 5
     five, six, seven, eight, nine = queue.take(5)
@@ -72,7 +72,7 @@ def test_commit_offset_is_the_smallest_unfinished_one() -> None:
     assert (queue.cached_count, queue.cached_bytes, queue.span()) == (0, 0, 0)
 
 
-def test_what_the_broker_passed_over_counts_as_consumed() -> None:
+def test_messages_that_the_broker_filtered_out_count_as_consumed() -> None:
     """Its filter may skip to an offset far above the last message."""
     queue = queue_from(5)
     queue.put(block_of([6, 8]), 40)
@@ -81,8 +81,8 @@ def test_what_the_broker_passed_over_counts_as_consumed() -> None:
     assert queue.commit_offset() == 40
 
 
-def test_unwanted_messages_of_a_reply_are_neither_handed_out_nor_waited_for() -> None:
-    """The local tag check skips them before the reply is put."""
+def test_unwanted_messages_of_a_response_are_neither_handed_out_nor_waited_for() -> None:
+    """The local tag check skips them before the response is put."""
     queue, block = queue_from(0), block_of(range(4))
     for message in block.messages[::2]:
         queue.skip(message)
@@ -95,8 +95,8 @@ def test_unwanted_messages_of_a_reply_are_neither_handed_out_nor_waited_for() ->
     assert (queue.commit_offset(), queue.cached_count, queue.cached_bytes) == (4, 0, 0)
 
 
-def test_reply_of_nothing_wanted_only_moves_the_offset() -> None:
-    """It is not kept, and no worker sees it."""
+def test_a_response_without_wanted_messages_only_moves_the_offset() -> None:
+    """It is not kept, and workers do not get it."""
     queue, block = queue_from(0), block_of(range(4))
     for message in block.messages:
         queue.skip(message)
@@ -113,29 +113,28 @@ def test_span_is_the_distance_of_the_cached_offsets() -> None:
     assert queue.span() == 96
 
 
-def test_bytes_are_those_of_the_replies_that_are_kept() -> None:
-    """A reply is kept whole until the last of its messages is finished."""
+def test_cached_bytes_are_those_of_the_kept_responses() -> None:
+    """A response is kept whole until the last of its messages is finished."""
     first, second = block_of(range(3), body=b"a" * 1000), block_of(range(3, 6), body=b"b" * 2000)
     sizes = first.size_bytes, second.size_bytes
     assert sizes[0] > 3000
     queue = queue_of(first, second)
     zero, one, *rest = queue.take(6)
     assert queue.cached_bytes == sum(sizes)
-    queue.finish(rest)  # the second reply, and the last message of the first
+    queue.finish(rest)  # the second response, and the last message of the first
     assert queue.cached_bytes == sizes[0]
     queue.finish([zero, one])
     assert queue.cached_bytes == 0
 
 
-def test_a_batch_over_two_replies_finishes_both() -> None:
-    """Also where it holds all that is left of the first."""
+def test_a_batch_of_two_responses_finishes_both() -> None:
     queue = queue_of(block_of([0, 1]), block_of([2, 3]))
     queue.finish(queue.take(4))
     assert (queue.commit_offset(), queue.cached_count, queue.cached_bytes) == (4, 0, 0)
 
 
-def test_messages_put_back_come_again_in_queue_order() -> None:
-    """Before what was not handed out yet, whatever the order in which they failed."""
+def test_messages_that_are_put_back_are_handed_out_again_in_queue_order() -> None:
+    """They may fail in any order, and precede messages that were not handed out yet."""
     queue = queue_of(block_of(range(6)))
     zero, one, two, three = queue.take(4)
     queue.put_back([two])
@@ -146,8 +145,8 @@ def test_messages_put_back_come_again_in_queue_order() -> None:
     assert queue.commit_offset() == 0
 
 
-def test_leaving_hands_out_nothing_and_keeps_the_offset_below_what_waits() -> None:
-    """What handlers have may finish, and is committed."""
+def test_a_release_hands_out_nothing_and_keeps_the_offset_below_waiting_messages() -> None:
+    """Messages in flight may finish and be committed."""
     queue = queue_of(block_of(range(10)))
     zero, one = queue.take(2)
     queue.start_release()
@@ -158,8 +157,8 @@ def test_leaving_hands_out_nothing_and_keeps_the_offset_below_what_waits() -> No
     assert (queue.commit_offset(), queue.finished_above_commit_offset()) == (2, 0)
 
 
-def test_what_is_put_back_below_a_message_that_a_handler_has_is_not_finished_above() -> None:
-    """Nor is the message with the handler: none of them is finished."""
+def test_a_message_put_back_below_one_in_flight_does_not_count_as_finished() -> None:
+    """Neither does the message in flight."""
     queue = queue_of(block_of(range(3)))
     zero, _ = queue.take(2)
     queue.put_back([zero])
@@ -167,8 +166,8 @@ def test_what_is_put_back_below_a_message_that_a_handler_has_is_not_finished_abo
     assert (queue.commit_offset(), queue.cached_count, queue.finished_above_commit_offset()) == (0, 1, 0)
 
 
-def test_what_came_is_counted_without_what_the_group_does_not_want() -> None:
-    """Less what is cached it is what was finished, by which an operator sees whether the queue moves."""
+def test_put_count_excludes_unwanted_messages() -> None:
+    """Without the cached messages it is the number of finished ones, which shows whether the queue moves."""
     queue, block = queue_from(0), block_of(range(4))
     assert queue.put_count == 0
     queue.skip(block.messages[0])
@@ -179,8 +178,8 @@ def test_what_came_is_counted_without_what_the_group_does_not_want() -> None:
     assert (queue.put_count, queue.put_count - queue.cached_count) == (5, 2)
 
 
-def test_a_queue_gathers_only_from_when_it_is_told_to_until_its_messages_waited_long_enough() -> None:
-    """Where nothing waits there is nothing to gather."""
+def test_a_queue_is_batching_from_hold_until_batch_is_full_until_it_is_reset() -> None:
+    """Without waiting messages it is not batching."""
     queue = queue_of(block_of(range(2)))
     assert not queue.is_batching
     assert queue.hold_until_batch_is_full()
@@ -203,7 +202,7 @@ def test_a_full_queue_cannot_fill_a_batch_if_no_handler_has_messages_of_it() -> 
     assert not queue.cannot_fill_batch
 
 
-def test_a_full_queue_wants_relief_until_it_is_full_no_more() -> None:
+def test_a_queue_waits_for_room_while_it_is_full() -> None:
     queue = queue_of(block_of(range(2)))
     assert not queue.waits_for_room
     for is_full in (True, False):
@@ -211,20 +210,20 @@ def test_a_full_queue_wants_relief_until_it_is_full_no_more() -> None:
         assert queue.waits_for_room == is_full
 
 
-def test_what_is_finished_is_not_looked_at_again_for_the_commit_offset() -> None:
-    """It is asked for often, and a reply may have thousands of messages behind one that takes long."""
+def test_the_commit_offset_does_not_check_finished_messages_again() -> None:
+    """It is read often, and a response may have thousands of messages behind a slow one."""
     queue = queue_of(block_of(range(9)))
     taken = queue.take(9)
     for message in taken[:5]:
         queue.finish([message])
     assert queue.commit_offset() == 5
     assert queue.blocks[0].cursor == 5
-    taken[0].finished = False  # nobody looks there
+    taken[0].finished = False  # not read again
     assert queue.commit_offset() == 5
 
 
-def test_dropping_lets_everything_go() -> None:
-    """Results that come later change nothing."""
+def test_drop_discards_all_messages() -> None:
+    """Later results change nothing."""
     queue = queue_of(block_of(range(4)))
     [first, second] = queue.take(2)
     queue.hold_uncommitted([first])
@@ -239,19 +238,19 @@ def test_dropping_lets_everything_go() -> None:
     assert queue.cached_bytes == 0
 
 
-def test_a_dropped_queue_does_not_let_the_bytes_of_a_reply_go_twice() -> None:
-    """Its handler may have had all of the reply, and comes back with it later."""
+def test_a_dropped_queue_does_not_subtract_the_bytes_of_a_response_twice() -> None:
+    """A handler may have all messages of a response, and finish them later."""
     queue = queue_of(block_of(range(2)), block_of(range(2, 4)))
     taken = queue.take(4)
     queue.drop("handed_over")
-    queue.finish(taken[:2])  # all of a reply at once
+    queue.finish(taken[:2])  # all of a response at once
     for message in taken[2:]:
         queue.finish([message])
     assert queue.cached_bytes == 0
 
 
-def test_a_paused_queue_that_is_left_keeps_nothing_for_later() -> None:
-    """What an operator held back is the next owner's, and what handlers have is all that is waited for."""
+def test_the_release_of_a_paused_queue_discards_waiting_messages() -> None:
+    """The next owner gets them. Only messages in flight are waited for."""
     queue = queue_of(block_of(range(5)))
     [zero, one] = queue.take(2)
     queue.pause()
@@ -265,7 +264,7 @@ def test_a_paused_queue_that_is_left_keeps_nothing_for_later() -> None:
 
 
 def test_a_queue_may_be_paused_again() -> None:
-    """Nothing of the first pause is handed out twice."""
+    """Messages of the first pause are not handed out twice."""
     queue = queue_of(block_of(range(3)))
     for _ in range(2):
         queue.pause()
@@ -273,8 +272,8 @@ def test_a_queue_may_be_paused_again() -> None:
     assert offsets(queue.take(9)) == [0, 1, 2]
 
 
-def test_the_time_until_which_all_is_known_only_rises() -> None:
-    """Over replies, and over what the filter passed over; the age of the last reply is that of its last message."""
+def test_newest_store_timestamp_only_rises() -> None:
+    """Over responses and filtered messages. The last store timestamp is that of the last message."""
     queue = queue_from(0)
     queue.put(block_of([]), 0)
     assert (queue.last_store_timestamp, queue.newest_store_timestamp) == (0, 0)
@@ -291,8 +290,8 @@ def test_the_time_until_which_all_is_known_only_rises() -> None:
     assert queue.newest_store_timestamp == 7000
 
 
-def test_a_batch_that_begins_in_one_reply_does_not_finish_the_next_one() -> None:
-    """Though it has as many messages as the next reply has left."""
+def test_a_batch_that_begins_in_one_response_does_not_finish_the_next_one() -> None:
+    """Although it has as many messages as the next response has."""
     queue = queue_of(block_of([0]), block_of([1, 2, 3]))
     queue.finish(queue.take(3))
     assert (queue.commit_offset(), queue.cached_count) == (3, 1)
@@ -300,8 +299,8 @@ def test_a_batch_that_begins_in_one_reply_does_not_finish_the_next_one() -> None
     assert (queue.commit_offset(), queue.cached_bytes) == (4, 0)
 
 
-def test_a_batch_that_ends_in_the_next_reply_does_not_finish_an_earlier_message_of_its_first() -> None:
-    """Though it has as many messages as its first reply has left: a commit would pass the message in flight."""
+def test_a_batch_that_ends_in_the_next_response_does_not_finish_earlier_messages() -> None:
+    """Although it has as many messages as its first response has left. A commit would pass a message in flight."""
     queue = queue_of(block_of([0, 1]), block_of([2, 3]))
     first, batch = queue.take(1), queue.take(2)
     queue.finish(batch)
@@ -310,7 +309,7 @@ def test_a_batch_that_ends_in_the_next_reply_does_not_finish_an_earlier_message_
     assert (queue.commit_offset(), queue.cached_bytes) == (4, 0)
 
 
-async def test_who_waits_for_room_is_woken_by_finished_messages_and_by_the_end_of_a_pause() -> None:
+async def test_wait_for_room_ends_when_messages_finish_or_a_pause_ends() -> None:
     queue = queue_of(block_of(range(2)))
     waiting = asyncio.create_task(queue.wait_for_room())
     await asyncio.sleep(0)
@@ -324,7 +323,7 @@ async def test_who_waits_for_room_is_woken_by_finished_messages_and_by_the_end_o
 
 
 async def test_a_queue_is_idle_when_its_last_turn_has_ended() -> None:
-    """Several workers may take batches of one queue side by side."""
+    """Several workers may take batches of one queue at once."""
     queue = queue_of(block_of(range(2)))
     await queue.wait_idle()
     queue.begin_turn()
@@ -338,7 +337,7 @@ async def test_a_queue_is_idle_when_its_last_turn_has_ended() -> None:
     await waiting
 
 
-def test_postponed_messages_come_again_unless_the_queue_is_given_up_meanwhile() -> None:
+def test_postponed_messages_are_handed_out_again_unless_the_queue_is_released() -> None:
     queue = queue_of(block_of(range(3)))
     taken = queue.take(2)
     queue.postpone(taken)
@@ -351,8 +350,8 @@ def test_postponed_messages_come_again_unless_the_queue_is_given_up_meanwhile() 
     assert (queue.retrying, offsets(queue.pending), queue.commit_offset()) == (0, [], 0)
 
 
-def test_what_a_handler_acknowledges_is_finished_by_its_commit() -> None:
-    """What it rolls back is not; in which order it acknowledged makes no difference."""
+def test_uncommitted_messages_are_finished_by_a_commit() -> None:
+    """A rollback does not finish them. The order of acknowledgements makes no difference."""
     queue = queue_of(block_of(range(3)))
     one, two, _ = queue.take(3)
     queue.hold_uncommitted([two])
@@ -368,8 +367,8 @@ def test_what_a_handler_acknowledges_is_finished_by_its_commit() -> None:
 
 @pytest.mark.parametrize("end", ["finished", "dropped", "unwanted"])
 @pytest.mark.parametrize("batch_size", [1, 3])
-def test_a_replys_memory_is_freed_without_the_garbage_collector(end: str, batch_size: int) -> None:
-    """The daemon collects garbage rarely: nothing of a finished reply may wait for it."""
+def test_the_memory_of_a_response_is_freed_without_the_garbage_collector(end: str, batch_size: int) -> None:
+    """The daemon collects garbage rarely, so a finished response must not wait for it."""
     gc.disable()
     try:
         if end == "unwanted":
@@ -392,7 +391,7 @@ def test_a_replys_memory_is_freed_without_the_garbage_collector(end: str, batch_
 
 
 class _Token:
-    """Stands for a reply's memory: messages and blocks have slots, and so take no weak reference."""
+    """A stand-in for a response's memory. Messages and blocks have slots, and so no weak references."""
 
     @classmethod
     def of(cls, block: MessageBlock) -> _Token:
@@ -402,7 +401,7 @@ class _Token:
 
 
 def take(queue: ProcessQueue, most: int) -> list[Message]:
-    """As a worker does: only where something waits."""
+    """Take messages as a worker does: only if some wait."""
     return queue.take(most) if queue.pending else []
 
 
@@ -431,8 +430,8 @@ def test_any_order_of_finishing_keeps_the_offset_right(data: st.DataObject) -> N
     assert (queue.cached_bytes == 0) == (not model)
 
 
-def test_a_queue_that_is_to_go_on_further_down_commits_no_higher() -> None:
-    """Until what is cached is finished, that would be in the way of other messages with the same offsets."""
+def test_a_queue_that_continues_at_a_lower_offset_commits_no_higher() -> None:
+    """Until the cached messages are finished, they overlap with other messages at the same offsets."""
     queue = queue_of(block_of(range(10, 14)))
     queue.finish(queue.take(3))
     queue.continue_at(11)
@@ -441,15 +440,15 @@ def test_a_queue_that_is_to_go_on_further_down_commits_no_higher() -> None:
     assert (queue.commit_offset(), queue.next_pull_overlaps_cache()) == (11, False)
 
 
-def test_a_message_at_the_next_offset_is_in_the_way_too() -> None:
-    """Whichever reply it came with."""
+def test_a_cached_message_at_the_next_offset_overlaps_the_next_pull() -> None:
+    """Whichever response it came with."""
     queue = queue_of(block_of([10, 11]), block_of([12, 13]))
     assert not queue.next_pull_overlaps_cache()
     queue.continue_at(13)
     assert queue.next_pull_overlaps_cache()
 
 
-def test_what_is_held_is_handed_to_nobody_and_not_passed_by_a_commit() -> None:
+def test_a_held_message_is_not_handed_out_and_no_commit_passes_it() -> None:
     queue = queue_from(10)
     block = block_of(range(10, 13))
     held = block.messages[1]

@@ -12,14 +12,14 @@ from tests.clock import ManualClock
 
 
 async def test_no_limit_never_waits() -> None:
-    """0 is none."""
+    """0 means no limit."""
     limit = RateLimit(0, ManualClock())
     limit.charge(1_000_000)
     async with asyncio.timeout(30):
         await limit.wait()
 
 
-async def test_a_pull_waits_until_the_last_ones_are_paid_for() -> None:
+async def test_a_pull_waits_until_earlier_pulls_are_paid_for() -> None:
     """Two pulls of 20 messages at 200 a second take a fifth of a second."""
     clock = SystemClock()
     limit, begin = RateLimit(200, clock), clock.monotonic()
@@ -44,8 +44,8 @@ async def test_time_without_messages_is_not_saved_up() -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 0), (1, 1_000_000), (10, 500_000)])
-async def test_a_higher_limit_is_for_who_waits_already_too(before: float, after: float) -> None:
-    """Ten thousand messages were owed for, which would have taken a quarter of an hour and more."""
+async def test_a_higher_limit_applies_to_a_pull_that_already_waits(before: float, after: float) -> None:
+    """At the old limit, ten thousand messages would take more than a quarter of an hour."""
     limit = RateLimit(before, SystemClock())
     limit.charge(10_000)
     waiting = asyncio.create_task(limit.wait())
@@ -55,7 +55,7 @@ async def test_a_higher_limit_is_for_who_waits_already_too(before: float, after:
         await waiting
 
 
-async def test_what_is_owed_is_paid_at_the_new_limit() -> None:
+async def test_earlier_pulls_are_paid_for_at_the_new_limit() -> None:
     """A lower limit makes the next pull wait longer; without a limit before, nothing is owed."""
     clock = ManualClock()
     limit = RateLimit(100, clock)
@@ -75,6 +75,6 @@ async def test_what_is_owed_is_paid_at_the_new_limit() -> None:
 
 
 def test_a_low_rate_asks_for_few_messages() -> None:
-    """So that it does not come in bursts."""
+    """So that messages do not arrive in bursts."""
     for per_second, most in [(0, 32), (1000, 32), (5, 5), (0.2, 1)]:
         assert RateLimit(per_second, ManualClock()).batch_limit(32) == most

@@ -17,7 +17,7 @@ SEPARATORS = "a\x01b\x02c"
 
 
 class NoText(Exception):
-    """It fails by itself, in whatever way it is asked for a text."""
+    """An exception whose `__str__` and `__repr__` raise."""
 
     def __str__(self) -> str:
         raise RuntimeError("no text")
@@ -26,7 +26,7 @@ class NoText(Exception):
 
 
 class NoTextToSpeakOf(Exception):
-    """The same, by what is no ordinary exception."""
+    """An exception whose `__str__` and `__repr__` raise KeyboardInterrupt."""
 
     def __str__(self) -> str:
         raise KeyboardInterrupt
@@ -35,7 +35,7 @@ class NoTextToSpeakOf(Exception):
 
 
 class NoAttributes(Exception):
-    """What prints a traceback asks for notes."""
+    """An exception whose `__notes__` raises. Printing a traceback reads it."""
 
     @property
     def __notes__(self) -> list[str]:  # type: ignore[override]
@@ -43,18 +43,18 @@ class NoAttributes(Exception):
 
 
 class Panic(BaseException):
-    """As extension modules have it."""
+    """A BaseException like pyo3's PanicException."""
 
 
 class Poison(DeadLetter):
-    """A constructor of its own that does not call ours."""
+    """A DeadLetter whose constructor does not call `super().__init__`."""
 
     def __init__(self, order: int) -> None:
         self.order = order
 
 
 class Vague(DeadLetter):
-    """Its reason fails."""
+    """A DeadLetter whose `reason` raises."""
 
     @property
     def reason(self) -> str:
@@ -65,14 +65,14 @@ class Vague(DeadLetter):
 
 
 class Later(Retry):
-    """As Poison."""
+    """A Retry whose constructor does not call `super().__init__`."""
 
     def __init__(self) -> None:
         pass
 
 
 def raising(error: BaseException | type[BaseException]) -> Callable[[Batch], Never]:
-    """Raises it."""
+    """Return a handler that raises this error."""
 
     def handle(batch: Batch) -> Never:
         raise error
@@ -81,7 +81,7 @@ def raising(error: BaseException | type[BaseException]) -> Callable[[Batch], Nev
 
 
 def made(make: Callable[[], BaseException]) -> Callable[[Batch], Never]:
-    """Raises what is made then, where making it may fail, too."""
+    """Return a handler that creates and raises an error. Creating it may raise too."""
 
     def handle(batch: Batch) -> Never:
         raise make()
@@ -90,7 +90,7 @@ def made(make: Callable[[], BaseException]) -> Callable[[Batch], Never]:
 
 
 def returning(value: object) -> Callable[[Batch], object]:
-    """Returns it."""
+    """Return a handler that returns this value."""
     return lambda batch: value
 
 
@@ -141,7 +141,7 @@ def foreign(batch: Batch) -> None:
 
 
 def spoiling(change: Callable[[dict[Any, Any]], object], error: BaseException) -> Callable[[Batch], Never]:
-    """Writes into the message's properties, and raises."""
+    """Return a handler that changes the message's properties and raises."""
 
     def handle(batch: Batch) -> Never:
         change(batch[0].properties)
@@ -204,7 +204,7 @@ async def hand_made_timeout(batch: Batch) -> None:
 
 
 async def late_timeout(batch: Batch) -> None:
-    """It forgets to call it off."""
+    """The handler forgets to cancel its timeout."""
     asyncio.get_running_loop().call_later(0.02, own_task().cancel)
 
 
@@ -273,20 +273,20 @@ async def break_the_exception_handler(batch: Batch) -> None:
 
 
 async def take_the_executor(batch: Batch) -> None:
-    """And close it, so that nothing can be run in it."""
+    """Set a default executor that is shut down."""
     executor = ThreadPoolExecutor(1)
     executor.shutdown()
     asyncio.get_running_loop().set_default_executor(executor)
 
 
 async def fill_the_executor(batch: Batch) -> None:
-    """Calls that hang in all of its threads."""
+    """Fill all threads of the executor with calls that hang."""
     for _ in range(64):
         _keep(asyncio.ensure_future(asyncio.to_thread(HANGING.wait)))
 
 
 def leaving_a_task(error: BaseException) -> Callable[[Batch], Awaitable[None]]:
-    """A task that nobody awaits raises."""
+    """Return a handler that leaves a task which raises."""
 
     async def fail() -> None:
         raise error

@@ -1,7 +1,7 @@
-"""Odd acts of handlers and what becomes of their messages, and a stage on which they are played.
+"""Odd acts of handlers, the outcomes of their messages, and a stage that runs them.
 
-A group whose handler does something odd with a message runs beside another group, in one event loop. The rows say
-what becomes of that message; the others of its group, and all of the other group, are acknowledged.
+A group whose handler does something odd with a message runs next to another group, in one event loop. The rows list
+the outcomes of that message. All other messages of both groups are acknowledged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DEAD: Final = ["dead_lettered"]
 
 NEIGHBOURS: Final = 10
 
-# By a function in a thread, and by a coroutine that does the same.
+# Acts of a function in a thread, and of a coroutine that does the same.
 RESULTS: list[tuple[str, Odd, list[str]]] = [
     ("returns nothing", returning(None), ACKED),
     ("returns False", returning(False), ACKED),
@@ -94,7 +94,7 @@ RESULTS: list[tuple[str, Odd, list[str]]] = [
     ("recurses", odd.recurse, RETRIED),
 ]
 
-# Any of them is a failure: the message is retried, and at its last attempt dead-lettered.
+# Each error is a failure: the message is retried, and dead-lettered at its last attempt.
 ERRORS: list[tuple[str, Callable[[], BaseException]]] = [
     ("ValueError", lambda: ValueError("x")),
     ("an error with half a character", lambda: ValueError(odd.LONE_SURROGATE)),
@@ -120,7 +120,7 @@ ERRORS: list[tuple[str, Callable[[], BaseException]]] = [
     ("a BaseExceptionGroup", lambda: BaseExceptionGroup("x", [KeyboardInterrupt(), SystemExit(1)])),
 ]
 
-# By a coroutine alone.
+# Acts of coroutines only.
 IN_THE_LOOP: list[tuple[str, odd.OddCoroutine, list[str]]] = [
     ("cancels itself", odd.cancel_itself, RETRIED),
     ("cancels itself, and returns", odd.cancel_itself_and_return, ACKED),
@@ -147,7 +147,7 @@ IN_THE_LOOP: list[tuple[str, odd.OddCoroutine, list[str]]] = [
     ("leaves a callback that exits", odd.leave_a_callback, ACKED),
 ]
 
-# By a function in a thread alone.
+# Acts of functions in threads only.
 IN_A_THREAD: list[tuple[str, Odd, list[str]]] = [
     ("runs a loop", odd.loop_in_a_thread, ACKED),
     ("leaves a thread", odd.leave_a_thread, ACKED),
@@ -161,11 +161,11 @@ class Stage:
         self._rocketmq = rocketmq
 
     def play(self, act: Odd, *, is_async: bool, **group_keys: Any) -> list[str]:
-        """What became of the odd message, attempt by attempt; checks that all is well otherwise."""
+        """Return the outcome of each attempt of the odd message. Checks the other messages too."""
         return self.play_all({"odd": act}, is_async=is_async, **group_keys)["odd"]
 
     def play_all(self, acts: Mapping[str, Odd], *, is_async: bool, **group_keys: Any) -> dict[str, list[str]]:
-        """The same for several odd messages in one run, each by the name of its act."""
+        """Do the same for several odd messages in one run. The keys are the names of acts."""
         rocketmq = self._rocketmq
         for topic in ("odd", "even"):
             rocketmq.create_topic(topic)
@@ -200,7 +200,7 @@ class Stage:
 
 
 def _handler(acts: Mapping[str, Odd], is_async: bool) -> Callable[[Batch], Any]:
-    """Acts oddly at the first attempt of each odd message."""
+    """Return a handler that acts at the first attempt of each odd message."""
 
     def handle(batch: Batch) -> object:
         act = None if batch[0].reconsume_times else acts.get(batch[0].body.decode())
@@ -215,7 +215,7 @@ def _handler(acts: Mapping[str, Odd], is_async: bool) -> Callable[[Batch], Any]:
 
 @pytest.fixture
 def stage() -> Iterator[Stage]:
-    """With a broker of its own."""
+    """A stage with its own broker."""
     with RocketMQ() as rocketmq:
         yield Stage(rocketmq)
     odd.HANGING.set()

@@ -1,4 +1,4 @@
-"""A service in simulated time, which `concurrency: auto` is to find the best number of calls for."""
+"""A service in simulated time. `concurrency: auto` must find its best number of calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.clock import ManualClock
 
 MOST = 256
 CALL_SECONDS = 0.05
-STEADY, VARIED = 0.01, 0.2  # how much calls differ among each other
+STEADY, VARIED = 0.01, 0.2  # how much the durations of calls vary
 POLL_SECONDS = 0.25
 FOUND_SECONDS = 30.0
 SEEDS = range(20)
@@ -27,9 +27,9 @@ class Call:
 
 
 class Service:
-    """What a handler calls, in simulated time. It serves `knee` calls at once, and the others wait for their turn.
+    """A service that a handler calls, in simulated time. It serves `knee` calls at once, and other calls wait.
 
-    There are always messages: as many calls are under way as the limit says.
+    There are always messages, so as many calls run as the limit allows.
     """
 
     def __init__(self, knee: int, *, deviation: float, seed: int, call_seconds: float = CALL_SECONDS) -> None:
@@ -59,7 +59,7 @@ class Service:
                 auto.end()
 
     def results(self, last_seconds: float) -> tuple[float, float]:
-        """Calls per second, and the 99th percentile of how long they took."""
+        """Return calls per second, and the 99th percentile of their durations."""
         since = self.clock.now - last_seconds
         taken = sorted(call.seconds for call in self.calls if call.ended >= since)
         return len(taken) / last_seconds, taken[int(len(taken) * 0.99)]
@@ -76,26 +76,26 @@ class Service:
 
 @cache
 def best_of(knee: int, deviation: float, call_seconds: float) -> tuple[float, float]:
-    """What the best fixed setting makes of the service: its knee."""
+    """Return the results of the best fixed setting, which is the knee."""
     service = Service(knee, deviation=deviation, seed=1, call_seconds=call_seconds)
     service.run(20.0 + 400 * call_seconds, lambda: knee)
     return service.results(15.0 + 400 * call_seconds)
 
 
 def ratios(service: Service, deviation: float, seconds: float) -> tuple[float, float]:
-    """Throughput and p99, by those of the best fixed setting."""
+    """Return throughput and p99, each divided by the value of the best fixed setting."""
     rate, p99 = service.results(seconds)
     best_rate, best_p99 = best_of(service.knee, deviation, service.call_seconds)
     return rate / best_rate, p99 / best_p99
 
 
 def is_good(rate: float, p99: float) -> bool:
-    """Within 10 % of the best fixed setting's throughput, with a p99 of at most 1.5 times its own."""
+    """Whether throughput is at least 90 % of the best fixed setting's, and p99 at most 1.5 times its p99."""
     return rate >= 0.9 and p99 <= 1.5
 
 
 def is_found(before: int, after: int, deviation: float) -> bool:
-    """Whether it is as good as the best number half a minute after its start, and again when the knee has moved."""
+    """Whether `auto` is good from half a minute after its start, and again from half a minute after the knee moved."""
     service = Service(before, deviation=deviation, seed=before * after)
     auto = AutoConcurrency(MOST, service.clock)
     service.run(FOUND_SECONDS + 30, lambda: auto.limit, auto)
@@ -107,7 +107,7 @@ def is_found(before: int, after: int, deviation: float) -> bool:
 
 
 def run_to(before: int, after: int, call_seconds: float, deviation: float, seed: int) -> Iterator[tuple[float, float]]:
-    """The ratios of ten seconds, or 400 calls, from half a minute after the start on, and after the knee has moved."""
+    """Yield the ratios of ten seconds, or of 400 calls, half a minute after the start and after the knee moved."""
     draw = random.Random(seed)
     service = Service(before, deviation=deviation, seed=seed, call_seconds=call_seconds)
     auto = AutoConcurrency(MOST, service.clock)
@@ -120,6 +120,6 @@ def run_to(before: int, after: int, call_seconds: float, deviation: float, seed:
 
 
 def is_found_in_most_runs(before: int, after: int, call_seconds: float, deviation: float) -> bool:
-    """Whether it is that good in nineteen of twenty runs, from the start on and after the knee has moved."""
+    """Whether `auto` is good in nineteen of twenty runs, both after the start and after the knee moved."""
     runs = [tuple(run_to(before, after, call_seconds, deviation, seed)) for seed in SEEDS]
     return all(sum(is_good(*found) for found in results) >= 19 for results in zip(*runs, strict=True))

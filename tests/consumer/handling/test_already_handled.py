@@ -1,4 +1,4 @@
-"""What a group makes of `AlreadyHandled`, and where `message.once` can be called."""
+"""`AlreadyHandled` raised by a handler, and calls of `message.once`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.waiting import eventually
 
 
 @pytest.mark.parametrize("mode", ["concurrently", "orderly"])
-async def test_a_mark_that_stands_acknowledges(pool: StartPool, broker: ScriptedBroker, mode: str) -> None:
-    """It counts as such, and is no failure."""
+async def test_already_handled_acknowledges_the_message(pool: StartPool, broker: ScriptedBroker, mode: str) -> None:
+    """The message is counted as deduplicated, not as a failure."""
 
     async def handle(batch: Batch) -> None:
         if batch[0].queue_offset != 1:
@@ -35,8 +35,8 @@ async def test_a_mark_that_stands_acknowledges(pool: StartPool, broker: Scripted
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_calls_know_their_group(pool: StartPool, is_async: bool) -> None:
-    """In the threads of synchronous handlers too: what is refused here is the connection."""
+async def test_message_once_knows_its_group(pool: StartPool, is_async: bool) -> None:
+    """Also in the threads of synchronous handlers. The error is about the connection, not about the group."""
     said: dict[int, str] = defaultdict(str)
 
     def ask(batch: Batch) -> None:
@@ -59,7 +59,7 @@ async def test_calls_know_their_group(pool: StartPool, is_async: bool) -> None:
 
 
 def test_all_copies_of_a_message_have_one_id() -> None:
-    """Those in the retry topic of one that was sent without an id of its own, too."""
+    """This includes copies in the retry topic of a message that was sent without a unique id."""
     [sent] = block_of([7]).messages
     [copy] = block_of([9], properties={"ORIGIN_MESSAGE_ID": "7F00000100002A9F00000000000000AA"}).messages
     assert sent.id_of_all_copies == sent.msg_id

@@ -1,4 +1,4 @@
-"""`concurrency: auto` finds how many calls at once a service takes well, and follows it."""
+"""`concurrency: auto` finds the best number of concurrent calls of a service, and follows its changes."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from tests.consumer.scripted_broker import BROKER
 from tests.waiting import eventually
 
 
-def test_it_is_as_good_as_the_best_number_half_a_minute_later() -> None:
-    """From its start on, and again when the knee has moved. tests/nightly has more services."""
+def test_auto_is_as_good_as_the_best_setting_after_half_a_minute() -> None:
+    """After its start, and again after the knee moved. tests/nightly has more services."""
     for before, after, deviation in ((4, 16, 0.05), (16, 4, 0.2), (16, 64, 0.2), (64, 4, 0.05)):
         assert is_found(before, after, deviation), (before, after, deviation)
 
 
-def test_nineteen_of_twenty_runs_find_it() -> None:
-    """Whenever the knee moves, and also if calls are slow. tests/nightly has more services."""
+def test_auto_finds_the_best_setting_in_nineteen_of_twenty_runs() -> None:
+    """The knee moves at any time, and calls may be slow. tests/nightly has more services."""
     assert is_found_in_most_runs(16, 4, 0.25, VARIED)
 
 
 @pytest.mark.parametrize("is_expired", [False, True])
-async def test_calls_that_fail_raise_no_limit(is_expired: bool) -> None:
-    """Neither soon, nor by not ending at their deadline."""
+async def test_failing_calls_do_not_raise_the_limit(is_expired: bool) -> None:
+    """Neither calls that fail soon nor expired calls do."""
     clock = ManualClock()
     auto = AutoConcurrency(MOST, clock)
 
@@ -64,7 +64,7 @@ def test_calls_that_run_into_their_deadline_lower_the_limit() -> None:
     service.run(FOUND_SECONDS, lambda: auto.limit, auto)
     before = auto.limit
     assert before > 1
-    for _ in range(2):  # the interval that is under way has calls that succeeded
+    for _ in range(2):  # the current interval has successful calls too
         service.clock.now += 1.0
         began = service.clock.now
         service.clock.now += TIMEOUT_SECONDS
@@ -74,7 +74,7 @@ def test_calls_that_run_into_their_deadline_lower_the_limit() -> None:
     assert auto.limit == before // 4
 
 
-async def test_a_handler_that_hangs_everywhere_ends_its_group_whatever_the_limit_may_become(pool: StartPool) -> None:
+async def test_a_group_ends_if_all_calls_that_auto_admits_hang(pool: StartPool) -> None:
     clock, let_go, calls = ManualClock(), threading.Event(), 0
 
     def hang(batch: Batch) -> None:
@@ -84,15 +84,15 @@ async def test_a_handler_that_hangs_everywhere_ends_its_group_whatever_the_limit
 
     async with pool(hang, is_async=False, clock=clock, concurrency=64, auto_concurrency=True) as running:
         running.queue(30)
-        await eventually(lambda: calls == 1, "the one call that may run hangs")
+        await eventually(lambda: calls == 1, "the only admitted call hangs")
         await clock.until(running.task.done, "the group ends", most=TIMEOUT_SECONDS + 5)
         assert isinstance(running.task.exception(), HandlerHungError)
         let_go.set()
     assert calls == 1
 
 
-async def test_a_group_makes_so_many_calls_and_no_more(pool: StartPool) -> None:
-    """As many as its service takes well, of the most that it may make; and all messages are handled."""
+async def test_a_group_makes_as_many_calls_as_its_service_takes_well(pool: StartPool) -> None:
+    """This is fewer than `concurrency` allows, and all messages are handled."""
     clock = ManualClock()
     at_once = most = 0
 

@@ -1,4 +1,4 @@
-"""What a handler writes to is away: messages wait for it, and no attempt counts."""
+"""Handlers whose database is unavailable: messages wait for it, and no attempt counts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("keys", MODES, ids=str)
-def test_messages_wait_for_a_counterpart_that_is_away_and_no_attempt_counts(keys: dict[str, Any]) -> None:
+def test_messages_wait_without_an_attempt_while_a_database_is_unavailable(keys: dict[str, Any]) -> None:
     seen: list[tuple[str, int]] = []
 
     async def handle(batch: Batch) -> None:

@@ -1,6 +1,6 @@
-"""How a group by key hands out batches: one at a time for each key, and what becomes of those that fail or hang.
+"""Batches of a group by key: one at a time for each key, with failures, hanging calls and releases.
 
-An orderly queue has one key: some tests are for both.
+An orderly queue has one key, so some tests cover both modes.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tests.consumer.pool import TIMEOUT_SECONDS, StartPool, done, handled
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.waiting import eventually
 
-GRACE_SECONDS = 5.5  # and a little: for a cancelled handler to end
+GRACE_SECONDS = 5.5  # a little longer than a cancelled handler may take to end
 BY_KEY: dict[str, Any] = {"order_by": "keys", "suspend_current_queue_time_seconds": 0.02}
 ORDERLY: dict[str, Any] = {"consume_mode": "orderly", "suspend_current_queue_time_seconds": 0.02}
 
 
 class Noted:
-    """A handler that notes by key what it gets, and how much at once; a test may hold keys, or have them fail."""
+    """A handler that records messages by key, and how many are handled at once. Tests can hold keys or fail them."""
 
     def __init__(self) -> None:
         self.seen: dict[str, list[int]] = defaultdict(list)
@@ -62,7 +62,7 @@ class Noted:
 
 
 @pytest.mark.parametrize("size", [1, 7])
-async def test_each_key_keeps_its_order_and_others_are_handled_beside_it(pool: StartPool, size: int) -> None:
+async def test_each_key_keeps_its_order_while_other_keys_are_handled(pool: StartPool, size: int) -> None:
     draw, handle = random.Random(7), Noted()
     async with pool(handle, concurrency=8, consume_message_batch_max_size=size, **BY_KEY) as running:
         queue = running.keyed(draw.choice(["", "a", "b", "c", "d"]) for _ in range(200))
@@ -75,13 +75,13 @@ async def test_each_key_keeps_its_order_and_others_are_handled_beside_it(pool: S
     assert handle.most > 1
 
 
-async def test_a_slow_key_holds_up_none_but_its_own_messages(pool: StartPool) -> None:
-    """Nor the commit of what lies before it."""
+async def test_a_slow_key_holds_up_only_its_own_messages(pool: StartPool) -> None:
+    """The commit offset still reaches its first message."""
     handle = Noted()
     handle.held["slow"] = asyncio.Event()
     async with pool(handle, concurrency=4, **BY_KEY) as running:
         queue = running.keyed(["a", "slow", "slow", "a", "b", "slow", "", "b"])
-        await eventually(lambda: handle.seen["a"] == [0, 3] and handle.seen["b"] == [4, 7], "others are through")
+        await eventually(lambda: handle.seen["a"] == [0, 3] and handle.seen["b"] == [4, 7], "others are handled")
         assert (handle.seen["slow"], handle.seen[""]) == ([1], [6])
         assert queue.commit_offset() == 1
         handle.held["slow"].set()
@@ -90,10 +90,10 @@ async def test_a_slow_key_holds_up_none_but_its_own_messages(pool: StartPool) ->
     assert queue.commit_offset() == 8
 
 
-async def test_what_fails_is_repeated_before_what_follows_it_in_its_key(
+async def test_a_failed_message_is_retried_before_the_next_one_of_its_key(
     pool: StartPool, broker: ScriptedBroker
 ) -> None:
-    """Nothing is sent back, each attempt counts in the message, and other keys go on."""
+    """Nothing is sent back, reconsume times count each attempt, and other keys continue."""
     handle = Noted()
     handle.failures["a"] = 3
     async with pool(handle, **BY_KEY) as running:
@@ -110,10 +110,10 @@ async def test_what_fails_is_repeated_before_what_follows_it_in_its_key(
     ("limit", "error", "cause"),
     [(2, RuntimeError("no"), "limit"), (-1, DeadLetter("bad"), "handler"), (-1, Retry(delay_level=-1), "level")],
 )
-async def test_a_key_goes_on_after_a_dead_letter(
+async def test_a_key_continues_after_a_dead_letter(
     pool: StartPool, broker: ScriptedBroker, limit: int, error: Exception, cause: str
 ) -> None:
-    """Where the attempts are used up, or the handler says so."""
+    """The attempts are used up, or the handler asks for a dead letter."""
     handle = Noted()
     handle.failures["a"], handle.error = 3 if limit > 0 else 1, error
     async with pool(handle, max_reconsume_times=limit, **BY_KEY) as running:
@@ -125,8 +125,8 @@ async def test_a_key_goes_on_after_a_dead_letter(
     assert queue.stats.snapshot().dead_letters[cause] == 1
 
 
-async def test_a_queue_that_is_left_has_handled_what_lies_below_a_handled_one(pool: StartPool) -> None:
-    """So that the next owner, which begins at the commit offset, repeats nothing; what lies above is let go."""
+async def test_a_release_handles_all_messages_below_one_that_was_handed_out(pool: StartPool) -> None:
+    """So the next owner, which starts at the commit offset, handles none twice. Later messages are discarded."""
     handle = Noted()
     handle.held["slow"] = asyncio.Event()
     handle.held["last"] = asyncio.Event()
@@ -136,7 +136,7 @@ async def test_a_queue_that_is_left_has_handled_what_lies_below_a_handled_one(po
         queue.start_release()
         running.service.submit(queue)
         handle.held["slow"].set()
-        await eventually(lambda: handle.seen["slow"] == [0, 1, 3], "what lies below is handled")
+        await eventually(lambda: handle.seen["slow"] == [0, 1, 3], "the messages below are handled")
         assert queue.is_busy
         handle.held["last"].set()
         await asyncio.wait_for(queue.wait_idle(), 5)
@@ -145,14 +145,14 @@ async def test_a_queue_that_is_left_has_handled_what_lies_below_a_handled_one(po
 
 
 @pytest.mark.parametrize("failures", [1, 2])
-async def test_what_rests_when_a_queue_is_left_has_one_more_attempt(pool: StartPool, failures: int) -> None:
-    """Else all that is finished above it would be handled again by the next owner."""
+async def test_a_suspended_message_gets_one_more_attempt_in_a_release(pool: StartPool, failures: int) -> None:
+    """Otherwise the next owner would handle all finished messages above it again."""
     handle = Noted()
     handle.failures["a"] = failures
     async with pool(handle, concurrency=4, order_by="keys", suspend_current_queue_time_seconds=0.1) as running:
         queue = running.keyed(["a", "b", "c", "b"])
         await eventually(
-            lambda: queue.retrying == 1 and handle.seen["b"] == [1, 3], "one rests, the others are through"
+            lambda: queue.retrying == 1 and handle.seen["b"] == [1, 3], "one is suspended, the others are handled"
         )
         queue.start_release()
         running.service.submit(queue)
@@ -163,22 +163,20 @@ async def test_what_rests_when_a_queue_is_left_has_one_more_attempt(pool: StartP
 
 
 @pytest.mark.parametrize("fails_before", [True, False])
-async def test_what_rests_with_nothing_handled_above_it_is_left_to_the_next_owner(
-    pool: StartPool, fails_before: bool
-) -> None:
-    """It failed before the queue was left, or after. What waited behind it was never handed out."""
+async def test_a_release_grants_no_attempt_without_finished_messages_above(pool: StartPool, fails_before: bool) -> None:
+    """It fails before or after the release starts. The messages behind it are never handed out."""
     handle = Noted()
     handle.failures["a"] = handle.failures["b"] = 1
     for key in "ab":
         handle.held[key] = asyncio.Event()
     async with pool(handle, concurrency=4, order_by="keys", suspend_current_queue_time_seconds=30) as running:
         queue = running.keyed(["c", "a", "b", "a", "b", "a"])
-        await eventually(lambda: handle.seen["c"] == [0] and handle.now.total() == 2, "two are with the handler")
+        await eventually(lambda: handle.seen["c"] == [0] and handle.now.total() == 2, "two are in flight")
         if fails_before:
             handle.held["a"].set()
-            await eventually(lambda: queue.retrying == 1, "the first one rests")
+            await eventually(lambda: queue.retrying == 1, "the first one is suspended")
         handle.held["b"].set()
-        await eventually(lambda: queue.retrying == 1 + fails_before, "the second one rests")
+        await eventually(lambda: queue.retrying == 1 + fails_before, "the second one is suspended")
         queue.start_release()
         running.service.submit(queue)
         handle.held["a"].set()
@@ -188,13 +186,13 @@ async def test_what_rests_with_nothing_handled_above_it_is_left_to_the_next_owne
 
 
 @pytest.mark.parametrize("scope", ["group", "queue"])
-async def test_a_paused_queue_that_is_left_hands_out_nothing(pool: StartPool, scope: str) -> None:
-    """Its finished messages above the commit offset are counted: the next owner handles them again."""
+async def test_a_paused_queue_hands_out_nothing_in_its_release(pool: StartPool, scope: str) -> None:
+    """Its finished messages above the commit offset are counted, because the next owner handles them again."""
     handle = Noted()
     handle.held["slow"] = asyncio.Event()
     async with pool(handle, concurrency=4, **BY_KEY) as running:
         queue = running.keyed(["slow", "slow", "a", "b"])
-        await eventually(lambda: handle.seen["b"] == [3] and handle.now.total() == 1, "others are through")
+        await eventually(lambda: handle.seen["b"] == [3] and handle.now.total() == 1, "the other keys are handled")
         if scope == "group":
             running.service.pause()
         else:
@@ -222,7 +220,7 @@ async def test_a_group_that_pauses_during_a_release_hands_out_nothing_more_of_th
 
 
 @pytest.mark.parametrize("order", [BY_KEY, ORDERLY], ids=["order_by", "orderly"])
-async def test_the_delay_level_of_a_group_is_for_messages_by_key_and_not_for_orderly_queues(
+async def test_the_groups_delay_level_applies_by_key_but_not_to_orderly_queues(
     pool: StartPool, broker: ScriptedBroker, order: dict[str, Any]
 ) -> None:
     """Java's orderly consumers ignore delayLevelWhenNextConsume; -1 means a dead letter after the first failure."""
@@ -235,29 +233,29 @@ async def test_the_delay_level_of_a_group_is_for_messages_by_key_and_not_for_ord
 
 
 @pytest.mark.parametrize("order", [BY_KEY, ORDERLY], ids=["order_by", "orderly"])
-async def test_a_queue_that_was_replaced_waits_for_the_batches_of_its_former_self(
+async def test_a_new_cache_of_a_queue_waits_for_the_batches_of_the_replaced_one(
     pool: StartPool, order: dict[str, Any]
 ) -> None:
-    """After a reset, say: a key never has two messages with handlers at once."""
+    """For example after a reset. A key never has two messages in flight."""
     handle, first = Noted(), [1] if order is BY_KEY else []
     handle.held["a"] = asyncio.Event()
     async with pool(handle, concurrency=4, **order) as running:
         former = running.ordered(["a", "b"])
         left = 2 - len(first)
-        await eventually(lambda: handle.seen["a"] == [0] and former.cached_count == left, "a handler has one")
+        await eventually(lambda: handle.seen["a"] == [0] and former.cached_count == left, "one message is in flight")
         former.drop("offset_moved")
         queue = running.ordered(["a", "b"])
         other = running.ordered(["c"], 1)
-        await eventually(done(other), "another queue goes on")
+        await eventually(done(other), "another queue continues")
         assert (handle.seen["a"], handle.seen["b"]) == ([0], first)
         handle.held["a"].set()
-        await eventually(done(queue), "the new one is handled")
+        await eventually(done(queue), "the new cache is handled")
     assert (handle.seen["a"], handle.seen["b"]) == ([0, 0], [*first, 1])
     assert former.stats.snapshot().duplicates == {"offset_moved": 1}
 
 
 class Locks(Ownership):
-    """Queue locks that a test takes away and gives back."""
+    """Queue locks that a test can lose and win back."""
 
     def __init__(self) -> None:
         self.lost: set[int] = set()
@@ -266,19 +264,19 @@ class Locks(Ownership):
         return None if queue.queue_id in self.lost else ENDLESS_LEASE
 
 
-async def test_an_orderly_group_hands_out_nothing_of_a_queue_whose_lock_is_not_ours(pool: StartPool) -> None:
-    """It goes on with what is left when the lock is won back; other queues go on meanwhile."""
+async def test_an_orderly_group_hands_out_nothing_of_a_queue_without_its_lock(pool: StartPool) -> None:
+    """The rest is handed out when the lock is won back. Other queues continue meanwhile."""
     handle, locks = Noted(), Locks()
     handle.held["slow"] = asyncio.Event()
     async with pool(handle, consume_mode="orderly", concurrency=2, leases=locks, **BY_KEY) as running:
         queue = running.keyed(["slow", "a"], 0)
-        await eventually(lambda: handle.seen["a"] == [1], "its lock is ours")
+        await eventually(lambda: handle.seen["a"] == [1], "the group holds the lock")
         locks.lost.add(0)
         running.give_keys(queue, ["a", "b"])
         other = running.keyed(["c", "d"], 1)
-        await eventually(done(other), "another queue goes on")
+        await eventually(done(other), "another queue continues")
         handle.held["slow"].set()
-        await eventually(lambda: queue.in_flight == 0, "what was handed out ends")
+        await eventually(lambda: queue.in_flight == 0, "the running call ends")
         assert (handle.seen["a"], handle.seen["b"]) == ([1], [])
         locks.lost.clear()
         running.service.submit(queue)
@@ -286,8 +284,8 @@ async def test_an_orderly_group_hands_out_nothing_of_a_queue_whose_lock_is_not_o
     assert (handle.seen["a"], handle.seen["b"]) == ([1, 2], [3])
 
 
-async def test_queues_have_turns_with_the_only_slot(pool: StartPool) -> None:
-    """None is served to its end while others wait."""
+async def test_queues_take_turns_in_the_only_slot(pool: StartPool) -> None:
+    """No queue is served to its end while others wait."""
     order: list[int] = []
     begin = asyncio.Event()
 
@@ -303,8 +301,8 @@ async def test_queues_have_turns_with_the_only_slot(pool: StartPool) -> None:
     assert all(order.index(number) < 4000 for number in range(3))
 
 
-async def test_a_call_past_its_deadline_keeps_its_key_until_it_ends(pool: StartPool) -> None:
-    """A coroutine may ignore its cancellation; its slot and other keys go on."""
+async def test_an_expired_call_keeps_its_key_until_it_ends(pool: StartPool) -> None:
+    """A coroutine may ignore its cancellation. Its slot and other keys continue."""
     clock, let_go = ManualClock(), threading.Event()
     seen: list[tuple[int, int]] = []
 
@@ -321,9 +319,9 @@ async def test_a_call_past_its_deadline_keeps_its_key_until_it_ends(pool: StartP
         await clock.advance(TIMEOUT_SECONDS + 1)
         await asyncio.sleep(0.05)
         await clock.advance(GRACE_SECONDS)
-        await eventually(lambda: running.service.abandoned == 1, "the call is left to itself")
+        await eventually(lambda: running.service.abandoned == 1, "the call is abandoned")
         running.give_keys(queue, ["hung", "b", "c"])
-        await eventually(lambda: {(4, 0), (5, 0)} <= set(seen), "other keys go on")
+        await eventually(lambda: {(4, 0), (5, 0)} <= set(seen), "other keys continue")
         assert queue.is_busy
         assert queue.commit_offset() == 0
         let_go.set()
@@ -333,7 +331,7 @@ async def test_a_call_past_its_deadline_keeps_its_key_until_it_ends(pool: StartP
     assert handled(queue) == {"acked": 6, "expired": 1}
 
 
-async def test_each_message_rests_as_its_own_error_asks_for(pool: StartPool) -> None:
+async def test_each_message_is_suspended_as_long_as_its_own_error_asks(pool: StartPool) -> None:
     """A typed handler raises for one message of a batch at a time."""
     clock, times = ManualClock(), list[float]()
 
@@ -344,16 +342,16 @@ async def test_each_message_rests_as_its_own_error_asks_for(pool: StartPool) -> 
 
     async with pool(handle, clock=clock, **BY_KEY) as running:
         queue = running.keyed(["a"])
-        await eventually(lambda: queue.retrying == 1, "it rests")
+        await eventually(lambda: queue.retrying == 1, "it is suspended")
         await clock.until(done(queue), "it is handled")
     assert times[1] - times[0] >= 20.0
 
 
 @pytest.mark.parametrize("order", [BY_KEY, ORDERLY], ids=["order_by", "orderly"])
-async def test_a_dead_letter_that_no_broker_takes_holds_its_key(
+async def test_a_dead_letter_that_no_broker_accepts_holds_its_key(
     pool: StartPool, broker: ScriptedBroker, order: dict[str, Any]
 ) -> None:
-    """The message is handed over again after each rest."""
+    """The message is handed out again after each suspension."""
     handle = Noted()
     handle.failures["a"], handle.error = 99, DeadLetter("never")
     refused = Reply(ResponseCode.SYSTEM_ERROR, "no")
@@ -365,7 +363,7 @@ async def test_a_dead_letter_that_no_broker_takes_holds_its_key(
         assert queue.commit_offset() == 0
         handle.failures["a"] = 1
         broker.peer.on(RequestCode.SEND_MESSAGE_V2, broker.send)
-        await eventually(done(queue), "a broker took it")
+        await eventually(done(queue), "a broker accepted it")
     assert set(handle.seen["a"][:-1]) == {0}
     assert (handle.seen["a"][-1], handle.seen["b"]) == (1, [2])
     assert broker.sent[0].properties["RMQD_REASON"] == "never"

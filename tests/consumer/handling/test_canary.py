@@ -82,8 +82,8 @@ async def test_a_batch_is_for_one_handler_and_the_order_is_kept(
     assert by_variant == {"": 40 - len(wanted), "canary": len(wanted)}
 
 
-async def test_the_results_of_a_canary_count_apart(pool: StartPool, broker: ScriptedBroker) -> None:
-    """Its exceptions and dead letters too. Without a share it gets nothing, and the change applies at once."""
+async def test_the_results_of_a_canary_are_counted_separately(pool: StartPool, broker: ScriptedBroker) -> None:
+    """So are its exceptions and dead letters. With a share of 0 it gets nothing, and this change applies at once."""
     options = group_options(canary=CanaryOptions(0.5, "keys", "live"))
 
     async def bad(_: Batch) -> None:
@@ -108,8 +108,8 @@ async def test_the_results_of_a_canary_count_apart(pool: StartPool, broker: Scri
         assert queue.stats.snapshots()[0].handled["acked"] == first.handled["acked"] + 40
 
 
-def test_quick_calls_of_both_handlers_count_apart() -> None:
-    """Also when they are counted together, and fall into the buckets of the calls before."""
+def test_quick_calls_of_both_handlers_are_counted_separately() -> None:
+    """Also when they are counted together, and fall into the buckets of earlier calls."""
     canary = canary_of(0.5)
     stats = CanaryStats(TOPIC, is_retry=False, takes=canary.is_in_share)
     messages = keyed_block(0, KEYS).messages
@@ -144,11 +144,11 @@ async def test_a_shadow_is_compared_and_disturbs_nothing(pool: StartPool, broker
         for keys in (["fine"], ["fails"], ["dead"], ["odd"]):
             is_more = _more_than(sum(snapshot().shadowed.values()), snapshot)
             await eventually(done(p.ordered(keys)), "the first handler is done")
-            await eventually(is_more, "so is the shadow")
+            await eventually(is_more, "the shadow is done")
         queue = p.ordered(["hangs", "hangs", "hangs"])
         await eventually(done(queue), "the first handler does not wait")
         assert handled(queue) == {"acked": 3}
-        await eventually(lambda: snapshot().shadowed["expired"] == 2, "the hanging ones expire")
+        await eventually(lambda: snapshot().shadowed["expired"] == 2, "the hanging calls expire")
     assert snapshot().shadowed == {"acked": 1, "retried": 1, "dead_lettered": 2, "expired": 2, "skipped": 1}
     assert snapshot().differing == 5
     assert len(broker.sent_back) == 1

@@ -1,4 +1,4 @@
-"""What a circuit breaker does with calls, and with the messages of those that fail."""
+"""Effects of a circuit breaker on calls, and on the messages of failed calls."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def circuit(consecutive: int = 5, ratio: float = 0.0) -> CircuitOptions:
 
 
 class Database:
-    """What a handler writes to: it is there or away. Counts calls, and remembers how often each message was tried."""
+    """A handler whose database can be unavailable. Counts calls, and records the attempts of each message."""
 
     def __init__(self, *, away: bool = False) -> None:
         self.away = away
@@ -60,7 +60,7 @@ def events(logs: list[Any]) -> list[str]:
 
 @pytest.mark.parametrize("mode", MODES, ids=IDS)
 async def test_an_outage_costs_no_attempt(pool: StartPool, broker: ScriptedBroker, mode: dict[str, Any]) -> None:
-    """Neither the calls that open the circuit nor probes count; and one call probes for all queues."""
+    """Neither the calls that open the circuit nor probes count. One call probes for all queues."""
     clock, database = ManualClock(), Database(away=True)
     with capture_logs() as logs:
         async with pool(
@@ -92,20 +92,20 @@ async def test_an_outage_costs_no_attempt(pool: StartPool, broker: ScriptedBroke
 
 
 @pytest.mark.parametrize("mode", MODES, ids=IDS)
-async def test_a_message_that_fails_alone_is_given_up_as_without_a_circuit(
+async def test_a_message_that_fails_alone_is_settled_as_without_a_circuit(
     pool: StartPool, broker: ScriptedBroker, mode: dict[str, Any]
 ) -> None:
-    """The others get on: it is the message. Its attempts count, and the circuit stays closed."""
+    """Other messages succeed, so the handler works. The attempts count, and the circuit stays closed."""
     clock, database = ManualClock(), Database()
     database.bad = {(0, 0)}
     options = {"concurrency": 2, "circuit": circuit(3), "max_reconsume_times": 1, **mode}
     with capture_logs() as logs:
         async with pool(database, clock=clock, **options) as running:
             (queue, other) = fill(running, mode, 1, queues=2)
-            for _ in range(4 if mode else 2):  # what shows that the handler gets on
+            for _ in range(4 if mode else 2):  # successes show that the handler works
                 await clock.advance(0.6)
                 (running.give_keys(other, ["x"]) if "order_by" in mode else running.give(other, 1))
-            await clock.until(done(queue), "it is given up, or sent back")
+            await clock.until(done(queue), "it is dead-lettered or sent back")
     assert events(logs) == []
     if mode:
         assert handled(queue) == {"dead_lettered": 1, "retried": 1}
@@ -114,7 +114,7 @@ async def test_a_message_that_fails_alone_is_given_up_as_without_a_circuit(
 
 
 async def test_a_failed_message_waits_for_the_window_at_most(pool: StartPool, broker: ScriptedBroker) -> None:
-    """Where nothing else is handled."""
+    """No other message is handled meanwhile."""
     clock, database = ManualClock(), Database(away=True)
     async with pool(database, clock=clock, circuit=circuit()) as running:
         queue = running.queue(1)
@@ -129,14 +129,14 @@ async def test_a_failed_message_waits_for_the_window_at_most(pool: StartPool, br
         await clock.until(lambda: len(broker.sent_back) == 1, "it is sent back", most=2.0)
         await eventually(done(queue), "nothing is left")
         assert running.service.explain(queue) is None
-    assert queue.stats.snapshot().exceptions == {"ConnectionError": 1}  # told once
+    assert queue.stats.snapshot().exceptions == {"ConnectionError": 1}  # counted once
 
 
 @pytest.mark.parametrize("limit", [-1, 0])
-async def test_a_queue_that_is_given_up_waits_for_no_verdict(
+async def test_a_released_queue_does_not_wait_for_the_circuit(
     pool: StartPool, broker: ScriptedBroker, limit: int
 ) -> None:
-    """What failed of it is sent back, so that the next owner handles nothing twice; while the circuit is open, too.
+    """Failed messages are sent back even if the circuit is open, so that the next owner handles none twice.
 
     A message that would become a dead letter is left to the next owner.
     """
@@ -149,7 +149,7 @@ async def test_a_queue_that_is_given_up_waits_for_no_verdict(
         running.give(queue, 3)
         queue.start_release()
         idle = asyncio.create_task(queue.wait_idle())
-        await clock.until(idle.done, "the queue can be given up", most=1.0)
+        await clock.until(idle.done, "the queue can be released", most=1.0)
         await idle
     assert len(broker.sent_back) == queue.commit_offset() == (1 if limit else 0)
     assert not broker.sent
@@ -158,8 +158,8 @@ async def test_a_queue_that_is_given_up_waits_for_no_verdict(
 @pytest.mark.parametrize(
     "error", [Retry(), DeadLetter("no"), Suspend(), InvalidPayloadError("no"), LookupError("none such")], ids=repr
 )
-async def test_what_tells_nothing_of_the_handler_does_not_open_the_circuit(pool: StartPool, error: Exception) -> None:
-    """Decisions, bodies that cannot be read, and exceptions of dead_letter.on."""
+async def test_decisions_and_message_errors_do_not_open_the_circuit(pool: StartPool, error: Exception) -> None:
+    """Message errors are bodies that cannot be read, and exceptions of dead_letter.on."""
 
     async def handle(batch: Batch) -> None:
         raise error
@@ -168,12 +168,12 @@ async def test_what_tells_nothing_of_the_handler_does_not_open_the_circuit(pool:
     with capture_logs() as logs:
         async with pool(handle, circuit=circuit(2, 0.1), failures=failures) as running:
             queue = running.queue(40)
-            await eventually(done(queue), "all are sent back or given up")
+            await eventually(done(queue), "all are sent back or dead-lettered")
     assert events(logs) == []
     assert queue.in_flight == 0
 
 
-async def test_the_share_of_failed_calls_opens_it_too(pool: StartPool) -> None:
+async def test_the_ratio_of_failed_calls_opens_the_circuit_too(pool: StartPool) -> None:
     """Every other call fails: never two in a row."""
     clock, calls = ManualClock(), 0
 
@@ -187,14 +187,14 @@ async def test_the_share_of_failed_calls_opens_it_too(pool: StartPool) -> None:
         async with pool(handle, clock=clock, concurrency=1, circuit=circuit(2, 0.5)) as running:
             running.queue(40)
             await eventually(lambda: events(logs) == ["circuit.opened"], "the circuit opens")
-            assert 10 <= calls <= 11  # with fewer calls than ten a share means nothing
+            assert 10 <= calls <= 11  # a ratio needs at least ten calls
     opened = next(entry for entry in logs if entry["event"] == "circuit.opened")
     assert opened["reason"] == "5 of 10 calls failed" or opened["reason"] == "6 of 11 calls failed"
     assert opened["error"] == "ConnectionError: away"
 
 
 @pytest.mark.parametrize("mode", MODES[1:], ids=IDS[1:])
-async def test_a_message_that_did_not_fail_yet_is_the_first_to_probe(pool: StartPool, mode: dict[str, Any]) -> None:
+async def test_a_message_that_has_not_failed_yet_probes_first(pool: StartPool, mode: dict[str, Any]) -> None:
     clock, database = ManualClock(), Database()
     database.bad = {(0, 0)}
     with capture_logs() as logs:
@@ -206,7 +206,7 @@ async def test_a_message_that_did_not_fail_yet_is_the_first_to_probe(pool: Start
     assert events(logs) == ["circuit.opened", "circuit.half_open", "circuit.closed"]
 
 
-# --- other limits while it runs
+# --- changes while the group runs
 
 
 def change(running: Pool, options: CircuitOptions | None) -> None:
@@ -215,10 +215,10 @@ def change(running: Pool, options: CircuitOptions | None) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES, ids=IDS)
-async def test_switched_off_it_has_the_handler_called_again_and_attempts_count(
+async def test_attempts_count_again_when_the_circuit_is_switched_off(
     pool: StartPool, broker: ScriptedBroker, mode: dict[str, Any]
 ) -> None:
-    """An open circuit is closed at once, whatever the handler does; what fails from then on has had an attempt."""
+    """An open circuit is closed at once, even if the handler still fails. Later failures count as attempts."""
     clock, database = ManualClock(), Database(away=True)
     options = {"concurrency": 1, "circuit": circuit(2), "max_reconsume_times": 3, **mode}
     with capture_logs() as logs:
@@ -227,7 +227,7 @@ async def test_switched_off_it_has_the_handler_called_again_and_attempts_count(
             await clock.until(lambda: events(logs) == ["circuit.opened"], "the circuit opens")
             calls = database.failed
             change(running, None)
-            await clock.until(lambda: database.failed >= calls + 4, "it is called and called")
+            await clock.until(lambda: database.failed >= calls + 4, "the handler is called again")
             database.away = False
             await clock.until(done(queue), "all is handled")
     assert events(logs) == ["circuit.opened", "circuit.closed"]
@@ -239,10 +239,10 @@ async def test_switched_off_it_has_the_handler_called_again_and_attempts_count(
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
 @pytest.mark.parametrize("mode", MODES, ids=IDS)
-async def test_calls_that_hang_open_it_and_one_that_probes_does_not_keep_it_half_open(
+async def test_hanging_calls_open_the_circuit_and_a_hanging_probe_fails(
     pool: StartPool, mode: dict[str, Any], is_async: bool
 ) -> None:
-    """A deadline is a failure of the probe. Without one the circuit would wait for ever."""
+    """The probe fails at its deadline. Otherwise the circuit would stay half-open forever."""
     clock, free, let_go, calls = ManualClock(), asyncio.Event(), threading.Event(), []
     are_results_late = "consume_mode" in mode or (bool(mode) and not is_async)
     failing = are_results_late
@@ -267,12 +267,12 @@ async def test_calls_that_hang_open_it_and_one_that_probes_does_not_keep_it_half
             queues = fill(running, mode, 2, queues=2)
             await eventually(lambda: len(calls) >= 2, "calls hang")
             await clock.advance(TIMEOUT_SECONDS + 1)
-            if are_results_late:  # their batches wait for the calls, and so do their failures
+            if are_results_late:  # batches are settled, and failures counted, when the calls end
                 let_go.set()
                 free.set()
             await clock.until(lambda: "circuit.opened" in events(logs), "the circuit opens")
             before = len(calls)
-            await eventually(lambda: running.service.abandoned == 0 or not mode, "the calls are back")
+            await eventually(lambda: running.service.abandoned == 0 or not mode, "the abandoned calls have ended")
             let_go.clear()
             free.clear()
             await clock.advance(OPEN_FOR + 1)

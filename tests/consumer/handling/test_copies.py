@@ -1,4 +1,4 @@
-"""The copy of a message that is sent to the retry topic or to the dead letters: which properties it carries."""
+"""The properties of a message's copy that is sent to the retry topic or to the dead-letter topic."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ NEVER_CARRIED = {
     "TIMER_ENQUEUE_MS": "1700000000000",
     "TIMER_DEQUEUE_MS": "1700000000000",
     "TIMER_ROLL_TIMES": "1",
-    # it would count attempts, or deliver the copy to the topic of an earlier delay
+    # the broker would count attempts, or deliver the copy to the topic of an earlier delay
     "REAL_TOPIC": "orders",
     "REAL_QID": "1",
     "RECONSUME_TIME": "2",
     "MAX_RECONSUME_TIMES": "16",
     "WAIT": "true",
-    # it would keep the copy as the half message of a transaction, and never deliver it
+    # the broker would keep the copy as the half message of a transaction, and never deliver it
     "TRAN_MSG": "true",
-    # it would refuse the copy, or enter it into light queues again
+    # the broker would refuse the copy, or enter it into light queues again
     "INNER_NUM": "2",
     "INNER_BASE": "40",
     "INNER_MULTI_DISPATCH": "%LMQ%a",

@@ -1,4 +1,4 @@
-"""What a deadline does to a handler that does not end, and what such a handler does to its group."""
+"""Deadlines of calls, and the effects of hanging handlers on their group."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.consumer.pool import TIMEOUT_SECONDS, Gate, StartPool, done, handled
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.waiting import eventually
 
-GRACE_SECONDS = 5.5  # and a little: for a cancelled handler to end
+GRACE_SECONDS = 5.5  # a little longer than a cancelled handler may take to end
 
 
 async def test_an_async_handler_is_cancelled_at_its_deadline(pool: StartPool, broker: ScriptedBroker) -> None:
-    """Its batch is sent back with delay level 3, the slot goes on, and the next call has a deadline of its own."""
+    """Its batch is sent back with delay level 3, the slot stays usable, and the next call has its own deadline."""
     clock, gate = ManualClock(), Gate()
     async with pool(gate, clock=clock, concurrency=1) as running:
         queue = running.queue(2)
@@ -43,10 +43,10 @@ async def test_an_async_handler_is_cancelled_at_its_deadline(pool: StartPool, br
 
 
 @pytest.mark.parametrize("decided", ["acknowledged", "a dead letter"])
-async def test_what_a_repeated_call_has_decided_counts_though_it_is_cut_short(
+async def test_decisions_of_a_retry_in_place_count_although_it_expires(
     pool: StartPool, broker: ScriptedBroker, decided: str
 ) -> None:
-    """It has a part of the batch, whose rest was acknowledged by the call before."""
+    """The retry gets only a part of the batch, because the first call acknowledged the rest."""
     clock, parts = ManualClock(), list[int]()
 
     async def handle(batch: Batch) -> None:
@@ -65,7 +65,7 @@ async def test_what_a_repeated_call_has_decided_counts_though_it_is_cut_short(
         queue = running.queue(3)
         await eventually(lambda: parts == [3], "the call has failed")
         await clock.advance(0.2)
-        await eventually(lambda: parts == [3, 2], "it is repeated")
+        await eventually(lambda: parts == [3, 2], "the call is retried")
         await clock.advance(TIMEOUT_SECONDS + 1)
         await eventually(done(queue), "nothing is left")
     both = {"acked": 2} if decided == "acknowledged" else {"acked": 1, "dead_lettered": 1}
@@ -73,8 +73,10 @@ async def test_what_a_repeated_call_has_decided_counts_though_it_is_cut_short(
 
 
 @pytest.mark.parametrize("ending", ["returns", "raises"])
-async def test_what_a_cancelled_handler_says_is_no_result(pool: StartPool, broker: ScriptedBroker, ending: str) -> None:
-    """Whether it returns as if nothing was, or raises another error: the batch is sent back, the slot works on."""
+async def test_the_result_of_a_cancelled_handler_is_ignored(
+    pool: StartPool, broker: ScriptedBroker, ending: str
+) -> None:
+    """If it returns or raises another error, the batch is still sent back, and the slot stays usable."""
     clock, began = ManualClock(), asyncio.Event()
 
     async def handle(batch: Batch) -> None:
@@ -98,10 +100,10 @@ async def test_what_a_cancelled_handler_says_is_no_result(pool: StartPool, broke
     assert handled(queue) == {"acked": 2, "expired": 2}
 
 
-async def test_a_cancellation_that_a_handler_lets_out_is_a_failure_of_its_own(
+async def test_a_cancellation_that_a_handler_raises_is_an_ordinary_failure(
     pool: StartPool, broker: ScriptedBroker
 ) -> None:
-    """Of a task that it awaited, say. The slot stays, and the batch is retried."""
+    """For example the cancellation of a task that it awaits. The slot stays usable, and the batch is retried."""
 
     async def handle(batch: Batch) -> None:
         if batch[0].queue_offset == 0:
@@ -117,10 +119,10 @@ async def test_a_cancellation_that_a_handler_lets_out_is_a_failure_of_its_own(
 
 
 @pytest.mark.parametrize("is_claimed", [False, True])
-async def test_a_sync_handler_is_left_to_its_thread(
+async def test_an_expired_sync_handler_is_abandoned_in_its_thread(
     pool: StartPool, broker: ScriptedBroker, tmp_path: Path, is_claimed: bool
 ) -> None:
-    """The slot is freed at once, and the later result is ignored, whatever it is."""
+    """The slot is freed at once, and the later result is ignored."""
     clock, let_go = ManualClock(), threading.Event()
 
     def handle(batch: Batch) -> None:
@@ -145,7 +147,7 @@ async def test_a_sync_handler_is_left_to_its_thread(
 
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_the_group_fails_when_every_slot_hangs(pool: StartPool, broker: ScriptedBroker, is_async: bool) -> None:
-    """Rather than doing nothing for ever; what hung is sent back before, also to a slow broker."""
+    """Otherwise it would do nothing forever. The hung batches are sent back first, also to a slow broker."""
     clock, let_go = ManualClock(), threading.Event()
 
     async def send_back(_: object) -> Reply:
@@ -179,12 +181,12 @@ async def test_the_group_fails_when_every_slot_hangs(pool: StartPool, broker: Sc
                     await running.task
         finally:
             let_go.set()
-    assert handled(queue) == {"expired": 2}, "or it would hang the next start too"
+    assert handled(queue) == {"expired": 2}, "the hung messages are sent back, so that the next start does not hang"
     assert sorted(calls) == [0, 1], "nothing more is handed out"
 
 
-async def test_an_end_waits_for_no_handler_that_ignores_it(pool: StartPool) -> None:
-    """It is given a little time, and then left behind."""
+async def test_the_end_of_a_group_does_not_wait_for_a_handler_that_ignores_it(pool: StartPool) -> None:
+    """The handler has a short time to end, and is then left behind."""
     clock, let_go, calls = ManualClock(), asyncio.Event(), 0
 
     async def handle(batch: Batch) -> None:
@@ -205,11 +207,11 @@ async def test_an_end_waits_for_no_handler_that_ignores_it(pool: StartPool) -> N
     let_go.set()
     await asyncio.sleep(0)
     assert [entry["event"] for entry in logs if entry["log_level"] == "error"] == ["handler.left_behind"]
-    assert calls == 1, "it is given nothing more"
+    assert calls == 1, "the handler gets no more messages"
 
 
-async def test_time_that_a_send_back_takes_is_not_the_next_batchs(pool: StartPool, broker: ScriptedBroker) -> None:
-    """A slow broker must not bring the deadline of what is handled after it nearer."""
+async def test_a_slow_send_back_does_not_shorten_the_next_deadline(pool: StartPool, broker: ScriptedBroker) -> None:
+    """The time of a send-back does not count as time of the next call."""
     clock, gate = ManualClock(), Gate()
 
     async def send_back(_: object) -> Reply:
@@ -226,14 +228,14 @@ async def test_time_that_a_send_back_takes_is_not_the_next_batchs(pool: StartPoo
         queue = running.queue(2)
         await eventually(lambda: gate.at_once == 1, "the second message is handled")
         await clock.advance(5)
-        assert gate.at_once == 1, "it was cancelled"
+        assert gate.at_once == 1, "the call is not cancelled"
         gate.open.set()
         await eventually(done(queue), "all are handled")
     assert handled(queue) == {"acked": 1, "retried": 1}
 
 
-async def test_an_end_cancels_what_ignored_its_deadline_once_more(pool: StartPool) -> None:
-    """It may be ready to end by then; nobody would cancel it later."""
+async def test_the_end_of_a_group_cancels_abandoned_calls_once_more(pool: StartPool) -> None:
+    """An abandoned call may accept a second cancellation, and nothing would cancel it later."""
     clock, cancelled = ManualClock(), 0
 
     async def handle(batch: Batch) -> None:
@@ -252,11 +254,11 @@ async def test_an_end_cancels_what_ignored_its_deadline_once_more(pool: StartPoo
         await eventually(done(queue), "the batch is sent back")
         assert cancelled == 1
     assert cancelled == 2
-    assert queue.stats.snapshot().handler_duration.count == 0, "its end is no call of the slot"
+    assert queue.stats.snapshot().handler_duration.count == 0, "the end of an abandoned call does not count as a call"
 
 
-async def test_an_end_does_not_wait_for_what_is_asked_of_a_broker(pool: StartPool, broker: ScriptedBroker) -> None:
-    """The messages come again: they are not finished. No call of the handler is left."""
+async def test_the_end_of_a_group_does_not_wait_for_a_send_back(pool: StartPool, broker: ScriptedBroker) -> None:
+    """The messages are not finished, so they are redelivered. No call of the handler is left."""
     asked = asyncio.Event()
 
     async def send_back(_: object) -> Reply:
@@ -278,10 +280,10 @@ async def test_an_end_does_not_wait_for_what_is_asked_of_a_broker(pool: StartPoo
 
 
 @pytest.mark.parametrize("when", ["at once", "while the worker rests", "while the broker is asked"])
-async def test_a_cancellation_that_a_handler_leaves_behind_is_not_the_next_calls(
+async def test_a_cancellation_left_by_a_handler_does_not_reach_the_next_call(
     pool: StartPool, broker: ScriptedBroker, when: str
 ) -> None:
-    """As a timeout of its own making is that nobody called off: the next call begins as if nothing had been."""
+    """For example a handler's own timeout that it forgot to cancel."""
     tasks, counts = list[asyncio.Task[None]](), list[int]()
 
     async def send_back(_: object) -> Reply:
@@ -299,13 +301,13 @@ async def test_a_cancellation_that_a_handler_leaves_behind_is_not_the_next_calls
         elif batch[0].queue_offset == 0 and when == "while the broker is asked":
             raise RuntimeError("failed")
         elif batch[0].queue_offset == 1:
-            await asyncio.sleep(0)  # where a cancellation that is still under way would arrive
+            await asyncio.sleep(0)  # a pending cancellation would arrive here
 
     broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, send_back)
     async with pool(handle, concurrency=1) as running:
         queue = running.queue(1 if when == "while the worker rests" else 2)
         if when == "while the worker rests":
-            await eventually(lambda: done(queue)() and running.service.ready_queues.can_wake, "the worker rests")
+            await eventually(lambda: done(queue)() and running.service.ready_queues.can_wake, "the worker waits")
             tasks[0].cancel()
             await asyncio.sleep(0)
             running.give(queue, 1)

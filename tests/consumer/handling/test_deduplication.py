@@ -1,4 +1,4 @@
-"""`deduplicate`: what a group's handler gets, and what becomes of a message that another member has, or had."""
+"""`deduplicate`: duplicates, and messages that another member handles or has handled."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ IN_ORDER: dict[str, Any] = {"consume_mode": "orderly"}
 BY_KEY: dict[str, Any] = {"order_by": "keys", "suspend_current_queue_time_seconds": 0.02}
 MODES = [{}, IN_ORDER, BY_KEY]
 MODE_NAMES = ["concurrently", "orderly", "by key"]
-ABANDONED = [({}, True), ({}, False), (BY_KEY, True)]  # modes in which a call past its deadline is, if it is async
+ABANDONED = [({}, True), ({}, False), (BY_KEY, True)]  # (mode, is_async) with abandoned expired calls
 
 
 class Noting:
-    """A handler that notes the keys that it gets, and does what a test says."""
+    """A handler that records the keys of its messages, then calls a function of the test."""
 
     def __init__(self, then: Callable[[Batch], Awaitable[object]] | None = None) -> None:
         self.keys: list[str | None] = []
@@ -53,14 +53,14 @@ class Place:
         self._opened: list[ClaimStore] = []
 
     def member(self, owner: str = "other", lease_seconds: float = 60.0) -> ClaimStore:
-        """The store as another member has it."""
+        """Return the store as another member opens it."""
         self._opened.append(
             create_claim_store("sqlite", str(self.path), ClaimTerms(GROUP, owner, lease_seconds, 3600.0))
         )
         return self._opened[-1]
 
     async def standing(self, key: str) -> ClaimState:
-        """What the store says of a key now; one that is free is not kept."""
+        """Return the current state of a key in the store, without keeping a lease."""
         store = self.member("asking")
         [standing] = await store.claim([(TOPIC, key)], "asking:1")
         if standing is OURS:
@@ -68,23 +68,23 @@ class Place:
         return standing
 
     async def is_free(self, key: str) -> bool:
-        """Whether nobody has it: a claim is given up in its own time, behind what became of its message."""
+        """Whether no member has the key. Its lease is released some time after its message was settled."""
         return await self.standing(key) is OURS
 
     def break_it(self) -> None:
-        """Have the store answer nothing but errors."""
+        """Let the store answer all requests with errors."""
         for path in self.path.parent.glob(f"{self.path.name}*"):
             path.rename(path.with_name(f"kept-{path.name}"))
         self.path.mkdir()
 
     def mend_it(self) -> None:
-        """As it was before."""
+        """Undo `break_it`."""
         self.path.rmdir()
         for path in self.path.parent.glob("kept-*"):
             path.rename(path.with_name(path.name.removeprefix("kept-")))
 
     def refuse_to_delete(self, key: str) -> None:
-        """Have the store answer with an error to what would delete this key before its time is over."""
+        """Let the store refuse to delete this key before its time is over."""
         self._execute(f"""
             CREATE TRIGGER refuse BEFORE DELETE ON claims
             WHEN old.id = '{key}' AND old.ends_at > strftime('%s', 'now') + 0
@@ -92,18 +92,18 @@ class Place:
         """)
 
     def refuse_to_confirm(self) -> None:
-        """Have the store answer each confirmation with an error."""
+        """Let the store refuse each confirmation."""
         self._execute("""
             CREATE TRIGGER refuse BEFORE INSERT ON claims WHEN new.is_confirmed
             BEGIN SELECT RAISE(ABORT, 'not now'); END
         """)
 
     def confirm_again(self) -> None:
-        """As it was before."""
+        """Undo `refuse_to_confirm`."""
         self._execute("DROP TRIGGER refuse")
 
     def ends_at(self, key: str) -> float:
-        """Until when a key is claimed or confirmed."""
+        """Return when the lease or the record of a key ends."""
         [(ends_at,)] = self._execute("SELECT ends_at FROM claims WHERE id = ?", key)
         return float(ends_at)
 
@@ -137,17 +137,17 @@ def deduplicated(queue: ProcessQueue) -> int:
 
 @pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
 @pytest.mark.parametrize("size", [1, 4])
-async def test_a_message_that_comes_again_is_acknowledged_and_not_handled(
+async def test_a_redelivered_message_is_acknowledged_and_not_handled(
     pool: StartPool, broker: ScriptedBroker, place: Place, mode: dict[str, Any], size: int
 ) -> None:
-    """In one batch with the first copy too; messages without a key are handled each time."""
+    """Also in one batch with the first copy. Messages without a key are handled each time."""
     handle, clock = Noting(), ManualClock()
     options = {"deduplication": place.options, "consume_message_batch_max_size": size, **mode}
     async with pool(handle, clock=clock, **options) as running, clock.flowing():
         queue = queue_of(running, ["a", "b", "a", "", "", "c"], mode)
         await eventually(done(queue), "all are acknowledged")
         running.give_keys(queue, ["b", "d"])
-        await eventually(done(queue), "those too")
+        await eventually(done(queue), "the new messages are acknowledged")
     assert sorted(str(key) for key in handle.keys) == ["None", "None", "a", "b", "c", "d"]
     assert (handled(queue), deduplicated(queue)) == ({"acked": 8}, 2)
     assert not broker.sent_back
@@ -156,10 +156,10 @@ async def test_a_message_that_comes_again_is_acknowledged_and_not_handled(
 
 @pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
 @pytest.mark.parametrize("is_done", [True, False])
-async def test_what_another_member_has_waits_for_its_end_without_an_attempt(
+async def test_a_message_leased_by_another_member_waits_without_an_attempt(
     pool: StartPool, broker: ScriptedBroker, place: Place, mode: dict[str, Any], is_done: bool
 ) -> None:
-    """It is acknowledged once the other one has confirmed it, and handled where that one gave it up."""
+    """It is acknowledged when the other member confirms it, and handled when the other member releases it."""
     other = place.member()
     await other.claim([(TOPIC, "b")], "other:1")
     handle, clock = Noting(), ManualClock()
@@ -170,19 +170,19 @@ async def test_what_another_member_has_waits_for_its_end_without_an_attempt(
         await clock.advance(20)
         assert sorted(map(str, handle.keys)) == allowed
         assert queue.commit_offset() == 1
-        problem = await eventually(lambda: running.service.explain(queue), "it is told")
+        problem = await eventually(lambda: running.service.explain(queue), "the wait is reported")
         assert problem.cause == "claimed_elsewhere"
         if is_done:
             await other.confirm([(TOPIC, "b")], "other:1")
         else:
             await other.release([((TOPIC, "b"), "other:1")])
-        await eventually(done(queue), "all is done")
+        await eventually(done(queue), "all messages are acknowledged")
     assert sorted(map(str, handle.keys)) == (["a", "c"] if is_done else ["a", "b", "c"])
     assert (handled(queue), deduplicated(queue)) == ({"acked": 3}, int(is_done))
     assert not broker.sent_back
 
 
-async def test_what_a_dead_member_had_is_handled_when_its_lease_is_over(pool: StartPool, place: Place) -> None:
+async def test_a_message_of_a_dead_member_is_handled_when_its_lease_ends(pool: StartPool, place: Place) -> None:
     await place.member("dead", lease_seconds=0.05).claim([(TOPIC, "a")], "dead:1")
     handle, clock = Noting(), ManualClock()
     async with pool(handle, clock=clock, deduplication=place.options) as running, clock.flowing():
@@ -192,10 +192,10 @@ async def test_what_a_dead_member_had_is_handled_when_its_lease_is_over(pool: St
     assert await place.standing("a") is CONFIRMED
 
 
-async def test_of_a_batch_the_handler_gets_what_it_may_have(
+async def test_the_handler_gets_the_messages_of_a_batch_that_no_other_member_has(
     pool: StartPool, broker: ScriptedBroker, place: Place
 ) -> None:
-    """What it decides about those holds, and what failed can be claimed by the next attempt."""
+    """Its decisions about them apply, and the next attempt can lease the failed ones."""
     other = place.member()
     await other.claim([(TOPIC, "b"), (TOPIC, "c")], "other:1")
     await other.confirm([(TOPIC, "c")], "other:1")
@@ -215,7 +215,7 @@ async def test_of_a_batch_the_handler_gets_what_it_may_have(
         queue = queue_of(running, ["a", "b", "c", "d", "e"], {})
         await eventually(lambda: queue.cached_count == 1, "all but one are settled")
         await other.confirm([(TOPIC, "b")], "other:1")
-        await eventually(done(queue), "that one too")
+        await eventually(done(queue), "the last one is settled too")
     assert batches == [["a", "d", "e"]]
     assert (handled(queue), deduplicated(queue)) == ({"acked": 3, "retried": 1, "dead_lettered": 1}, 2)
     assert len(broker.sent_back) == 1
@@ -223,7 +223,7 @@ async def test_of_a_batch_the_handler_gets_what_it_may_have(
 
 
 @pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
-async def test_what_failed_is_released_and_the_next_attempt_has_it(
+async def test_the_lease_of_a_failed_message_is_released_for_its_next_attempt(
     pool: StartPool, broker: ScriptedBroker, place: Place, mode: dict[str, Any]
 ) -> None:
     async def fail_first(_: Batch) -> None:
@@ -235,8 +235,8 @@ async def test_what_failed_is_released_and_the_next_attempt_has_it(
     async with pool(handle, clock=clock, **options) as running, clock.flowing():
         queue = queue_of(running, ["a"], mode)
         await eventually(done(queue), "it is settled")
-        if not mode:  # it is sent back, and comes again from there
-            await eventually(lambda: place.is_free("a"), "its claim is given up")
+        if not mode:  # the message is sent back and redelivered
+            await eventually(lambda: place.is_free("a"), "its lease is released")
             running.give_keys(queue, ["a"])
             await eventually(done(queue), "it is handled")
         assert cast("Any", running.service)._auto._busy_slots == 0
@@ -247,10 +247,10 @@ async def test_what_failed_is_released_and_the_next_attempt_has_it(
 
 @pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
 @pytest.mark.parametrize("is_async", [True, False])
-async def test_a_store_that_is_away_costs_no_attempt_and_nothing_is_handled_without_a_claim(
+async def test_an_unavailable_store_costs_no_attempt_and_nothing_is_handled(
     pool: StartPool, broker: ScriptedBroker, place: Place, mode: dict[str, Any], is_async: bool
 ) -> None:
-    """Not even where it is away for longer than a call may take."""
+    """Even if the store is unavailable for longer than a call may take."""
     keys: list[str | None] = []
 
     async def handle(batch: Batch) -> None:
@@ -266,7 +266,7 @@ async def test_a_store_that_is_away_costs_no_attempt_and_nothing_is_handled_with
     function = handle if is_async else handle_in_thread
     async with pool(function, is_async=is_async, clock=clock, **options) as running, clock.flowing():
         queue = queue_of(running, ["a", "b"], mode)
-        await eventually(lambda: running.service.problem, "it is told")
+        await eventually(lambda: running.service.problem, "the problem is reported")
         problem = running.service.explain(queue)
         assert problem is not None
         assert problem.cause == "claim_store_away"
@@ -281,7 +281,7 @@ async def test_a_store_that_is_away_costs_no_attempt_and_nothing_is_handled_with
     assert not broker.sent_back
 
 
-async def test_a_call_that_is_cancelled_at_its_deadline_confirms_nothing_and_gives_its_claim_up(
+async def test_a_call_cancelled_at_its_deadline_confirms_nothing_and_releases_its_lease(
     pool: StartPool, broker: ScriptedBroker, place: Place
 ) -> None:
     async def handle(_: Batch) -> None:
@@ -292,12 +292,12 @@ async def test_a_call_that_is_cancelled_at_its_deadline_confirms_nothing_and_giv
     async with pool(handle, clock=clock, **options) as running, clock.flowing():
         queue = queue_of(running, ["a"], {})
         await eventually(done(queue), "it is sent back")
-        await eventually(lambda: place.is_free("a"), "its claim is given up")
+        await eventually(lambda: place.is_free("a"), "its lease is released")
     assert handled(queue) == {"expired": 1}
 
 
 class Hanging:
-    """A handler whose first call ends when the test says so, whatever it is told before; it notes its calls' queues."""
+    """A handler whose first call ignores cancellation until the test ends it. Records the queues of its calls."""
 
     def __init__(self, first: Callable[[Batch], None] = lambda _: None) -> None:
         self.calls: list[int] = []
@@ -326,10 +326,10 @@ class Hanging:
         pass
 
     async def __aexit__(self, *_: object) -> None:
-        self.let_go.set()  # a group would wait for the call at its end
+        self.let_go.set()  # otherwise the end of the group would wait for the call
 
 
-async def test_the_end_of_a_group_gives_its_claims_up(pool: StartPool, place: Place) -> None:
+async def test_the_end_of_a_group_releases_its_leases(pool: StartPool, place: Place) -> None:
     began = asyncio.Event()
 
     async def handle(_: Batch) -> None:
@@ -343,8 +343,8 @@ async def test_the_end_of_a_group_gives_its_claims_up(pool: StartPool, place: Pl
     assert await place.standing("a") is OURS
 
 
-async def test_the_end_of_a_group_leaves_the_claims_of_calls_that_go_on(pool: StartPool, place: Place) -> None:
-    """They end with their leases."""
+async def test_the_end_of_a_group_keeps_the_leases_of_running_calls(pool: StartPool, place: Place) -> None:
+    """These leases expire later."""
     hanging = Hanging()
     try:
         async with pool(hanging.handle, is_async=False, deduplication=place.options) as running:

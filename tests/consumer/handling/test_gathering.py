@@ -1,4 +1,4 @@
-"""How full batches are handed out, and what does not fill one once it has waited."""
+"""Full batches, and smaller ones after the longest wait."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Waiting(Pool):
         super().__init__(cast("Any", self.queues), cast("Any", None), is_by_key=False)
 
     def shown(self, queue: ProcessQueue) -> tuple[bool, bool]:
-        """Whether workers may take a batch, and whether the messages are known to wait for one."""
+        """Whether workers may take a batch, and whether the queue waits for a full batch."""
         return queue in self.queues.queues, queue.is_batching
 
     def take(self, queue: ProcessQueue) -> tuple[int, bool]:
@@ -55,7 +55,7 @@ def test_the_oldest_waiting_message_decides_how_long_a_queue_waits() -> None:
     assert waiting.take(queue) == (2, True)
 
 
-async def test_messages_wait_from_their_arrival_also_as_a_rest_or_during_an_operators_pause() -> None:
+async def test_the_wait_begins_at_arrival_also_for_leftovers_and_in_a_pause() -> None:
     waiting = Waiting()
     queue = waiting.queue(9)
     assert [waiting.take(queue), waiting.take(queue)] == [(4, False), (4, True)]
@@ -72,7 +72,7 @@ async def test_messages_wait_from_their_arrival_also_as_a_rest_or_during_an_oper
 
 
 def test_arrivals_are_forgotten_with_their_messages_and_queues() -> None:
-    """A queue whose timer runs is forgotten when that has ended."""
+    """A dropped queue with a running timer is forgotten when the timer ends."""
     waiting = Waiting()
     taken, armed = waiting.queue(0), waiting.queue(1, 1)
     for _ in range(9):
@@ -104,7 +104,7 @@ PULL = {"pull_threshold_for_queue": 3, "pull_batch_size": 2}
 
 
 @pytest.mark.parametrize("keys", [POP, PULL], ids=["pop", "pull"])
-def test_a_full_cache_hands_over_the_batch_that_it_cannot_fill(keys: dict[str, Any]) -> None:
+def test_a_full_cache_hands_out_a_batch_that_it_cannot_fill(keys: dict[str, Any]) -> None:
     sizes: list[int] = []
     keys = {**keys, "consume_message_batch_max_size": 100, "consume_message_batch_max_wait": "25s", "timeout": 20}
     with RocketMQ() as rocketmq:

@@ -1,4 +1,4 @@
-"""Calls again in place: of which messages, until when, and how each is logged and counted."""
+"""Retries in place: their messages, their deadline, and how each is logged and counted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AWAY = ConnectionError("no answer")
 
 
 class Attempt(ManualClock):
-    """A handler has 10 s for three messages, and for pauses of 1, 2 and 2 s, which pass at once."""
+    """An attempt at three messages within 10 s, with pauses of 1, 2 and 2 s that pass at once."""
 
     def __init__(self, in_pause: Callable[[Attempt], object] = bool) -> None:
         super().__init__()
@@ -50,8 +50,8 @@ class Attempt(ManualClock):
 
 
 @pytest.mark.parametrize("decides", [True, False])
-async def test_a_handler_gets_what_it_did_not_decide_about(decides: bool) -> None:
-    """The first of these messages is logged. The attempt has failed after the last call, unless all are decided."""
+async def test_a_retry_in_place_gets_the_undecided_messages(decides: bool) -> None:
+    """The first of them is logged. The attempt has failed after the last call, unless all are decided."""
     attempt = Attempt()
 
     def handle(batch: Batch) -> None:
@@ -69,7 +69,7 @@ async def test_a_handler_gets_what_it_did_not_decide_about(decides: bool) -> Non
 
 
 @pytest.mark.parametrize("error", [None, ValueError("wrong")], ids=["the first is done", "the first failed"])
-async def test_a_message_that_failed_alone_is_handled_again_unless_others_are_not(error: Exception | None) -> None:
+async def test_a_failed_message_is_retried_in_place_unless_another_one_failed(error: Exception | None) -> None:
     attempt, away = Attempt(), Decision(Outcome.RETRY, error=AWAY)
 
     def handle(batch: Batch) -> None:
@@ -100,7 +100,7 @@ async def test_a_message_that_failed_alone_is_handled_again_unless_others_are_no
 async def test_no_call_begins_at_the_deadline_or_after_the_end_of_the_attempt(
     seconds: float, in_pause: Callable[[Attempt], object], calls: int
 ) -> None:
-    """A first call of so many seconds fails, and something happens in the pause after it."""
+    """The first call takes `seconds` and fails. `in_pause` is called in the pause after it."""
     attempt = Attempt(in_pause)
 
     def handle(batch: Batch) -> None:
@@ -112,7 +112,7 @@ async def test_no_call_begins_at_the_deadline_or_after_the_end_of_the_attempt(
 
 
 @pytest.mark.parametrize("mode", ["concurrently", "orderly"])
-def test_of_a_batch_only_what_failed_is_handled_again(mode: str) -> None:
+def test_only_failed_messages_of_a_batch_are_retried_in_place(mode: str) -> None:
     calls: list[str] = []
 
     @rmqd.handler(decode=bytes.decode)

@@ -1,4 +1,4 @@
-"""A handler that keeps calls open as it gathers messages: it is told once somebody waits for them."""
+"""A handler that keeps calls open to gather messages, and is notified when something waits for them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def test_kept_calls_do_not_stall_a_queue(
     await broker.store(queue, *[b"x"] * messages)
     handle = Gathering()
     async with member(broker.peer.address, handle, clock=flowing, **options):
-        # what comes last holds nothing up
+        # the last messages hold nothing up
         await eventually(lambda: handle.handled >= messages - 20 or None, "all but the last are handled")
 
 
@@ -55,8 +55,8 @@ async def test_kept_calls_end_while_messages_wait_behind_them_for_their_order(
         await eventually(lambda: handle.handled >= 16 or None, "all but the last batch are handled")
 
 
-async def test_calls_are_left_open_while_nobody_waits_for_them(broker: ScriptedBroker, flowing: ManualClock) -> None:
-    """And the queue does not count as stalled."""
+async def test_calls_stay_open_while_nothing_waits_for_them(broker: ScriptedBroker, flowing: ManualClock) -> None:
+    """The queue does not count as stalled."""
     [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, *[b"x"] * 5)
     handle = Gathering()

@@ -1,4 +1,4 @@
-"""What comes too late: decisions after the handler has returned, and the end of its tasks. A commit without effect."""
+"""Decisions after the handler has returned, and tasks that outlive it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fail(batch: Batch) -> None:
 async def test_a_decision_after_the_handler_has_returned_is_an_error(
     pool: StartPool, broker: ScriptedBroker, mode: dict[str, Any], act: Callable[[Batch], None], size: int
 ) -> None:
-    """In each way of deciding, and in the log. It was accepted, and had no effect."""
+    """Each kind of late decision raises, is logged as a warning, and has no effect."""
     batches: list[Batch] = []
 
     async def handle(batch: Batch) -> None:

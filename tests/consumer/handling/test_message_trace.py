@@ -1,4 +1,4 @@
-"""Message trace of a group: what each call adds to it, and that it is in nobody's way."""
+"""Message trace of a group: the records of each call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SUCCESS, TIME_OUT, EXCEPTION, FAILED = 0, 1, 2, 4
 
 
 class Traced:
-    """A group with message trace, and what it said in the trace topic."""
+    """A group with message trace, and its records in the trace topic."""
 
     def __init__(self, broker: ScriptedBroker, handle: Callable[..., Any], **values: Any) -> None:
         is_async = bool(values.pop("is_async", True))
@@ -47,14 +47,14 @@ class Traced:
         await self._running.__aexit__(None, None, None)
 
     def records(self, kind: str) -> list[dict[str, Any]]:
-        """The records of one kind, in the order in which they came."""
+        """The records of one kind, in order of arrival."""
         messages = [sent for sent in self._broker.sent if sent.header.topic == TRACE_TOPIC]
         return [record for sent in messages for record in read_trace(sent.body) if record["type"] == kind]
 
 
 @pytest.fixture(autouse=True)
 async def trace_queue(broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The trace topic's queue; and nobody waits long for what Java waits 5 s for."""
+    """Create the trace topic, and shorten the wait before records are sent, which is 5 s in Java."""
     monkeypatch.setattr(trace_dispatcher, "FLUSH_SECONDS", 0.05)
     monkeypatch.setattr(trace_dispatcher, "POLL_SECONDS", 0.01)
     broker.create_topic(TRACE_TOPIC)
@@ -66,7 +66,7 @@ async def trace_queue(broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch) -
 async def test_each_message_has_a_record_before_and_one_after(
     broker: ScriptedBroker, queue: MessageQueue, tmp_path: Any, is_async: bool, consume_mode: str, message_model: str
 ) -> None:
-    """In every mode and model, in the loop and in threads; what says TRACE_ON=false has none."""
+    """In every mode and model, in the loop and in threads. A message with TRACE_ON=false has none."""
     seen = Seen()
     for number in (1, 2):
         properties = {"UNIQ_KEY": f"ID{number}", "KEYS": f"order-{number} x", "MSG_REGION": "north"}
@@ -111,7 +111,7 @@ async def test_each_message_has_a_record_before_and_one_after(
         ("orderly", Suspend(0.01), FAILED),
     ],
 )
-async def test_how_a_call_ended_is_in_the_record(
+async def test_the_record_shows_how_a_call_ended(
     broker: ScriptedBroker, queue: MessageQueue, consume_mode: str, raised: Exception | None, code: int
 ) -> None:
     async def handle(batch: Batch) -> None:
@@ -125,7 +125,7 @@ async def test_how_a_call_ended_is_in_the_record(
     assert (first["success"], first["code"]) == (raised is None, code)
 
 
-async def test_the_end_of_a_group_sends_what_waits(
+async def test_the_end_of_a_group_sends_waiting_records(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trace_dispatcher, "FLUSH_SECONDS", 3600.0)

@@ -56,7 +56,7 @@ def requests(broker: ScriptedBroker, code: RequestCode) -> list[LockBatchRequest
 
 @pytest.mark.parametrize("batch_size", [1, 3])
 async def test_each_queue_is_handled_in_order_one_batch_at_a_time(broker: ScriptedBroker, batch_size: int) -> None:
-    """Several queues side by side."""
+    """Several queues are handled at once."""
     queues, course = broker.create_topic(TOPIC, 4), Course(0.002)
     for queue in queues:
         await broker.store(queue, *[b"x"] * 40)
@@ -69,7 +69,7 @@ async def test_each_queue_is_handled_in_order_one_batch_at_a_time(broker: Script
 
 
 async def test_queues_are_locked_under_the_groups_own_name_before_the_first_pull(broker: ScriptedBroker) -> None:
-    """All in one request, the retry topic's too, and unlocked at the end, after the commit."""
+    """One request locks the queues of the topic. All, with the retry topic's, are unlocked after the commit."""
     queues, seen = broker.create_topic(TOPIC, 3), Seen()
     await broker.store(queues[0], b"x")
     async with member(broker.peer.address, seen, **ORDERLY) as only:
@@ -87,16 +87,16 @@ async def test_queues_are_locked_under_the_groups_own_name_before_the_first_pull
     assert not broker.locks
 
 
-async def test_a_queue_that_another_member_holds_is_waited_for_without_end(
+async def test_a_group_waits_without_limit_for_a_queue_that_another_member_locked(
     broker: ScriptedBroker, flowing: ManualClock
 ) -> None:
-    """It is shown as locked out and not pulled; once it is free it is taken at once, from the broker's offset."""
+    """The queue is shown as locked out and not pulled. Once free, it is acquired at the stored offset."""
     [queue], seen = broker.create_topic(TOPIC), Seen()
     await broker.store(queue, b"1", b"2", b"3")
     broker.locks[GROUP, queue] = "java"
     async with member(broker.peer.address, seen, clock=flowing, **ORDERLY, queue_handover_timeout_seconds=0.1) as one:
-        await eventually(lambda: (shown := one.queue()) and shown.state == "locked_out", "it is shown")
-        await eventually(lambda: len(requests(broker, RequestCode.LOCK_BATCH_MQ)) > 4, "it is asked for")
+        await eventually(lambda: (shown := one.queue()) and shown.state == "locked_out", "it is locked out")
+        await eventually(lambda: len(requests(broker, RequestCode.LOCK_BATCH_MQ)) > 4, "the lock is requested again")
         assert not broker.pulled_offsets(queue)
         assert not broker.commits_of(queue)
         assert one.consumer.snapshot().handover_timeouts == 0
@@ -105,10 +105,10 @@ async def test_a_queue_that_another_member_holds_is_waited_for_without_end(
         await seen.has(b"2", b"3")
 
 
-async def test_queues_move_between_members_without_duplicates_and_without_two_handlers_at_once(
+async def test_queues_move_between_members_without_duplicates_or_concurrent_batches(
     broker: ScriptedBroker,
 ) -> None:
-    """A member joins and leaves while all are at work: what runs is finished and committed before the unlocking."""
+    """A member joins and leaves while all work. Running batches are finished and committed before the unlock."""
     queues, course = broker.create_topic(TOPIC, 4), Course(0.004)
     for queue in queues:
         await broker.store(queue, *[b"x"] * 60)

@@ -1,4 +1,4 @@
-"""What becomes of the messages of an orderly batch, one by one, and of what a handler commits itself."""
+"""Settlement of each message of an orderly batch, and commits by a handler."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MANUAL: dict[str, Any] = {**BATCHES, "auto_commit": False, "consume_message_batc
 
 
 class Script:
-    """A handler that does one thing after the other with its batches, then acknowledges; remembers the offsets."""
+    """A handler that takes one step for each batch, and then acknowledges. Records offsets and reconsume times."""
 
     def __init__(self, *steps: Callable[[Batch], object]) -> None:
         self.seen: list[list[int]] = []
@@ -41,7 +41,7 @@ class Script:
 
 
 def nothing(batch: Batch) -> None:
-    """Acknowledge."""
+    """Acknowledge the batch."""
 
 
 def commit(batch: Batch) -> None:
@@ -56,8 +56,8 @@ def fail(batch: Batch) -> None:
     raise RuntimeError("no")
 
 
-async def test_what_was_acknowledged_before_the_first_failed_message_is_done(pool: StartPool) -> None:
-    """The failed one and those behind it are repeated, save the one that the handler acknowledged itself."""
+async def test_messages_before_the_first_failed_one_are_finished(pool: StartPool) -> None:
+    """The failed message and later ones are retried, except the one that the handler acknowledged itself."""
 
     def decide(batch: Batch) -> None:
         batch.retry(batch[2])
@@ -66,17 +66,15 @@ async def test_what_was_acknowledged_before_the_first_failed_message_is_done(poo
     clock, handle = ManualClock(), Script(decide)
     async with pool(handle, clock=clock, **BATCHES) as running:
         queue = running.queue(6)
-        await eventually(lambda: bool(queue.retrying), "the queue rests")
+        await eventually(lambda: bool(queue.retrying), "the queue is suspended")
         assert queue.commit_offset() == 2
         await clock.until(done(queue), "all is handled")
     assert handle.seen == [[0, 1, 2, 3, 4, 5], [2, 3, 5]]
-    assert handle.times == [[0] * 6, [1, 0, 0]], "those behind did not fail"
+    assert handle.times == [[0] * 6, [1, 0, 0]], "the later messages did not fail"
     assert handled(queue) == {"acked": 6, "retried": 3}
 
 
-async def test_what_the_handler_acknowledged_itself_counts_once(pool: StartPool) -> None:
-    """All of a batch, without a word about a failure."""
-
+async def test_messages_that_the_handler_acknowledges_count_once(pool: StartPool) -> None:
     def accept(batch: Batch) -> None:
         for message in batch:
             batch.ack(message)
@@ -89,8 +87,8 @@ async def test_what_the_handler_acknowledged_itself_counts_once(pool: StartPool)
     assert (queue.cached_count, handle.seen) == (0, [[0, 1, 2]])
 
 
-async def test_an_exception_repeats_all_that_the_handler_did_not_decide_about(pool: StartPool) -> None:
-    """Also what stands before its decisions."""
+async def test_an_exception_retries_all_undecided_messages(pool: StartPool) -> None:
+    """Also messages before a decided one."""
 
     def decide(batch: Batch) -> None:
         batch.ack(batch[0])
@@ -100,27 +98,27 @@ async def test_an_exception_repeats_all_that_the_handler_did_not_decide_about(po
     clock, handle = ManualClock(), Script(decide)
     async with pool(handle, clock=clock, **BATCHES) as running:
         queue = running.queue(4)
-        await eventually(lambda: bool(queue.retrying), "the queue rests")
+        await eventually(lambda: bool(queue.retrying), "the queue is suspended")
         assert queue.commit_offset() == 1
         await clock.until(done(queue), "all is handled")
     assert handle.seen == [[0, 1, 2, 3], [1, 3]]
     assert handle.times[1] == [1, 1]
 
 
-async def test_a_repeated_batch_is_filled_up_with_what_came_behind_it(pool: StartPool) -> None:
-    """In the queue's order: a batch is full whenever that many are cached."""
+async def test_a_retried_batch_is_filled_up_with_later_messages(pool: StartPool) -> None:
+    """In the queue's order. A batch is full whenever enough messages are cached."""
     clock, handle = ManualClock(), Script(fail)
     async with pool(handle, clock=clock, **{**BATCHES, "consume_message_batch_max_size": 3}) as running:
         queue = running.queue(2)
-        await eventually(lambda: bool(queue.retrying), "the queue rests")
+        await eventually(lambda: bool(queue.retrying), "the queue is suspended")
         running.give(queue, 3)
         await clock.until(done(queue), "all is handled")
     assert handle.seen == [[0, 1], [0, 1, 2], [3, 4]]
     assert handle.times[1] == [1, 1, 0]
 
 
-async def test_dead_letters_by_message_go_at_once_and_delay_nothing(pool: StartPool, broker: ScriptedBroker) -> None:
-    """One that is to be repeated keeps its place all the same; level -1 means the dead letters here too."""
+async def test_dead_letters_by_message_are_sent_without_a_delay(pool: StartPool, broker: ScriptedBroker) -> None:
+    """A message between them that must be retried keeps its position. Level -1 means a dead letter here too."""
 
     def decide(batch: Batch) -> None:
         batch.dead_letter(batch[0], "broken")
@@ -139,7 +137,7 @@ async def test_dead_letters_by_message_go_at_once_and_delay_nothing(pool: StartP
 
 @pytest.mark.parametrize("error", [DeadLetter("never"), Retry(delay_level=-1)])
 async def test_dead_letters_by_exception(pool: StartPool, broker: ScriptedBroker, error: Exception) -> None:
-    """Every message that the handler did not decide about; the queue does not rest."""
+    """Every undecided message becomes one, and the queue is not suspended."""
 
     def give_up(batch: Batch) -> None:
         batch.ack(batch[1])
@@ -157,8 +155,8 @@ async def test_dead_letters_by_exception(pool: StartPool, broker: ScriptedBroker
     assert len(broker.sent) == 2
 
 
-async def test_those_behind_a_dead_letter_that_was_refused_wait(pool: StartPool, broker: ScriptedBroker) -> None:
-    """It holds its place, and is handed over again."""
+async def test_messages_behind_a_refused_dead_letter_wait(pool: StartPool, broker: ScriptedBroker) -> None:
+    """The refused message keeps its position, and is handed out again."""
     refused = Reply(ResponseCode.SYSTEM_ERROR, "no")
     broker.peer.on(RequestCode.SEND_MESSAGE_V2, refused)
     broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, refused)
@@ -170,10 +168,10 @@ async def test_those_behind_a_dead_letter_that_was_refused_wait(pool: StartPool,
     assert handled(queue) == {"acked": 3, "retried": 2}
 
 
-async def test_a_dead_letter_under_way_when_its_queue_is_dropped_counts_as_handled_twice(
+async def test_a_dead_letter_that_is_being_sent_for_a_dropped_queue_counts_as_duplicate(
     pool: StartPool, broker: ScriptedBroker
 ) -> None:
-    """The next owner has the message, and those of its batch, again."""
+    """The next owner gets all messages of its batch again."""
     taken_up = asyncio.Event()
 
     async def take_up_later(command: RemotingCommand) -> Reply:
@@ -191,7 +189,7 @@ async def test_a_dead_letter_under_way_when_its_queue_is_dropped_counts_as_handl
 
 
 async def test_without_auto_commit_the_offset_stays_until_the_handler_commits(pool: StartPool) -> None:
-    """`commit` takes what was handled since the last one, this batch included."""
+    """`commit` covers all messages handled since the last commit, including this batch."""
     handle = Script(nothing, nothing, commit, nothing)
     async with pool(handle, **MANUAL) as running:
         queue = running.queue(2)
@@ -204,12 +202,12 @@ async def test_without_auto_commit_the_offset_stays_until_the_handler_commits(po
     assert handled(queue) == {"acked": 4}
 
 
-async def test_rollback_delivers_again_what_was_handled_since_the_last_commit(pool: StartPool) -> None:
-    """After a rest, in order, with this batch; as in Java it counts as no attempt. The offset never goes back."""
+async def test_rollback_redelivers_messages_handled_since_the_last_commit(pool: StartPool) -> None:
+    """After a suspension, in order, with this batch. As in Java, no attempt counts. The offset never decreases."""
     clock, handle = ManualClock(), Script(nothing, commit, nothing, roll_back, nothing, commit)
     async with pool(handle, clock=clock, max_reconsume_times=0, **MANUAL) as running:
         queue = running.queue(5)
-        await eventually(lambda: bool(queue.retrying), "the queue rests")
+        await eventually(lambda: bool(queue.retrying), "the queue is suspended")
         assert (queue.commit_offset(), queue.retrying) == (2, 2)
         await clock.until(lambda: len(handle.seen) == 7 and not queue.in_flight, "all are handled")
         assert queue.commit_offset() == 4
@@ -218,8 +216,8 @@ async def test_rollback_delivers_again_what_was_handled_since_the_last_commit(po
     assert handled(queue) == {"acked": 6, "retried": 1}
 
 
-async def test_a_failing_batch_takes_back_only_itself(pool: StartPool) -> None:
-    """What was handled before stays handled and uncommitted, and a commit that it asked for is done."""
+async def test_a_failed_batch_does_not_roll_back_earlier_batches(pool: StartPool) -> None:
+    """They stay handled and uncommitted. If the failed batch committed, they are committed."""
 
     def commit_and_fail(batch: Batch) -> None:
         batch.commit()
@@ -231,13 +229,13 @@ async def test_a_failing_batch_takes_back_only_itself(pool: StartPool) -> None:
         await eventually(lambda: len(handle.seen) == 4, "they are handled")
         assert queue.commit_offset() == 0
         running.give(queue, 1)
-        await eventually(lambda: queue.commit_offset() == 3, "the ones before are committed")
-        await eventually(lambda: len(handle.seen) == 6, "the failed one is repeated")
+        await eventually(lambda: queue.commit_offset() == 3, "the earlier batches are committed")
+        await eventually(lambda: len(handle.seen) == 6, "the failed batch is retried")
     assert [at for [at] in handle.seen] == [0, 1, 1, 2, 3, 3]
 
 
-async def test_a_commit_takes_no_message_along_that_is_still_to_be_repeated(pool: StartPool) -> None:
-    """However its neighbours were acknowledged, over two replies."""
+async def test_a_commit_does_not_pass_a_message_that_must_be_retried(pool: StartPool) -> None:
+    """Its neighbours were acknowledged in different calls, and arrived in two responses."""
 
     def decide(batch: Batch) -> None:
         batch.ack(batch[1])
@@ -256,13 +254,13 @@ async def test_a_commit_takes_no_message_along_that_is_still_to_be_repeated(pool
         queue = running.queue(3)
         running.give(queue, 1)
         running.service.resume()
-        await eventually(lambda: len(handle.seen) == 3, "it is repeated")
+        await eventually(lambda: len(handle.seen) == 3, "it is retried")
         assert queue.commit_offset() == 2
     assert handle.seen[:3] == [[0, 1, 2, 3], [0, 2], [2]]
 
 
 async def test_messages_handled_in_another_order_are_committed_together(pool: StartPool) -> None:
-    """A later one that was acknowledged itself, then the repeated one before it."""
+    """First a later message by its own acknowledgement, then the retried message before it."""
 
     def decide(batch: Batch) -> None:
         batch.ack(batch[1])

@@ -1,4 +1,4 @@
-"""How an orderly group hands out batches: exclusivity by queue, rests, deadlines, and what was not committed yet."""
+"""Batches of an orderly group: one at a time for each queue, with suspensions, deadlines and pauses."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.consumer.scripted_broker import ScriptedBroker
 from tests.waiting import eventually
 
 ORDERLY: dict[str, Any] = {"consume_mode": "orderly", "suspend_current_queue_time_seconds": 0.02}
-GRACE_SECONDS = 5.5  # and a little: for a cancelled handler to end
+GRACE_SECONDS = 5.5  # a little longer than a cancelled handler may take to end
 
 
 class Attempts:
-    """A handler that notes offset and reconsume times of what it gets, and fails as long as told."""
+    """A handler that records offsets and reconsume times, and fails a given number of times."""
 
     def __init__(self, failures: int, *, at: int = 0, error: BaseException | None = None) -> None:
         self.seen: list[tuple[int, int]] = []
@@ -41,21 +41,21 @@ class Attempts:
 
 
 async def test_a_queue_has_one_batch_at_a_time_and_the_slots_serve_several_queues(pool: StartPool) -> None:
-    """One queue takes one slot, however many there are."""
+    """One queue takes one slot, however many slots there are."""
     gate = Gate()
     async with pool(gate, concurrency=4, **ORDERLY) as running:
         first = running.queue(10, 0)
         await eventually(lambda: gate.at_once == 1, "a batch is handled")
         running.give(first, 5)
         second = running.queue(3, 1)
-        await eventually(lambda: gate.at_once == 2, "the other queue is handled beside it")
+        await eventually(lambda: gate.at_once == 2, "the other queue is handled too")
         gate.open.set()
         await eventually(lambda: done(first)() and done(second)(), "all is handled")
     assert gate.most == 2
     assert [batch[0].queue_offset for batch in gate.batches if batch.message_queue.queue_id == 0] == list(range(15))
 
 
-async def test_queues_that_come_together_are_handled_together(pool: StartPool) -> None:
+async def test_queues_that_become_ready_together_are_handled_together(pool: StartPool) -> None:
     """One worker wakes the next."""
     gate = Gate()
     async with pool(gate, concurrency=4, **ORDERLY) as running:
@@ -69,12 +69,12 @@ async def test_queues_that_come_together_are_handled_together(pool: StartPool) -
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no"), Retry(delay_level=5), Suspend()])
-async def test_a_failed_batch_is_repeated_in_place(pool: StartPool, broker: ScriptedBroker, error: Exception) -> None:
-    """Whatever is raised; nothing of the queue passes it, nothing is sent, and each attempt counts in the message."""
+async def test_a_failed_batch_is_retried_in_place(pool: StartPool, broker: ScriptedBroker, error: Exception) -> None:
+    """No later message overtakes it, nothing is sent, and reconsume times count each attempt."""
     clock, handle = ManualClock(), Attempts(3, at=1, error=error)
     async with pool(handle, clock=clock, **ORDERLY) as running:
         queue = running.queue(3)
-        await eventually(lambda: bool(queue.retrying), "the queue rests")
+        await eventually(lambda: bool(queue.retrying), "the queue is suspended")
         assert queue.commit_offset() == 1
         await clock.until(done(queue), "all is handled")
     assert handle.seen == [(0, 0), (1, 0), (1, 1), (1, 2), (1, 3), (2, 0)]
@@ -88,23 +88,23 @@ async def test_a_failed_batch_is_repeated_in_place(pool: StartPool, broker: Scri
     ("wanted", "setting", "rest"),
     [(None, 0.2, 0.2), (0.1, 3600.0, 0.1), (0.0, 3600.0, 0.01), (-3, 3600.0, 0.01), (3600, 0.2, 30.0)],
 )
-async def test_a_queue_rests_as_long_as_suspend_says(
+async def test_a_queue_is_suspended_as_long_as_suspend_says(
     pool: StartPool, wanted: float | None, setting: float, rest: float
 ) -> None:
-    """Without a word as long as the group's setting; cut to Java's suspendCurrentQueueTimeMillis, 10 ms to 30 s."""
+    """By default as long as the group's setting. Limited to 10 ms to 30 s, as Java's suspendCurrentQueueTimeMillis."""
     clock, handle = ManualClock(), Attempts(1, error=Suspend(wanted))
     options: dict[str, Any] = {"consume_mode": "orderly", "suspend_current_queue_time_seconds": setting}
     async with pool(handle, clock=clock, **options) as running:
         queue = running.queue(1)
-        await eventually(lambda: bool(queue.retrying), "the queue rests")
+        await eventually(lambda: bool(queue.retrying), "the queue is suspended")
         await clock.advance(rest * 0.99)
         assert queue.retrying == 1
         await clock.advance(rest * 0.02)
         await eventually(done(queue), "it is handled")
 
 
-async def test_a_rest_that_is_over_before_its_turn_has_ended_gives_the_queue_no_second_worker(pool: StartPool) -> None:
-    """A loop that was busy for longer than the rest finds the ends of both at once."""
+async def test_a_suspension_that_ends_before_its_turn_gives_the_queue_no_second_worker(pool: StartPool) -> None:
+    """An event loop that was busy for longer than the suspension sees both end at once."""
     clock, gate, attempts = ManualClock(), Gate(), 0
 
     async def handle(batch: Batch) -> None:
@@ -119,7 +119,7 @@ async def test_a_rest_that_is_over_before_its_turn_has_ended_gives_the_queue_no_
         while not queue.retrying:  # noqa: ASYNC110 - a moment later the turn has ended
             await asyncio.sleep(0)
         clock.turn(1)
-        await eventually(lambda: gate.batches, "it is repeated")
+        await eventually(lambda: gate.batches, "it is retried")
         await clock.advance(2)
         gate.open.set()
         await clock.until(done(queue), "all is handled")
@@ -131,42 +131,42 @@ async def test_a_rest_that_is_over_before_its_turn_has_ended_gives_the_queue_no_
 
 
 @pytest.mark.parametrize("end", ["leave", "drop"])
-async def test_a_queue_that_is_given_up_while_it_rests_is_not_handed_out_again(pool: StartPool, end: str) -> None:
-    """What rested is the next owner's."""
+async def test_a_suspended_queue_that_is_released_or_dropped_hands_out_nothing(pool: StartPool, end: str) -> None:
+    """The next owner handles the suspended messages."""
     clock, handle = ManualClock(), Attempts(1, error=Suspend())
     async with pool(handle, clock=clock, **ORDERLY) as running:
         queue = running.queue(2)
-        await eventually(lambda: bool(queue.retrying), "the queue rests")
+        await eventually(lambda: bool(queue.retrying), "the queue is suspended")
         if end == "leave":
             queue.start_release()
         else:
             queue.drop("handed_over")
-        await clock.until(lambda: not queue.retrying, "the rest is over")
+        await clock.until(lambda: not queue.retrying, "the suspension is over")
         await clock.advance(1)
         assert handle.offsets == [0]
         assert queue.commit_offset() == (0 if end == "leave" else 2)
 
 
-async def test_a_resting_queue_keeps_no_slot_from_the_others(pool: StartPool) -> None:
-    """And what comes for it meanwhile waits behind the failed batch."""
+async def test_a_suspended_queue_does_not_occupy_a_slot(pool: StartPool) -> None:
+    """Its new messages wait behind the failed batch."""
     clock, handle = ManualClock(), Attempts(1, error=Suspend())
     async with pool(handle, clock=clock, concurrency=1, **ORDERLY) as running:
         queue = running.queue(1)
-        await eventually(lambda: bool(queue.retrying), "the queue rests")
+        await eventually(lambda: bool(queue.retrying), "the queue is suspended")
         running.give(queue, 2)
         other = running.queue(5, 1)
         await eventually(done(other), "the other queue is handled")
         assert queue.retrying == 1
         assert queue.cached_count == 3
-        await clock.until(done(queue), "and this one in its turn")
+        await clock.until(done(queue), "the suspended queue is handled")
     assert handle.offsets == [0, 0, 1, 2, 3, 4, 0, 1, 2]
 
 
 @pytest.mark.parametrize(("limit", "attempts"), [(0, 1), (2, 3)])
-async def test_the_last_attempt_ends_in_the_dead_letters(
+async def test_a_failed_last_attempt_makes_a_dead_letter(
     pool: StartPool, broker: ScriptedBroker, limit: int, attempts: int
 ) -> None:
-    """N reconsume times make N + 1 attempts; the queue goes on after the message, without a rest."""
+    """N reconsume times make N + 1 attempts. The queue continues after the message without a suspension."""
     handle = Attempts(99, at=1)
     with capture_logs() as logs:
         async with pool(handle, max_reconsume_times=limit, **ORDERLY) as running:
@@ -186,10 +186,10 @@ async def test_the_last_attempt_ends_in_the_dead_letters(
 
 @pytest.mark.parametrize("order", [{}, {"order_by": "keys"}], ids=["orderly", "order_by"])
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_a_call_past_its_deadline_is_reported_once_and_its_result_counts(
+async def test_an_expired_call_is_reported_once_and_its_result_counts(
     pool: StartPool, is_async: bool, order: dict[str, Any]
 ) -> None:
-    """As in Java, which has no timeout here: a repetition would take as long, and there would be no end of them."""
+    """As in Java, which has no timeout here. A retry would take as long, so retries would never end."""
     clock, let_go, seen = ManualClock(), threading.Event(), list[int]()
 
     def handle(batch: Batch) -> None:
@@ -219,12 +219,12 @@ async def test_a_call_past_its_deadline_is_reported_once_and_its_result_counts(
     assert queue.stats.exceptions == {"ConsumeTimeoutError": 1}
 
 
-async def test_a_paused_group_hands_out_nothing_also_after_a_rest(pool: StartPool) -> None:
-    """What rested meanwhile is handed out after the pause."""
+async def test_a_paused_group_hands_out_nothing_after_a_suspension(pool: StartPool) -> None:
+    """The suspended messages are handed out after the pause."""
     clock, handle = ManualClock(), Attempts(1, error=Suspend())
     async with pool(handle, clock=clock, **ORDERLY) as running:
         queue = running.queue(2)
-        await eventually(lambda: bool(queue.retrying), "the queue rests")
+        await eventually(lambda: bool(queue.retrying), "the queue is suspended")
         running.service.pause()
         await clock.advance(1)
         assert handle.offsets == [0]

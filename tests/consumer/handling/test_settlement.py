@@ -1,4 +1,4 @@
-"""What becomes of messages that were not simply acknowledged."""
+"""Settlement of messages that were not simply acknowledged."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ class Case:
         return Settlement(SendBack(self.client, GROUP, limit), delay_level, self.again.append, clock or SystemClock())
 
     def sent_back(self) -> list[tuple[int, int, int | None]]:
-        """Commit log offset, delay level and limit of what came by CONSUMER_SEND_MSG_BACK."""
+        """Return commit log offset, delay level and limit of each CONSUMER_SEND_MSG_BACK request."""
         return [(h.offset, h.delay_level, h.max_reconsume_times) for h in self.broker.sent_back]
 
 
 @pytest.fixture
 async def case(broker: ScriptedBroker) -> AsyncIterator[Case]:
-    """A settlement with a broker that takes everything."""
+    """A settlement with a broker that accepts everything."""
     broker.create_topic(TOPIC)
     client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
     await client.routes.lookup(TOPIC)
@@ -71,7 +71,7 @@ async def case(broker: ScriptedBroker) -> AsyncIterator[Case]:
 
 
 def batch_of(messages: int, **fields: object) -> tuple[ProcessQueue, Batch]:
-    """A batch that a handler had, with the queue that it came from; commit log offsets start at 100."""
+    """Return a batch and its queue. Commit log offsets start at 100."""
     records = [
         StoredMessage(
             topic=TOPIC,
@@ -108,7 +108,7 @@ async def test_a_failed_batch_is_sent_back_whole(case: Case) -> None:
     assert snapshot.errors[-1].trace[-1] == "RuntimeError: no"
 
 
-async def test_messages_that_wait_for_a_counterpart_show_why(case: Case) -> None:
+async def test_messages_that_wait_for_an_unavailable_database_show_the_reason(case: Case) -> None:
     queue, batch = batch_of(2)
     error = ConnectionError("the database is away")
     error.rmqd_wait_seconds = 30  # type: ignore[attr-defined]
@@ -124,7 +124,7 @@ async def test_messages_that_wait_for_a_counterpart_show_why(case: Case) -> None
 
 
 async def test_reasons_of_dead_letters_are_counted_within_bounds(case: Case) -> None:
-    """They may have ids in them: the frequent ones stay, the rare ones are counted together."""
+    """Reasons may contain ids, so frequent reasons stay, and rare ones are counted together."""
     queue, batch = batch_of(31)
     for number, message in enumerate(batch):
         batch.dead_letter(message, reason="not JSON" if number < 4 else f"no customer {number}")
@@ -136,7 +136,7 @@ async def test_reasons_of_dead_letters_are_counted_within_bounds(case: Case) -> 
 
 
 async def test_the_last_errors_are_kept(case: Case) -> None:
-    """A few of them; a decision that is raised has no traceback that would help."""
+    """MAX_ERRORS of them. A decision that is raised is kept without a traceback."""
     queue, batch = batch_of(MAX_ERRORS + 2)
     for message in batch:
         await case.settlement().settle(queue, Batch([message], QUEUE), ValueError(f"attempt {message.queue_offset}"))
@@ -149,8 +149,8 @@ async def test_the_last_errors_are_kept(case: Case) -> None:
     assert declined.stats.snapshot().errors[0].trace == ()
 
 
-async def test_each_message_goes_its_own_way(case: Case) -> None:
-    """Decisions stand; the exception is for the rest."""
+async def test_each_message_is_settled_by_its_own_decision(case: Case) -> None:
+    """The exception applies to the undecided messages."""
     queue, batch = batch_of(5)
     batch.ack(batch[0])
     batch.retry(batch[1], delay_level=5)
@@ -173,7 +173,7 @@ async def test_a_dead_letter_always_has_a_reason(case: Case) -> None:
 
 
 async def test_decisions_without_an_exception_acknowledge_the_rest(case: Case) -> None:
-    """RocketMQ's ackIndex among them."""
+    """RocketMQ's ackIndex is such a decision."""
     queue, batch = batch_of(4)
     batch.ack_index = 1
     await case.settlement().settle(queue, batch, None)
@@ -182,7 +182,7 @@ async def test_decisions_without_an_exception_acknowledge_the_rest(case: Case) -
 
 
 async def test_an_expired_batch_counts_as_expired_and_not_also_as_retried(case: Case) -> None:
-    """It goes back with delay level 3, as in Java, except for what was decided before."""
+    """It is sent back with delay level 3, as in Java, except for messages that were decided before."""
     queue, batch = batch_of(2)
     batch.ack(batch[0])
     await case.settlement(delay_level=9).settle(queue, batch, CALL_EXPIRED)
@@ -193,7 +193,7 @@ async def test_an_expired_batch_counts_as_expired_and_not_also_as_retried(case: 
 @pytest.mark.parametrize(
     ("limit", "times", "dead"), [(-1, 15, False), (-1, 16, True), (2, 1, False), (2, 2, True), (0, 0, True)]
 )
-async def test_the_last_attempt_ends_in_the_dead_letters(case: Case, limit: int, times: int, dead: bool) -> None:
+async def test_a_failed_last_attempt_makes_a_dead_letter(case: Case, limit: int, times: int, dead: bool) -> None:
     """N reconsume times make N + 1 attempts; -1 stands for 16."""
     queue, batch = batch_of(1, reconsume_times=times)
     await case.settlement(max_reconsume_times=limit).settle(queue, batch, RuntimeError("no"))
@@ -207,8 +207,7 @@ async def test_the_last_attempt_ends_in_the_dead_letters(case: Case, limit: int,
 
 
 @pytest.mark.parametrize("by", ["message", "exception", "group"])
-async def test_delay_level_minus_1_means_the_dead_letters(case: Case, by: str) -> None:
-    """Whoever says it."""
+async def test_delay_level_minus_1_means_a_dead_letter(case: Case, by: str) -> None:
     queue, batch = batch_of(1)
     if by == "message":
         batch.retry(batch[0], delay_level=-1)
@@ -218,8 +217,8 @@ async def test_delay_level_minus_1_means_the_dead_letters(case: Case, by: str) -
     assert handled(queue) == {"dead_lettered": 1}
 
 
-async def test_a_dead_letter_tells_why(case: Case) -> None:
-    """Body and compression as stored, the user's properties, and ours; nothing that would delay it."""
+async def test_a_dead_letter_carries_its_reason(case: Case) -> None:
+    """It has the stored body, the user's properties and rmqd's, but no property that would delay it."""
     properties = {"KEYS": "k1", "colour": "red", "UNIQ_KEY": "id1", "DELAY": "3", "REAL_TOPIC": "t1", "TIMER_OUT": "1"}
     queue, batch = batch_of(1, properties=properties, flag=7, born_timestamp=1234, sys_flag=0x8)
     await case.settlement().settle(queue, batch, DeadLetter("no \x01 such\x02customer"))
@@ -243,8 +242,8 @@ async def test_a_dead_letter_tells_why(case: Case) -> None:
 
 @pytest.mark.parametrize("reason", ["why", "w" * 60_000])
 @pytest.mark.parametrize("user_bytes", [0, 32_000, 32_500])
-async def test_the_exception_is_cut_to_what_properties_may_hold(case: Case, reason: str, user_bytes: int) -> None:
-    """32,767 bytes, of which the broker needs some for itself; the end of the traceback is what names the error."""
+async def test_the_exception_is_cut_to_the_size_limit_of_properties(case: Case, reason: str, user_bytes: int) -> None:
+    """The limit is 32,767 bytes, including some for the broker. The end of the traceback, with the error, is kept."""
     queue, batch = batch_of(1, properties={"big": "x" * user_bytes} if user_bytes else {})
     error = DeadLetter(reason)
     error.__cause__ = RuntimeError("é" * 50_000)
@@ -255,11 +254,11 @@ async def test_the_exception_is_cut_to_what_properties_may_hold(case: Case, reas
     if user_bytes == 0:
         assert len((sent.header.properties or "").encode()) > MAX_PROPERTIES_BYTES - 1000
         told, shown = len(sent.properties["RMQD_REASON"]), len(sent.properties["RMQD_EXCEPTION"].encode())
-        assert told == len(reason) or abs(told - shown) < 10, "each has half of the room"
+        assert told == len(reason) or abs(told - shown) < 10, "each has half of the space"
 
 
-async def test_a_dead_letter_fits_however_little_room_there_is(case: Case) -> None:
-    """What the user's own properties leave may be nothing at all, or less: then the reason is left out."""
+async def test_a_dead_letter_fits_however_little_space_is_left(case: Case) -> None:
+    """If the user's properties leave no space, the reason is left out."""
     reasons_told = []
     for user_bytes in range(32_020, 32_180):
         _, batch = batch_of(1, properties={"big": "x" * user_bytes})
@@ -270,8 +269,8 @@ async def test_a_dead_letter_fits_however_little_room_there_is(case: Case) -> No
     assert (reasons_told[0], reasons_told[-1]) == ("why", "")
 
 
-async def test_a_compressed_body_goes_as_it_is_and_says_so(case: Case) -> None:
-    """The reader of the dead letters opens it."""
+async def test_a_compressed_body_is_sent_unchanged_with_its_flag(case: Case) -> None:
+    """The reader of the dead letters decompresses it."""
     body = zlib.compress(b"body" * 100)
     queue, batch = batch_of(1, body=body, sys_flag=COMPRESSED | CompressionType.ZLIB << COMPRESSION_SHIFT)
     await case.settlement().settle(queue, batch, DeadLetter("x"))
@@ -279,8 +278,8 @@ async def test_a_compressed_body_goes_as_it_is_and_says_so(case: Case) -> None:
     assert (sent.body, sent.header.sys_flag) == (body, 0x301)
 
 
-async def test_where_a_dead_letter_is_refused_the_broker_makes_it(case: Case) -> None:
-    """By send-back with level -1."""
+async def test_the_broker_makes_the_dead_letter_if_it_refuses_rmqds(case: Case) -> None:
+    """The message is sent back with level -1."""
     case.broker.peer.on(RequestCode.SEND_MESSAGE_V2, Reply(ResponseCode.TOPIC_NOT_EXIST, "no auto-creation here"))
     queue, batch = batch_of(1)
     await case.settlement().settle(queue, batch, DeadLetter("x"))
@@ -288,8 +287,8 @@ async def test_where_a_dead_letter_is_refused_the_broker_makes_it(case: Case) ->
     assert handled(queue) == {"dead_lettered": 1}
 
 
-async def test_a_topic_of_dead_letters_that_no_message_creates_is_created_for_the_reason(case: Case) -> None:
-    """With autoCreateTopicEnable=false a broker would create it for a send-back, which carries no reason."""
+async def test_a_missing_dead_letter_topic_is_created_to_keep_the_reason(case: Case) -> None:
+    """With autoCreateTopicEnable=false a broker creates it only for a send-back, which carries no reason."""
     peer, refusal = case.broker.peer, Reply(ResponseCode.TOPIC_NOT_EXIST, "no auto-creation here")
 
     def create(command: RemotingCommand) -> Reply:
@@ -305,8 +304,8 @@ async def test_a_topic_of_dead_letters_that_no_message_creates_is_created_for_th
     assert (sent.properties["RMQD_REASON"], case.sent_back()) == ("no such customer", [])
 
 
-async def test_where_send_back_is_refused_the_message_is_sent_to_the_retry_topic(case: Case) -> None:
-    """With all that the broker would have put into it."""
+async def test_a_message_whose_send_back_is_refused_is_sent_to_the_retry_topic(case: Case) -> None:
+    """It has all properties that the broker would have set."""
     case.broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, REFUSED)
     queue, batch = batch_of(1, reconsume_times=2, properties={"KEYS": "k", "DELAY": "4"})
     await case.settlement(max_reconsume_times=9).settle(queue, batch, RuntimeError("no"))
@@ -324,8 +323,8 @@ async def test_where_send_back_is_refused_the_message_is_sent_to_the_retry_topic
     assert handled(queue) == {"retried": 1}
 
 
-async def test_what_no_broker_takes_is_handed_out_again_later(case: Case) -> None:
-    """Only that: the rest of the batch is done. Until then the offset stays below."""
+async def test_messages_that_no_broker_accepts_are_handed_out_again_later(case: Case) -> None:
+    """The rest of the batch is finished. The commit offset stays below the refused messages."""
     clock = JumpingClock()
     case.broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, REFUSED)
     case.broker.peer.on(RequestCode.SEND_MESSAGE_V2, REFUSED)
@@ -343,10 +342,10 @@ async def test_what_no_broker_takes_is_handed_out_again_later(case: Case) -> Non
 
 
 @pytest.mark.parametrize("ending", ["left", "dropped"])
-async def test_a_queue_that_is_given_up_takes_nothing_back(
+async def test_a_released_queue_does_not_hand_out_refused_messages_again(
     case: Case, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
-    """Its next owner hands those messages out."""
+    """Its next owner handles them."""
     monkeypatch.setattr("rmqd.consumer.handling.settlement.LOCAL_RETRY_SECONDS", 0.05)
     case.broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, REFUSED)
     case.broker.peer.on(RequestCode.SEND_MESSAGE_V2, REFUSED)
@@ -355,14 +354,14 @@ async def test_a_queue_that_is_given_up_takes_nothing_back(
     queue.start_release()
     if ending == "dropped":
         queue.drop("handed_over")
-    await eventually(lambda: queue.retrying == 0, "the time for another try has come")
+    await eventually(lambda: queue.retrying == 0, "the time of the next attempt has come")
     assert not case.again
     assert not queue.pending
 
 
 @pytest.mark.parametrize("error", [None, RuntimeError("no"), CALL_EXPIRED])
-async def test_results_for_a_dropped_queue_are_thrown_away(case: Case, error: Exception | None) -> None:
-    """The next owner has the messages too; they count as handled twice, by cause."""
+async def test_results_for_a_dropped_queue_are_discarded(case: Case, error: Exception | None) -> None:
+    """The next owner has the messages too. They count as duplicates, by cause."""
     queue, batch = batch_of(3)
     batch.dead_letter(batch[1])
     queue.drop("handed_over")
@@ -375,10 +374,10 @@ async def test_results_for_a_dropped_queue_are_thrown_away(case: Case, error: Ex
 
 
 @pytest.mark.parametrize("answer", [Reply(ResponseCode.SUCCESS), REFUSED], ids=["taken", "refused"])
-async def test_what_was_on_its_way_back_when_its_queue_was_dropped_counts_as_handled_twice(
+async def test_messages_that_are_being_sent_back_for_a_dropped_queue_count_as_duplicates(
     case: Case, answer: Reply
 ) -> None:
-    """Seed 9740959: it comes as a retry, and the next owner has the message itself, as no commit has passed it."""
+    """Seed 9740959: they arrive as retries, and the next owner gets them too, because no commit passed them."""
     queue, batch = batch_of(3)
     batch.ack(batch[0])
     answered = asyncio.Event()
@@ -399,8 +398,8 @@ async def test_what_was_on_its_way_back_when_its_queue_was_dropped_counts_as_han
     assert queue.retrying == 0
 
 
-async def test_a_payload_that_its_handler_does_not_take_counts_as_that_alone(case: Case) -> None:
-    """The handler of the batch goes on; the message is dead-lettered for its own reason."""
+async def test_an_invalid_payload_does_not_count_as_a_failed_call(case: Case) -> None:
+    """The handler of the batch continues. The message is dead-lettered for its own reason, or acknowledged."""
     queue, batch = batch_of(3)
     error = InvalidPayloadError("no JSON")
     batch.decide(1, Decision(Outcome.DEAD_LETTER, reason=str(error), error=error))
@@ -416,21 +415,21 @@ async def test_a_payload_that_its_handler_does_not_take_counts_as_that_alone(cas
 @pytest.mark.parametrize(
     ("error", "level"), [(Retry(), 0), (Retry(3), 3), (Retry(0), 0), (ValueError(), 0), (SystemExit(), 0)]
 )
-async def test_what_an_exception_means_for_a_whole_batch(case: Case, error: BaseException, level: int) -> None:
-    """SystemExit in a handler is no reason to end the process."""
+async def test_an_exception_sends_the_batch_back_with_its_level(case: Case, error: BaseException, level: int) -> None:
+    """SystemExit in a handler does not end the process."""
     queue, batch = batch_of(1)
     await case.settlement().settle(queue, batch, error)
     assert case.sent_back() == [(100, level, 16)]
 
 
-async def test_of_two_messages_none_is_lost_by_the_mark_of_one(case: Case) -> None:
+async def test_already_handled_of_one_message_does_not_acknowledge_the_batch(case: Case) -> None:
     queue, batch = batch_of(2)
     await case.settlement().settle(queue, batch, AlreadyHandled(batch[1]))
     assert (len(case.sent_back()), handled(queue)) == (2, {"retried": 2})
 
 
-async def test_what_a_handler_acknowledged_whole_is_done_at_once(case: Case) -> None:
-    """Message by message; with one of them undecided for the better nothing is done yet."""
+async def test_a_batch_is_settled_at_once_if_the_handler_acknowledged_each_message(case: Case) -> None:
+    """If one of them must be retried, nothing is settled yet."""
     queue, batch = batch_of(2)
     batch.ack(batch[0])
     batch.retry(batch[1])
@@ -448,8 +447,8 @@ class LateFirst(ProcessQueue):
         return message.queue_offset == 0
 
 
-async def test_what_another_member_has_by_now_is_not_sent_back(case: Case) -> None:
-    """It is finished here; the rest of the batch goes its ways."""
+async def test_a_message_that_another_member_has_by_now_is_not_sent_back(case: Case) -> None:
+    """It is finished here, and the rest of the batch is sent back."""
     source, _ = batch_of(2)
     queue = LateFirst(QUEUE, 0, TopicStats(TOPIC, is_retry=False))
     queue.put(source.blocks[0], 2)
@@ -460,7 +459,7 @@ async def test_what_another_member_has_by_now_is_not_sent_back(case: Case) -> No
 
 
 class Faulty(SendBack):
-    """Has a bug that one message meets."""
+    """A send-back with a bug that one message triggers."""
 
     async def retry(self, message: Message, delay_level: int) -> bool:
         if message.queue_offset == 0:
@@ -468,8 +467,8 @@ class Faulty(SendBack):
         return await super().retry(message, delay_level)
 
 
-async def test_a_bug_in_sending_back_concerns_its_message_alone(case: Case) -> None:
-    """It is tried again as if no broker had taken it, and said."""
+async def test_a_bug_in_sending_back_affects_only_its_message(case: Case) -> None:
+    """The message is retried as if no broker had accepted it, and the bug is logged."""
     queue, batch = batch_of(2)
     settlement = Settlement(Faulty(case.client, GROUP, 16), 0, case.again.append, JumpingClock())
     with capture_logs() as logs:
@@ -488,7 +487,7 @@ async def test_a_bug_in_sending_back_concerns_its_message_alone(case: Case) -> N
         (0, 3, "none: max_reconsume_times reached"),
     ],
 )
-async def test_a_failure_tells_when_the_message_is_handled_again(case: Case, level: int, times: int, told: str) -> None:
+async def test_a_failure_is_logged_with_its_next_attempt(case: Case, level: int, times: int, told: str) -> None:
     queue, batch = batch_of(2, reconsume_times=times, properties={"KEYS": "k1"})
     batch.ack(batch[0])
     with capture_logs() as logs:
@@ -496,8 +495,8 @@ async def test_a_failure_tells_when_the_message_is_handled_again(case: Case, lev
     assert [[*map(one.get, ("keys", "attempt", "next_attempt"))] for one in logs[:1]] == [["k1", times + 1, told]]
 
 
-async def test_in_order_messages_before_a_dead_letter_are_confirmed_before_it_is_sent(case: Case) -> None:
-    """If the queue is lost after that, only the others count as handled twice."""
+async def test_orderly_messages_before_a_dead_letter_are_confirmed_before_it_is_sent(case: Case) -> None:
+    """If the queue is lost later, only the other acknowledged messages count as duplicates."""
     confirmed: list[tuple[list[int], bool, int]] = []
 
     async def confirm(batch: Batch, done: Sequence[int], *, more_follows: bool = False) -> None:
@@ -514,8 +513,8 @@ async def test_in_order_messages_before_a_dead_letter_are_confirmed_before_it_is
     assert (handled(queue), queue.stats.snapshot().duplicates) == ({"dead_lettered": 1}, {"lock_lost": 2})
 
 
-async def test_while_no_address_is_known_messages_wait(broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dead letters too: nothing is lost, and nothing counts. Some are listed, with refusals and the last reason."""
+async def test_messages_wait_while_no_broker_is_known(broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dead letters too. Nothing is lost or counted. Some are listed, with their refusals and the last reason."""
     monkeypatch.setattr("rmqd.consumer.handling.send_back.MAX_REFUSED_MESSAGES", 2)
     client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
     queue, batch = batch_of(3)
@@ -538,8 +537,8 @@ async def test_while_no_address_is_known_messages_wait(broker: ScriptedBroker, m
     await client.remoting.close()
 
 
-async def test_what_a_broker_would_not_copy_as_it_is_is_sent(case: Case) -> None:
-    """For a member of a batch it would copy the whole batch, and from a pop retry topic without the original topic."""
+async def test_messages_that_a_broker_would_copy_wrongly_are_sent(case: Case) -> None:
+    """It would copy the whole batch of an inner message, and lose the original topic of a popped retry."""
     send_back = PopSendBack(case.client, GROUP, 16, cast("Any", None))
     plain, member, popped = (batch_of(1, sys_flag=flag)[1][0] for flag in (0, names.INNER_BATCH, 0))
     popped.block.origin = TOPIC
@@ -556,7 +555,7 @@ async def test_what_a_broker_would_not_copy_as_it_is_is_sent(case: Case) -> None
         (Retry(), "handler.declined", "info"),
     ],
 )
-async def test_a_failure_is_told_once_and_a_decision_is_no_error(
+async def test_a_failure_is_logged_once_and_a_decision_is_not_an_error(
     case: Case, error: Exception, event: str, level: str
 ) -> None:
     """Alerts count errors."""
@@ -568,7 +567,7 @@ async def test_a_failure_is_told_once_and_a_decision_is_no_error(
 
 
 async def test_the_longest_delay_is_that_of_the_last_level(case: Case) -> None:
-    """A level beyond it would be none at all."""
+    """Brokers have no level beyond it."""
     _, batch = batch_of(1, reconsume_times=40)
     send_back = SendBack(case.client, GROUP, 100)
     assert [send_back.delay_level(batch[0], asked) for asked in (0, 17, 30)] == [18, 17, 18]
@@ -609,7 +608,7 @@ async def test_a_broadcasting_group_drops_a_message_after_its_last_attempt(
     assert [(one["event"], one["reason"]) for one in logs] == [("message.dropped", reason)]
 
 
-async def test_nothing_of_a_dropped_queue_is_sent_back_though_its_finished_messages_are_confirmed(case: Case) -> None:
+async def test_a_dropped_queue_sends_nothing_back_but_confirms_finished_messages(case: Case) -> None:
     confirmed: list[list[int]] = []
 
     async def confirm(batch: Batch, done: Sequence[int], *, more_follows: bool = False) -> None:
@@ -624,12 +623,12 @@ async def test_nothing_of_a_dropped_queue_is_sent_back_though_its_finished_messa
     assert (confirmed, case.sent_back(), queue.stats.snapshot().duplicates) == ([[0]], [], {"handed_over": 3})
 
 
-def test_an_orderly_group_without_a_limit_repeats_as_often_as_javas() -> None:
-    """Integer.MAX_VALUE, which brokers are told."""
+def test_an_orderly_group_without_a_limit_retries_as_often_as_in_java() -> None:
+    """Integer.MAX_VALUE, which is also sent to brokers."""
     assert reconsume_limit(group_options(consume_mode="orderly", max_reconsume_times=-1)) == 2_147_483_647
 
 
-async def test_negative_reconsume_times_of_a_producer_prevent_no_retry(case: Case) -> None:
+async def test_negative_reconsume_times_of_a_producer_do_not_prevent_a_retry(case: Case) -> None:
     queue, batch = batch_of(1, reconsume_times=-50)
     await case.settlement().settle(queue, batch, RuntimeError("no"))
     assert (len(case.sent_back()), handled(queue), queue.commit_offset()) == (1, {"retried": 1}, 1)

@@ -1,4 +1,4 @@
-"""How long a worker stays at a queue, what its times are counted from, and what it leaves behind."""
+"""Turns of workers: time slices, deadlines, counted times, and the end of workers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Order:
 
 
 async def test_a_turn_lasts_until_its_slice_is_over(pool: StartPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The batch that begins at its very end is the last one; then the other queue has its turn."""
+    """The batch that begins at the very end of the slice is the last one. Then the other queue has its turn."""
     monkeypatch.setattr(SLICE, 0.5)
     clock = ManualClock()
     handle = Order(clock, 0.25)
@@ -47,9 +47,7 @@ async def test_a_turn_lasts_until_its_slice_is_over(pool: StartPool, monkeypatch
     assert handle.queues == [1, 1, 1, 2, 2, 2, 1, 2]
 
 
-async def test_a_queue_that_is_halted_ends_its_turn_and_no_other(
-    pool: StartPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_halting_a_queue_ends_only_its_own_turn(pool: StartPool, monkeypatch: pytest.MonkeyPatch) -> None:
     """However much of the slice is left."""
     monkeypatch.setattr(SLICE, 60.0)
     clock = ManualClock()
@@ -70,8 +68,8 @@ async def test_a_queue_that_is_halted_ends_its_turn_and_no_other(
     assert handle.queues == [1, 1, 2, 2, 2, 2, 1, 1]
 
 
-async def test_each_batch_of_a_turn_has_a_deadline_of_its_own(pool: StartPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was handled before it in the same turn does not count."""
+async def test_each_batch_of_a_turn_has_its_own_deadline(pool: StartPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Earlier batches of the same turn do not count."""
     monkeypatch.setattr(SLICE, 3600.0)
     clock = ManualClock()
 
@@ -105,7 +103,7 @@ async def test_messages_of_quick_calls_are_finished_while_a_later_call_waits(poo
     assert handled(queue) == {"acked": 5}
 
 
-async def test_quick_calls_count_with_the_times_that_they_took(pool: StartPool) -> None:
+async def test_quick_calls_are_counted_with_their_durations(pool: StartPool) -> None:
     clock = ManualClock()
     handle = Order(clock, QUICK_SECONDS / 2)
     async with pool(handle, clock=clock, concurrency=1) as running:
@@ -117,8 +115,8 @@ async def test_quick_calls_count_with_the_times_that_they_took(pool: StartPool) 
     assert duration.sum == pytest.approx(2 * QUICK_SECONDS)
 
 
-async def test_a_worker_that_waited_for_its_handler_takes_what_is_ready_then(pool: StartPool) -> None:
-    """Processes of a handler start, say. Meanwhile an operator pauses the group, or another worker is quicker."""
+async def test_a_pause_applies_to_a_worker_that_waits_for_its_handler(pool: StartPool) -> None:
+    """The worker waits for example while the processes of its handler start."""
     gate, waits, is_ready = Gate(), asyncio.Event(), asyncio.Event()
     gate.open.set()
 
@@ -141,7 +139,7 @@ async def test_a_worker_that_waited_for_its_handler_takes_what_is_ready_then(poo
 
 
 @pytest.mark.parametrize("then", ["continue", "fail", "halt"])
-async def test_a_queue_that_is_dropped_during_quick_calls_counts_their_messages_as_duplicates(
+async def test_messages_of_quick_calls_count_as_duplicates_if_their_queue_is_dropped(
     pool: StartPool, then: str
 ) -> None:
     """The next owner handles them again, because no commit passes them."""
@@ -163,7 +161,7 @@ async def test_a_queue_that_is_dropped_during_quick_calls_counts_their_messages_
 
 @pytest.mark.parametrize("fails", [False, True])
 async def test_a_call_counts_with_its_time_and_the_age_of_its_oldest_message(pool: StartPool, *, fails: bool) -> None:
-    """By the wall clock, also after that was set; the age is that at the call's end."""
+    """The age is the one at the call's end, by the wall clock, also after the clock was set."""
     clock = ManualClock()
 
     async def handle(batch: Batch) -> None:
@@ -188,8 +186,8 @@ async def test_a_call_counts_with_its_time_and_the_age_of_its_oldest_message(poo
     assert snapshot.message_age.sum == pytest.approx(48.0, abs=0.1)
 
 
-async def test_two_messages_of_two_queues_are_handled_side_by_side(pool: StartPool) -> None:
-    """A worker that begins wakes another one where more waits than it has."""
+async def test_two_messages_of_two_queues_are_handled_at_once(pool: StartPool) -> None:
+    """A worker that starts wakes another one if more messages wait."""
     gate = Gate()
     async with pool(gate, concurrency=3) as running:
         await eventually(lambda: len(running.service.ready_queues.sleepers) == 3, "every worker waits for work")
@@ -203,7 +201,7 @@ async def test_two_messages_of_two_queues_are_handled_side_by_side(pool: StartPo
 
 
 async def test_only_a_call_that_blocks_the_loop_for_more_than_a_second_is_reported(pool: StartPool) -> None:
-    """One that awaits for as long is not."""
+    """A call that awaits for longer is not."""
     clock = ManualClock()
     seconds = iter((0.9, 1.0, 1.1))
 
@@ -226,8 +224,8 @@ async def test_only_a_call_that_blocks_the_loop_for_more_than_a_second_is_report
     assert told == [("testing", pytest.approx(1.1))]
 
 
-async def test_a_handler_that_cancels_its_own_task_harms_nobody(pool: StartPool) -> None:
-    """The cancellation is neither its result nor the next one's."""
+async def test_a_handler_that_cancels_its_own_task_does_no_harm(pool: StartPool) -> None:
+    """The cancellation affects neither its result nor the next call's."""
 
     async def handle(batch: Batch) -> None:
         if batch[0].queue_offset == 0:
@@ -242,12 +240,12 @@ async def test_a_handler_that_cancels_its_own_task_harms_nobody(pool: StartPool)
 
 
 @pytest.mark.parametrize("takes_back", [False, True])
-async def test_a_slot_is_lost_no_sooner_than_its_grace_ends_and_filled_again(
+async def test_a_hanging_slot_gets_a_new_worker_after_the_grace_period(
     pool: StartPool, broker: ScriptedBroker, *, takes_back: bool
 ) -> None:
-    """As many batches at once as before, besides the call that hangs. Its result in the end does not count.
+    """Then as many batches run at once as before. The later result of the hanging call does not count.
 
-    Some code takes its cancellation back, as if it were a timeout of its own.
+    Some handlers take their cancellation back, as if it were their own timeout.
     """
     clock, let_go, gate = ManualClock(), asyncio.Event(), Gate()
 
@@ -281,8 +279,8 @@ async def test_a_slot_is_lost_no_sooner_than_its_grace_ends_and_filled_again(
 
 
 @pytest.mark.parametrize("ends", [True, False])
-async def test_it_is_known_whether_calls_are_left(pool: StartPool, *, ends: bool) -> None:
-    """Locks of an orderly group are not given back while a call may still run."""
+async def test_calls_left_shows_whether_a_call_may_still_run(pool: StartPool, *, ends: bool) -> None:
+    """Meanwhile an orderly group keeps its locks."""
     clock, let_go, began = ManualClock(), asyncio.Event(), asyncio.Event()
 
     async def handle(batch: Batch) -> None:
@@ -305,7 +303,7 @@ async def test_it_is_known_whether_calls_are_left(pool: StartPool, *, ends: bool
 
 
 async def test_nothing_begins_after_the_end_of_a_group(pool: StartPool) -> None:
-    """Neither a call, nor the settlement of a call that ends late: another member has the messages."""
+    """Neither a call nor the settlement of a late call begins, because another member has the messages."""
     clock, let_go, calls = ManualClock(), asyncio.Event(), list[str | None]()
 
     async def handle(batch: Batch) -> None:
@@ -328,7 +326,7 @@ async def test_nothing_begins_after_the_end_of_a_group(pool: StartPool) -> None:
 
 
 async def test_threads_end_with_their_group(pool: StartPool) -> None:
-    """A reload would leave more and more of them."""
+    """Otherwise each reload would leave more threads."""
     seen: list[threading.Thread] = []
 
     def handle(batch: Batch) -> None:
@@ -340,7 +338,7 @@ async def test_threads_end_with_their_group(pool: StartPool) -> None:
     await eventually(lambda: not seen[0].is_alive(), "its thread has ended", 5)
 
 
-async def test_a_line_that_was_held_twice_has_each_queue_once(pool: StartPool) -> None:
+async def test_ready_queues_that_were_paused_twice_have_each_queue_once(pool: StartPool) -> None:
     async with pool(Gate(), concurrency=1) as running:
         line = ReadyQueues()
         queue = running.queue(3)
@@ -352,8 +350,8 @@ async def test_a_line_that_was_held_twice_has_each_queue_once(pool: StartPool) -
         running.service.ready_queues.queues.clear()
 
 
-async def test_who_was_cancelled_in_his_rest_is_not_woken(pool: StartPool) -> None:
-    """Nobody would come, and what waits would wait on."""
+async def test_a_sleeping_worker_that_was_cancelled_is_not_woken(pool: StartPool) -> None:
+    """Otherwise no worker would take the waiting messages."""
     line = ReadyQueues()
     resting = asyncio.create_task(line.wait_for_work())
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""How batches are handed to a handler: how many at once, how full, and in which turn."""
+"""Batches of a handler: how many at once, how full, and in which order."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ async def test_a_handler_that_is_not_awaited_ends_the_group_which_retrieves_ever
 
 
 @pytest.mark.parametrize("concurrency", [1, 3, 20])
-async def test_as_many_batches_at_once_as_the_concurrency_says(pool: StartPool, concurrency: int) -> None:
-    """All slots are taken, also by one queue alone, and never more."""
+async def test_a_group_handles_as_many_batches_at_once_as_its_concurrency(pool: StartPool, concurrency: int) -> None:
+    """One queue alone can take all slots."""
     gate = Gate()
     async with pool(gate, concurrency=concurrency) as running:
         await eventually(
@@ -122,7 +122,7 @@ async def test_as_many_batches_at_once_as_the_concurrency_says(pool: StartPool, 
 
 @pytest.mark.parametrize("is_auto", [False, True])
 async def test_the_concurrency_changes_while_the_group_runs(pool: StartPool, is_auto: bool) -> None:
-    """More calls begin at once; fewer as those under way end. `auto` begins with one."""
+    """A higher limit applies at once, a lower one as running calls end. `auto` begins with one call."""
     calls: list[asyncio.Future[None]] = []
 
     async def handle(batch: Batch) -> None:
@@ -136,7 +136,7 @@ async def test_the_concurrency_changes_while_the_group_runs(pool: StartPool, is_
         queue = running.queue(20)
         await eventually(lambda: at_once() == 2, "two batches are handled at once")
         running.service.change(group_options(concurrency=4))
-        await eventually(lambda: at_once() == 4, "two more are")
+        await eventually(lambda: at_once() == 4, "four batches are")
         running.service.change(group_options(concurrency=4 if is_auto else 1, auto_concurrency=is_auto))
         assert running.service.concurrency == 1
         for number in range(10):
@@ -151,8 +151,8 @@ async def test_the_concurrency_changes_while_the_group_runs(pool: StartPool, is_
         await eventually(done(queue), "all are handled")
 
 
-async def test_synchronous_handlers_run_in_threads_as_many_at_once(pool: StartPool) -> None:
-    """None in the event loop's thread, which goes on meanwhile."""
+async def test_synchronous_handlers_run_at_once_in_threads(pool: StartPool) -> None:
+    """None runs in the event loop's thread, which continues meanwhile."""
     barrier = threading.Barrier(4)
     names = set[str]()
 
@@ -168,7 +168,7 @@ async def test_synchronous_handlers_run_in_threads_as_many_at_once(pool: StartPo
 
 
 async def test_a_batch_is_full_whenever_enough_is_cached(pool: StartPool) -> None:
-    """Over several replies too; only the rest is smaller."""
+    """A batch may span several responses. Only the last one is smaller."""
     sizes: list[int] = []
 
     async def handle(batch: Batch) -> None:
@@ -202,8 +202,8 @@ async def test_queues_take_turns(pool: StartPool, monkeypatch: pytest.MonkeyPatc
     assert order == [0, 1, 2] * 3
 
 
-async def test_a_handler_that_never_waits_lets_the_others_through(pool: StartPool) -> None:
-    """The loop gets its turn, and so do heartbeats and pulls."""
+async def test_a_handler_that_never_awaits_does_not_starve_the_loop(pool: StartPool) -> None:
+    """Heartbeats and pulls need the loop."""
 
     async def handle(batch: Batch) -> None:
         time.sleep(0.002)  # noqa: ASYNC251 - such handlers exist
@@ -218,7 +218,7 @@ async def test_a_handler_that_never_waits_lets_the_others_through(pool: StartPoo
 
 
 async def test_one_slow_batch_delays_no_other(pool: StartPool) -> None:
-    """Its queue's later messages are handled meanwhile, and nothing above it counts as done."""
+    """Later messages of its queue are handled meanwhile, and the commit offset stays below the slow batch."""
     gate = Gate()
 
     async def handle(batch: Batch) -> None:
@@ -235,9 +235,7 @@ async def test_one_slow_batch_delays_no_other(pool: StartPool) -> None:
 
 
 @pytest.mark.parametrize("mode", ["concurrently", "orderly"])
-async def test_a_pause_ends_the_turn_that_is_under_way(
-    pool: StartPool, monkeypatch: pytest.MonkeyPatch, mode: str
-) -> None:
+async def test_a_pause_ends_the_current_turn(pool: StartPool, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
     """However much of its time slice is left."""
     monkeypatch.setattr("rmqd.consumer.handling.batch_worker.TIME_SLICE_SECONDS", 60.0)
     seen: list[int] = []
@@ -257,7 +255,7 @@ async def test_a_pause_ends_the_turn_that_is_under_way(
 
 
 async def test_a_paused_pool_hands_out_nothing(pool: StartPool) -> None:
-    """What handlers have they finish; what came meanwhile is handed out after the pause."""
+    """Handlers finish their batches. New messages are handed out after the pause."""
     gate = Gate()
     async with pool(gate, concurrency=1) as running:
         queue = running.queue(10)
@@ -274,7 +272,7 @@ async def test_a_paused_pool_hands_out_nothing(pool: StartPool) -> None:
     assert len(gate.batches) == 11
 
 
-async def test_no_call_is_made_again_for_a_queue_that_was_given_up_in_the_pause(pool: StartPool) -> None:
+async def test_a_call_is_not_retried_in_place_if_its_queue_is_released_meanwhile(pool: StartPool) -> None:
     """Another member has its messages by then."""
     clock, calls = ManualClock(), list[int]()
 

@@ -1,4 +1,4 @@
-"""How the members of a group consume, as a scripted broker and the other members tell it."""
+"""Consistency checks of a group, against a scripted broker and the answers of other members."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def subscribed(*data: SubscriptionData) -> dict[str, SubscriptionData]:
     return {one.topic: one for one in data}
 
 
-# --- what counts as a difference
+# --- differences of subscriptions
 
 
-def test_how_and_when_it_was_written_is_no_difference() -> None:
+def test_spelling_and_version_of_a_filter_are_not_a_difference() -> None:
     for theirs, ours in [
         (tag_subscription("t", "a || b", 1), tag_subscription("t", " b||a ", 2)),
         (tag_subscription("t", "*", 1), tag_subscription("t", "", 2)),
@@ -55,11 +55,11 @@ def test_topics_that_only_one_side_has_are_differences_but_not_retry_topics() ->
     ]
 
 
-# --- what is asked, and told
+# --- checks and reports
 
 
 class View:
-    """What the broker and the other member tell."""
+    """The answers of the broker and of the other member."""
 
     def __init__(self, broker: ScriptedBroker) -> None:
         self.broker = broker
@@ -76,9 +76,9 @@ class View:
         self.connections.append(Connection(client_id, address, "JAVA", 1))
 
     async def looked(self, times: int) -> None:
-        """Wait for so many more looks."""
+        """Wait for `times` more checks."""
         wanted = self.looks + times
-        await eventually(lambda: self.looks >= wanted, f"{times} more looks")
+        await eventually(lambda: self.looks >= wanted, f"{times} more checks")
 
     def _connection(self, _: RemotingCommand) -> Reply:
         self.looks += 1
@@ -95,7 +95,7 @@ class View:
 
 @pytest.fixture
 def view(broker: ScriptedBroker, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch) -> View:
-    """A broker with the topic, and quick looks at it."""
+    """A broker with the topic, and frequent checks."""
     for name, seconds in {"CHECK_INTERVAL": 0.05, "RETRY_WITHOUT_BROKER": 0.02, "SECOND_CHECK_AFTER": 0.03}.items():
         monkeypatch.setattr(f"rmqd.consumer.health.consistency.{name}_SECONDS", seconds)
     return View(broker)
@@ -108,8 +108,8 @@ def logs() -> Iterator[list[MutableMapping[str, Any]]]:
 
 
 async def problem(m: Member, cause: str) -> str:
-    """Wait for the group's problem; its evidence."""
-    await eventually(lambda: m.consumer.snapshot().problems, f"{cause} is told")
+    """Wait for the group's problem and return its evidence."""
+    await eventually(lambda: m.consumer.snapshot().problems, f"{cause} is reported")
     [found] = m.consumer.snapshot().problems
     assert found.cause == cause
     assert found.next
@@ -121,7 +121,7 @@ def settings(**values: Any) -> Reply:
 
 
 SETTINGS: list[tuple[Reply, str, str]] = [
-    # with the other settings, which mqadmin would reset
+    # the command repeats the other settings, because mqadmin would reset them
     (
         settings(retry_queue_nums=0, retry_max_times=5),
         "retries_dropped",
@@ -138,23 +138,21 @@ SETTINGS: list[tuple[Reply, str, str]] = [
 
 @pytest.mark.parametrize(("answer", "cause", "step"), SETTINGS)
 @pytest.mark.usefixtures("view")
-async def test_settings_that_lose_retries_or_keep_the_group_out_are_told_with_the_command(
+async def test_broker_settings_that_harm_the_group_are_reported_with_a_fix(
     broker: ScriptedBroker, seen: Seen, answer: Reply, cause: str, step: str
 ) -> None:
-    """A broker without a retry queue answers to a send-back with success, and drops the message."""
+    """A broker without a retry queue answers a send-back with success and drops the message."""
     broker.peer.on(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, answer)
     async with member(broker.peer.address, seen) as m:
         await problem(m, cause)
         assert step in (m.consumer.snapshot().not_ready_reason or "")
         well = SubscriptionGroupConfig(group_name=GROUP)
         broker.peer.on(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, Reply(body=well.to_json()))
-        await eventually(lambda: m.consumer.snapshot().ready, "it is over")
+        await eventually(lambda: m.consumer.snapshot().ready, "the problem is over")
 
 
 @pytest.mark.usefixtures("view")
-async def test_the_end_of_a_problem_is_seen_at_a_broker_that_shows_only_all_groups(
-    broker: ScriptedBroker, seen: Seen
-) -> None:
+async def test_a_problem_ends_at_a_broker_that_only_returns_all_groups(broker: ScriptedBroker, seen: Seen) -> None:
     def all_groups(**values: Any) -> Reply:
         config = SubscriptionGroupConfig(group_name=GROUP, **values)
         return Reply(body=SubscriptionGroupWrapper({GROUP: config}).to_json())
@@ -164,11 +162,11 @@ async def test_the_end_of_a_problem_is_seen_at_a_broker_that_shows_only_all_grou
     async with member(broker.peer.address, seen) as m:
         await problem(m, "consumption_disabled")
         broker.peer.on(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, all_groups())
-        await eventually(lambda: m.consumer.snapshot().ready, "it is over")
+        await eventually(lambda: m.consumer.snapshot().ready, "the problem has ended")
 
 
-async def test_members_that_agree_are_no_problem(view: View, seen: Seen) -> None:
-    """Neither is a broker that has nobody else, whatever it remembers of us."""
+async def test_members_that_agree_are_not_a_problem(view: View, seen: Seen) -> None:
+    """Nor is an old subscription at a broker without other members."""
     async with member(view.broker.peer.address, seen) as m:
         view.join()
         view.info = ConsumerRunningInfo({"PROP_CONSUMEORDERLY": "false"}, tuple(view.table.values()))
@@ -179,10 +177,10 @@ async def test_members_that_agree_are_no_problem(view: View, seen: Seen) -> None
         assert not m.consumer.snapshot().problems
 
 
-async def test_a_difference_is_told_while_it_lasts_and_so_is_its_end(
+async def test_the_start_and_the_end_of_a_difference_are_each_reported_once(
     view: View, seen: Seen, logs: list[MutableMapping[str, Any]]
 ) -> None:
-    """Once each, with who differs and how."""
+    """The evidence names the other member and its filter."""
     async with member(view.broker.peer.address, seen) as m:
         view.join()
         view.table = subscribed(tag_subscription(TOPIC, "a", 9))
@@ -196,8 +194,8 @@ async def test_a_difference_is_told_while_it_lasts_and_so_is_its_end(
     assert told == ["group.problem", "group.problem_ended"]
 
 
-async def test_a_difference_of_one_look_is_not_told(view: View, seen: Seen) -> None:
-    """As when a reload has reached one member and not yet the other."""
+async def test_a_difference_in_only_one_check_is_not_reported(view: View, seen: Seen) -> None:
+    """A reload may have reached one member and not yet the other."""
     view.join()
     async with member(view.broker.peer.address, seen) as m:
         for _ in range(3):
@@ -209,8 +207,8 @@ async def test_a_difference_of_one_look_is_not_told(view: View, seen: Seen) -> N
             assert not m.consumer.snapshot().problems
 
 
-async def test_two_members_with_our_client_id_are_told(view: View, seen: Seen) -> None:
-    """With the other one's address."""
+async def test_a_second_member_with_our_client_id_is_reported(view: View, seen: Seen) -> None:
+    """The evidence has the other member's address."""
     async with member(view.broker.peer.address, seen) as m:
         await eventually(lambda: view.broker.members[GROUP], "it has joined")
         view.join(m.client.client_id, "10.0.0.7:1234")

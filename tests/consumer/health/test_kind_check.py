@@ -1,4 +1,4 @@
-"""A topic of a kind that rmqd does not know is refused before anything of it is read."""
+"""Topics of an unknown kind, which are refused before any message is read."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def kind(**attributes: str) -> Reply:
 
 @pytest.mark.parametrize("consume_mode", ["concurrently", "orderly", "pop"])
 @pytest.mark.parametrize(("name", "value"), [("message_type", "TABLE"), ("queue_type", "TreeCQ")])
-async def test_an_unknown_kind_is_refused_by_name(
+async def test_a_topic_of_an_unknown_kind_is_refused_with_the_name_of_the_kind(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, consume_mode: str, name: str, value: str
 ) -> None:
-    """Nothing is pulled, popped or committed: all of it is there for a version that knows it."""
+    """Nothing is pulled, popped or committed, so a version that knows the kind can read everything."""
     broker.peer.on(RequestCode.GET_TOPIC_CONFIG, kind(**{name: value}))
     await broker.store(queue, b"0")
     with pytest.raises(ExceptionGroup) as failed:
@@ -55,10 +55,10 @@ async def test_an_unknown_kind_is_refused_by_name(
         Reply(ResponseCode.TOPIC_NOT_EXIST, "No topic in this broker"),
     ],
 )
-async def test_what_says_of_no_unknown_kind_is_read(
+async def test_a_topic_without_an_unknown_kind_is_consumed(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, answer: Reply
 ) -> None:
-    """Brokers before 5.0 have no kinds, and a user may be allowed to read, and not to ask."""
+    """Brokers before 5.0 have no kinds, and a user may have permission to consume but not to query the kind."""
     asked: list[RemotingCommand] = []
 
     def told(command: RemotingCommand) -> Reply:

@@ -1,4 +1,4 @@
-"""Whether a handler fails at everything, and the rates that people see."""
+"""Problems of failing handlers, and the rates of recent results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MESSAGES = [block_of([0], properties={"UNIQ_KEY": f"M{number}"}).messages[0] for
 
 
 class Group:
-    """A group whose counters a test moves, looked at every other second."""
+    """A group whose counters a test changes, polled every two seconds."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -57,8 +57,8 @@ def group() -> Group:
     return Group()
 
 
-def test_a_handler_that_fails_at_everything_is_a_problem_until_it_works(group: Group) -> None:
-    """Also one that worked before; its last error stands in the evidence."""
+def test_a_handler_that_always_fails_is_a_problem_until_it_succeeds(group: Group) -> None:
+    """The handler may have worked before. The evidence has its last error."""
     group.goes_on(600, group.succeeds)
     assert group.cause == ""
     group.goes_on(MIN_FAILING_SECONDS + 2 * POLL_SECONDS, group.fails)
@@ -71,8 +71,8 @@ def test_a_handler_that_fails_at_everything_is_a_problem_until_it_works(group: G
     assert group.cause == ""
 
 
-def test_one_message_that_fails_again_and_again_is_its_own_problem(group: Group) -> None:
-    """Of an idle topic: nothing shows that the handler is broken, and the next step names the message."""
+def test_one_message_that_always_fails_is_a_poison_message(group: Group) -> None:
+    """On an idle topic nothing else shows that the handler is broken. The next step names the message."""
     for _ in range(5):
         group.goes_on(POLL_SECONDS, lambda: group.fails(1, of_one=True))
         group.goes_on(60)
@@ -83,8 +83,8 @@ def test_one_message_that_fails_again_and_again_is_its_own_problem(group: Group)
     assert group.cause == "failing_handler"
 
 
-def test_a_canary_that_fails_is_no_problem_of_the_handler(group: Group) -> None:
-    """Half of its attempts are enough; an operator who stops it ends the problem."""
+def test_a_failing_canary_is_not_a_problem_of_the_handler(group: Group) -> None:
+    """Failures in half of its attempts are enough. An operator ends the problem by stopping the canary."""
     options = group_options(canary=CanaryOptions(0.3, "keys", "live"))
     canary = Canary(handler_of(print), options, group.clock)
     of_canary, group.stats = RecentResults(group.clock, GROUP, canary), TopicStats("orders", False, CANARY_VARIANT)
@@ -99,22 +99,22 @@ def test_a_canary_that_fails_is_no_problem_of_the_handler(group: Group) -> None:
     assert of_canary.problem is None
 
 
-def test_a_short_failure_is_none(group: Group) -> None:
-    """As of a server that restarts."""
+def test_a_short_failure_is_not_a_problem(group: Group) -> None:
+    """A server may be restarting."""
     group.goes_on(MIN_FAILING_SECONDS - 2 * POLL_SECONDS, group.fails)
     group.goes_on(POLL_SECONDS, group.succeeds)
     group.goes_on(MIN_FAILING_SECONDS, group.fails)
     assert group.cause == ""
 
 
-def test_a_handler_that_fails_at_one_in_three_is_none(group: Group) -> None:
-    """Its messages are retried; the group gets on."""
+def test_a_handler_that_fails_a_third_of_its_attempts_is_not_a_problem(group: Group) -> None:
+    """Its messages are retried, and the group makes progress."""
     group.goes_on(600, lambda: group.mixed(20, 10))
     assert group.cause == ""
 
 
-def test_few_attempts_prove_nothing_and_quiet_ones_do(group: Group) -> None:
-    """Two failures may be one message; on a quiet topic the third one may come a minute later."""
+def test_three_failed_attempts_are_a_problem_even_on_a_quiet_topic(group: Group) -> None:
+    """Two failures may be of one message. On a quiet topic the third may follow a minute later."""
     for _ in range(MIN_ATTEMPTS - 1):
         group.goes_on(POLL_SECONDS, lambda: group.fails(1))
         group.goes_on(60)
@@ -135,8 +135,8 @@ def test_an_attempt_counts_once_although_its_message_is_settled_later(group: Gro
     assert f"all {MIN_ATTEMPTS} failed attempts had one message" in group.results.problem.evidence
 
 
-def test_rates_are_of_the_last_minute(group: Group) -> None:
-    """Attempts, failed calls, what was sent back, per second."""
+def test_rates_cover_the_last_minute(group: Group) -> None:
+    """Attempts, failed calls and retries per second."""
     group.goes_on(600, lambda: group.succeeds(20))
     group.goes_on(60, lambda: group.mixed(20, 4))
     rates = group.results.rates(group.stats.snapshots())

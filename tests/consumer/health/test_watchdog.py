@@ -1,4 +1,4 @@
-"""Queues of a scripted broker that stand still: what is told of them, and that they go on."""
+"""Stalled queues of a scripted broker: their reports and their recovery."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Logs = list[MutableMapping[str, Any]]
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The watchdog restarts a pull before the pull's own deadline, which is sooner otherwise."""
+    """Shorten the watchdog's times, so that it restarts a pull before the pull's own deadline."""
     for name, seconds in {"CHECK_INTERVAL": 0.02, "STALL": 0.1, "LOOP_EXPIRY": 0.3}.items():
         monkeypatch.setattr(f"rmqd.consumer.health.watchdog.{name}_SECONDS", seconds)
 
@@ -54,19 +54,19 @@ def state(m: Member, number: int = 0) -> str:
 
 
 async def stands_still(m: Member, logs: Logs, cause: str, number: int = 0) -> Problem:
-    """Wait until a queue is shown and told to stand still; it must be for this cause."""
-    await eventually(lambda: stall(m, number) is not None, f"queue {number} is seen to stand still for {cause}")
+    """Wait until a queue is shown and logged as stalled, for this cause."""
+    await eventually(lambda: stall(m, number) is not None, f"queue {number} is stalled by {cause}")
     problem = stall(m, number)
     assert problem is not None
     assert problem.cause == cause, problem
-    await eventually(lambda: any(number in entry["queues"] for entry in events(logs, "queue.stalled")), "it is told")
+    await eventually(lambda: any(number in entry["queues"] for entry in events(logs, "queue.stalled")), "it is logged")
     return problem
 
 
 async def goes_on(m: Member, logs: Logs, cause: str, *, stays: bool = True) -> None:
-    """Wait until nothing stands still any more; it must be told once, as its beginning was."""
-    await eventually(lambda: stall(m) is None, "the queue is seen to move")
-    await eventually(lambda: events(logs, "queue.recovered"), "the end is told")
+    """Wait until the queue is not stalled any more; the start and the end must be logged once each."""
+    await eventually(lambda: stall(m) is None, "the queue makes progress")
+    await eventually(lambda: events(logs, "queue.recovered"), "the recovery is logged")
     [begin] = events(logs, "queue.stalled")
     [end] = events(logs, "queue.recovered")
     assert begin["cause"] == end["cause"] == cause
@@ -74,13 +74,13 @@ async def goes_on(m: Member, logs: Logs, cause: str, *, stays: bool = True) -> N
     assert begin["next"]
     if stays:
         await m.client.clock.sleep(STALL_SECONDS + CHECK_INTERVAL_SECONDS)
-        assert stall(m) is None, "a queue that has nothing to do does not stand still"
+        assert stall(m) is None, "an idle queue is not stalled"
 
 
-async def test_a_queue_that_has_nothing_to_do_does_not_stand_still(
+async def test_an_idle_queue_is_not_stalled(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, flowing: ManualClock
 ) -> None:
-    """However long a pull is held by the broker, as long as it is answered in time."""
+    """The broker may hold each pull for long, if it answers in time."""
     await broker.store(queue, b"0")
     async with member(broker.peer.address, seen, clock=flowing) as m:
         await seen.has(b"0")
@@ -92,7 +92,7 @@ async def test_a_queue_that_has_nothing_to_do_does_not_stand_still(
 async def test_a_slow_handler_is_named_with_its_message(
     broker: ScriptedBroker, queue: MessageQueue, logs: Logs, flowing: ManualClock
 ) -> None:
-    """The state of the queue stays what it is: it is being handled."""
+    """The state of the queue stays `handling`."""
     handle = Blocked()
     await broker.store(queue, b"0", b"1")
     async with member(broker.peer.address, handle, clock=flowing, concurrency=1) as m:
@@ -103,10 +103,10 @@ async def test_a_slow_handler_is_named_with_its_message(
         await goes_on(m, logs, "slow_handler")
 
 
-async def test_a_pause_is_told_and_keeps_its_state(
+async def test_a_paused_queue_is_reported_and_keeps_its_state(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, flowing: ManualClock
 ) -> None:
-    """Nothing more is wrong: it is told as information."""
+    """The log level is info, because nothing is wrong."""
     async with member(broker.peer.address, seen, clock=flowing) as m:
         await eventually(lambda: broker.pulled_offsets(queue) == [0], "it pulls")
         m.consumer.pause()
@@ -130,10 +130,10 @@ async def test_a_pause_is_told_and_keeps_its_state(
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-async def test_pulls_that_fail_again_and_again_say_why(
+async def test_repeated_pull_failures_are_reported_with_their_cause(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, reply: Reply, cause: str, flowing: ManualClock
 ) -> None:
-    """The queue is stuck, and goes on with the first pull that works."""
+    """The queue is stuck until the first successful pull."""
     await broker.store(queue, b"0")
     broker.answer_pull(queue, *[reply] * 10_000)
     async with member(broker.peer.address, seen, clock=flowing) as m:
@@ -146,10 +146,10 @@ async def test_pulls_that_fail_again_and_again_say_why(
 
 
 @pytest.mark.usefixtures("hasty", "soon")
-async def test_a_pull_that_nobody_answers_is_told_and_pulled_anew(
+async def test_an_unanswered_pull_is_reported_and_repeated(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Long before its own deadline; the loop begins at the same place."""
+    """The pull loop restarts at the same offset, long before the pull's own deadline."""
     monkeypatch.setattr("rmqd.consumer.pull.assigned_queue.PULL_UNANSWERED_SECONDS", 0.1)
     await broker.store(queue, b"0")
     broker.answer_pull(queue, None)
@@ -157,17 +157,17 @@ async def test_a_pull_that_nobody_answers_is_told_and_pulled_anew(
         problem = await stands_still(m, logs, "stalled_queue")
         assert "no response" in problem.evidence
         await seen.has(b"0")
-        await goes_on(m, logs, "stalled_queue", stays=False)  # the next pull is held for longer than patience lasts
+        await goes_on(m, logs, "stalled_queue", stays=False)  # the next pull is held for longer than the stall time
     assert len(events(logs, "queue.restarted")) == 1
     assert broker.pulled_offsets(queue)[:2] == [0, 0]
 
 
-async def test_a_topic_that_nobody_knows_is_a_problem_of_the_group(
+async def test_an_unknown_topic_is_a_problem_of_the_group(
     broker: ScriptedBroker, logs: Logs, flowing: ManualClock
 ) -> None:
-    """There is no queue that could show it."""
+    """The topic has no queue that could show the problem."""
     async with member(broker.peer.address, Seen(), clock=flowing, subscriptions=["missing"]) as m:
-        await eventually(lambda: m.consumer.snapshot().problems, "it is told")
+        await eventually(lambda: m.consumer.snapshot().problems, "the problem is reported")
         [problem] = m.consumer.snapshot().problems
         assert problem.cause == "topic_missing"
         assert "missing" in problem.evidence
@@ -177,10 +177,10 @@ async def test_a_topic_that_nobody_knows_is_a_problem_of_the_group(
     assert [entry["cause"] for entry in events(logs, "group.problem_ended")] == ["topic_missing"]
 
 
-async def test_a_handler_that_fails_at_everything_is_a_problem_of_the_group(
+async def test_a_handler_that_always_fails_is_a_problem_of_the_group(
     broker: ScriptedBroker, queue: MessageQueue, logs: Logs, flowing: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its queues move, as each message is sent back, and no queue could show it."""
+    """No queue could show the problem: each message is sent back, so the queues make progress."""
     monkeypatch.setattr("rmqd.consumer.health.group_status.MIN_FAILING_SECONDS", 0.0)
     is_broken = True
 
@@ -193,8 +193,8 @@ async def test_a_handler_that_fails_at_everything_is_a_problem_of_the_group(
 
     await broker.store(queue, *[b"%d" % number for number in range(5)])
     async with member(broker.peer.address, handle, clock=flowing) as m:
-        # of all five: a look that saw the last failure and the first success together would find as many of each
-        await eventually(lambda: "5 attempts" in evidence(), "it is told")
+        # wait for all five: a poll that saw the last failure and the first success together would count one of each
+        await eventually(lambda: "5 attempts" in evidence(), "the problem is reported")
         [problem] = m.consumer.snapshot().problems
         assert problem.cause == "failing_handler"
         assert "KeyError('city')" in problem.evidence
@@ -207,10 +207,10 @@ async def test_a_handler_that_fails_at_everything_is_a_problem_of_the_group(
     assert [entry["cause"] for entry in events(logs, "group.problem_ended")] == ["failing_handler"]
 
 
-async def test_an_open_circuit_is_the_only_problem_of_a_handler_that_fails(
+async def test_an_open_circuit_is_the_only_problem_of_a_failing_handler(
     broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The step for a failing handler is a pause, which saves no attempts then."""
+    """The next step for a failing handler is a pause, which would save no attempts here."""
     monkeypatch.setattr("rmqd.consumer.health.group_status.MIN_FAILING_SECONDS", 0.0)
 
     async def handle(_: Batch) -> None:
@@ -218,21 +218,21 @@ async def test_an_open_circuit_is_the_only_problem_of_a_handler_that_fails(
 
     await broker.store(queue, *[b"%d" % number for number in range(5)])
     async with member(broker.peer.address, handle, clock=flowing, circuit=CircuitOptions(4, 0.0, 30.0, 3600.0)) as m:
-        await eventually(lambda: m.consumer.snapshot().problems, "it is told")
+        await eventually(lambda: m.consumer.snapshot().problems, "the problem is reported")
         await flowing.sleep(30)
         assert [problem.cause for problem in m.consumer.snapshot().problems] == ["circuit_open"]
 
 
-async def test_a_fall_at_a_take_over_is_told_and_the_brokers_value_holds(
+async def test_a_lower_offset_after_an_acquisition_is_reported_and_used(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, flowing: ManualClock
 ) -> None:
-    """As after a broker lost its newest offsets while another member had the queue."""
+    """A broker may have lost its newest offsets while another member owned the queue."""
     await broker.store(queue, b"0", b"1", b"2")
     async with member(broker.peer.address, seen, clock=flowing) as m:
         await broker.committed(GROUP, queue, 3)
         broker.members[GROUP].insert(0, "0.0.0.0@first")
         m.consumer.on_consumer_ids_changed()
-        await eventually(lambda: not m.owned(), "the queue is given up")
+        await eventually(lambda: not m.owned(), "the queue is released")
         broker.offsets[GROUP, queue] = 1
         broker.members[GROUP].remove("0.0.0.0@first")
         m.consumer.on_consumer_ids_changed()

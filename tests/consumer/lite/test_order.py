@@ -1,4 +1,4 @@
-"""A lite topic's messages in the cache: batch after batch, and back to the broker where one fails."""
+"""A lite topic's messages in the cache: batch after batch, and back to the broker after a failure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HEADER = PopMessageResponseHeader(pop_time=1, invisible_time=60_000, revive_qid=
 
 
 class Receipts:
-    """What is told to the broker."""
+    """A record of the requests to the broker."""
 
     def __init__(self) -> None:
         self.acknowledged: list[int] = []
@@ -38,7 +38,7 @@ class Receipts:
 
 
 class Case:
-    """Five messages of one lite topic, of which batches of two are put; and what becomes of those that follow."""
+    """Five messages of one lite topic, put in batches of two."""
 
     def __init__(self) -> None:
         self.receipts = Receipts()
@@ -59,7 +59,7 @@ class Case:
 def popped(
     lite_topics: Iterable[str], tries: str, most: int, passed_over: UnhandledPops | None = None
 ) -> list[LiteBlock]:
-    """A reply with a message for each, whose places in their lite topics are 0, 1, 2 …"""
+    """Return the blocks of a response with a message for each name. Offsets in each lite topic are 0, 1, 2 …"""
     at: dict[str, int] = {}
     records = []
     for number, name in enumerate(lite_topics):
@@ -76,8 +76,8 @@ def popped(
     return blocks_by_lite_topic(reply, ASKED, HEADER, 60.0, most)
 
 
-def test_a_reply_is_divided_by_lite_topic() -> None:
-    """Each message shows its place there, the parent as its topic, and how often it was tried."""
+def test_a_response_is_divided_by_lite_topic() -> None:
+    """Each message shows its offset there, the parent as its topic, and its earlier attempts."""
     one, other = popped(["s1", "s2", "s1"], "0;0 qo0%0 4;0 qo0%1 1", most=32)
     assert (one.lite_topic, other.lite_topic, one.topic) == ("s1", "s2", "chats")
     assert [(m.queue_offset, m.reconsume_times, m.topic) for m in one.messages] == [(0, 0, "chats"), (1, 1, "chats")]
@@ -85,8 +85,8 @@ def test_a_reply_is_divided_by_lite_topic() -> None:
     assert (one.handle.queue_id, one.handle_of(1).queue_offset) == (0, 1)
 
 
-def test_pops_in_which_no_handler_got_a_message_are_no_tries() -> None:
-    """Until what is below was handled."""
+def test_pops_without_a_handler_call_do_not_count_as_attempts() -> None:
+    """They are forgotten for messages below a handled one."""
     passed_over, queue = UnhandledPops(), lite_topic_queue("chats", "s1", "b")
     passed_over.record(queue, [1, 2])
     passed_over.record(queue, [2])
@@ -97,7 +97,6 @@ def test_pops_in_which_no_handler_got_a_message_are_no_tries() -> None:
 
 
 def test_the_next_batch_is_put_when_one_is_acknowledged() -> None:
-    """And not before."""
     case = Case()
     assert case.waiting == [0, 1]
     case.queue.finish(case.queue.take(2))
@@ -107,10 +106,10 @@ def test_the_next_batch_is_put_when_one_is_acknowledged() -> None:
     assert (case.waiting, case.receipts.acknowledged, case.queue.cached_count) == ([], [0, 1, 2, 3, 4], 0)
 
 
-def test_what_follows_a_batch_that_failed_goes_back() -> None:
-    """Also where only one message of it failed."""
+def test_messages_behind_a_failed_batch_are_returned_to_the_broker() -> None:
+    """Also if only one message of the batch failed."""
     case = Case()
     messages = case.queue.take(2)
-    cast(Any, messages[1].block).settled.add(1)  # a retry: it is hidden for its delay
+    cast(Any, messages[1].block).settled.add(1)  # a retry: the message is invisible for its delay
     case.queue.finish(messages)
     assert (case.waiting, case.receipts.acknowledged, case.receipts.given_back) == ([], [0], [2, 3, 4])

@@ -18,7 +18,7 @@ from tests.consumer.scripted_broker import ScriptedBroker
 
 @pytest.fixture
 async def client(broker: ScriptedBroker, clock: ManualClock) -> AsyncIterator[ClientInstance]:
-    """Not run: it does nothing by itself."""
+    """A client that is not started, so it runs no background tasks."""
     client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)), clock=clock)
     yield client
     await client.remoting.close()

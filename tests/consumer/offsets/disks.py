@@ -1,4 +1,4 @@
-"""A disk that is small enough to be filled, and can be made read-only; for root alone, where the kernel allows it."""
+"""A small disk that tests can fill or make read-only. Needs root, and a kernel that allows mounts."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ class SmallDisk:
         self._filler = path / "filler"
 
     def fill(self) -> None:
-        """Leave no room."""
+        """Fill the free space."""
         with self._filler.open("ab", buffering=0) as file, contextlib.suppress(OSError):
             while True:
                 file.write(bytes(PAGE_BYTES))
 
     def empty(self) -> None:
-        """Give the room back."""
+        """Free the space."""
         self._filler.unlink()
 
     def read_only(self, wanted: bool) -> None:
-        """As a disk becomes when the kernel finds it damaged."""
+        """Remount read-only, as the kernel does with a damaged disk, or writable."""
         _run("mount", "-o", f"remount,{'ro' if wanted else 'rw'}", str(self.path))
 
 
 @contextlib.contextmanager
 def small_disk(path: Path) -> Iterator[SmallDisk]:
-    """Mount one for the length of the block; the test is skipped where that is not allowed."""
+    """Mount a small disk during the block. The test is skipped if mounting is not allowed."""
     path.mkdir(parents=True, exist_ok=True)
     try:
         _run("mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(path))
@@ -50,7 +50,7 @@ def small_disk(path: Path) -> Iterator[SmallDisk]:
 
 
 def disk_error(number: int = errno.ENOSPC) -> OSError:
-    """What a full disk, or one with another fault, has system calls fail with."""
+    """Return the OSError of a system call on a full disk, or of another disk fault."""
     import os
 
     return OSError(number, os.strerror(number))

@@ -1,4 +1,4 @@
-"""A member that owns a queue, with a broker that is scripted, for tests of the offset store."""
+"""A member that owns a queue at a scripted broker, for tests of the offset store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A member that owns a queue, and found it at offset 4."""
+    """A member that acquired a queue at offset 4."""
 
     broker: ScriptedBroker
     queue: MessageQueue
@@ -36,24 +36,24 @@ class Owner:
 
     @property
     def stored(self) -> int:
-        """What the broker has."""
+        """The broker's stored offset."""
         return self.broker.offsets[GROUP, self.queue]
 
     @property
     def commits(self) -> list[int]:
-        """What the broker was told."""
+        """The offsets that were committed to the broker."""
         return self.broker.commits_of(self.queue)
 
     def set_back(self, offset: int) -> None:
-        """Somebody else stores an offset, or the broker loses ours."""
+        """Store an offset as another client, or as a broker that lost ours."""
         self.broker.offsets[GROUP, self.queue] = offset
 
     async def persist(self, offset: int) -> bool:
-        """A round of commits."""
+        """Run a round of commits."""
         return await self.store.persist({self.queue: offset})
 
     def hold_next_commit(self) -> asyncio.Event:
-        """Take up the next commit only once the event is set, and the others at once."""
+        """Delay the broker's next commit until the event is set. Later commits run at once."""
         go_on = asyncio.Event()
 
         async def update(command: RemotingCommand) -> Reply:
@@ -65,33 +65,33 @@ class Owner:
         return go_on
 
     async def begin(self, commit: Coroutine[None, None, T]) -> asyncio.Task[T]:
-        """Start the first commit; the broker has the request."""
+        """Start the first commit, and wait until the broker has received it."""
         task = asyncio.create_task(commit)
         await self.broker.peer.received(UPDATE)
         return task
 
     async def lose_connection(self) -> None:
-        """As by a restart of the broker."""
+        """Lose the connection, as after a restart of the broker."""
         self.broker.peer.cut()
         await eventually(lambda: self.store.may_be_lost(self.queue), "the connection is lost")
 
     async def doubt(self) -> None:
-        """As after a suspension."""
+        """Require a check of the stored offsets, as after a suspension."""
         self.store.recheck_stored_offsets()
 
     @property
     def reads(self) -> int:
-        """How often the stored offset was asked for."""
+        """The number of queries of the stored offset."""
         return len(self.broker.peer.got(RequestCode.QUERY_CONSUMER_OFFSET))
 
     async def let_deadline_pass(self) -> None:
-        """Go on until the broker, which answers other requests, had its time for the commit under way."""
+        """Advance past the deadline of the commit in flight, while the broker answers other requests."""
         await self.client.routes.refresh(TOPIC)
         await self.clock.advance(OFFSET_TIMEOUT_SECONDS)
 
 
 class Overlaps:
-    """Hears what others do to the stored offset."""
+    """An offset watcher that counts messages handled twice."""
 
     process_queues: tuple[ProcessQueue, ...] = ()
 

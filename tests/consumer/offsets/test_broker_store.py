@@ -1,4 +1,4 @@
-"""Which offset the broker ends up with, where commits, resets and hand-overs meet."""
+"""The offset that the broker finally stores after concurrent commits, resets and hand-overs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.consumer.scripted_broker import ScriptedBroker
 from tests.waiting import eventually
 
 
-async def test_commits_that_were_decided_on_before_a_reset_do_not_come_after_it(owner: Owner) -> None:
-    """Neither one that is on its way, nor one that waits for its turn."""
+async def test_a_commit_from_before_a_reset_is_not_sent_after_it(owner: Owner) -> None:
+    """Neither a commit in flight nor a waiting one replaces the reset."""
     go_on = owner.hold_next_commit()
     under_way = await owner.begin(owner.persist(7))
     waiting = asyncio.create_task(owner.persist(8))
@@ -38,7 +38,7 @@ async def test_commits_that_were_decided_on_before_a_reset_do_not_come_after_it(
     assert owner.stored == 3
 
 
-async def test_reset_that_no_broker_took_is_what_the_queue_is_given_up_with(owner: Owner) -> None:
+async def test_a_refused_reset_is_committed_at_the_release(owner: Owner) -> None:
     owner.broker.peer.on(UPDATE, Reply(ResponseCode.SYSTEM_ERROR, "not now"))
     with contextlib.suppress(BrokerError):
         await owner.store.commit(owner.queue, 2, downward=True)
@@ -47,8 +47,8 @@ async def test_reset_that_no_broker_took_is_what_the_queue_is_given_up_with(owne
     assert owner.stored == 2
 
 
-async def test_reset_cut_short_is_what_the_queue_is_given_up_with(owner: Owner) -> None:
-    """The queue's task is cancelled when it is to be given up, at whatever it does."""
+async def test_a_cancelled_reset_is_committed_at_the_release(owner: Owner) -> None:
+    """A release may cancel the queue's task at any point."""
     owner.broker.peer.on(UPDATE, None)
     reset = await owner.begin(owner.store.commit(owner.queue, 2, downward=True))
     reset.cancel()
@@ -60,16 +60,16 @@ async def test_reset_cut_short_is_what_the_queue_is_given_up_with(owner: Owner) 
     assert owner.stored == 2
 
 
-async def test_offset_that_was_set_back_on_the_broker_is_left_there_at_the_end(owner: Owner) -> None:
-    """It is an operator's reset: the next owner begins there."""
+async def test_an_offset_lowered_at_the_broker_stays_at_the_release(owner: Owner) -> None:
+    """The lower offset is an operator's reset, and the next owner starts there."""
     await owner.store.commit(owner.queue, 7)
     owner.set_back(1)
     await owner.store.commit_upward(owner.queue, 9)
     assert owner.stored == 1
 
 
-async def test_offset_that_a_restarted_broker_has_lost_is_stored_again(owner: Owner) -> None:
-    """By the next round, though nothing was consumed since; not where the same broker has it all the time."""
+async def test_an_offset_lost_by_a_restarted_broker_is_committed_again(owner: Owner) -> None:
+    """The next round commits it, although nothing was consumed since. Without a loss it is not repeated."""
     await owner.persist(7)
     await owner.persist(7)
     assert owner.commits == [7]
@@ -81,16 +81,15 @@ async def test_offset_that_a_restarted_broker_has_lost_is_stored_again(owner: Ow
     assert owner.commits == [7, 7]
 
 
-async def test_offset_that_was_found_at_the_start_is_stored_again_too(owner: Owner) -> None:
-    """It is where this ownership began."""
+async def test_the_offset_at_the_acquisition_is_committed_again_after_a_loss(owner: Owner) -> None:
     owner.set_back(2)
     await owner.lose_connection()
     await owner.persist(4)
     assert owner.stored == 4
 
 
-async def test_offset_that_a_restarted_broker_has_lost_is_what_the_queue_is_given_up_with(owner: Owner) -> None:
-    """Nobody has set it back."""
+async def test_a_release_replaces_an_offset_lost_by_a_restarted_broker(owner: Owner) -> None:
+    """After a lost connection, a lower offset does not count as an operator's reset."""
     await owner.store.commit(owner.queue, 7)
     owner.set_back(1)
     await owner.lose_connection()
@@ -98,8 +97,8 @@ async def test_offset_that_a_restarted_broker_has_lost_is_what_the_queue_is_give
     assert owner.stored == 9
 
 
-async def test_offset_that_a_slave_took_while_its_master_came_back_is_stored_there_too(owner: Owner) -> None:
-    """Seed 9740181: the answer was the slave's, and routes named the master when it came."""
+async def test_an_offset_stored_by_a_slave_is_committed_to_the_returned_master(owner: Owner) -> None:
+    """Seed 9740181: the slave's response arrived when the routes already named the master."""
     async with Peer() as slave:
         taken = asyncio.Event()
 
@@ -122,7 +121,7 @@ async def test_offset_that_a_slave_took_while_its_master_came_back_is_stored_the
     assert owner.stored == 7
 
 
-async def test_nothing_lower_is_stored_on_a_restarted_broker(owner: Owner) -> None:
+async def test_a_lower_offset_is_not_committed_to_a_restarted_broker(owner: Owner) -> None:
     await owner.store.commit(owner.queue, 7)
     await owner.lose_connection()
     await owner.persist(6)
@@ -130,7 +129,7 @@ async def test_nothing_lower_is_stored_on_a_restarted_broker(owner: Owner) -> No
 
 
 async def another_owner_begins(owner: Owner, offset: int) -> Overlaps:
-    """Another member, which takes this one for dead, has committed beyond our 7. Returns what our watcher is told."""
+    """Store `offset` as another member, which believes this one dead. Returns our offset watcher."""
     overlaps = Overlaps()
     owner.store.begin_ownership(owner.queue, await owner.store.read(owner.queue), overlaps)
     await owner.clock.advance(OFFSET_WATCH_SECONDS)
@@ -159,7 +158,7 @@ async def test_a_member_that_was_suspended_does_not_commit_over_the_next_owner(o
     assert overlaps.messages == 2
 
 
-async def test_the_look_before_a_commit_ends_with_the_first_one_on_a_connection(owner: Owner) -> None:
+async def test_one_commit_after_each_interruption_checks_the_stored_offset(owner: Owner) -> None:
     await another_owner_begins(owner, 7)
     for doubt in (owner.lose_connection, owner.doubt):
         await doubt()
@@ -172,15 +171,15 @@ async def test_the_look_before_a_commit_ends_with_the_first_one_on_a_connection(
         await owner.store.commit(owner.queue, 7, downward=True)
 
 
-async def test_offset_of_a_group_that_was_deleted_is_stored_again_at_the_end(owner: Owner) -> None:
+async def test_a_release_stores_the_offset_of_a_deleted_group_again(owner: Owner) -> None:
     await owner.store.commit(owner.queue, 7)
     del owner.broker.offsets[GROUP, owner.queue]
     await owner.store.commit_upward(owner.queue, 7)
     assert owner.stored == 7
 
 
-async def test_offset_that_does_not_change_is_stored_again_now_and_then(owner: Owner) -> None:
-    """So that a broker that lost it has it again; it is not told as another commit."""
+async def test_an_unchanged_offset_is_checked_periodically_and_stored_if_lost(owner: Owner) -> None:
+    """The repeated commit does not change `committed_at`."""
     await owner.store.commit(owner.queue, 7)
     committed_at = owner.store.committed_at[owner.queue]
     await owner.persist(7)
@@ -195,18 +194,18 @@ async def test_offset_that_does_not_change_is_stored_again_now_and_then(owner: O
     assert owner.store.committed_at[owner.queue] == committed_at
 
 
-async def test_offset_zero_is_stored_though_the_broker_says_so_already(owner: Owner) -> None:
-    """Brokers of 4.9 say 0 where nothing is stored."""
+async def test_offset_zero_is_committed_even_if_the_broker_returned_zero(owner: Owner) -> None:
+    """Brokers of 4.9 return 0 also if they have no offset."""
     owner.store.begin_ownership(owner.queue, 0)
     await owner.persist(0)
     await owner.persist(0)
     assert owner.commits == [0]
 
 
-async def test_one_read_shows_that_a_broker_still_has_all_unchanged_offsets_of_a_topic(
+async def test_one_query_checks_all_unchanged_offsets_of_a_topic(
     broker: ScriptedBroker, owner: Owner, flowing: ManualClock
 ) -> None:
-    """If the broker lost them, the first commit makes the table again alone: of two at once, the broker loses one."""
+    """After a loss, the first commit creates the table alone: of two at once, the broker would lose one."""
     queues = broker.create_topic(TOPIC, 3)
     at_once, most = 0, 0
 
@@ -267,7 +266,7 @@ async def test_a_check_of_unchanged_offsets_does_not_undo_a_reset_that_follows(o
     assert owner.stored == 2
 
 
-async def test_commit_of_a_former_ownership_is_dropped(owner: Owner) -> None:
+async def test_a_waiting_commit_of_a_previous_ownership_is_dropped(owner: Owner) -> None:
     go_on = owner.hold_next_commit()
     under_way = await owner.begin(owner.persist(7))
     waiting = asyncio.create_task(owner.persist(8))
@@ -279,10 +278,10 @@ async def test_commit_of_a_former_ownership_is_dropped(owner: Owner) -> None:
     assert owner.queue not in owner.store.committed
 
 
-async def test_first_commits_of_a_topic_do_not_meet_at_the_broker(
+async def test_the_first_commits_of_a_topic_are_not_sent_concurrently(
     broker: ScriptedBroker, client: ClientInstance, flowing: ManualClock
 ) -> None:
-    """It makes a table for a group's topic with the first one; of two that come at once, one table is lost."""
+    """The first commit creates the broker's table of the topic. If two arrive at once, one table is lost."""
     queues = broker.create_topic(TOPIC, 8)
     await client.routes.lookup(TOPIC)
     table: list[dict[str, str]] = []
@@ -300,23 +299,23 @@ async def test_first_commits_of_a_topic_do_not_meet_at_the_broker(
     assert table == [{str(queue.queue_id): "3" for queue in queues}]
 
 
-async def test_a_commit_that_is_taken_up_after_its_deadline_is_not_the_last_word(owner: Owner) -> None:
-    """Its broker stood still, and was given a newer one meanwhile: the next round has that stored again."""
+async def test_a_commit_stored_after_its_deadline_is_corrected_by_the_next_round(owner: Owner) -> None:
+    """The broker was unresponsive, and stored the older offset last. The next round repeats the newer one."""
     go_on = owner.hold_next_commit()
     late = await owner.begin(owner.persist(7))
     await owner.let_deadline_pass()
     assert not await late
     assert await owner.persist(8)
     go_on.set()
-    await eventually(lambda: owner.commits == [8, 7], "the older one comes over the newer one")
+    await eventually(lambda: owner.commits == [8, 7], "the older offset replaces the newer one")
     await owner.persist(8)
     assert owner.stored == 8
     await owner.persist(8)
     assert owner.commits == [8, 7, 8]
 
 
-async def test_a_commit_that_came_late_is_not_taken_for_an_operators_reset(owner: Owner) -> None:
-    """When the queue is given up, that is waited for, and mended."""
+async def test_a_late_commit_does_not_count_as_an_operators_reset(owner: Owner) -> None:
+    """The release waits for the late commit, and then commits again."""
     go_on = owner.hold_next_commit()
     late = await owner.begin(owner.persist(7))
     await owner.let_deadline_pass()
@@ -332,8 +331,8 @@ async def test_a_commit_that_came_late_is_not_taken_for_an_operators_reset(owner
     assert not await owner.store.wait_for_commits(owner.queue, 9, until)
 
 
-async def test_who_waits_for_a_commit_may_be_cancelled_and_the_commit_is_not(owner: Owner) -> None:
-    """It is on its way: the next one is not to overtake it."""
+async def test_cancelling_the_caller_does_not_cancel_its_commit(owner: Owner) -> None:
+    """The next commit must not overtake the request in flight."""
     go_on = owner.hold_next_commit()
     first = await owner.begin(owner.store.commit(owner.queue, 7))
     first.cancel()
@@ -345,16 +344,16 @@ async def test_who_waits_for_a_commit_may_be_cancelled_and_the_commit_is_not(own
     assert owner.commits == [7, 8]
 
 
-async def test_a_commit_that_a_waiting_reset_keeps_out_is_not_believed(owner: Owner) -> None:
-    """The broker answers it with success, and stores nothing."""
+async def test_a_commit_rejected_by_a_waiting_reset_does_not_count_as_stored(owner: Owner) -> None:
+    """The broker responds with success, but stores nothing."""
     owner.broker.peer.on(UPDATE, Reply(remark="Offset has been previously reset"))
     await owner.persist(7)
     assert owner.store.committed[owner.queue] == 4
 
 
 @pytest.mark.parametrize("code", [RequestCode.QUERY_CONSUMER_OFFSET, UPDATE])
-async def test_few_requests_of_a_wide_group_are_under_way(owner: Owner, code: RequestCode) -> None:
-    """A busy machine would read most answers too late. The deadline of a request begins when it is sent."""
+async def test_a_wide_group_has_few_offset_requests_in_flight(owner: Owner, code: RequestCode) -> None:
+    """A busy machine would read most responses too late. A request's deadline starts when it is sent."""
     store, peer, go_on = owner.store, owner.broker.peer, asyncio.Semaphore(0)
     await owner.persist(7)
     peer.requests.clear()
@@ -375,7 +374,7 @@ async def test_few_requests_of_a_wide_group_are_under_way(owner: Owner, code: Re
     await work
 
 
-async def test_failed_commits_of_a_round_are_one_line_for_a_broker(owner: Owner) -> None:
+async def test_failed_commits_of_a_round_log_one_line_for_each_broker(owner: Owner) -> None:
     owner.broker.peer.on(UPDATE, Reply(ResponseCode.SYSTEM_ERROR, "not now"))
     queues = owner.broker.create_topic(TOPIC, 5)
     with capture_logs() as logs:
@@ -383,8 +382,8 @@ async def test_failed_commits_of_a_round_are_one_line_for_a_broker(owner: Owner)
     assert [(line["event"], line["broker"], line["queues"]) for line in logs] == [("offset.commit_failed", "a", 5)]
 
 
-async def test_a_round_does_nothing_for_queues_without_news(owner: Owner) -> None:
-    """No task is made, nobody is waited for: a group has thousands of them."""
+async def test_a_round_does_nothing_for_unchanged_offsets(owner: Owner) -> None:
+    """The round creates no task and does not wait, because a group has thousands of such queues."""
     await owner.persist(7)
     a_round = owner.store.persist({owner.queue: 7})
     with pytest.raises(StopIteration):

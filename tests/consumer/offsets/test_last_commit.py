@@ -1,4 +1,4 @@
-"""The last commit of a queue: at a stop, at a hand-over, and where the group fails."""
+"""The last commit of a queue: at a stop, at a hand-over, and when the group fails."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tests.consumer.scripted_broker import ScriptedBroker
 from tests.waiting import eventually
 
 UPDATE = RequestCode.UPDATE_CONSUMER_OFFSET
-SLOW_SECONDS = 1.3  # longer than anybody is patient who should not be asked to be
+SLOW_SECONDS = 1.3  # a slow response, within the deadline of a commit
 
 
 async def handle(batch: Batch) -> None:
     """Finish at once."""
 
 
-async def test_the_last_commit_does_not_overtake_one_that_a_slow_broker_has(
+async def test_the_last_commit_waits_for_a_commit_in_flight_at_a_slow_broker(
     broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock
 ) -> None:
     await broker.store(queue, *[b"x"] * 6)
@@ -51,7 +51,7 @@ async def test_the_last_commit_does_not_overtake_one_that_a_slow_broker_has(
         await eventually(lambda: (row := only.queue()) is not None and row.cached == 1, "all but one are handled")
         only.consumer.stop(shutdown_timeout_seconds=10)
         await eventually(
-            lambda: any(c.ext_fields["commitOffset"] == "5" for c in broker.peer.got(UPDATE)), "a commit is under way"
+            lambda: any(c.ext_fields["commitOffset"] == "5" for c in broker.peer.got(UPDATE)), "a commit is in flight"
         )
         release.set()
         await only.task
@@ -59,7 +59,7 @@ async def test_the_last_commit_does_not_overtake_one_that_a_slow_broker_has(
 
 
 @pytest.mark.parametrize("trouble", ["the connection is cut", "the broker is busy once"])
-async def test_the_last_commit_of_a_stop_is_tried_again(
+async def test_a_failed_last_commit_of_a_stop_is_repeated(
     broker: ScriptedBroker, queue: MessageQueue, trouble: str, flowing: ManualClock
 ) -> None:
     await broker.store(queue, *[b"x"] * 50)
@@ -80,7 +80,7 @@ async def test_the_last_commit_of_a_stop_is_tried_again(
     assert not duplicates
 
 
-async def test_what_a_stop_cannot_commit_counts_as_handled_twice(
+async def test_messages_that_a_stop_cannot_commit_count_as_handled_twice(
     broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock
 ) -> None:
     await broker.store(queue, *[b"x"] * 50)
@@ -92,10 +92,10 @@ async def test_what_a_stop_cannot_commit_counts_as_handled_twice(
         assert only.topic().duplicates == {"stopped": 50}
 
 
-async def test_a_group_that_fails_commits_what_is_finished_and_gives_its_locks_back(
+async def test_a_failing_group_commits_finished_messages_and_releases_its_locks(
     broker: ScriptedBroker, flowing: ManualClock
 ) -> None:
-    """One queue's handler hangs; the others' messages do not come again."""
+    """The handler of one queue hangs. The other queue's messages are not redelivered."""
     healthy, sick = broker.create_topic(TOPIC, 2)
     await broker.store(healthy, *[b"x"] * 30)
     let_go = threading.Event()

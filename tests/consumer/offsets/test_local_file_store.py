@@ -1,4 +1,4 @@
-"""The offset store of a broadcasting group: what is stored when, by how many writes, and what a bad disk does to it."""
+"""The offset store of a broadcasting group: commits, shared writes and disk errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 async def store(tmp_path: Path, clock: ManualClock) -> AsyncIterator[LocalFileOffsetStore]:
-    """One that was opened."""
+    """An opened offset store."""
     store = LocalFileOffsetStore(str(tmp_path / "offsets"), "g", clock)
     await store.open()
     yield store
@@ -34,7 +34,7 @@ async def store(tmp_path: Path, clock: ManualClock) -> AsyncIterator[LocalFileOf
 
 
 class Saves:
-    """Stands before OffsetsFile.save: counts, holds back, and fails as told."""
+    """Wraps OffsetsFile.save: records each write, and can delay it or make it fail."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.written: list[dict[MessageQueue, int]] = []
@@ -53,7 +53,7 @@ class Saves:
         monkeypatch.setattr(OffsetsFile, "save", instead)
 
     async def begun(self, count: int) -> None:
-        """Wait until so many writes began."""
+        """Wait until `count` writes have begun."""
         async with asyncio.timeout(5):
             while len(self.written) < count:  # noqa: ASYNC110 - they begin in a thread
                 await asyncio.sleep(0.001)
@@ -68,7 +68,7 @@ def on_disk(tmp_path: Path) -> dict[MessageQueue, int]:
     return OffsetsFile(tmp_path / "offsets" / "g").load()
 
 
-async def test_a_new_group_knows_no_offset(store: LocalFileOffsetStore) -> None:
+async def test_a_new_group_has_no_offset(store: LocalFileOffsetStore) -> None:
     assert await store.read(A) is None
 
 
@@ -82,7 +82,9 @@ async def test_a_commit_is_on_the_disk_when_it_returns(
     assert await store.read(A) == 7
 
 
-async def test_the_next_process_goes_on_there(store: LocalFileOffsetStore, clock: ManualClock, tmp_path: Path) -> None:
+async def test_the_next_process_continues_at_the_stored_offsets(
+    store: LocalFileOffsetStore, clock: ManualClock, tmp_path: Path
+) -> None:
     assert await store.persist({A: 3, B: 0})
 
     following = LocalFileOffsetStore(str(tmp_path / "offsets"), "g", clock)
@@ -90,7 +92,7 @@ async def test_the_next_process_goes_on_there(store: LocalFileOffsetStore, clock
     assert (await following.read(A), await following.read(B)) == (3, 0)
 
 
-async def test_what_did_not_move_is_not_written(store: LocalFileOffsetStore, saves: Saves) -> None:
+async def test_an_unchanged_offset_is_not_written(store: LocalFileOffsetStore, saves: Saves) -> None:
     for _ in range(3):
         assert await store.persist({A: 3})
     await store.commit(A, 3)
@@ -98,7 +100,7 @@ async def test_what_did_not_move_is_not_written(store: LocalFileOffsetStore, sav
     assert saves.written == [{A: 3}]
 
 
-async def test_an_offset_only_rises_but_by_order(store: LocalFileOffsetStore, tmp_path: Path) -> None:
+async def test_only_a_reset_lowers_an_offset(store: LocalFileOffsetStore, tmp_path: Path) -> None:
     await store.commit(A, 7)
     await store.commit(A, 5)
     await store.commit_upward(A, 6)
@@ -111,8 +113,8 @@ async def test_an_offset_only_rises_but_by_order(store: LocalFileOffsetStore, tm
     assert on_disk(tmp_path) == {A: 3}
 
 
-async def test_a_queue_that_comes_back_goes_on_where_it_was(store: LocalFileOffsetStore, tmp_path: Path) -> None:
-    """A broker may leave the route for a while; its queues are given up then, and their offsets stay in the file."""
+async def test_a_released_queue_keeps_its_stored_offset(store: LocalFileOffsetStore, tmp_path: Path) -> None:
+    """If a broker leaves the route, its queues are released, and their offsets stay in the file."""
     await store.persist({A: 7, B: 8})
     store.forget(A)
     await store.persist({B: 9})
@@ -122,7 +124,7 @@ async def test_a_queue_that_comes_back_goes_on_where_it_was(store: LocalFileOffs
 
 
 async def test_many_commits_share_a_write(store: LocalFileOffsetStore, saves: Saves, tmp_path: Path) -> None:
-    """At a start and at an end every queue commits at once."""
+    """At a start and at a stop, all queues commit at once."""
     queues = [MessageQueue("orders", "broker-a", number) for number in range(50)]
     saves.go.clear()
     first = asyncio.create_task(store.commit(A, 1))
@@ -136,18 +138,18 @@ async def test_many_commits_share_a_write(store: LocalFileOffsetStore, saves: Sa
     assert on_disk(tmp_path) == dict.fromkeys(queues, 5)
 
 
-async def test_the_loop_does_not_wait_for_the_disk(store: LocalFileOffsetStore, saves: Saves) -> None:
+async def test_the_event_loop_does_not_wait_for_the_disk(store: LocalFileOffsetStore, saves: Saves) -> None:
     saves.go.clear()
     writing = asyncio.create_task(store.persist({A: 1}))
     await saves.begun(1)
-    for _ in range(100):  # turns of a loop that goes on
+    for _ in range(100):  # iterations of the running event loop
         await asyncio.sleep(0)
     assert not writing.done()
     saves.go.set()
     assert await writing
 
 
-async def test_the_end_waits_for_a_write_and_stores_what_is_left(
+async def test_close_waits_for_a_write_and_stores_pending_commits(
     store: LocalFileOffsetStore, saves: Saves, tmp_path: Path
 ) -> None:
     saves.go.clear()
@@ -167,7 +169,9 @@ async def test_the_end_waits_for_a_write_and_stores_what_is_left(
     await asyncio.gather(cut, unfinished, return_exceptions=True)
 
 
-async def test_what_is_not_stored_does_not_count_as_committed(store: LocalFileOffsetStore, saves: Saves) -> None:
+async def test_an_offset_that_was_not_written_does_not_count_as_committed(
+    store: LocalFileOffsetStore, saves: Saves
+) -> None:
     await store.commit(A, 1)
     at = dict(store.committed_at)
     saves.error = disk_error()
@@ -181,8 +185,10 @@ async def test_what_is_not_stored_does_not_count_as_committed(store: LocalFileOf
     assert store.problem is None
 
 
-async def test_a_new_queue_does_not_begin_before_its_start_is_stored(store: LocalFileOffsetStore, saves: Saves) -> None:
-    """What comes after it would be passed over if the process ended before the next write."""
+async def test_a_new_queue_does_not_start_before_its_start_offset_is_stored(
+    store: LocalFileOffsetStore, saves: Saves
+) -> None:
+    """Later messages would be skipped if the process ended before the next write."""
     saves.error = disk_error()
     with pytest.raises(OffsetStoreError, match=r"offsets\.json cannot be written: No space left on device"):
         await store.commit(A, 7)
@@ -190,7 +196,7 @@ async def test_a_new_queue_does_not_begin_before_its_start_is_stored(store: Loca
     assert await store.read(A) is None
 
 
-async def test_damage_to_both_files_is_told(tmp_path: Path, clock: ManualClock) -> None:
+async def test_a_damaged_file_without_a_backup_raises_an_error(tmp_path: Path, clock: ManualClock) -> None:
     OffsetsFile(tmp_path / "offsets" / "g").save({A: 1})
     (tmp_path / "offsets" / "g" / "offsets.json").write_bytes(b"")
 
@@ -198,8 +204,10 @@ async def test_damage_to_both_files_is_told(tmp_path: Path, clock: ManualClock) 
         await LocalFileOffsetStore(str(tmp_path / "offsets"), "g", clock).open()
 
 
-async def test_a_new_group_is_founded_by_its_file(store: LocalFileOffsetStore, tmp_path: Path) -> None:
-    """Also one without queues; what was consumed meanwhile stays."""
+async def test_a_group_is_no_longer_new_once_start_offsets_are_stored(
+    store: LocalFileOffsetStore, tmp_path: Path
+) -> None:
+    """Also if it has no queues. Committed offsets are kept."""
     assert store.is_new
     await store.store_start_offsets({})
     assert not store.is_new
@@ -209,15 +217,15 @@ async def test_a_new_group_is_founded_by_its_file(store: LocalFileOffsetStore, t
     assert on_disk(tmp_path) == {A: 7, B: 4}
 
 
-async def test_a_group_is_not_founded_where_the_disk_takes_nothing(store: LocalFileOffsetStore, saves: Saves) -> None:
+async def test_a_group_stays_new_if_start_offsets_cannot_be_written(store: LocalFileOffsetStore, saves: Saves) -> None:
     saves.error = disk_error()
     with pytest.raises(OffsetStoreError, match=r"offsets\.json cannot be written: No space left on device"):
         await store.store_start_offsets({A: 3})
     assert store.is_new
 
 
-async def test_who_gives_a_queue_up_is_told_that_it_is_stored(store: LocalFileOffsetStore, tmp_path: Path) -> None:
-    """Nobody else writes the file: no other commit is waited for, and nothing in it is another member's."""
+async def test_a_release_confirms_that_its_offset_is_stored(store: LocalFileOffsetStore, tmp_path: Path) -> None:
+    """Only this member writes the file, so a release waits for no other commit."""
     assert await store.commit_upward(A, 7)
     assert on_disk(tmp_path) == {A: 7}
     assert store.may_have_committed(A, 3)
@@ -225,14 +233,14 @@ async def test_who_gives_a_queue_up_is_told_that_it_is_stored(store: LocalFileOf
     assert not await store.wait_for_commits(A, 7, 0.0)
 
 
-async def test_opening_makes_the_folder_and_takes_its_lock(tmp_path: Path, clock: ManualClock) -> None:
+async def test_open_creates_the_directory_and_locks_it(tmp_path: Path, clock: ManualClock) -> None:
     await LocalFileOffsetStore(str(tmp_path / "state" / "offsets"), "g", clock).open()
     with (tmp_path / "state" / "offsets" / "process.lock").open() as lock, pytest.raises(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-async def test_a_file_is_of_one_cluster_and_that_of_another_is_put_aside(tmp_path: Path, clock: ManualClock) -> None:
-    """A file of 0.1.0, which names none, is of the cluster that it is used on first; nothing need be consumed there."""
+async def test_the_offsets_file_of_another_cluster_is_set_aside(tmp_path: Path, clock: ManualClock) -> None:
+    """A file of 0.1.0 names no cluster. It belongs to the first cluster that opens it, even without a commit."""
 
     async def on(cluster: str, offset: int | None = None) -> tuple[bool, int | None]:
         store = LocalFileOffsetStore(str(tmp_path), "g", clock, lambda: cluster and f"{cluster}/~/g")
@@ -248,5 +256,5 @@ async def test_a_file_is_of_one_cluster_and_that_of_another_is_put_aside(tmp_pat
     assert await on("c1") == (False, 7)
     assert await on("c2", 3) == (True, None)
     assert await on("c1", 9) == (False, 7)
-    assert await on("") == (False, 9)  # the name servers keep no id any more
+    assert await on("") == (False, 9)  # the name servers no longer have a cluster id
     assert await on("c2") == (False, 3)

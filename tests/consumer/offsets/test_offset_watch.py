@@ -1,4 +1,4 @@
-"""What a stored offset that others may have moved is taken for, ahead of a commit."""
+"""How `OffsetWatch` judges a stored offset before a commit."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.offsets.persistence import OFFSET_WATCH_SECONDS, RESET_REPORT_SECONDS, OffsetWatch
 
 BEGAN = 1000.0  # monotonic
-FOUND = 10  # at the take-over
+FOUND = 10  # at the acquisition
 
 
 @dataclass
 class Told:
-    """What the owner of the queue hears."""
+    """The resets and overlaps that the queue's owner is notified of."""
 
     process_queues: tuple[ProcessQueue, ...] = ()
     resets: list[int] = field(default_factory=list)
@@ -35,34 +35,34 @@ def told() -> Told:
 
 @pytest.fixture
 def watch(told: Told) -> OffsetWatch:
-    """That of an ownership which began at 10, after a former owner that had left."""
+    """The watch of an ownership that began at 10, after the previous owner had left."""
     return OffsetWatch(told, BEGAN + OFFSET_WATCH_SECONDS, None, FOUND, FOUND)
 
 
 def look(watch: OffsetWatch, stored: int | None, offset: int = 15, *ours: int, after: float = 0.0) -> bool:
-    """Whether `offset` may be committed over what is stored, where we have committed `ours`."""
+    """Whether `offset` may replace the stored offset, if `ours` are this owner's commits."""
     return watch.may_commit(stored, offset, frozenset(ours or {FOUND}), BEGAN + after)
 
 
-def test_a_pull_that_nobody_hears_of_is_outlived() -> None:
-    """A broker holds one for 15 s, and up to 5 s longer. Our own pull, which is new, tells within a few seconds."""
+def test_the_watch_outlasts_a_pull_held_by_the_broker() -> None:
+    """A broker holds a pull for 15 s, and up to 5 s longer. Our own new pull returns a reset within seconds."""
     assert (OFFSET_WATCH_SECONDS, RESET_REPORT_SECONDS) == (25.0, 4.0)
 
 
-def test_the_look_ends_with_its_time(watch: OffsetWatch) -> None:
+def test_the_watch_ends_after_its_time(watch: OffsetWatch) -> None:
     assert not watch.is_over(BEGAN + OFFSET_WATCH_SECONDS - 0.1)
     assert watch.is_over(BEGAN + OFFSET_WATCH_SECONDS)
 
 
-def test_what_nobody_has_moved_is_committed_over(watch: OffsetWatch, told: Told) -> None:
+def test_a_stored_offset_that_is_ours_or_missing_may_be_replaced(watch: OffsetWatch, told: Told) -> None:
     assert look(watch, FOUND)
     assert look(watch, 12, 15, 11, 12)
     assert look(watch, None)
     assert (told.resets, told.overlaps) == ([], [])
 
 
-def test_a_lower_offset_is_a_reset_once_it_has_stayed(watch: OffsetWatch, told: Told) -> None:
-    """Our own pull would have brought it within that time otherwise. It is told once."""
+def test_a_lower_offset_that_stays_counts_as_a_reset(watch: OffsetWatch, told: Told) -> None:
+    """No pull of ours has returned it within that time. The reset is reported once."""
     assert not look(watch, 3)
     assert not look(watch, 3, after=RESET_REPORT_SECONDS - 0.1)
     assert told.resets == []
@@ -72,7 +72,7 @@ def test_a_lower_offset_is_a_reset_once_it_has_stayed(watch: OffsetWatch, told: 
     assert (told.resets, told.overlaps) == ([3], [])
 
 
-def test_a_reset_that_is_changed_is_waited_for_anew(watch: OffsetWatch, told: Told) -> None:
+def test_another_lower_offset_restarts_the_wait(watch: OffsetWatch, told: Told) -> None:
     assert not look(watch, 3)
     assert not look(watch, 5, after=RESET_REPORT_SECONDS)
     assert not look(watch, 5, after=2 * RESET_REPORT_SECONDS - 0.1)
@@ -81,8 +81,8 @@ def test_a_reset_that_is_changed_is_waited_for_anew(watch: OffsetWatch, told: To
     assert told.resets == [5]
 
 
-def test_a_lower_offset_is_looked_at_beyond_the_time(watch: OffsetWatch, told: Told) -> None:
-    """It came in the last moment, and is judged as any other."""
+def test_a_lower_offset_extends_the_watch(watch: OffsetWatch, told: Told) -> None:
+    """A lower offset at the last moment is judged like any other."""
     assert not look(watch, 3, after=OFFSET_WATCH_SECONDS - 0.1)
     assert not watch.is_over(BEGAN + OFFSET_WATCH_SECONDS)
     assert not look(watch, 3, after=OFFSET_WATCH_SECONDS + RESET_REPORT_SECONDS)
@@ -90,8 +90,8 @@ def test_a_lower_offset_is_looked_at_beyond_the_time(watch: OffsetWatch, told: T
 
 
 @pytest.mark.parametrize("stored", [FOUND, 12])
-def test_a_lower_offset_that_is_gone_again_was_none(watch: OffsetWatch, told: Told, stored: int) -> None:
-    """Ours has come over it, or a former owner's."""
+def test_a_lower_offset_that_disappears_is_not_a_reset(watch: OffsetWatch, told: Told, stored: int) -> None:
+    """Our commit, or a previous owner's, has replaced it."""
     assert not look(watch, 3)
     assert look(watch, stored, after=1.0)
     assert watch.is_over(BEGAN + OFFSET_WATCH_SECONDS)
@@ -100,10 +100,10 @@ def test_a_lower_offset_that_is_gone_again_was_none(watch: OffsetWatch, told: To
 
 
 @pytest.mark.parametrize(("offset", "may_commit"), [(12, False), (13, False), (14, True)])
-def test_a_former_owner_that_was_further_is_not_committed_over(
+def test_a_higher_offset_of_a_previous_owner_is_not_replaced(
     watch: OffsetWatch, told: Told, offset: int, may_commit: bool
 ) -> None:
-    """What it has finished beyond the take-over is counted once."""
+    """Messages that it finished after the acquisition are counted once."""
     assert look(watch, 13, offset) is may_commit
     assert look(watch, 13, offset) is may_commit
     assert told.overlaps == [3]
@@ -111,8 +111,8 @@ def test_a_former_owner_that_was_further_is_not_committed_over(
     assert told.overlaps == [3, 1]
 
 
-def test_a_late_commit_of_a_former_owner_is_no_reset(told: Told) -> None:
-    """Where it was not known to be gone, nothing tells how low its last commit may be."""
+def test_a_late_commit_of_a_previous_owner_is_not_a_reset(told: Told) -> None:
+    """A previous owner that may still be alive may commit any lower offset."""
     watch = OffsetWatch(told, BEGAN + OFFSET_WATCH_SECONDS, None, 0, FOUND)
     assert look(watch, 3)
     assert look(watch, 3, after=RESET_REPORT_SECONDS)
@@ -120,14 +120,14 @@ def test_a_late_commit_of_a_former_owner_is_no_reset(told: Told) -> None:
     assert (told.resets, told.overlaps) == ([], [])
 
 
-def test_the_lowest_offset_that_may_be_a_former_owners_is_that_of_the_take_over(told: Told) -> None:
+def test_a_previous_owners_offset_is_not_below_the_one_at_the_acquisition(told: Told) -> None:
     watch = OffsetWatch(told, BEGAN + OFFSET_WATCH_SECONDS, None, FOUND, 12)
     assert look(watch, FOUND, 15, 12)
     assert not look(watch, FOUND - 1, 15, 12)
 
 
-def test_a_commit_that_was_not_taken_tells_of_a_reset(watch: OffsetWatch, told: Told) -> None:
-    """It waits for the next pull, and may be higher than what was found."""
+def test_a_rejected_commit_indicates_a_reset(watch: OffsetWatch, told: Told) -> None:
+    """The reset waits for the next pull, and may be above the offset at the acquisition."""
     watch.is_reset = True
     assert not watch.is_over(BEGAN + OFFSET_WATCH_SECONDS)
     assert not look(watch, 12)
@@ -135,8 +135,8 @@ def test_a_commit_that_was_not_taken_tells_of_a_reset(watch: OffsetWatch, told: 
     assert (told.resets, told.overlaps) == ([12], [])
 
 
-def test_over_another_connection_nothing_lower_is_a_reset(watch: OffsetWatch, told: Told) -> None:
-    """The broker may have been restarted, and have lost what was not on its disk."""
+def test_after_a_lost_connection_a_lower_offset_is_not_a_reset(watch: OffsetWatch, told: Told) -> None:
+    """The broker may have restarted and lost offsets that were not on its disk."""
     assert not look(watch, 3)
     watch.is_reset = True
     watch.on_connection_lost()
@@ -148,7 +148,7 @@ def test_over_another_connection_nothing_lower_is_a_reset(watch: OffsetWatch, to
     assert (told.resets, told.overlaps) == ([], [])
 
 
-def test_a_reset_that_came_by_a_pull_ends_the_look(watch: OffsetWatch, told: Told) -> None:
+def test_a_reset_reported_by_a_pull_ends_the_watch(watch: OffsetWatch, told: Told) -> None:
     assert not look(watch, 3)
     watch.is_reset = watch.may_have_lost_queue = True
     watch.on_reset(3)
@@ -160,6 +160,6 @@ def test_a_reset_that_came_by_a_pull_ends_the_look(watch: OffsetWatch, told: Tol
     assert (told.resets, told.overlaps) == ([], [2])
 
 
-def test_a_member_that_may_have_lost_the_queue_looks_at_any_time(watch: OffsetWatch) -> None:
+def test_a_member_that_may_have_lost_the_queue_always_checks(watch: OffsetWatch) -> None:
     watch.may_have_lost_queue = True
     assert not watch.is_over(BEGAN + 10 * OFFSET_WATCH_SECONDS)

@@ -1,4 +1,4 @@
-"""offsets.json and its backup: what is read, what is written, and what no damage may lead to."""
+"""The file offsets.json and its backup: reads, writes and damage."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ def test_a_group_without_files_has_no_offsets(file: OffsetsFile) -> None:
     assert not file.path.parent.exists()
 
 
-def test_what_is_saved_is_loaded(file: OffsetsFile) -> None:
+def test_saved_offsets_are_loaded(file: OffsetsFile) -> None:
     file.save({A: 12, B: 0})
 
     assert OffsetsFile(file.path.parent).load() == {A: 12, B: 0}
 
 
-def test_the_file_has_javas_shape_to_the_byte(file: OffsetsFile) -> None:
+def test_the_file_equals_javas_byte_for_byte(file: OffsetsFile) -> None:
     file.save({B: 9007199254740993, A: 12})
 
     assert file.path.read_bytes() == JAVA_5
@@ -92,14 +92,14 @@ def test_javas_files_are_read(file: OffsetsFile, content: bytes) -> None:
     assert file.load() == {A: 12, B: 9007199254740993}
 
 
-def test_an_offset_that_java_has_not_set_is_none(file: OffsetsFile) -> None:
+def test_an_offset_that_java_has_not_set_is_ignored(file: OffsetsFile) -> None:
     file.path.parent.mkdir(parents=True)
     file.path.write_bytes(JAVA_5.replace(b":12", b":-1"))
 
     assert file.load() == {B: 9007199254740993}
 
 
-def test_the_backup_is_what_was_stored_before(tmp_path: Path) -> None:
+def test_the_backup_holds_the_previous_offsets(tmp_path: Path) -> None:
     file = stored(tmp_path)
 
     assert OffsetsFile(tmp_path).load() == {A: 1}
@@ -108,7 +108,7 @@ def test_the_backup_is_what_was_stored_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED.keys())
-def test_a_damaged_file_is_met_by_its_backup(tmp_path: Path, content: bytes) -> None:
+def test_the_backup_is_read_if_the_file_is_damaged(tmp_path: Path, content: bytes) -> None:
     stored(tmp_path).path.write_bytes(content)
 
     with capture_logs() as logs:
@@ -130,7 +130,7 @@ def test_a_damaged_file_never_becomes_the_backup(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("backup", [*DAMAGED.values(), None], ids=[*DAMAGED.keys(), "missing"])
-def test_without_a_good_backup_nothing_is_begun_anew(tmp_path: Path, backup: bytes | None) -> None:
+def test_a_damaged_file_without_a_good_backup_raises_an_error(tmp_path: Path, backup: bytes | None) -> None:
     file = stored(tmp_path)
     file.path.write_bytes(b"{")
     file.backup.unlink() if backup is None else file.backup.write_bytes(backup)
@@ -145,7 +145,7 @@ def test_without_a_good_backup_nothing_is_begun_anew(tmp_path: Path, backup: byt
     assert file.path.read_bytes() == b"{"
 
 
-def test_a_damaged_backup_alone_is_no_new_group(tmp_path: Path) -> None:
+def test_a_damaged_backup_without_the_file_raises_an_error(tmp_path: Path) -> None:
     file = stored(tmp_path)
     file.path.unlink()
     file.backup.write_bytes(b"{")
@@ -154,7 +154,7 @@ def test_a_damaged_backup_alone_is_no_new_group(tmp_path: Path) -> None:
         OffsetsFile(tmp_path).load()
 
 
-def test_a_file_that_may_not_be_read_is_not_a_new_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_file_raises_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = stored(tmp_path)
 
     def refuse(path: Path) -> bytes:
@@ -166,10 +166,10 @@ def test_a_file_that_may_not_be_read_is_not_a_new_group(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("survived", range(6))
-def test_a_crash_at_any_step_of_a_save_leaves_old_or_new(
+def test_a_crash_at_any_step_of_a_save_leaves_old_or_new_offsets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, survived: int
 ) -> None:
-    """After each of its system calls the process may be gone: nothing that follows is done, no cleaning up either."""
+    """The process is killed after each system call, and cleans nothing up."""
     file, calls = stored(tmp_path), [0]
 
     class Killed(BaseException):
@@ -195,7 +195,7 @@ def test_a_crash_at_any_step_of_a_save_leaves_old_or_new(
     assert OffsetsFile(tmp_path).load() == {A: 2 if survived >= 4 else 1}
 
 
-def test_what_cannot_be_stored_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_sync_leaves_the_files_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = stored(tmp_path)
 
     def full(descriptor: int) -> None:
@@ -210,7 +210,7 @@ def test_what_cannot_be_stored_leaves_the_file_as_it_was(tmp_path: Path, monkeyp
 
 
 @pytest.mark.process
-def test_a_full_disk_and_a_read_only_one_keep_what_was_stored(tmp_path: Path) -> None:
+def test_a_full_or_read_only_disk_keeps_the_stored_offsets(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:
         file = stored(disk.path / "g")
         disk.fill()
@@ -225,8 +225,8 @@ def test_a_full_disk_and_a_read_only_one_keep_what_was_stored(tmp_path: Path) ->
         assert OffsetsFile(file.path.parent).load() == {A: 3}
 
 
-def test_a_full_disk_is_noticed_at_the_write_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each save of the file fails: nothing is taken for stored, and no half of a file is left."""
+def test_a_failed_rename_leaves_no_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stored offsets stay as they were."""
     file = stored(tmp_path)
     replace = Path.replace
 
@@ -243,10 +243,8 @@ def test_a_full_disk_is_noticed_at_the_write_itself(tmp_path: Path, monkeypatch:
     assert OffsetsFile(tmp_path).load() == {A: 1}
 
 
-def test_the_content_is_on_the_disk_before_the_name_leads_to_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a power cut the file would be empty otherwise."""
+def test_a_save_syncs_the_whole_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the file could be empty after a power failure."""
     file, fsync, synced = OffsetsFile(tmp_path), os.fsync, list[int]()
 
     def note(descriptor: int) -> None:

@@ -1,4 +1,4 @@
-"""What the offset store knows from one ownership of a queue to the next, and what its callers are told."""
+"""The offset store across ownerships of a queue, and the results of its methods."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TAKEN_FOR_NOTHING = Reply(remark="Offset has been previously reset")
 
 
 class Resets(Overlaps):
-    """Hears of resets too."""
+    """An offset watcher that records resets too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Resets(Overlaps):
 
 
 async def soon(work: Coroutine[Any, Any, bool]) -> asyncio.Task[bool]:
-    """Start it; it waits for its turn."""
+    """Start the work, which waits for the queue's lock."""
     task = asyncio.create_task(work)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -71,7 +71,7 @@ async def test_a_lost_unchanged_offset_is_stored_again_after_half_a_minute(owner
     assert owner.commits == [7, 7]
 
 
-async def test_failures_are_counted_from_none(owner: Owner) -> None:
+async def test_failed_commits_are_counted(owner: Owner) -> None:
     assert owner.store.failures == 0
     owner.broker.peer.on(UPDATE, REFUSED)
     assert not await owner.persist(7)
@@ -79,7 +79,7 @@ async def test_failures_are_counted_from_none(owner: Owner) -> None:
     assert owner.store.failures == 2
 
 
-async def test_a_round_of_which_one_commit_fails_is_not_taken(broker: ScriptedBroker, owner: Owner) -> None:
+async def test_a_round_with_a_failed_commit_returns_false(broker: ScriptedBroker, owner: Owner) -> None:
     first, second = broker.create_topic(TOPIC, 2)
 
     def update(command: RemotingCommand) -> Reply:
@@ -91,8 +91,8 @@ async def test_a_round_of_which_one_commit_fails_is_not_taken(broker: ScriptedBr
     assert broker.commits_of(first) == [7, 8]
 
 
-async def test_the_end_leaves_no_commit_under_way(owner: Owner) -> None:
-    """Its caller has gone, and its broker is silent."""
+async def test_close_cancels_commits_in_flight(owner: Owner) -> None:
+    """The caller was cancelled, and the broker does not respond."""
     owner.broker.peer.on(UPDATE, None)
     caller = await owner.begin(owner.store.commit(owner.queue, 7))
     caller.cancel()
@@ -101,16 +101,16 @@ async def test_the_end_leaves_no_commit_under_way(owner: Owner) -> None:
     assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("commit:")]
 
 
-async def test_the_end_remembers_no_commit_that_has_ended(owner: Owner) -> None:
+async def test_finished_commits_are_not_kept_in_memory(owner: Owner) -> None:
     for offset in range(5, 50):
         await owner.persist(offset)
     assert not owner.store._under_way
 
 
-async def test_founding_stores_the_starts_of_a_topic_side_by_side(
+async def test_start_offsets_of_a_topic_are_stored_concurrently(
     broker: ScriptedBroker, owner: Owner, flowing: ManualClock
 ) -> None:
-    """But for the first, which makes the broker's table."""
+    """Except for the first, which creates the broker's table."""
     queues = broker.create_topic(TOPIC, 8)
     at_once, most = 0, [0]
 
@@ -130,7 +130,7 @@ async def test_founding_stores_the_starts_of_a_topic_side_by_side(
 
 
 @pytest.mark.parametrize("again", ["given up", "taken again"])
-async def test_nothing_of_a_former_ownership_is_known(owner: Owner, again: str) -> None:
+async def test_the_offset_of_a_previous_ownership_is_forgotten(owner: Owner, again: str) -> None:
     await owner.store.commit(owner.queue, 7)
     if again == "given up":
         owner.store.forget(owner.queue)
@@ -141,7 +141,7 @@ async def test_nothing_of_a_former_ownership_is_known(owner: Owner, again: str) 
     assert not owner.store.may_have_committed(owner.queue, 7)
 
 
-async def test_what_was_given_up_cannot_be_lost(owner: Owner) -> None:
+async def test_the_offset_of_a_released_queue_cannot_be_lost(owner: Owner) -> None:
     await owner.store.commit(owner.queue, 7)
     owner.store.forget(owner.queue)
     owner.broker.peer.cut()
@@ -150,7 +150,7 @@ async def test_what_was_given_up_cannot_be_lost(owner: Owner) -> None:
     assert not owner.store.may_be_lost(owner.queue)
 
 
-async def test_a_former_ownerships_watcher_hears_nothing_more(owner: Owner) -> None:
+async def test_the_watcher_of_a_previous_ownership_is_not_notified(owner: Owner) -> None:
     former = Resets()
     owner.store.begin_ownership(owner.queue, 4, former)
     owner.store.begin_ownership(owner.queue, 4)
@@ -160,14 +160,14 @@ async def test_a_former_ownerships_watcher_hears_nothing_more(owner: Owner) -> N
     assert former.messages == 0
 
 
-async def test_a_reset_of_a_former_ownership_lowers_nothing(owner: Owner) -> None:
+async def test_a_reset_of_a_previous_ownership_does_not_lower_the_offset(owner: Owner) -> None:
     await refused_reset(owner, 2)
     owner.store.begin_ownership(owner.queue, 7)
     await owner.persist(5)
     assert owner.commits == []
 
 
-async def test_a_reset_that_was_taken_lowers_nothing_more(owner: Owner) -> None:
+async def test_a_confirmed_reset_allows_no_further_lower_commit(owner: Owner) -> None:
     await owner.store.commit(owner.queue, 7)
     await owner.store.commit(owner.queue, 3, downward=True)
     await owner.persist(2)
@@ -177,14 +177,14 @@ async def test_a_reset_that_was_taken_lowers_nothing_more(owner: Owner) -> None:
     assert owner.stored == 1
 
 
-async def test_a_commit_lowers_nothing(owner: Owner) -> None:
+async def test_a_commit_does_not_lower_the_offset(owner: Owner) -> None:
     await owner.store.commit(owner.queue, 7)
     await owner.store.commit(owner.queue, 5)
     assert owner.commits == [7]
 
 
-async def test_a_commit_of_before_a_reset_and_a_hand_over_is_dropped(owner: Owner) -> None:
-    """Each of the two makes it outdated, and so do both."""
+async def test_a_commit_from_before_a_reset_and_a_hand_over_is_dropped(owner: Owner) -> None:
+    """Either event alone makes the commit outdated, and so do both."""
     go_on = owner.hold_next_commit()
     under_way = await owner.begin(owner.persist(7))
     waiting = await soon(owner.persist(8))
@@ -196,7 +196,7 @@ async def test_a_commit_of_before_a_reset_and_a_hand_over_is_dropped(owner: Owne
     assert owner.commits == [7]
 
 
-async def test_who_gives_up_a_queue_that_is_somebody_elses_meanwhile_is_told(owner: Owner) -> None:
+async def test_a_waiting_last_commit_returns_false_after_the_ownership_ended(owner: Owner) -> None:
     go_on = owner.hold_next_commit()
     under_way = await owner.begin(owner.persist(7))
     giving_up = await soon(owner.store.commit_upward(owner.queue, 9))
@@ -207,7 +207,7 @@ async def test_who_gives_up_a_queue_that_is_somebody_elses_meanwhile_is_told(own
     assert owner.commits == [7]
 
 
-async def test_who_gives_up_a_queue_that_is_reset_while_the_commit_is_under_way_is_told(owner: Owner) -> None:
+async def test_a_last_commit_in_flight_returns_false_after_the_ownership_ended(owner: Owner) -> None:
     go_on = owner.hold_next_commit()
     giving_up = await owner.begin(owner.store.commit_upward(owner.queue, 9))
     owner.store.forget(owner.queue)
@@ -215,15 +215,15 @@ async def test_who_gives_up_a_queue_that_is_reset_while_the_commit_is_under_way_
     assert not await giving_up
 
 
-async def test_nothing_is_sent_for_who_may_not_commit(owner: Owner) -> None:
+async def test_a_last_commit_is_not_sent_if_may_commit_returns_false(owner: Owner) -> None:
     assert not await owner.store.commit_upward(owner.queue, 9, lambda: False)
     assert owner.commits == []
     assert await owner.store.commit_upward(owner.queue, 9, lambda: True)
     assert owner.commits == [9]
 
 
-async def test_who_gives_up_is_told_that_the_broker_has_it(owner: Owner) -> None:
-    """Its own commit, another member's higher one, or an operator's lower one."""
+async def test_a_last_commit_succeeds_without_a_request_if_none_is_needed(owner: Owner) -> None:
+    """The broker has the same offset, another member's higher one, or an operator's lower one."""
     await owner.store.commit(owner.queue, 7)
     assert await owner.store.commit_upward(owner.queue, 7)
     owner.set_back(9)
@@ -233,13 +233,13 @@ async def test_who_gives_up_is_told_that_the_broker_has_it(owner: Owner) -> None
     assert owner.commits == [7]
 
 
-async def test_who_gives_up_where_a_reset_waits_is_told_that_it_is_settled(owner: Owner) -> None:
+async def test_a_last_commit_succeeds_if_a_reset_waits_at_the_broker(owner: Owner) -> None:
     owner.broker.peer.on(UPDATE, TAKEN_FOR_NOTHING)
     assert await owner.store.commit_upward(owner.queue, 9)
 
 
-async def test_zero_is_no_reset_where_nothing_was_known(owner: Owner) -> None:
-    """Brokers of 4.9 say 0 where nothing is stored."""
+async def test_zero_is_not_a_reset_if_no_offset_was_known(owner: Owner) -> None:
+    """Brokers of 4.9 return 0 also if they have no offset."""
     owner.store.begin_ownership(owner.queue, None)
     owner.set_back(0)
     assert await owner.store.commit_upward(owner.queue, 9)
@@ -247,7 +247,7 @@ async def test_zero_is_no_reset_where_nothing_was_known(owner: Owner) -> None:
 
 
 @pytest.mark.parametrize(("offset", "stored", "twice"), [(9, 8, 1), (9, 12, 2), (7, 9, 0), (6, 9, 0)])
-async def test_what_another_owner_has_finished_too_counts_at_the_end(
+async def test_messages_finished_by_two_owners_are_counted_at_the_release(
     owner: Owner, offset: int, stored: int, twice: int
 ) -> None:
     overlaps = Overlaps()
@@ -259,20 +259,20 @@ async def test_what_another_owner_has_finished_too_counts_at_the_end(
     assert owner.stored == max(stored, offset)
 
 
-async def test_what_was_seen_behind_a_late_commit_need_not_be_looked_at_again(owner: Owner) -> None:
+async def test_a_higher_offset_seen_after_a_late_commit_needs_no_wait(owner: Owner) -> None:
     go_on = owner.hold_next_commit()
     late = await owner.begin(owner.persist(7))
     await owner.let_deadline_pass()
     assert not await late
     go_on.set()
-    await owner.clock.until(lambda: owner.commits == [7], "the late one is taken up")
+    await owner.clock.until(lambda: owner.commits == [7], "the broker stores the late commit")
     await owner.clock.advance(1.0)
     owner.set_back(9)
     assert await owner.store.commit_upward(owner.queue, 8)
     assert not await owner.store.wait_for_commits(owner.queue, 8, owner.clock.monotonic() + 20)
 
 
-async def test_a_lower_offset_after_a_take_over_in_peace_is_an_operators(owner: Owner) -> None:
+async def test_a_lower_offset_after_a_regular_hand_over_is_a_reset(owner: Owner) -> None:
     resets = Resets()
     owner.store.begin_ownership(owner.queue, 4, resets)
     owner.set_back(2)
@@ -283,9 +283,7 @@ async def test_a_lower_offset_after_a_take_over_in_peace_is_an_operators(owner: 
 
 
 @pytest.mark.parametrize("stored", [2, 0])
-async def test_a_lower_offset_after_a_take_over_without_a_farewell_may_be_a_former_owners(
-    owner: Owner, stored: int
-) -> None:
+async def test_a_lower_offset_is_not_a_reset_if_the_previous_owner_may_be_alive(owner: Owner, stored: int) -> None:
     resets = Resets()
     owner.store.begin_ownership(owner.queue, 4, resets, in_peace=False)
     owner.set_back(stored)
@@ -294,7 +292,7 @@ async def test_a_lower_offset_after_a_take_over_without_a_farewell_may_be_a_form
     assert resets.offsets == []
 
 
-async def test_what_others_commit_to_a_queue_without_an_offset_counts_from_its_beginning(owner: Owner) -> None:
+async def test_others_commits_to_a_queue_without_an_offset_count_from_zero(owner: Owner) -> None:
     overlaps = Overlaps()
     owner.store.begin_ownership(owner.queue, None, overlaps)
     owner.set_back(3)
@@ -303,8 +301,8 @@ async def test_what_others_commit_to_a_queue_without_an_offset_counts_from_its_b
     assert owner.stored == 7
 
 
-async def test_after_a_commit_that_a_waiting_reset_kept_out_nothing_is_committed_over_the_reset(owner: Owner) -> None:
-    """However late it is. The next pull brings the reset, or it is found where it stays."""
+async def test_a_reset_that_rejected_a_commit_is_not_replaced_by_later_commits(owner: Owner) -> None:
+    """Also after the watch time. The next pull returns the reset, or the stored offset shows it."""
     resets = Resets()
     owner.store.begin_ownership(owner.queue, 4, resets)
     await owner.clock.advance(OFFSET_WATCH_SECONDS)

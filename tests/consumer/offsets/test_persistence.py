@@ -1,4 +1,4 @@
-"""Rounds of commits: what each of them commits, and that one that is late trusts nothing that it knew."""
+"""Rounds of commits: the committed offsets, and the check of stored offsets after a late round."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class _Store:
 
 @dataclass
 class _Group:
-    """A group with assignments, whose brokers are those of `addresses`."""
+    """A group with assignments at the brokers in `addresses`."""
 
     clock: ManualClock
     store: _Store = field(default_factory=_Store)
@@ -87,7 +87,7 @@ class _Group:
 
 @pytest.fixture
 async def group() -> AsyncIterator[_Group]:
-    """One whose rounds run."""
+    """A group with running rounds of commits."""
     group = _Group(ManualClock())
     rounds = asyncio.create_task(OffsetPersistence(group.context, group.assigned).run())
     await asyncio.sleep(0)
@@ -97,15 +97,17 @@ async def group() -> AsyncIterator[_Group]:
 
 
 @pytest.mark.parametrize(("late_seconds", "doubts"), [(0.0, 0), (0.9, 0), (1.1, 1)])
-async def test_a_round_that_is_late_looks_before_it_commits(group: _Group, late_seconds: float, doubts: int) -> None:
+async def test_a_late_round_checks_stored_offsets_before_it_commits(
+    group: _Group, late_seconds: float, doubts: int
+) -> None:
     await group.clock.advance(INTERVAL_SECONDS - 1.0)
     group.clock.turn(1.0 + late_seconds)
     await group.clock.advance(INTERVAL_SECONDS)
     assert group.store.doubts == doubts
 
 
-async def test_a_machine_that_was_suspended_is_late(group: _Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The monotonic clock stands still meanwhile."""
+async def test_a_round_is_late_after_the_machine_was_suspended(group: _Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The monotonic clock does not advance during a suspension."""
     await group.clock.advance(INTERVAL_SECONDS - 1.0)
     suspended = rmqd_clock.suspended_seconds() + 60.0
     monkeypatch.setattr("rmqd.consumer.offsets.persistence.suspended_seconds", lambda: suspended)
@@ -115,8 +117,8 @@ async def test_a_machine_that_was_suspended_is_late(group: _Group, monkeypatch: 
     assert group.store.doubts == 1
 
 
-async def test_a_round_commits_what_the_queues_say_at_that_moment(group: _Group) -> None:
-    """A reset that comes later raises the queue's epoch, and so is not overwritten."""
+async def test_a_round_commits_offsets_right_after_reading_them(group: _Group) -> None:
+    """A later reset raises the queue's epoch, so it is not overwritten."""
     later: list[str] = []
     group.assign(A, 7)
 
@@ -130,7 +132,7 @@ async def test_a_round_commits_what_the_queues_say_at_that_moment(group: _Group)
     assert later == ["commit", "reset"]
 
 
-async def test_pulls_carry_no_commits_where_a_step_between_two_rounds_is_late(group: _Group) -> None:
+async def test_pulls_carry_no_commits_after_a_late_step_between_rounds(group: _Group) -> None:
     await group.clock.advance(INTERVAL_SECONDS / 2)
     assert 0 < group.store.carries_until - group.clock.monotonic() <= STEP_SECONDS + TOLERATED_STEP_DELAY_SECONDS
 
@@ -142,8 +144,8 @@ async def test_each_interval_commits_once(group: _Group) -> None:
     assert group.measured == [A] * 3
 
 
-async def test_what_is_not_consumed_here_is_not_committed(group: _Group) -> None:
-    """A queue that was not taken over yet, one that is being given up, and one whose lock is lost; all are measured."""
+async def test_a_round_skips_queues_that_this_member_does_not_consume(group: _Group) -> None:
+    """Queues that are not yet acquired, being released, or without their lock. All of them are measured."""
     not_yet, leaving, lost = (MessageQueue("orders", name, 0) for name in ("c", "d", "e"))
     group.addresses |= {"c": "c:10911", "d": "d:10911", "e": "e:10911"}
     group.owned |= {not_yet, leaving}
@@ -167,8 +169,8 @@ async def test_a_slow_broker_delays_its_own_queues_only(group: _Group) -> None:
     assert group.store.rounds.count({A: 7}) == 2
 
 
-async def test_a_broker_that_no_route_names_is_left_out(group: _Group) -> None:
-    """Its commits could only fail."""
+async def test_a_round_skips_brokers_without_a_route(group: _Group) -> None:
+    """Their commits could only fail."""
     group.assign(A, 7)
     group.assign(B, 8)
     del group.addresses["a"]
@@ -176,7 +178,7 @@ async def test_a_broker_that_no_route_names_is_left_out(group: _Group) -> None:
     assert group.store.rounds == [{B: 8}]
 
 
-async def test_a_round_passes_over_idle_queues() -> None:
+async def test_a_round_skips_idle_queues() -> None:
     """Until they have messages again, their offsets must be checked, or there is a new connection."""
     group, connections, idle = _Group(ManualClock()), {"a:10911": 1}, dict[MessageQueue, Any]()
     group.assign(A, 7)
@@ -214,7 +216,7 @@ async def test_a_round_passes_over_idle_queues() -> None:
 
 
 @pytest.mark.parametrize("change", ["released", "had a reset"])
-async def test_a_check_leaves_out_idle_queues_that_changed_during_the_round(change: str) -> None:
+async def test_a_check_skips_idle_queues_that_changed_during_the_round(change: str) -> None:
     """Another queue's commit at the same broker takes long."""
     group, idle, busy = _Group(ManualClock()), dict[MessageQueue, Any](), MessageQueue("orders", "a", 1)
     group.assign(A, 7)

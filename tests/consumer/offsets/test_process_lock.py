@@ -1,4 +1,4 @@
-"""The lock on a folder of offsets: who has it, who is refused, and when it is free again."""
+"""The lock on a directory of offsets: its owner, refused processes and its release."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def path(tmp_path: Path) -> Path:
 
 @contextlib.contextmanager
 def somebody(path: Path, owner: str = "4711 on elsewhere\n") -> Iterator[None]:
-    """Another holder of the lock: it belongs to an open file, which another process would have, or we a second time."""
+    """Hold the lock through another open file, as another process would."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.write(owner)
@@ -56,7 +56,7 @@ def somebody(path: Path, owner: str = "4711 on elsewhere\n") -> Iterator[None]:
 
 
 def is_free(path: Path) -> bool:
-    """Whether another process could have the lock."""
+    """Whether another process could acquire the lock."""
     with path.open() as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -66,12 +66,12 @@ def is_free(path: Path) -> bool:
 
 
 def open_files(path: Path) -> int:
-    """How many of our descriptors are of the file."""
+    """The number of our descriptors of the file."""
     return sum(os.path.realpath(f"/proc/self/fd/{number}") == str(path) for number in os.listdir("/proc/self/fd"))
 
 
 @pytest.mark.process
-def test_another_process_is_refused_and_told_whose_it_is(path: Path) -> None:
+def test_a_lock_of_another_process_is_refused_and_the_error_names_it(path: Path) -> None:
     with holder(path) as other:
         with pytest.raises(InUseError, match=rf"in use by process {other.pid} on {socket.gethostname()}"):
             process_lock.lock_file(path)
@@ -80,7 +80,7 @@ def test_another_process_is_refused_and_told_whose_it_is(path: Path) -> None:
 
 
 @pytest.mark.process
-def test_kill_9_frees_it(path: Path) -> None:
+def test_kill_9_releases_the_lock(path: Path) -> None:
     with holder(path) as other:
         other.send_signal(signal.SIGKILL)
         other.wait()
@@ -88,21 +88,21 @@ def test_kill_9_frees_it(path: Path) -> None:
         process_lock.lock_file(path)
 
 
-def test_a_process_may_take_its_own_lock_again(path: Path, tmp_path: Path) -> None:
-    """So that a group that is reloaded, or a second group, does not shut itself out; however the path is written."""
+def test_a_process_may_acquire_its_own_lock_again(path: Path, tmp_path: Path) -> None:
+    """A reloaded group or a second group is not locked out, whichever spelling of the path it uses."""
     process_lock.lock_file(path)
     process_lock.lock_file(path)
     process_lock.check_unlocked(tmp_path / "x" / ".." / "lock")
 
 
-def test_it_is_held_by_this_process_under_its_name(path: Path) -> None:
+def test_the_lock_file_names_this_process(path: Path) -> None:
     process_lock.lock_file(path)
 
     assert not is_free(path)
     assert path.read_text() == f"{os.getpid()} on {socket.gethostname()}\n"
 
 
-def test_who_is_refused_hears_by_whom_and_takes_nothing(path: Path) -> None:
+def test_a_refusal_names_the_owner_and_leaves_the_lock_file_unchanged(path: Path) -> None:
     with somebody(path):
         for ask in (process_lock.lock_file, process_lock.check_unlocked):
             with pytest.raises(InUseError) as caught:
@@ -114,6 +114,6 @@ def test_who_is_refused_hears_by_whom_and_takes_nothing(path: Path) -> None:
     assert not is_free(path)
 
 
-def test_a_folder_that_is_missing_is_the_callers_problem(tmp_path: Path) -> None:
+def test_a_missing_directory_raises_file_not_found(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         process_lock.lock_file(tmp_path / "missing" / "lock")

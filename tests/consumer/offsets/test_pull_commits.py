@@ -1,4 +1,4 @@
-"""Commits that pulls carry: when a pull may carry one, and what waits for it."""
+"""Commits that pulls carry: when a pull may carry one, and which commits wait for it."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Puller:
     on: RemotingConnection
 
     async def carry(self, offset: int, *, may: bool = True) -> CarriedCommit | None:
-        """Be about to send a pull."""
+        """Prepare the commit of a pull."""
         return await self.owner.store.commit_with_pull(self.owner.queue, offset, self.on, lambda: may)
 
     async def send(self, offset: int) -> asyncio.Future[RemotingCommand]:
-        """Send a pull that carries the offset, which does not arrive before `arrive`. Its answer is the caller's."""
+        """Send a pull that carries the offset and arrives at `arrive`. The caller sets the returned response."""
         commit = await self.carry(offset)
         assert commit is not None
         assert commit.offset == offset
@@ -51,7 +51,7 @@ class Puller:
         return answer
 
     def arrive(self, offset: int) -> None:
-        """The broker takes the pull up, and holds it."""
+        """Let the broker store the pull's offset and hold the pull."""
         self.owner.set_back(offset)
 
 
@@ -63,7 +63,7 @@ async def puller(owner: Owner) -> Puller:
     return Puller(owner, on)
 
 
-async def test_a_pull_carries_what_is_above_the_stored_offset_one_pull_at_a_time(puller: Puller) -> None:
+async def test_one_pull_at_a_time_carries_an_offset_above_the_stored_one(puller: Puller) -> None:
     assert await puller.carry(4) is None
     answer = await puller.send(6)
     assert await puller.carry(7) is None
@@ -105,14 +105,14 @@ async def _lose_connection(owner: Owner) -> None:
 @pytest.mark.parametrize(
     "disturb", [_reset, _commit, _release, _be_suspended, _take_over_above_others, _lose_connection]
 )
-async def test_a_pull_carries_nothing_where_it_could_replace_something(
+async def test_a_pull_carries_no_commit_that_could_replace_another_offset(
     puller: Puller, disturb: Callable[[Owner], Awaitable[None]]
 ) -> None:
     await disturb(puller.owner)
     assert await puller.carry(6) is None
 
 
-async def test_a_pull_of_another_replica_or_without_the_lock_carries_nothing(puller: Puller) -> None:
+async def test_a_pull_from_a_slave_or_without_the_lock_carries_no_commit(puller: Puller) -> None:
     async with Peer() as slave:
         other = await puller.owner.client.remoting.connection(slave.address)
         assert await replace(puller, on=other).carry(6) is None
@@ -121,8 +121,8 @@ async def test_a_pull_of_another_replica_or_without_the_lock_carries_nothing(pul
 
 
 @pytest.mark.parametrize("is_last", [False, True])
-async def test_other_commits_wait_until_the_broker_has_that_of_a_pull(puller: Puller, is_last: bool) -> None:
-    """Though it holds the pull; a reset, or the last commit before a release, would be replaced otherwise."""
+async def test_other_commits_wait_until_the_broker_has_the_pulls_commit(puller: Puller, is_last: bool) -> None:
+    """Otherwise the pull's commit could replace a reset, or the last commit before a release."""
     owner = puller.owner
     await puller.send(6)
     work = owner.store.commit_upward(owner.queue, 8) if is_last else owner.store.commit(owner.queue, 2, downward=True)
@@ -137,9 +137,7 @@ async def test_other_commits_wait_until_the_broker_has_that_of_a_pull(puller: Pu
     assert not await owner.store.wait_for_commits(owner.queue, owner.stored, owner.clock.monotonic() + 60.0)
 
 
-async def test_a_pull_that_never_arrives_is_waited_for_as_any_commit_and_what_is_stored_is_stored_again(
-    puller: Puller,
-) -> None:
+async def test_a_delayed_pull_holds_up_the_next_commit_which_is_then_repeated(puller: Puller) -> None:
     owner = puller.owner
     answer = await puller.send(6)
     await owner.persist(8)
@@ -168,14 +166,14 @@ async def test_an_overdue_pull_is_not_ended_by_another_commit_of_the_same_offset
     assert await puller.carry(7) is None
 
 
-async def test_a_pull_that_was_cancelled_counts_until_it_is_answered(puller: Puller) -> None:
+async def test_a_cancelled_pull_counts_until_its_response(puller: Puller) -> None:
     (await puller.send(6)).cancel()
     await asyncio.sleep(0)
     assert await puller.carry(7) is None
 
 
-async def test_a_pull_is_not_sent_where_a_reset_is_told_while_it_waits_for_its_look(puller: Puller) -> None:
-    """By the answer to a former pull. The loop obeys it at once, and not after 15 s."""
+async def test_a_pull_is_not_sent_if_a_reset_arrives_while_it_waits_for_a_check(puller: Puller) -> None:
+    """The response to an earlier pull reports it. The loop applies it at once, not after 15 s."""
     owner = puller.owner
     request = PullRequest(owner.client, GROUP, owner.queue, SubscriptionData(owner.queue.topic))
 
@@ -188,10 +186,10 @@ async def test_a_pull_is_not_sent_where_a_reset_is_told_while_it_waits_for_its_l
     assert not owner.broker.pulls
 
 
-async def test_a_killed_member_repeats_what_its_last_pulls_brought(
+async def test_the_pulls_of_a_killed_member_have_committed_its_offset(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
-    """Not all since the last round of commits."""
+    """Otherwise all messages since the last round of commits would be handled again."""
     async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=60) as m:
         for number in range(200):
             await broker.store(queue, b"%d" % number)

@@ -1,4 +1,4 @@
-"""Offsets that must not go back: by a slave's word, by a reply, by a commit."""
+"""Offsets that must not go back because of a slave, a response or a commit."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def header(reply: Reply, **changes: int) -> Reply:
 
 
 @pytest.mark.parametrize("with_master", [True, False], ids=["master_there", "master_away"])
-async def test_a_slave_moves_no_offset(
+async def test_a_slave_does_not_move_an_offset(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, with_master: bool, flowing: ManualClock
 ) -> None:
-    """It may lag behind its master; that has the word, and while it is away nobody has."""
+    """Only the master may correct an offset, because a slave may lag behind it."""
     asked: list[int] = []
     async with Peer() as slave:
 
@@ -58,17 +58,17 @@ async def test_a_slave_moves_no_offset(
                 await seen.has(b"2", b"3")
                 await broker.committed(GROUP, queue, 4)
             else:
-                await eventually(lambda: len(asked) > 3, "the slave is asked again and again")
+                await eventually(lambda: len(asked) > 3, "the slave is pulled repeatedly")
                 assert not seen.bodies
             assert m.topic().falls == {"operator": 0, "corrected": 0, "take_over": 0}
     assert set(asked) == ({3} if with_master else {2})
     assert 1 not in broker.commits_of(queue)
 
 
-async def test_the_masters_word_moves_an_offset_and_is_counted_as_a_fall(
+async def test_a_masters_correction_moves_the_offset_and_counts_as_a_fall(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Below what was committed; above it is none."""
+    """Only a correction below the committed offset counts as a fall."""
     monkeypatch.setattr("rmqd.consumer.pull.offset_moves.SUSPECT_SECONDS", 0)
     await broker.store(queue, *[b"%d" % number for number in range(6)])
     broker.offsets[GROUP, queue] = 4
@@ -83,8 +83,9 @@ async def test_the_masters_word_moves_an_offset_and_is_counted_as_a_fall(
     assert [entry["corrected"] for entry in logs if entry["event"] == "offset.corrected"] == [5, 2]
 
 
-async def test_an_operators_fall_is_counted_as_one(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
-    """It is asked for, and so it is another cause."""
+async def test_a_fall_by_an_operators_reset_has_a_separate_count(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
     await broker.store(queue, b"0", b"1", b"2")
     broker.offsets[GROUP, queue] = 2
     broker.answer_pull(queue, broker.nothing(queue, MOVED, 0, "OFFSET_RESET"))
@@ -93,10 +94,8 @@ async def test_an_operators_fall_is_counted_as_one(broker: ScriptedBroker, queue
         assert m.topic().falls == {"operator": 1, "corrected": 0, "take_over": 0}
 
 
-async def test_commits_that_fail_are_counted_and_tried_again(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
-) -> None:
-    """Whoever has the queue next would begin too low otherwise."""
+async def test_failed_commits_are_counted_and_repeated(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
+    """Otherwise the next owner would start too low."""
     await broker.store(queue, b"0", b"1")
     broker.offsets[GROUP, queue] = 0
     broker.peer.on(RequestCode.UPDATE_CONSUMER_OFFSET, Reply(ResponseCode.SYSTEM_ERROR, "not now"))
@@ -107,10 +106,10 @@ async def test_commits_that_fail_are_counted_and_tried_again(
 
 
 @pytest.mark.parametrize("code", [ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY])
-async def test_a_lower_next_offset_is_not_taken(
+async def test_a_lower_next_offset_is_ignored(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, code: ResponseCode
 ) -> None:
-    """Nothing but code 21 moves an offset back."""
+    """Only code 21 moves an offset back."""
     await broker.store(queue, b"0", b"1", b"2")
     broker.offsets[GROUP, queue] = 2
     broker.answer_pull(queue, broker.nothing(queue, code, 0), broker.nothing(queue, code, 1))
@@ -119,10 +118,10 @@ async def test_a_lower_next_offset_is_not_taken(
     assert set(broker.pulled_offsets(queue)) == {2, 3}
 
 
-async def test_a_master_that_has_less_for_a_moment_moves_no_offset(
+async def test_a_master_with_fewer_messages_for_a_moment_moves_no_offset(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one that was a slave until now, or one that is a master no more: it is asked again, and logged once."""
+    """For example a new or a demoted master. The pull is repeated, and logged once."""
     monkeypatch.setattr("rmqd.consumer.pull.offset_moves.SUSPECT_SECONDS", 60)
     await broker.store(queue, *[b"%d" % number for number in range(6)])
     broker.offsets[GROUP, queue] = 4

@@ -1,4 +1,4 @@
-"""Blocks of popped messages, as a reply to a pop brings them."""
+"""Blocks of popped messages, as in the response to a pop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INVISIBLE_SECONDS: Final = 60.0
 
 
 def popped(offsets: Iterable[int], due: float, *, broker_name: str = BROKER) -> PopBlock:
-    """What one pop took of one queue, to be seen by others at `due` (monotonic)."""
+    """The messages that one pop took from one queue; visible to other members at `due` (monotonic)."""
     reply = block_of(offsets, POPPED)
     first = reply.messages[0].queue_offset
     handle = PopHandle(first, 1000, round(INVISIBLE_SECONDS * 1000), 3, RetryFlag.NORMAL, broker_name, 0, first)

@@ -1,4 +1,4 @@
-"""A group that an embedded RocketMQ has popping, and what its tests do to the broker."""
+"""A group in POP mode at an embedded RocketMQ, with the operations of its tests on the broker."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import Member, member
 
 BROKER_NAME: Final = "broker-a"
-LONG_SECONDS: Final = 60.0  # for what takes a broker's rounds: retries, invisible times
+LONG_SECONDS: Final = 60.0  # for retries and invisible times, which wait for the broker's scans
 
 
 @dataclass(frozen=True, slots=True)
 class Popping:
-    """The broker, and a client of the test's own."""
+    """The broker, and a client of the test."""
 
     rocketmq: EmbeddedRocketMQ
     client: ClientInstance
     clock: Clock
 
     async def set_mode(self, mode: str, *, share: int = 0, topic: str = TOPIC, group: str = GROUP) -> None:
-        """As `mqadmin setConsumeMode` does."""
+        """Set the mode of a group, as `mqadmin setConsumeMode` does."""
         body = SetMessageRequestModeRequestBody(topic, group, mode, share).to_json()
         code = RequestCode.SET_MESSAGE_REQUEST_MODE
         await request(self.client.remoting, self.rocketmq.broker.address, code, body)
@@ -47,34 +47,34 @@ class Popping:
             await self.client.producer.send(OutgoingMessage(TOPIC, body, **fields))
 
     async def lag(self, topic: str = TOPIC, group: str = GROUP) -> int:
-        """Messages of the topic that the group has not finished, as the broker says."""
+        """The number of messages of the topic that the group has not finished, according to the broker."""
         stats = await consume_stats(self.client.remoting, self.rocketmq.broker.address, group, topic=topic)
         return sum(offsets.lag for queue, offsets in stats.offset_table.items() if queue.topic == topic)
 
     def hides_nothing(self) -> bool:
-        """Whether no message is popped that would be shown again in time, or is to come later otherwise."""
+        """Whether the broker has no invisible or delayed message."""
         return self.rocketmq.broker.schedule.next_due() is None
 
     async def end_of(self, queue: MessageQueue) -> int:
-        """Where the next message of a queue will be."""
+        """The offset of the next message of a queue."""
         return await get_max_offset(self.client.remoting, self.rocketmq.broker.address, queue)
 
     @contextlib.asynccontextmanager
     async def member(self, handle: Callable[..., Any], **options: Any) -> AsyncIterator[Member]:
-        """A member of the group in POP mode, with a client id of its own."""
+        """A member of the group in POP mode, with its own client id."""
         async with member(self.rocketmq.nameserver, handle, clock=self.clock, consume_mode="pop", **options) as one:
             yield one
 
 
 @contextlib.asynccontextmanager
 async def popping(queues: int = 4, clock: Clock | None = None) -> AsyncIterator[Popping]:
-    """A broker with the topic, which the group is to pop."""
+    """A broker with the topic, which the group pops."""
     clock = clock or SystemClock()
     async with embedded_rocketmq(EmbeddedOptions(topics={TOPIC: queues}), clock) as rocketmq:
         client = ClientInstance(ClientOptions(nameservers=(rocketmq.nameserver,), instance_name="test"), clock=clock)
         async with running(client.run()):
             pop = Popping(rocketmq, client, clock)
             await pop.set_mode("POP")
-            # the group is known, so that what is sent before its first member starts is consumed
+            # the group is known, so messages sent before its first member starts are consumed
             rocketmq.broker.offsets.commit(GROUP, retry_topic(GROUP), 0, 0)
             yield pop

@@ -1,4 +1,4 @@
-"""A popping member beside a scripted broker: what it asks, and what it makes of answers that no broker often gives."""
+"""A member in POP mode at a scripted broker: its requests, and its reactions to rare answers."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ PLACE = MessageQueue(TOPIC, BROKER, -1)
 
 
 class PopBroker:
-    """What a broker that has the group pop answers. `pops` are the next answers to pops; after them pops are held."""
+    """The answers of a broker whose group pops. `pops` are the next answers to pops; later pops are held."""
 
     def __init__(self, broker: ScriptedBroker) -> None:
         self.address = broker.peer.address
         self.peer = broker.peer
         self.pops: deque[Reply] = deque()
-        self.changes: list[PopHandle] = []  # by their handles, in order
+        self.changes: list[PopHandle] = []  # the handles of changed messages, in order
         self.change_answer: Callable[[], Reply] | None = None
         broker.create_topic(TOPIC, 2)
         broker.peer.on(RequestCode.QUERY_ASSIGNMENT, self._assign)
@@ -63,7 +63,7 @@ class PopBroker:
         pop_time: float = 1.0,
         invisible_ms: int = INVISIBLE_MS,
     ) -> None:
-        """Have the next pop bring these messages of one queue, popped then by the broker's clock."""
+        """Return these messages of one queue at the next pop; `pop_time` is by the broker's clock."""
         records = record or b"".join(
             encode_message(StoredMessage(topic=TOPIC, queue_id=queue_id, queue_offset=offset, body=bodies))
             for offset in offsets
@@ -75,7 +75,7 @@ class PopBroker:
         self.pops.append(Reply(ext_fields=fields, body=records))
 
     def acked(self) -> list[tuple[int, int, int]]:
-        """(queue, where the handle starts, offset) of all that was acknowledged in batches."""
+        """(queue, start offset of the handle, offset) of each message that was acknowledged in a batch."""
         bodies = [BatchAckMessageRequestBody.from_json(c.body) for c in self.peer.got(RequestCode.BATCH_ACK_MESSAGE)]
         return [
             (ack.queue_id, ack.start_offset, offset) for body in bodies for ack in body.acks for offset in ack.offsets
@@ -106,7 +106,7 @@ class PopBroker:
 
 @pytest.fixture
 def pop(broker: ScriptedBroker) -> PopBroker:
-    """A broker that has the group pop all of its queues."""
+    """A broker whose group pops all of its queues."""
     return PopBroker(broker)
 
 
@@ -114,7 +114,7 @@ def popping(one: Member) -> bool:
     return one.queue(-1) is not None
 
 
-async def test_a_pop_asks_for_what_the_group_is_told(pop: PopBroker, seen: Seen) -> None:
+async def test_a_pop_request_has_the_options_of_the_group(pop: PopBroker, seen: Seen) -> None:
     async with member(
         pop.address, seen, consume_mode="pop", subscriptions={TOPIC: "a || b"}, pop_batch_nums=7,
         pop_invisible_time_seconds=5.0, consume_from_where="last_offset",
@@ -128,7 +128,7 @@ async def test_a_pop_asks_for_what_the_group_is_told(pop: PopBroker, seen: Seen)
 
 
 async def test_a_static_topic_is_refused_by_name(pop: PopBroker, broker: ScriptedBroker, seen: Seen) -> None:
-    """What brokers pop of one are queues by their own numbers, moved away or not."""
+    """Brokers pop its queues by physical number, even if the queues have moved to other brokers."""
     broker.lead(TOPIC, TopicQueueMappingInfo(BROKER, 1, 1, curr_id_map={0: 0}))
     with pytest.raises(ExceptionGroup) as raised:
         async with member(pop.address, seen, consume_mode="pop") as one:
@@ -140,7 +140,7 @@ async def test_a_static_topic_is_refused_by_name(pop: PopBroker, broker: Scripte
     assert not pop.peer.got(RequestCode.POP_MESSAGE)
 
 
-async def test_a_reply_of_several_queues_is_handed_out_and_acknowledged_queue_by_queue(pop: PopBroker) -> None:
+async def test_messages_of_several_queues_are_handed_out_and_acknowledged_by_queue(pop: PopBroker) -> None:
     queues: list[tuple[MessageQueue, int]] = []
 
     async def handle(batch: Batch) -> None:
@@ -159,7 +159,7 @@ async def test_a_reply_of_several_queues_is_handed_out_and_acknowledged_queue_by
     assert sorted(pop.acked()) == [(0, 3, 4), (0, 3, 6), (1, 9, 9)]
 
 
-async def test_acknowledgements_go_one_by_one_where_the_broker_knows_no_batches(pop: PopBroker, seen: Seen) -> None:
+async def test_messages_are_acknowledged_singly_if_the_broker_has_no_batch_ack(pop: PopBroker, seen: Seen) -> None:
     pop.peer.on(RequestCode.BATCH_ACK_MESSAGE, Reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not supported"))
     pop.add(4, 6)
     async with member(pop.address, seen, consume_mode="pop"):
@@ -172,7 +172,7 @@ async def test_acknowledgements_go_one_by_one_where_the_broker_knows_no_batches(
     assert asked[0].ext_fields["topic"] == TOPIC
 
 
-async def test_acknowledgements_that_failed_are_sent_again(pop: PopBroker, seen: Seen, flowing: ManualClock) -> None:
+async def test_failed_acknowledgements_are_sent_again(pop: PopBroker, seen: Seen, flowing: ManualClock) -> None:
     answers = deque([Reply(ResponseCode.SYSTEM_BUSY, "later")])
     pop.peer.on(RequestCode.BATCH_ACK_MESSAGE, lambda _: answers.popleft() if answers else Reply())
     pop.add(4)
@@ -182,15 +182,15 @@ async def test_acknowledgements_that_failed_are_sent_again(pop: PopBroker, seen:
     assert pop.acked() == [(0, 4, 4)] * 2
 
 
-async def test_a_message_that_was_kept_hidden_is_acknowledged_by_its_new_handle(
+async def test_a_message_with_an_extended_invisible_time_is_acked_by_its_new_handle(
     pop: PopBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And one whose new handle is on its way is acknowledged by that, not by the one that ends with it."""
+    """If the new handle is still awaited, the acknowledgement waits for it, because the old one becomes invalid."""
     monkeypatch.setattr("rmqd.consumer.pop.pop_assignment.ACK_INTERVAL_SECONDS", 0.01)
     handler = Blocked()
     pop.add(4, 6, invisible_ms=200)
     async with member(pop.address, handler, consume_mode="pop"):
-        await eventually(lambda: len(pop.changes) >= 2, "both are hidden for longer")
+        await eventually(lambda: len(pop.changes) >= 2, "both invisible times are extended")
         handler.release.set()
         await eventually(lambda: len(pop.acked()) == 2, "both are acknowledged")
     assert [(handle.start_offset, handle.queue_offset) for handle in pop.changes[:2]] == [(4, 4), (4, 6)]
@@ -199,8 +199,8 @@ async def test_a_message_that_was_kept_hidden_is_acknowledged_by_its_new_handle(
     assert {(ack["pt"], ack["rq"]) for ack in body["acks"]} == {(2000, 5)}
 
 
-async def test_what_is_read_when_others_have_it_is_left_to_them(pop: PopBroker, flowing: ManualClock) -> None:
-    """On a slow network, or where this process was suspended: messages are hidden from their pop on."""
+async def test_messages_received_after_their_invisible_time_are_skipped(pop: PopBroker, flowing: ManualClock) -> None:
+    """The invisible time begins at the pop; the network may be slow, or this process was suspended."""
     seen = Seen()
     with capture_logs() as logs:
         async with member(pop.address, seen, consume_mode="pop", clock=flowing) as one:
@@ -220,10 +220,10 @@ async def test_what_is_read_when_others_have_it_is_left_to_them(pop: PopBroker, 
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_a_result_after_the_time_is_thrown_away_and_counted(
+async def test_a_result_after_the_invisible_time_is_discarded_and_counted(
     pop: PopBroker, monkeypatch: pytest.MonkeyPatch, *, fails: bool
 ) -> None:
-    """The broker, which did not hide it for longer, shows it to others by then."""
+    """The broker did not extend the time, so the message is visible to other members by then."""
     monkeypatch.setattr("rmqd.consumer.pop.pop_assignment.ACK_INTERVAL_SECONDS", 0.01)
     pop.change_answer = lambda: Reply(ResponseCode.SYSTEM_ERROR, "cannot")
 
@@ -240,26 +240,24 @@ async def test_a_result_after_the_time_is_thrown_away_and_counted(
     assert pop.peer.got(RequestCode.SEND_MESSAGE_V2) == []
 
 
-async def test_what_no_handler_had_is_shown_to_others_when_the_member_leaves(pop: PopBroker) -> None:
-    """Also what comes by a pop that the broker still holds then."""
+async def test_unhandled_messages_become_visible_when_the_member_leaves(pop: PopBroker) -> None:
+    """So do the messages of a pop that the broker still holds at that time."""
     handler = Blocked()
     pop.add(4, 5, 6)
     async with member(pop.address, handler, consume_mode="pop", concurrency=1) as one:
-        await eventually(lambda: one.topic().received == 3, "they are here")
+        await eventually(lambda: one.topic().received == 3, "they are received")
         stopping = asyncio.create_task(one.stop())
-        await eventually(lambda: len(pop.changes) == 2, "two are shown")
+        await eventually(lambda: len(pop.changes) == 2, "two are made visible")
         pop.add(9)
-        await eventually(lambda: len(pop.changes) == 3, "so is what came late")
+        await eventually(lambda: len(pop.changes) == 3, "the late one is made visible")
         handler.release.set()
         await stopping
     assert [handle.queue_offset for handle in pop.changes] == [5, 6, 9]
     assert pop.acked() == [(0, 4, 4)]
 
 
-async def test_a_dead_letter_that_is_refused_goes_by_send_back_and_is_acknowledged(
-    pop: PopBroker, broker: ScriptedBroker
-) -> None:
-    """A broker that makes no topics by itself makes that of dead letters only so."""
+async def test_a_refused_dead_letter_is_sent_back_and_acknowledged(pop: PopBroker, broker: ScriptedBroker) -> None:
+    """A broker without automatic topic creation creates the DLQ topic only for a send-back."""
 
     async def give_up(batch: Batch) -> None:
         raise DeadLetter("of no use")
@@ -273,7 +271,7 @@ async def test_a_dead_letter_that_is_refused_goes_by_send_back_and_is_acknowledg
 
 
 @pytest.mark.parametrize("policy", ["stop", "dead_letter", "skip"])
-async def test_a_corrupt_message_goes_by_its_policy_and_holds_nothing_up(
+async def test_a_corrupt_message_follows_its_policy_and_delays_no_other_message(
     pop: PopBroker, broker: ScriptedBroker, seen: Seen, policy: str
 ) -> None:
     good, bad = (
@@ -291,7 +289,7 @@ async def test_a_corrupt_message_goes_by_its_policy_and_holds_nothing_up(
     assert len(broker.sent) == (policy == "dead_letter")
 
 
-async def test_a_member_that_has_enough_pops_no_more_until_something_is_done(pop: PopBroker) -> None:
+async def test_a_flow_controlled_member_pops_again_after_messages_are_finished(pop: PopBroker) -> None:
     handler = Blocked()
     pop.add(*range(4, 8))
     pop.add(*range(8, 12))
@@ -299,11 +297,11 @@ async def test_a_member_that_has_enough_pops_no_more_until_something_is_done(pop
         async with member(
             pop.address, handler, consume_mode="pop", pop_threshold_for_queue=3, pop_batch_nums=4, concurrency=8
         ) as one:
-            await eventually(lambda: one.topic().flow_control["count"] == 1, "it holds back")
+            await eventually(lambda: one.topic().flow_control["count"] == 1, "it is flow-controlled")
             assert len(pop.pops) == 1
             assert one.queue(-1) is not None
             handler.release.set()
-            await eventually(lambda: one.topic().handled["acked"] == 8, "it goes on")
+            await eventually(lambda: one.topic().handled["acked"] == 8, "all are handled")
     [told] = [one for one in logs if one["event"] == "queue.flow_controlled"]
     assert (told["reason"], told["threshold"], told["count"], told["times"]) == ("count", 3, 4, 1)
 
@@ -313,8 +311,8 @@ async def test_a_paused_member_pops_nothing(pop: PopBroker, seen: Seen, flowing:
         await eventually(lambda: popping(one), "it pops")
         await pop.peer.received(RequestCode.POP_MESSAGE)
         one.consumer.pause()
-        pop.add(4)  # by the pop that is held
-        await eventually(lambda: one.topic().received == 1, "it is here")
+        pop.add(4)  # returned by the held pop
+        await eventually(lambda: one.topic().received == 1, "the message is received")
         asked = len(pop.peer.got(RequestCode.POP_MESSAGE))
         await flowing.sleep(5)
         assert len(pop.peer.got(RequestCode.POP_MESSAGE)) == asked

@@ -1,4 +1,4 @@
-"""A group in POP mode beside the embedded broker: what is acknowledged, kept, given back, and read after a switch."""
+"""A group in POP mode at the embedded broker: acknowledgements, retries, and changes of the mode."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BODIES = [b"%d" % number for number in range(100)]
 
 
 def queues_of(one: Member) -> list[ProcessQueue]:
-    """The caches of what it pulls of the topic."""
+    """The process queues of the topic that the member pulls."""
     caches = [cache for assigned in one.consumer.assignments() or [] for cache in assigned.process_queues]
     return [cache for cache in caches if cache.message_queue.topic == TOPIC]
 
@@ -44,13 +44,13 @@ async def pop(flowing: ManualClock) -> AsyncIterator[Popping]:
 
 @pytest.fixture
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How often pop retry topics are looked at would only take time."""
+    """Poll pop retry topics at short intervals."""
     monkeypatch.setattr("rmqd.consumer.pop.pop_retries.RETRY_TOPIC_POLL_SECONDS", 0.1)
 
 
-async def test_the_pull_interval_is_waited_only_after_messages(pop: Popping, seen: Seen) -> None:
+async def test_the_pull_interval_applies_only_after_a_pop_with_messages(pop: Popping, seen: Seen) -> None:
     async with pop.member(seen, pull_interval_seconds=36_000.0):
-        await pop.clock.sleep(20)  # by then the broker has answered the pop that it held, and had nothing
+        await pop.clock.sleep(20)  # until the broker has answered the held pop without messages
         await pop.send(b"first")
         await eventually(lambda: seen.bodies == [b"first"], "it is popped at once")
 
@@ -61,7 +61,7 @@ async def test_every_message_is_handled_once_and_acknowledged(pop: Popping, seen
         await eventually(lambda: len(seen.bodies) >= len(BODIES), "all are handled")
         await pop.send(b"last")
         await eventually(lambda: b"last" in seen.bodies, "a pop that the broker held brought it")
-        await eventually(pop.hides_nothing, "nothing will come again")
+        await eventually(pop.hides_nothing, "no message is invisible")
         assert sorted(seen.bodies) == sorted([*BODIES, b"last"])
         assert one.topic().handled["acked"] == len(BODIES) + 1
         assert not one.topic().duplicates
@@ -70,7 +70,7 @@ async def test_every_message_is_handled_once_and_acknowledged(pop: Popping, seen
     assert await pop.lag() == 0
 
 
-async def test_what_no_handler_has_in_time_is_left_to_others(pop: Popping) -> None:
+async def test_messages_that_wait_past_their_invisible_time_go_to_other_members(pop: Popping) -> None:
     first = Blocked()
     second = Seen()
     await pop.send(*BODIES[:10])
@@ -80,11 +80,11 @@ async def test_what_no_handler_has_in_time_is_left_to_others(pop: Popping) -> No
             async with pop.member(second, pop_invisible_time_seconds=10.0):
                 await eventually(lambda: len(second.bodies) == 9, "the others went to the second member", LONG_SECONDS)
                 first.release.set()
-                await eventually(lambda: one.topic().handled["acked"] == 1, "its own is done")
+                await eventually(lambda: one.topic().handled["acked"] == 1, "its own message is handled")
     assert sum(entry["messages"] for entry in logs if entry["event"] == "pop.left_to_others") >= 9
 
 
-async def test_a_failed_message_comes_again_and_ends_in_the_dead_letters(
+async def test_a_failed_message_is_redelivered_and_finally_dead_lettered(
     pop: Popping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rmqd.consumer.pop.pop_retries.POP_DELAY_LEVEL_SECONDS", (0.1, 0.2))
@@ -105,7 +105,7 @@ async def test_a_failed_message_comes_again_and_ends_in_the_dead_letters(
 
 
 @pytest.mark.usefixtures("looks_often")
-async def test_a_group_that_is_to_pull_again_also_reads_what_it_had_popped(pop: Popping) -> None:
+async def test_a_group_that_returns_to_pull_mode_also_reads_its_popped_messages(pop: Popping) -> None:
     first, second = Blocked(), Seen()
     await pop.send(*BODIES[:20])
     async with pop.member(first, concurrency=1, pop_invisible_time_seconds=10.0) as one:
@@ -129,22 +129,22 @@ async def test_a_group_that_is_to_pull_again_also_reads_what_it_had_popped(pop: 
         await eventually(lambda: b"popped" in second.bodies, "it handles what it pops")
 
 
-async def test_what_was_pulled_is_finished_and_committed_before_the_group_pops(pop: Popping) -> None:
+async def test_pulled_messages_are_finished_and_committed_before_the_group_pops(pop: Popping) -> None:
     handler, other = Blocked(), Seen()
     await pop.set_mode("PULL")
     await pop.send(*BODIES[:8])
     async with pop.member(handler) as one:
-        await eventually(lambda: one.topic().received == 8, "all are here")
+        await eventually(lambda: one.topic().received == 8, "all are received")
         rebalances = one.consumer.snapshot().rebalances
         await pop.set_mode("POP")
         one.consumer.on_consumer_ids_changed()
-        await eventually(lambda: all(queue.is_releasing for queue in queues_of(one)), "it gives its queues up")
+        await eventually(lambda: all(queue.is_releasing for queue in queues_of(one)), "it releases its queues")
         assert one.queue(-1) is None
         handler.release.set()
         await eventually(lambda: one.queue(-1) is not None, "it pops")
         assert await pop.lag() == 0
         assert one.topic().received == 8
-        assert one.consumer.snapshot().rebalances == rebalances + 2, "its queues were given up, then others taken"
+        assert one.consumer.snapshot().rebalances == rebalances + 2, "it released its queues, then acquired others"
         await one.stop()
     async with pop.member(other):
         await pop.send(b"after")
@@ -152,7 +152,7 @@ async def test_what_was_pulled_is_finished_and_committed_before_the_group_pops(p
 
 
 @pytest.mark.parametrize("mode", ["concurrently", "orderly"])
-async def test_other_groups_never_ask_the_broker_how_to_read(broker: ScriptedBroker, seen: Seen, mode: str) -> None:
+async def test_other_modes_never_query_the_assignment(broker: ScriptedBroker, seen: Seen, mode: str) -> None:
     [queue] = broker.create_topic(TOPIC)
     asked: list[RemotingCommand] = []
 
@@ -167,9 +167,9 @@ async def test_other_groups_never_ask_the_broker_how_to_read(broker: ScriptedBro
     assert not asked
 
 
-async def test_messages_are_handed_out_as_they_were_popped(pop: Popping, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Queue by queue, however long the handler takes: a broker puts the highest priority first."""
-    monkeypatch.setattr("rmqd.consumer.handling.batch_worker.TIME_SLICE_SECONDS", -1.0)  # a turn is one message
+async def test_messages_are_handed_out_in_the_order_of_the_pop(pop: Popping, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queue by queue, however long the handler takes, because a broker returns the highest priority first."""
+    monkeypatch.setattr("rmqd.consumer.handling.batch_worker.TIME_SLICE_SECONDS", -1.0)  # one message per time slice
     queues: list[int] = []
 
     async def handle(batch: Batch) -> None:
@@ -183,14 +183,14 @@ async def test_messages_are_handed_out_as_they_were_popped(pop: Popping, monkeyp
 
 
 class Numbered(ProcessQueue):
-    """Its blocks have the numbers of their messages."""
+    """A process queue whose block numbers are the offsets of the messages."""
 
     def next_block_number(self) -> int:
         return self.pending[0].queue_offset
 
 
-def test_the_oldest_pop_goes_first_and_empty_queues_are_forgotten() -> None:
-    """Three pops bring a message of each queue, the last queue first, sooner than messages are handled."""
+def test_the_oldest_pop_is_handed_out_first_and_empty_queues_are_removed() -> None:
+    """Three pops return a message of each queue, the last queue first, faster than messages are handled."""
     ready, order, stats = ReadyQueues(), list[int](), TopicStats(TOPIC, is_retry=False)
     queues = [Numbered(MessageQueue(TOPIC, "b", number), 0, stats, "") for number in range(3)]
 

@@ -1,4 +1,4 @@
-"""The cache of one popped queue: what is finished is acknowledged, once, and whoever waits for room hears of it."""
+"""The cache of one popped queue: finished messages are acknowledged once, and the callback for free space is called."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.consumer.pop.popped import POPPED, popped
 
 
 class Receipts:
-    """Remembers what was acknowledged, and takes it as settled."""
+    """Records acknowledged offsets and marks them as settled."""
 
     def __init__(self) -> None:
         self.acknowledged: list[int] = []
@@ -40,8 +40,8 @@ def queue_of(receipts: Receipts, *blocks: PopBlock) -> PopProcessQueue:
     return queue
 
 
-def test_what_the_group_does_not_want_is_acknowledged_at_once() -> None:
-    """A reply of nothing else is not kept."""
+def test_skipped_messages_are_acknowledged_at_once() -> None:
+    """A block with only skipped messages is not kept."""
     receipts, block = Receipts(), popped(range(3), 60)
     queue = queue_of(receipts)
     for message in block.messages:
@@ -52,7 +52,7 @@ def test_what_the_group_does_not_want_is_acknowledged_at_once() -> None:
 
 
 def test_a_block_is_acknowledged_when_its_last_message_is_finished() -> None:
-    """Or from time to time, what is finished of it by then; nothing twice."""
+    """`acknowledge_finished` acknowledges finished messages earlier. No message is acknowledged twice."""
     receipts, block = Receipts(), popped(range(4), 60)
     queue = queue_of(receipts, block)
     zero, one, two, three = queue.take(4)
@@ -67,7 +67,7 @@ def test_a_block_is_acknowledged_when_its_last_message_is_finished() -> None:
     assert (queue.cached_count, queue.cached_bytes) == (0, 0)
 
 
-def test_what_nobody_has_is_left_to_others_and_not_acknowledged() -> None:
+def test_discarded_messages_without_a_handler_are_not_acknowledged() -> None:
     receipts, block = Receipts(), popped(range(4), 60)
     queue = queue_of(receipts, block, other := popped([9], 60))
     taken = queue.take(2)
@@ -79,8 +79,8 @@ def test_what_nobody_has_is_left_to_others_and_not_acknowledged() -> None:
     assert queue.unhandled_offsets(other) == [9]
 
 
-def test_messages_put_back_come_block_by_block() -> None:
-    """After a reset of the offset two blocks may hold the same offsets; what is due first goes first."""
+def test_messages_that_were_put_back_are_handed_out_by_block() -> None:
+    """After an offset reset two blocks may have the same offsets. The block that is due first is handed out first."""
     receipts = Receipts()
     early, late = popped([5, 6], 60), popped([4, 5], 90)
     queue = queue_of(receipts, early, late)
@@ -93,8 +93,8 @@ def test_messages_put_back_come_block_by_block() -> None:
     assert Counter(receipts.acknowledged) == Counter([4, 5, 5, 6])
 
 
-def test_postponed_messages_that_others_see_again_are_not_handed_out() -> None:
-    """The broker was away when they were to be given back, and its time for one of the two blocks is over."""
+def test_postponed_messages_past_their_invisible_time_are_not_handed_out() -> None:
+    """The broker was unavailable for their retry, and the invisible time of one of the two blocks is over."""
     receipts = Receipts()
     early, late = popped([1], 60), popped([2], 90)
     queue = queue_of(receipts, early, late)
@@ -106,7 +106,7 @@ def test_postponed_messages_that_others_see_again_are_not_handed_out() -> None:
     assert (receipts.acknowledged, queue.cached_count, queue.retrying) == ([1], 1, 0)
 
 
-def test_postponed_messages_of_a_queue_that_was_dropped_are_forgotten() -> None:
+def test_postponed_messages_of_a_dropped_queue_are_discarded() -> None:
     receipts = Receipts()
     queue = queue_of(receipts, popped([1], 60))
     taken = queue.take(1)
@@ -118,7 +118,7 @@ def test_postponed_messages_of_a_queue_that_was_dropped_are_forgotten() -> None:
 
 
 class NoRetry:
-    """Nothing is to be sent back."""
+    """A retry policy that records messages sent back; the test expects none."""
 
     limit = "none"
 
@@ -139,8 +139,8 @@ class NoRetry:
         return True
 
 
-async def test_a_whole_block_that_is_late_is_not_sent_back() -> None:
-    """Others see its messages again by now, so that copies would come beside them."""
+async def test_a_block_past_its_invisible_time_is_not_sent_back() -> None:
+    """Other members can see its messages again, so a send-back would create copies."""
     receipts, retry_policy = Receipts(), NoRetry()
     queue = queue_of(receipts, popped(range(3), 0.0))
     messages = queue.take(3)

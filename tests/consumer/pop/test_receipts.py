@@ -1,4 +1,4 @@
-"""What brokers are told of popped messages: once, by the handle that counts, and as long as it has an effect."""
+"""Receipts of popped messages: acknowledgements and changes of the invisible time."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ class Case:
         return [int(command.ext_fields["offset"]) for command in self.broker.peer.got(RequestCode.ACK_MESSAGE)]
 
     async def gathered(self) -> None:
-        """Let the time pass in which acknowledgements are gathered."""
+        """Let the time pass in which acknowledgements are collected."""
         await self.clock.advance(COLLECT_ACKS_SECONDS)
 
     async def idle(self) -> None:
-        await eventually(lambda: self.receipts.is_idle, "all is answered")
+        await eventually(lambda: self.receipts.is_idle, "all requests are answered")
 
 
 @pytest.fixture
 async def case(broker: ScriptedBroker, clock: ManualClock) -> AsyncIterator[Case]:
-    """Receipts that are sent, to a broker that takes all of them."""
+    """Running receipts, with a broker that accepts all of them."""
     broker.create_topic(TOPIC)
     client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
     await client.routes.lookup(TOPIC)
@@ -75,8 +75,8 @@ def soon(case: Case) -> float:
     return case.clock.monotonic() + INVISIBLE_SECONDS
 
 
-async def test_acknowledgements_of_a_moment_leave_together(case: Case) -> None:
-    """The next ones go by themselves, and nothing is sent again."""
+async def test_acknowledgements_within_the_collection_time_share_a_request(case: Case) -> None:
+    """Later ones get their own request, and none is sent twice."""
     block = popped(range(5), soon(case))
     assert case.receipts.is_idle
     case.receipts.acknowledge(block, [], case.stats)
@@ -96,19 +96,19 @@ async def test_acknowledgements_of_a_moment_leave_together(case: Case) -> None:
     assert case.batches() == [[0, 2, 3], [1]]
 
 
-async def test_one_broker_that_does_not_answer_is_enough_to_be_busy(case: Case) -> None:
-    """And an acknowledgement whose broker is not known stays, and goes when it is."""
+async def test_receipts_are_not_idle_while_a_broker_has_no_address(case: Case) -> None:
+    """The acknowledgement for the unknown broker stays queued."""
     case.receipts.acknowledge(popped([1], soon(case)), [1], case.stats)
     case.receipts.acknowledge(popped([2], soon(case), broker_name="gone"), [2], case.stats)
     await case.gathered()
-    await eventually(lambda: case.batches() == [[1]], "the other broker is told")
+    await eventually(lambda: case.batches() == [[1]], "the other broker has its acknowledgement")
     assert not case.receipts.is_idle
     await case.receipts.flush(0)
     assert not case.receipts.is_idle
 
 
-async def test_who_leaves_does_not_wait_for_more_to_gather(case: Case) -> None:
-    """But for the answer, and no longer than he says."""
+async def test_flush_does_not_wait_for_the_collection_time(case: Case) -> None:
+    """It waits only for the responses."""
     release = asyncio.Event()
 
     async def later(_: RemotingCommand) -> Reply:
@@ -120,23 +120,23 @@ async def test_who_leaves_does_not_wait_for_more_to_gather(case: Case) -> None:
     block = popped(range(3), soon(case))
     case.receipts.acknowledge(block, [0], case.stats)
     flushing = asyncio.create_task(case.receipts.flush(10))
-    await eventually(lambda: len(case.batches()) <= 1 and case.receipts._acks, "it has begun")
+    await eventually(lambda: len(case.batches()) <= 1 and case.receipts._acks, "the flush has begun")
     await case.gathered()
     await case.broker.peer.received(RequestCode.BATCH_ACK_MESSAGE)
     case.receipts.acknowledge(block, [1], case.stats)
     release.set()
-    await case.broker.peer.received(RequestCode.BATCH_ACK_MESSAGE, 2)  # though the clock stands still
+    await case.broker.peer.received(RequestCode.BATCH_ACK_MESSAGE, 2)  # although the clock does not move
     await flushing
     assert case.batches() == [[0], [1]]
     case.receipts.acknowledge(block, [2], case.stats)
     await asyncio.sleep(0.05)
-    assert case.batches() == [[0], [1]], "nobody is in a hurry any more"
+    assert case.batches() == [[0], [1]], "after the flush the collection time applies again"
     await case.gathered()
     await case.idle()
 
 
-async def test_a_flush_ends_when_its_time_is_over(case: Case) -> None:
-    """A broker that is silent keeps nobody for longer."""
+async def test_flush_ends_at_its_timeout(case: Case) -> None:
+    """A silent broker does not extend it."""
     case.broker.peer.on(RequestCode.BATCH_ACK_MESSAGE, None)
     case.receipts.acknowledge(popped([0], soon(case)), [0], case.stats)
     flushing = asyncio.create_task(case.receipts.flush(10))
@@ -148,8 +148,8 @@ async def test_a_flush_ends_when_its_time_is_over(case: Case) -> None:
     assert not case.receipts.is_idle
 
 
-async def test_what_failed_is_sent_again_after_a_second_with_what_came_meanwhile(case: Case) -> None:
-    """The older ones first, and all of them."""
+async def test_a_failed_batch_is_sent_again_after_a_second_with_newer_acks(case: Case) -> None:
+    """The failed ones come first."""
     asked, release = asyncio.Event(), asyncio.Event()
 
     async def busy_at_first(_: RemotingCommand) -> Reply:
@@ -176,8 +176,8 @@ async def test_what_failed_is_sent_again_after_a_second_with_what_came_meanwhile
     assert not case.stats.duplicates
 
 
-async def test_a_batch_that_is_refused_is_sent_one_by_one_and_what_is_refused_then_counts(case: Case) -> None:
-    """Each refusal is of one message, and is logged; one that only failed is sent again, and alone."""
+async def test_a_refused_batch_is_sent_singly_and_refused_messages_are_counted(case: Case) -> None:
+    """Each refusal concerns one message and is logged. A message with a temporary error is sent again alone."""
     answers = {
         0: deque([Reply()]),
         1: deque([Reply(ResponseCode.MESSAGE_ILLEGAL, "no such handle")]),
@@ -189,7 +189,7 @@ async def test_a_batch_that_is_refused_is_sent_one_by_one_and_what_is_refused_th
         case.receipts.acknowledge(popped(range(3), soon(case)), [0, 1, 2], case.stats)
         await case.gathered()
         await eventually(lambda: len(case.singly()) == 3, "each is sent")
-        await eventually(lambda: case.stats.duplicates == {"ack_refused": 1}, "the refused one counts")
+        await eventually(lambda: case.stats.duplicates == {"ack_refused": 1}, "the refused one is counted")
         await asyncio.sleep(0.02)
         await case.clock.advance(1)
         await case.gathered()
@@ -200,7 +200,7 @@ async def test_a_batch_that_is_refused_is_sent_one_by_one_and_what_is_refused_th
     assert case.stats.duplicates == {"ack_refused": 1}
 
 
-async def test_messages_of_a_lite_topic_are_acknowledged_one_by_one_next_to_the_batch(case: Case) -> None:
+async def test_lite_topic_messages_are_acknowledged_singly_and_others_in_a_batch(case: Case) -> None:
     block, lite = popped(range(3), soon(case)), popped([5, 6], soon(case))
     lite.__class__ = type("Lite", (PopBlock,), {"__slots__": (), "lite_topic": "s1"})
     case.receipts.acknowledge(block, [0, 2], case.stats)
@@ -210,8 +210,8 @@ async def test_messages_of_a_lite_topic_are_acknowledged_one_by_one_next_to_the_
     assert (case.batches(), case.singly()) == ([[0, 2]], [5, 6])
 
 
-async def test_at_its_time_a_message_is_the_others(case: Case) -> None:
-    """What is acknowledged from then on is not sent, and counts as handled twice."""
+async def test_acknowledgements_after_the_invisible_time_are_not_sent(case: Case) -> None:
+    """Their messages are counted as duplicates."""
     block = popped(range(3), case.clock.monotonic() + 1)
     assert not case.receipts.is_late(block, 0)
     case.receipts.acknowledge(block, [0, 1], case.stats)
@@ -224,8 +224,8 @@ async def test_at_its_time_a_message_is_the_others(case: Case) -> None:
     assert case.stats.duplicates == {"invisible_time": 2}
 
 
-async def test_a_message_that_is_hidden_for_longer_is_late_later_and_alone(case: Case) -> None:
-    """The acknowledgement of another one of its block does not wait for its new handle."""
+async def test_an_extended_invisible_time_applies_to_one_message_only(case: Case) -> None:
+    """Acknowledgements of other messages of the block do not wait for the new handle."""
     release = asyncio.Event()
 
     async def hide(command: RemotingCommand) -> Reply:
@@ -239,13 +239,13 @@ async def test_a_message_that_is_hidden_for_longer_is_late_later_and_alone(case:
     await case.broker.peer.received(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
     case.receipts.acknowledge(block, [0, 1], case.stats)
     await case.gathered()
-    await eventually(lambda: case.batches() == [[0]], "the one that is not changed")
+    await eventually(lambda: case.batches() == [[0]], "the unchanged message is acknowledged")
     release.set()
     assert await renewing
     case.receipts.acknowledge(block, [2], case.stats)
     assert block.due_of(1) == case.clock.monotonic() - COLLECT_ACKS_SECONDS + 5
     await case.gathered()
-    await eventually(lambda: len(case.batches()) == 2, "the others")
+    await eventually(lambda: len(case.batches()) == 2, "the other messages are acknowledged")
     assert sorted(case.batches()[1]) == [1, 2]
     case.clock.turn(1)
     assert [case.receipts.is_late(block, offset) for offset in (0, 1, 2)] == [True, False, True]
@@ -254,8 +254,8 @@ async def test_a_message_that_is_hidden_for_longer_is_late_later_and_alone(case:
     await case.idle()
 
 
-async def test_a_retry_waits_for_the_new_handle_and_says_how_long(case: Case) -> None:
-    """The former handle has no effect by then."""
+async def test_a_retry_waits_for_the_new_handle_and_sets_the_delay(case: Case) -> None:
+    """The previous handle is invalid by then."""
     asked: list[tuple[str, str]] = []
     release = asyncio.Event()
 
@@ -271,22 +271,22 @@ async def test_a_retry_waits_for_the_new_handle_and_says_how_long(case: Case) ->
     await case.broker.peer.received(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
     retrying = asyncio.create_task(case.receipts.retry_later(block, 1, 1800))
     await asyncio.sleep(0.02)
-    assert block.settled == {1}, "it is acknowledged by nobody"
+    assert block.settled == {1}, "the retried message is settled"
     release.set()
     assert await renewing
     await retrying
     assert asked == [("1000", "5000"), ("2000", "1800000")]
 
 
-async def test_what_is_shown_again_is_asked_for_without_waiting(case: Case) -> None:
-    """A tenth of a second is the least that brokers look for; with an unknown broker the messages' own time does it.
+async def test_make_visible_does_not_wait_for_responses(case: Case) -> None:
+    """The invisible time of 100 ms is the shortest that brokers check. An unknown broker gets no request.
 
-    Of what others see by now a broker would make another copy.
+    Late messages are skipped, because the broker would copy them once more.
     """
     case.broker.peer.on(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, None)
     block, gone = popped(range(3), soon(case)), popped([7], soon(case), broker_name="gone")
     late = popped([9], case.clock.monotonic())
-    case.receipts.acknowledge(block, [0], case.stats)  # so that there is a connection
+    case.receipts.acknowledge(block, [0], case.stats)  # opens a connection
     await case.gathered()
     await case.idle()
     case.receipts.make_visible(late, [9])
@@ -299,17 +299,17 @@ async def test_what_is_shown_again_is_asked_for_without_waiting(case: Case) -> N
     assert (block.settled, gone.settled, late.settled) == ({0, 1, 2}, {7}, {9})
 
 
-async def test_what_came_by_a_connection_that_has_ended_is_left_to_its_time(case: Case) -> None:
-    """As the answer to a pop which a group that has left does not wait for: its connection ends just behind it."""
+async def test_messages_from_a_closed_connection_are_not_made_visible(case: Case) -> None:
+    """A group that has left does not wait for its last pop, whose response may arrive just before the close."""
     connection = await case.client.remoting.connection(case.broker.peer.address)
     await case.broker.peer.down()
-    await eventually(lambda: not connection.is_open, "it has ended")
+    await eventually(lambda: not connection.is_open, "the connection is closed")
     block = popped(range(2), soon(case))
     case.receipts.make_visible(block, [0, 1], connection)
     assert block.settled == {0, 1}
 
 
-async def test_what_is_acknowledged_before_it_runs_is_sent_then(broker: ScriptedBroker, clock: ManualClock) -> None:
+async def test_acknowledgements_before_the_start_are_sent_after_it(broker: ScriptedBroker, clock: ManualClock) -> None:
     broker.create_topic(TOPIC)
     client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
     await client.routes.lookup(TOPIC)
@@ -321,7 +321,7 @@ async def test_what_is_acknowledged_before_it_runs_is_sent_then(broker: Scripted
             await asyncio.sleep(0)
             await clock.advance(COLLECT_ACKS_SECONDS)
             await broker.peer.received(RequestCode.BATCH_ACK_MESSAGE, offset)
-            await eventually(lambda: receipts.is_idle, "it is answered")
+            await eventually(lambda: receipts.is_idle, "the request is answered")
     receipts.acknowledge(popped([3], clock.monotonic() + 1, broker_name="another"), [3], stats)
     assert not receipts.is_idle
     await client.remoting.close()

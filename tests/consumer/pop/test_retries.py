@@ -1,4 +1,4 @@
-"""When a group that pulls again begins and ends to read what it had popped before."""
+"""Pop retry topics of a group that returned to pull mode: the start and the end of reading them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ INVISIBLE_SECONDS = 30.0
 
 
 class Case:
-    """A group that pulls the topic, whose pop retry topic has `end` messages, of which `done` are consumed."""
+    """A group that pulls the topic. Its pop retry topic has `end` messages, and `done` of them are consumed."""
 
     def __init__(self, broker: ScriptedBroker, clock: ManualClock) -> None:
         self.clock = clock
@@ -72,7 +72,7 @@ class Case:
         return RETRY in self.context.subscriptions
 
     async def round(self) -> None:
-        """Let the group look once more."""
+        """Let the group poll once more."""
         await self.clock.advance(10.0)
         await asyncio.sleep(0.03)
 
@@ -98,17 +98,17 @@ class Case:
 
 @pytest.fixture
 async def case(broker: ScriptedBroker, clock: ManualClock) -> AsyncIterator[Case]:
-    """A group that looks."""
+    """A group that polls its pop retry topics."""
     one = Case(broker, clock)
     async with running(one.retries.run(one.modes, one.changed)):
         await asyncio.sleep(0.03)
         yield one
-    assert not one.watched, "nobody needs the routes any more"
+    assert not one.watched, "no route is watched any more"
     await one.client.remoting.close()
 
 
-async def test_an_empty_topic_is_not_read(case: Case) -> None:
-    """Though it is looked at for long; one message is enough, and brokers are told before it is pulled."""
+async def test_an_empty_pop_retry_topic_is_not_read(case: Case) -> None:
+    """Its first message starts the reading, after a heartbeat with the subscription."""
     for _ in range(5):
         await case.round()
     assert (case.is_read(), case.changes, case.retries.ending) == (False, 0, set())
@@ -117,26 +117,26 @@ async def test_an_empty_topic_is_not_read(case: Case) -> None:
     assert not case.is_read()
     await case.clock.advance(0.6)
     await eventually(case.is_read, "it is read")
-    await eventually(lambda: case.changes == 1, "the queues are divided anew")
+    await eventually(lambda: case.changes == 1, "the queues are allocated again")
     assert (case.beats, case.watched) == (1, {RETRY})
     assert case.clock.wall() - 10 < case.context.subscriptions[RETRY].sub_version / 1000 <= case.clock.wall()
     await case.round()
     assert case.changes == 1
 
 
-async def test_it_is_not_read_until_brokers_know_the_subscription(case: Case) -> None:
-    """They refuse a pull without it, and the queues may be divided while their answers are under way."""
+async def test_a_pop_retry_topic_is_not_read_until_brokers_know_the_subscription(case: Case) -> None:
+    """Brokers refuse a pull without it, and a rebalance may happen before they answer."""
     case.answers.clear()
     case.end = 1
     await case.round()
-    await eventually(lambda: case.beats == 1, "brokers are told")
+    await eventually(lambda: case.beats == 1, "a heartbeat is sent")
     assert (case.is_read(), case.changes) == (False, 0)
     case.answers.set()
-    await eventually(lambda: case.is_read() and case.changes == 1, "it is read, and the queues are divided anew")
+    await eventually(lambda: case.is_read() and case.changes == 1, "it is read, and the queues are allocated again")
 
 
-async def test_a_queue_that_no_route_named_at_first_is_looked_at(case: Case) -> None:
-    """As one of a broker that was away: nobody else asks for the route of a topic that is not read."""
+async def test_a_queue_that_a_later_route_adds_is_polled(case: Case) -> None:
+    """Its broker may have been unavailable, and nothing else queries the route of a topic that is not read."""
     await case.round()
     case.broker.create_topic(RETRY, 2)
     case.end, case.queue_id = 1, 1
@@ -144,8 +144,8 @@ async def test_a_queue_that_no_route_named_at_first_is_looked_at(case: Case) -> 
     await eventually(case.is_read, "it is read")
 
 
-async def test_it_is_read_until_it_was_empty_for_as_long_as_messages_are_hidden(case: Case) -> None:
-    """One that came meanwhile starts the time anew; and it may be read again later."""
+async def test_a_pop_retry_topic_is_read_until_it_was_empty_for_the_invisible_time(case: Case) -> None:
+    """A new message restarts the time. The topic may be read again later."""
     case.end = 3
     await case.round()
     await eventually(case.is_read, "it is read")
@@ -161,11 +161,11 @@ async def test_it_is_read_until_it_was_empty_for_as_long_as_messages_are_hidden(
     await case.round()
     assert (case.retries.ending, case.changes) == (set(), 1)
     await case.round()
-    await eventually(lambda: case.retries.ending == {RETRY}, "it is to be given up")
+    await eventually(lambda: case.retries.ending == {RETRY}, "its reading will end")
     assert case.changes == 2
     case.end = 5
     await case.round()
-    assert (case.retries.ending, case.is_read()) == (set(), True), "what comes before that keeps it"
+    assert (case.retries.ending, case.is_read()) == (set(), True), "a message before the end keeps the subscription"
     case.done = 5
     for _ in range(5):
         await case.round()
@@ -181,8 +181,8 @@ async def test_it_is_read_until_it_was_empty_for_as_long_as_messages_are_hidden(
     await eventually(case.is_read, "it is read again")
 
 
-async def test_a_group_that_pops_again_gives_it_up(case: Case) -> None:
-    """Whatever is in it."""
+async def test_a_group_that_pops_again_stops_reading_the_pop_retry_topic(case: Case) -> None:
+    """The topic may still have messages."""
     case.end = 3
     await case.round()
     await eventually(case.is_read, "it is read")
@@ -191,8 +191,8 @@ async def test_a_group_that_pops_again_gives_it_up(case: Case) -> None:
     assert (case.retries.ending, case.changes) == ({RETRY}, 2)
 
 
-async def test_who_does_not_know_changes_nothing(case: Case, broker: ScriptedBroker) -> None:
-    """A broker that fails, or whose address is not known, has perhaps messages and perhaps none."""
+async def test_an_unknown_end_offset_changes_nothing(case: Case, broker: ScriptedBroker) -> None:
+    """A broker that fails may still have messages."""
     case.end = 3
     await case.round()
     await eventually(case.is_read, "it is read")
@@ -205,7 +205,7 @@ async def test_who_does_not_know_changes_nothing(case: Case, broker: ScriptedBro
     assert (case.retries.ending, case.is_read(), case.changes) == (set(), True, 1)
 
 
-async def test_each_broker_is_asked_until_it_says_what_the_group_popped(case: Case) -> None:
+async def test_each_broker_is_queried_until_it_returns_the_groups_modes(case: Case) -> None:
     code = RequestCode.GET_ALL_MESSAGE_REQUEST_MODE
     modes = {topic: {GROUP: {"topic": topic, "consumerGroup": GROUP}} for topic in (TOPIC, "another")}
     answers = [Reply(body=json.dumps({"messageRequestModeMap": modes}).encode()), Reply(ResponseCode.SYSTEM_ERROR)]

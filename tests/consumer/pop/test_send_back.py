@@ -1,4 +1,4 @@
-"""How long a popped message that failed is hidden."""
+"""Invisible times of failed popped messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JAVAS_SECONDS = [10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 
 
 
 class Receipts:
-    """Remembers for how long messages were hidden."""
+    """Records the invisible times of messages."""
 
     def __init__(self) -> None:
         self.hidden: list[float] = []
@@ -27,8 +27,8 @@ class Receipts:
         self.hidden.append(seconds)
 
 
-async def test_each_attempt_waits_longer_as_javas_do() -> None:
-    """The last time goes on; a level that was asked for counts in the same row."""
+async def test_each_retry_waits_longer_as_in_java() -> None:
+    """The last delay is used for all later retries. A requested level selects from the same list."""
     receipts, [message] = Receipts(), popped([4], 60).messages
     send_back = PopSendBack(cast("Any", None), GROUP, 16, cast("Any", receipts))
     for _ in range(18):
@@ -41,14 +41,14 @@ async def test_each_attempt_waits_longer_as_javas_do() -> None:
     assert receipts.hidden == [30, 240, 7200]
 
 
-def test_a_pulled_message_has_the_levels_of_other_groups() -> None:
+def test_a_pulled_message_has_the_delay_levels_of_other_groups() -> None:
     [message] = block_of([4]).messages
     send_back = PopSendBack(cast("Any", None), GROUP, 16, cast("Any", Receipts()))
     assert [send_back.delay_level(message, asked) for asked in (0, 5, 30)] == [3, 5, 18]
 
 
 async def test_a_pulled_retry_of_a_popped_message_keeps_its_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker's copy of it would lose the topic, so the group sends a copy; if that fails, the broker's is better."""
+    """A send-back would lose the topic, so the group sends a copy. If the copy fails, the message is sent back."""
     ways: list[str] = []
 
     def way(name: str, *, works: bool) -> Any:

@@ -1,4 +1,4 @@
-"""What becomes of messages that are corrupt: on the way, or as they are stored."""
+"""Messages that are corrupted in transit or in the broker's store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.waiting import eventually
 OFTEN: dict[str, Any] = {"persist_consumer_offset_interval_seconds": 0.05}
 TOTAL_SIZE_AT, BODY_SIZE_AT = 2, 86  # the bytes of a record whose bits are worth 256 to 32,768
 
-# a changed body, a record whose parts are longer than it, and records that begin where none does
+# a changed body, parts longer than their record, a wrong magic number, and a wrong record size
 DAMAGES = {
     "crc": partial(corrupted, body=b"bad1"),
     "parts": partial(with_bit_flipped, at=BODY_SIZE_AT),
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("hasty")
 
 
 def damaged_reply(broker: ScriptedBroker, queue: MessageQueue, change: Callable[[bytes], bytes], at: int) -> Reply:
-    """All stored messages, of which one was damaged on the way."""
+    """All stored messages, one of them damaged in transit."""
     records = [encode_message(message) for message in broker.messages[queue]]
     records[at] = change(records[at])
     return broker.found(queue, b"".join(records), len(records))
@@ -45,10 +45,10 @@ def damaged_reply(broker: ScriptedBroker, queue: MessageQueue, change: Callable[
 
 @pytest.mark.parametrize("policy", ["stop", "skip", "dead_letter"])
 @each_damage
-async def test_what_was_damaged_on_the_way_is_pulled_again(
+async def test_a_message_damaged_in_transit_is_pulled_again(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, change: Callable[[bytes], bytes], policy: OnCorruptMessage
 ) -> None:
-    """What comes before it is handled at once; nothing is set aside, and the connection stays."""
+    """Earlier messages are handled at once, nothing is dead-lettered, and the connection stays open."""
     await broker.store(queue, b"good0", b"bad1", b"good2")
     broker.answer_pull(queue, damaged_reply(broker, queue, change, 1))
     with capture_logs() as logs:
@@ -67,12 +67,12 @@ async def test_what_was_damaged_on_the_way_is_pulled_again(
 async def test_a_corrupt_message_stops_its_queue(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, change: Callable[[bytes], bytes]
 ) -> None:
-    """`on_corrupt_message: stop`: what stands before it is handled and committed, it is shown and counted once."""
+    """With `on_corrupt_message: stop` earlier messages are handled, and the corrupt one is reported once."""
     await broker.store(queue, b"good0", b"bad1", b"good2")
     broker.damage(queue, 1, change)
     with capture_logs() as logs:
         async with member(broker.peer.address, seen, **OFTEN) as m:
-            await eventually(lambda: len(broker.pulled_offsets(queue)) >= 5, "it is looked at again")
+            await eventually(lambda: len(broker.pulled_offsets(queue)) >= 5, "it is pulled again")
             await broker.committed(GROUP, queue, 1)
             status = m.queue()
             assert status is not None
@@ -80,16 +80,16 @@ async def test_a_corrupt_message_stops_its_queue(
             assert seen.bodies == [b"good0"]
             assert m.topic().handled["corrupt"] == 1
             broker.damaged.clear()
-            await seen.has(b"good0", b"bad1", b"good2")  # once the broker has mended it
+            await seen.has(b"good0", b"bad1", b"good2")  # once the broker has repaired it
             assert (broker.peer.connections, m.client.snapshot().corrupt_frames) == (1, 0)
     assert len([entry for entry in logs if entry["event"] == "message.corrupt"]) == 1
 
 
 @each_damage
-async def test_a_corrupt_message_is_skipped_where_that_is_wanted(
+async def test_a_corrupt_message_is_skipped_if_configured(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, change: Callable[[bytes], bytes]
 ) -> None:
-    """Never silently, and no other with it."""
+    """The skip is logged, and no other message is skipped."""
     await broker.store(queue, b"good0", b"bad1", b"good2", b"good3")
     broker.damage(queue, 1, change)
     with capture_logs() as logs:
@@ -102,20 +102,21 @@ async def test_a_corrupt_message_is_skipped_where_that_is_wanted(
 
 
 @each_damage
-async def test_a_corrupt_message_becomes_a_dead_letter_where_that_is_wanted(
+async def test_a_corrupt_message_is_dead_lettered_if_configured(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, change: Callable[[bytes], bytes]
 ) -> None:
-    """It counts as corrupt, once. While no broker takes it, the others of its reply are handled, and it is not passed
-    by a commit."""
+    """It is counted as corrupt once. Until a broker accepts the dead letter, the other messages of the response are
+    handled, and no commit passes the corrupt one.
+    """
     await broker.store(queue, b"good0", b"bad1", b"good2")
     broker.damage(queue, 1, change)
     for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.CONSUMER_SEND_MSG_BACK):
         broker.peer.on(code, Reply(ResponseCode.SYSTEM_BUSY, "not now"))
     async with member(broker.peer.address, seen, on_corrupt_message="dead_letter", **OFTEN) as m:
         await broker.peer.received(RequestCode.SEND_MESSAGE_V2, 3)
-        await eventually(lambda: b"good0" in seen.bodies, "what comes before is handled")
-        if DAMAGES["size"] is not change:  # where it ends is not known: what comes behind it is to be pulled
-            await eventually(lambda: b"good2" in seen.bodies, "what comes behind is handled")
+        await eventually(lambda: b"good0" in seen.bodies, "the earlier message is handled")
+        if DAMAGES["size"] is not change:  # its end is unknown, so later messages must be pulled again
+            await eventually(lambda: b"good2" in seen.bodies, "the later message is handled")
         assert max(broker.commits_of(queue)) <= 1
         broker.peer.on(RequestCode.SEND_MESSAGE_V2, broker.send)
         await seen.has(b"good0", b"good2")

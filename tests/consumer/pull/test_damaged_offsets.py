@@ -1,4 +1,4 @@
-"""Offsets in replies to pulls that contradict themselves or the pull: nothing is lost by them."""
+"""Contradictory offsets in pull responses, which must not lose messages."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ pytestmark = pytest.mark.usefixtures("hasty")
 
 
 def bodies(low: int, high: int) -> list[bytes]:
-    """Of the messages at these offsets."""
+    """The bodies of the messages at these offsets."""
     return [b"m%d" % number for number in range(low, high)]
 
 
 @pytest.mark.parametrize("next_offset", [72, 0, 31, 2**62])
-async def test_a_wrong_place_to_go_on_at_loses_nothing(
+async def test_a_wrong_next_offset_loses_no_message(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, next_offset: int
 ) -> None:
-    """Above what the records reach to, or below, within the queue or beyond."""
+    """Above or below the end of the records, within the queue or beyond its end."""
     await broker.store(queue, *bodies(0, 100))
     broker.answer_pull(queue, broker.found(queue, broker.records(queue, 0, 32), next_offset))
     async with member(broker.peer.address, seen, concurrency=1, **OFTEN):
@@ -39,10 +39,10 @@ async def test_a_wrong_place_to_go_on_at_loses_nothing(
 
 
 @pytest.mark.parametrize("code", [NOT_FOUND, RETRY_IMMEDIATELY])
-async def test_an_end_beyond_the_queues_end_is_never_committed(
+async def test_a_next_offset_beyond_the_queues_end_is_never_committed(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, code: ResponseCode
 ) -> None:
-    """If it is said again and again, the queue is stuck and says why; it goes on when the broker does."""
+    """If the broker repeats it, the queue is reported as stuck, and continues once responses are valid."""
     await broker.store(queue, b"0", b"1")
     broker.answer_pull(queue, broker.found(queue, broker.records(queue), 2))
     broker.answer_pull(queue, *[broker.nothing(queue, code, 2**63 - 1)] * 10_000)

@@ -1,4 +1,4 @@
-"""How a queue is given up: what is waited for, what is committed and until when, and when the lock is freed."""
+"""The release of a queue: its drain, its last commits and their deadline, and its unlock."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Answer = RmqdError | bool | asyncio.Event
 
 
 class Store:
-    """Answers commits from a list, and then takes all of them. An event holds an answer back until it is set."""
+    """Answers commits from a list, and then accepts all. An event delays an answer until it is set."""
 
     def __init__(self) -> None:
         self.committed: dict[object, int] = {}
@@ -66,7 +66,7 @@ class Store:
 
 
 class Case:
-    """A queue that is given up: messages 0 to 9 are cached, of which a handler has the first `handed`."""
+    """A queue to release, with messages 0 to 9 cached. A handler has the first `handed` of them."""
 
     def __init__(self, clock: ManualClock, handed: int = 0) -> None:
         self.clock = clock
@@ -105,7 +105,7 @@ class Case:
         )
 
     def begin(self, seconds: float = 10.0, *, last: bool = False) -> asyncio.Task[None]:
-        """Give up, as a rebalance does or the end of the group (`last`)."""
+        """Release the queue, as for a rebalance or for the stop of the group (`last`)."""
         self.signal.begin(seconds, last=last)
         return asyncio.create_task(self.giving_up.run(self.loop, self.set_new_start))
 
@@ -131,8 +131,8 @@ def case_of(clock: ManualClock, handed: int = 0) -> Case:
     return Case(clock, handed)
 
 
-async def test_what_is_finished_is_committed_and_then_the_lock_is_freed(clock: ManualClock) -> None:
-    """The next owner begins at the first message that no handler had, and whoever comes back there knows how far."""
+async def test_a_release_commits_finished_messages_and_then_unlocks(clock: ManualClock) -> None:
+    """The next owner starts at the first unhandled message. This member records the released offset."""
     case = case_of(clock, handed=3)
     case.finish(0, 1, 2)
     case.queue.end_turn()
@@ -142,7 +142,7 @@ async def test_what_is_finished_is_committed_and_then_the_lock_is_freed(clock: M
     assert (case.queue.dropped, case.queue.dropped_because, case.duplicates()) == (True, "handed_over", {})
 
 
-async def test_a_queue_that_was_never_pulled_is_let_go(clock: ManualClock) -> None:
+async def test_a_queue_that_was_never_pulled_is_released_without_a_commit(clock: ManualClock) -> None:
     case = case_of(clock)
     case.loop = None
     case.store.committed[QUEUE] = 4
@@ -151,15 +151,15 @@ async def test_a_queue_that_was_never_pulled_is_let_go(clock: ManualClock) -> No
     assert case.context.released_offsets == {QUEUE: ReleasedOffset(4, 0)}
 
 
-async def test_handlers_are_waited_for_and_what_they_finish_is_committed(clock: ManualClock) -> None:
-    """Also those with a batch of a cache that a reset replaced. What is finished by then is committed meanwhile."""
+async def test_a_release_waits_for_handlers_and_commits_their_messages(clock: ManualClock) -> None:
+    """Also for batches of a cache that a reset replaced. Messages finished before are committed at once."""
     case = case_of(clock, handed=3)
     case.former.begin_turn()
     case.finish(0)
     giving_up = case.begin()
     await clock.advance(1)
     assert (case.store.asked, case.released) == ([1], [])
-    assert case.submitted == [case.queue], "a group by key may have something to hand out still"
+    assert case.submitted == [case.queue], "a group by key may still have messages to hand out"
     case.finish(1, 2)
     case.queue.end_turn()
     await clock.advance(1)
@@ -169,8 +169,8 @@ async def test_handlers_are_waited_for_and_what_they_finish_is_committed(clock: 
     assert (case.store.asked, case.released, case.duplicates()) == ([1, 3], [QUEUE], {})
 
 
-async def test_at_the_end_of_the_time_and_of_the_lock_the_queue_is_let_go_without_a_commit(clock: ManualClock) -> None:
-    """The next owner may have begun: what is finished above the stored offset counts as handled twice."""
+async def test_after_the_grace_period_a_queue_is_released_without_a_commit(clock: ManualClock) -> None:
+    """The next owner may have started, so messages finished above the stored offset count as handled twice."""
     case = case_of(clock, handed=3)
     case.finish(0)
     giving_up = case.begin(10)
@@ -183,8 +183,8 @@ async def test_at_the_end_of_the_time_and_of_the_lock_the_queue_is_let_go_withou
     assert (case.store.asked, case.released, case.duplicates()) == ([1], [QUEUE], {"handed_over": 1})
 
 
-async def test_at_the_end_of_the_group_the_lock_is_kept_until_handlers_have_ended(clock: ManualClock) -> None:
-    """But what is finished is committed, and no longer is waited than the group says."""
+async def test_at_a_stop_the_lock_is_kept_while_handlers_run(clock: ManualClock) -> None:
+    """Finished messages are committed, and the wait ends after the shutdown timeout."""
     case = case_of(clock, handed=3)
     giving_up = case.begin(10, last=True)
     await clock.advance(9.5)
@@ -196,15 +196,15 @@ async def test_at_the_end_of_the_group_the_lock_is_kept_until_handlers_have_ende
     assert (case.queue.dropped_because, case.duplicates()) == ("stopped", {"stopped": 1})
 
 
-async def test_the_end_of_a_drained_group_frees_the_lock(clock: ManualClock) -> None:
+async def test_the_stop_of_a_drained_group_releases_the_lock(clock: ManualClock) -> None:
     case = case_of(clock)
     await case.begin(last=True)
     assert (case.store.asked, case.released) == ([0], [QUEUE])
 
 
 @pytest.mark.parametrize("last", [False, True])
-async def test_a_hurry_ends_the_wait(clock: ManualClock, *, last: bool) -> None:
-    """As a second SIGTERM does: the last commit of a group has three seconds all the same."""
+async def test_a_forced_stop_ends_the_wait(clock: ManualClock, *, last: bool) -> None:
+    """For example a second SIGTERM. The last commit of a group still has three seconds."""
     case = case_of(clock, handed=1)
     case.store.answers.extend([AWAY] * 100 if last else [])
     giving_up = case.begin(100, last=last)
@@ -218,8 +218,8 @@ async def test_a_hurry_ends_the_wait(clock: ManualClock, *, last: bool) -> None:
     assert case.queue.dropped
 
 
-async def test_a_hand_over_that_a_hurry_ends_keeps_the_lock_until_handlers_have_ended(clock: ManualClock) -> None:
-    """The group ends, and frees its locks behind its handlers: a batch of an orderly queue may still be at one."""
+async def test_a_forced_stop_during_a_hand_over_keeps_the_lock(clock: ManualClock) -> None:
+    """The group releases its locks after its handlers. One may still have a batch of an orderly queue."""
     case = case_of(clock, handed=1)
     giving_up = case.begin(100)
     await clock.advance(1)
@@ -228,8 +228,8 @@ async def test_a_hand_over_that_a_hurry_ends_keeps_the_lock_until_handlers_have_
     assert (case.released, case.queue.dropped) == ([], True)
 
 
-async def test_a_commit_that_fails_is_tried_for_as_long_as_the_lock_is_safe(clock: ManualClock) -> None:
-    """Every fifth of a second; an earlier commit that may replace it makes it go once more."""
+async def test_a_failed_commit_is_repeated_while_the_lock_is_held(clock: ManualClock) -> None:
+    """Every 0.2 s. An earlier commit that may replace it causes one more commit."""
     case = case_of(clock, handed=1)
     case.finish(0)
     case.queue.end_turn()
@@ -245,8 +245,8 @@ async def test_a_commit_that_fails_is_tried_for_as_long_as_the_lock_is_safe(cloc
     assert (case.store.asked, case.released, case.duplicates()) == ([1] * 4, [QUEUE], {})
 
 
-async def test_a_commit_that_never_succeeds_ends_with_the_lock(clock: ManualClock) -> None:
-    """What was finished is handled again, and counted so."""
+async def test_a_commit_that_never_succeeds_ends_with_the_grace_period(clock: ManualClock) -> None:
+    """Its messages are handled again, and counted as handled twice."""
     case = case_of(clock, handed=2)
     case.store.committed[QUEUE] = 0
     case.finish(0, 1)
@@ -262,8 +262,8 @@ async def test_a_commit_that_never_succeeds_ends_with_the_lock(clock: ManualCloc
 
 
 @pytest.mark.parametrize("why", ["final", "no news"])
-async def test_a_commit_is_not_tried_again_in_vain(clock: ManualClock, why: str) -> None:
-    """Where the broker refuses for good, or has the offset already."""
+async def test_a_failed_commit_is_not_repeated_if_refused_or_unneeded(clock: ManualClock, why: str) -> None:
+    """The broker refuses permanently, or already has the offset."""
     case = case_of(clock, handed=2)
     case.finish(0, 1)
     case.queue.end_turn()
@@ -274,8 +274,8 @@ async def test_a_commit_is_not_tried_again_in_vain(clock: ManualClock, why: str)
     assert case.duplicates() == ({} if why == "no news" else {"handed_over": 2})
 
 
-async def test_a_silent_broker_is_waited_for_no_longer_than_the_lock_is_safe(clock: ManualClock) -> None:
-    """Without the answer nobody knows what is stored: it counts as if nothing were."""
+async def test_a_release_waits_for_a_silent_broker_only_while_the_lock_is_held(clock: ManualClock) -> None:
+    """Without a response the stored offset is unknown, so the messages count as handled twice."""
     case = case_of(clock, handed=2)
     case.store.committed[QUEUE] = 0
     case.finish(0, 1)
@@ -289,8 +289,8 @@ async def test_a_silent_broker_is_waited_for_no_longer_than_the_lock_is_safe(clo
     assert (case.released, case.duplicates()) == ([QUEUE], {"handed_over": 2})
 
 
-async def test_without_its_lock_a_queue_is_not_committed(clock: ManualClock) -> None:
-    """Another member may have it."""
+async def test_a_queue_without_its_lock_is_not_committed(clock: ManualClock) -> None:
+    """Another member may own the queue."""
     case = case_of(clock, handed=2)
     case.store.committed[QUEUE] = 0
     case.finish(0, 1)
@@ -302,8 +302,7 @@ async def test_without_its_lock_a_queue_is_not_committed(clock: ManualClock) -> 
     assert (case.store.asked, case.duplicates()) == ([], {"handed_over": 2})
 
 
-async def test_a_higher_offset_of_the_broker_stays(clock: ManualClock) -> None:
-    """It is no commit of ours; what is finished here above nothing is known of counts."""
+async def test_messages_of_a_last_commit_that_is_not_stored_count_as_handled_twice(clock: ManualClock) -> None:
     case = case_of(clock, handed=2)
     case.store.committed[QUEUE] = 0
     case.finish(0, 1)
@@ -313,8 +312,8 @@ async def test_a_higher_offset_of_the_broker_stays(clock: ManualClock) -> None:
     assert (case.store.asked, case.released, case.duplicates()) == ([2], [QUEUE], {"handed_over": 2})
 
 
-async def test_where_an_operator_moved_the_queue_the_next_owner_begins(clock: ManualClock) -> None:
-    """Instead of the last commit; tried again while that may help, and once more if it is moved again."""
+async def test_a_release_commits_an_operators_reset_instead_of_its_last_offset(clock: ManualClock) -> None:
+    """A failed commit is repeated, and a second reset is committed too."""
     case = case_of(clock, handed=2)
     case.finish(0, 1)
     case.queue.end_turn()
@@ -330,10 +329,8 @@ async def test_where_an_operator_moved_the_queue_the_next_owner_begins(clock: Ma
 
 
 @pytest.mark.parametrize("is_failed", [False, True])
-async def test_a_reset_that_a_former_pull_told_of_is_where_the_next_owner_begins(
-    clock: ManualClock, *, is_failed: bool
-) -> None:
-    """Also where the pull loop had no time to obey it: the broker tells of it once."""
+async def test_a_release_commits_a_reset_reported_by_an_earlier_pull(clock: ManualClock, *, is_failed: bool) -> None:
+    """The broker reports a reset only once, so it counts even if the pull loop has not applied it."""
     case = case_of(clock, handed=2)
     case.finish(0, 1)
     case.queue.end_turn()
@@ -342,7 +339,7 @@ async def test_a_reset_that_a_former_pull_told_of_is_where_the_next_owner_begins
     assert (case.store.asked, case.store.downward) == ([], [1])
 
 
-async def test_a_move_that_is_refused_for_good_is_not_tried_again(clock: ManualClock) -> None:
+async def test_a_permanently_refused_reset_is_not_repeated(clock: ManualClock) -> None:
     case = case_of(clock)
     case.moved.append(5)
     case.store.answers.extend([FINAL] * 9)
@@ -351,10 +348,10 @@ async def test_a_move_that_is_refused_for_good_is_not_tried_again(clock: ManualC
 
 
 @pytest.mark.parametrize("is_releasing", [False, True])
-async def test_a_group_that_fails_commits_what_is_finished_for_three_seconds(
+async def test_a_failed_group_commits_finished_messages_for_up_to_three_seconds(
     clock: ManualClock, *, is_releasing: bool
 ) -> None:
-    """What handlers have is not waited for, and the locks end by themselves."""
+    """It does not wait for messages in flight, and its locks expire."""
     case = case_of(clock, handed=3)
     case.finish(0, 2)
     if is_releasing:
@@ -370,7 +367,7 @@ async def test_a_group_that_fails_commits_what_is_finished_for_three_seconds(
     assert (case.queue.dropped_because, case.duplicates()) == ("stopped", {"stopped": 1})
 
 
-async def test_a_group_that_fails_waits_three_seconds_at_most(clock: ManualClock) -> None:
+async def test_a_failed_group_waits_at_most_three_seconds(clock: ManualClock) -> None:
     case = case_of(clock)
     case.store.committed[QUEUE] = 7
     case.store.answers.append(asyncio.Event())
@@ -380,11 +377,11 @@ async def test_a_group_that_fails_waits_three_seconds_at_most(clock: ManualClock
     await clock.advance(0.2)
     await abandoning
     await case.giving_up.abandon(None, case.set_new_start)
-    assert (case.store.asked, case.duplicates()) == ([0], {}), "what is stored is higher: nothing comes again"
+    assert (case.store.asked, case.duplicates()) == ([0], {}), "the stored offset is higher, so nothing is redelivered"
 
 
-async def test_a_commit_without_an_answer_holds_up_none_that_follows(clock: ManualClock) -> None:
-    """The one that is sent beside the wait for handlers: when they are done, the last one is sent."""
+async def test_an_unanswered_commit_does_not_delay_the_last_commit(clock: ManualClock) -> None:
+    """The unanswered commit was sent during the drain."""
     case = case_of(clock, handed=2)
     case.finish(0)
     case.store.answers.append(asyncio.Event())
@@ -398,8 +395,8 @@ async def test_a_commit_without_an_answer_holds_up_none_that_follows(clock: Manu
     assert (case.store.asked, case.released) == ([1, 2], [QUEUE])
 
 
-async def test_a_short_time_for_handlers_is_kept(clock: ManualClock) -> None:
-    """Also one of less than a second."""
+async def test_a_short_drain_time_is_respected(clock: ManualClock) -> None:
+    """Also a time of less than a second."""
     case = case_of(clock, handed=1)
     case.start_grace_period = 0.0
     giving_up = case.begin(0.2)

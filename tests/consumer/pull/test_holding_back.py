@@ -1,4 +1,4 @@
-"""What keeps a group from pulling: thresholds, a pause, a rate limit."""
+"""Thresholds, pauses and rate limits, which keep a group from pulling."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.waiting import eventually
 # --- thresholds
 
 
-async def test_a_threshold_holds_one_queue_back_and_not_the_others(broker: ScriptedBroker) -> None:
-    """They are pulled, handled and committed meanwhile, and the log tells of the one."""
+async def test_a_threshold_stops_the_pulls_of_one_queue_only(broker: ScriptedBroker) -> None:
+    """Other queues are consumed meanwhile, and the log names the flow-controlled queue."""
     held, free = broker.create_topic(TOPIC, 2)
     release = asyncio.Event()
 
@@ -48,7 +48,7 @@ async def test_a_threshold_holds_one_queue_back_and_not_the_others(broker: Scrip
 
 
 async def test_a_paused_group_pulls_nothing_and_hands_out_nothing(broker: ScriptedBroker, flowing: ManualClock) -> None:
-    """It keeps its queues, finishes what handlers have, and goes on where it was."""
+    """It keeps its queues and finishes batches in flight. After the resume it continues at its offset."""
     [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, b"0")
     handle, bodies = Blocked(), list[bytes]()
@@ -63,7 +63,7 @@ async def test_a_paused_group_pulls_nothing_and_hands_out_nothing(broker: Script
         assert m.consumer.context.paused
         handle.release.set()
         await broker.store(queue, b"1", b"2")
-        await eventually(lambda: (q := m.queue()) and q.cached == 2, "the pull that was under way came back")
+        await eventually(lambda: (q := m.queue()) and q.cached == 2, "the pull in flight has returned")
         await broker.committed(GROUP, queue, 1)
         status = m.queue()
         assert status is not None

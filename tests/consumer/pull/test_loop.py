@@ -1,4 +1,4 @@
-"""A consumer against a scripted broker: every answer to a pull."""
+"""A consumer at a scripted broker: each kind of pull response."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ MOVED = ResponseCode.PULL_OFFSET_MOVED
 pytestmark = pytest.mark.usefixtures("hasty")
 
 
-async def test_found_messages_are_handled_and_pulling_goes_on(
+async def test_found_messages_are_handled_and_pulling_continues(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, flowing: ManualClock
 ) -> None:
-    """From where the broker says; the position is committed."""
+    """The next pull uses the broker's next offset, which is committed."""
     await broker.store(queue, b"0", b"1", b"2")
     async with member(broker.peer.address, seen, clock=flowing, pull_batch_size=2) as m:
         await seen.has(b"0", b"1", b"2")
@@ -49,12 +49,12 @@ async def test_found_messages_are_handled_and_pulling_goes_on(
 
 
 @pytest.mark.parametrize("code", [NOT_FOUND, RETRY_IMMEDIATELY])
-async def test_nothing_wanted_moves_the_offset_on(
+async def test_a_response_without_matching_messages_advances_the_offset(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, code: ResponseCode
 ) -> None:
-    """What the broker's filter passed over is committed as consumed, or its lag would stay.
+    """Filtered messages are committed as consumed, because otherwise their lag would remain.
 
-    The pull interval is a pause after messages, as in Java: otherwise the first message behind an idle time would wait.
+    The pull interval applies only after messages, as in Java: the first message after an idle time must not wait.
     """
     await broker.store(queue, *[b"unwanted"] * 800, b"wanted")
     broker.answer_pull(queue, broker.nothing(queue, code, 700), broker.nothing(queue, code, 800))
@@ -68,7 +68,7 @@ async def test_nothing_wanted_moves_the_offset_on(
 async def test_filtered_offsets_wait_for_unfinished_messages(
     broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock
 ) -> None:
-    """Correct-tags offset: only where nothing is cached."""
+    """Java's correct-tags offset, which applies only if no message is cached."""
     release = asyncio.Event()
 
     async def handle(batch: Batch) -> None:
@@ -90,9 +90,9 @@ async def test_filtered_offsets_wait_for_unfinished_messages(
 async def test_an_illegal_offset_is_corrected_as_the_broker_says(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, offset: int
 ) -> None:
-    """Below its first message, or above its end. It is committed at once, downward too, counted and logged.
+    """Below the first message, or above the end. The correction is committed at once, also downward, and logged.
 
-    What was committed is not given up at the first word: the broker is asked again before.
+    The pull is repeated before a committed offset is corrected.
     """
     broker.first[queue] = 5
     broker.offsets[GROUP, queue] = offset
@@ -108,17 +108,17 @@ async def test_an_illegal_offset_is_corrected_as_the_broker_says(
     assert (entry["offset"], entry["corrected"]) == (offset, expected)
 
 
-async def test_an_illegal_offset_holds_the_queue_where_that_is_wanted(
+async def test_an_illegal_offset_stops_the_queue_if_configured(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
-    """`on_offset_illegal: stop`: nothing is committed, it is shown, and an operator's reset is taken."""
+    """With `on_offset_illegal: stop` the queue is reported as stuck until an operator's reset."""
     broker.first[queue] = 5
     broker.offsets[GROUP, queue] = 2
     await broker.store(queue, b"5", b"6")
     with capture_logs() as logs:
         async with member(broker.peer.address, seen, on_offset_illegal="stop") as m:
             await eventually(lambda: (q := m.queue()) and q.state == "stuck", "the queue is shown as stuck")
-            await eventually(lambda: len(broker.pulled_offsets(queue)) > 3, "it is asked again and again")
+            await eventually(lambda: len(broker.pulled_offsets(queue)) > 3, "it is pulled repeatedly")
             assert not broker.commits_of(queue)
             assert not seen.bodies
             broker.answer_pull(queue, broker.nothing(queue, MOVED, 6, "OFFSET_RESET"))
@@ -127,10 +127,10 @@ async def test_an_illegal_offset_holds_the_queue_where_that_is_wanted(
     assert len([entry for entry in logs if entry["event"] == "offset.illegal"]) == 1
 
 
-async def test_a_held_queue_stays_held_when_it_has_grown_past_the_illegal_offset(
+async def test_a_stuck_queue_stays_stuck_when_it_grows_past_the_illegal_offset(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
-    """Otherwise the messages below it would be skipped. A reset to the same offset says that they are not wanted."""
+    """Otherwise the messages below it would be skipped. A reset to the same offset confirms the skip."""
     options: dict[str, Any] = {"on_offset_illegal": "stop", "persist_consumer_offset_interval_seconds": 0.05}
     broker.offsets[GROUP, queue] = 3
     await broker.store(queue, b"0")
@@ -140,20 +140,20 @@ async def test_a_held_queue_stays_held_when_it_has_grown_past_the_illegal_offset
             loop = assigned(m.consumer, queue).loop
             return "" if loop is None or loop.stuck is None else loop.stuck.evidence
 
-        await eventually(lambda: (q := m.queue()) and q.state == "stuck", "the queue is held")
+        await eventually(lambda: (q := m.queue()) and q.state == "stuck", "the queue is stuck")
         assert "is above the queue's end, 1" in why()
         await broker.store(queue, b"1", b"2", b"3")
-        await eventually(lambda: "from 1 on may not have been handled" in why(), "it is held still")
+        await eventually(lambda: "from 1 on may not have been handled" in why(), "it is still stuck")
         pulls = len(broker.pulled_offsets(queue))
-        await eventually(lambda: len(broker.pulled_offsets(queue)) > pulls + 2, "it is asked again and again")
+        await eventually(lambda: len(broker.pulled_offsets(queue)) > pulls + 2, "it is pulled repeatedly")
         assert not seen.bodies
         broker.answer_pull(queue, broker.nothing(queue, MOVED, 3, "OFFSET_RESET"))
         await seen.has(b"3")
         await broker.committed(GROUP, queue, 4)
 
 
-async def test_an_operators_reset_goes_back(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
-    """What was cached or in a handler is forgotten, and later results of it change nothing."""
+async def test_an_operators_reset_moves_the_queue_back(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
+    """Cached messages are discarded, and results of batches in flight are ignored."""
     release, slow = asyncio.Event(), True
 
     async def handle(batch: Batch) -> None:
@@ -218,8 +218,9 @@ async def test_after_any_error_the_queue_is_pulled_again_from_its_offset(
     assert broker.pulled_offsets(queue)[:4] == [0, 1, 1, 1]
 
 
-async def test_a_broken_connection_is_made_again(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
-    """The pull that it ended is asked again."""
+async def test_a_pull_is_repeated_after_its_connection_was_lost(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
     async with member(broker.peer.address, seen):
         await eventually(lambda: broker.pulled_offsets(queue) == [0], "the first pull waits")
         broker.peer.cut()
@@ -227,10 +228,10 @@ async def test_a_broken_connection_is_made_again(broker: ScriptedBroker, queue: 
         await seen.has(b"0")
 
 
-async def test_tags_are_checked_behind_the_brokers_hash_check(
+async def test_tags_are_checked_after_the_brokers_hash_check(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
-    """`Aa` and `BB` have one hash in Java, so the broker gives both."""
+    """`Aa` and `BB` have the same hash in Java, so the broker delivers both."""
     for body, tag in [(b"0", "Aa"), (b"1", "BB"), (b"2", "Aa"), (b"3", "BB")]:
         await broker.store(queue, body, properties={"TAGS": tag})
     async with member(
@@ -242,17 +243,17 @@ async def test_tags_are_checked_behind_the_brokers_hash_check(
     assert broker.pulls[0].expression_type == "TAG"
 
 
-async def test_a_queue_that_waits_for_messages_has_one_snapshot_until_something_happens(
+async def test_an_idle_queue_reuses_its_snapshot_until_something_changes(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, flowing: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The history takes one every few seconds, of thousands of queues."""
-    monkeypatch.setattr("rmqd.consumer.offsets.broker_store.OFFSET_WATCH_SECONDS", 1.0)  # so long no queue is idle
+    """The history takes a snapshot of thousands of queues every few seconds."""
+    monkeypatch.setattr("rmqd.consumer.offsets.broker_store.OFFSET_WATCH_SECONDS", 1.0)  # no queue is idle before this
     await broker.store(queue, b"0")
     async with member(broker.peer.address, seen, clock=flowing) as m:
         await broker.committed(GROUP, queue, 1)
         await eventually(lambda: m.queue() is not None and m.queue() is m.queue(), "it waits")
         before = m.queue()
         await broker.store(queue, b"1")
-        await eventually(lambda: m.queue() is not before, "a message came")
+        await eventually(lambda: m.queue() is not before, "a message arrived")
         m.consumer.pause()
         await eventually(lambda: (q := m.queue()) is not None and q.state == "paused", "it is paused")

@@ -1,4 +1,4 @@
-"""Offsets that a broker gives a second time: it was restarted with less, or the topic was made anew."""
+"""Offsets that a broker assigns twice: after a restart with fewer messages, or for a recreated topic."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ pytestmark = pytest.mark.usefixtures("hasty")
 
 
 async def lose_end(broker: ScriptedBroker, queue: MessageQueue, *new: bytes) -> None:
-    """Restart the broker with the first three messages; then it gets others."""
+    """Restart the broker with only the first three messages, and store new ones."""
     del broker.messages[queue][3:]
     await broker.store(queue, *new, store_timestamp=2000)
     broker.peer.cut()
 
 
-async def test_what_came_before_the_member_was_back_is_handled(
+async def test_messages_stored_before_the_member_reconnects_are_handled(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
-    """The broker offers its end, which is behind it."""
+    """The broker offers its end as the next offset, which is after the new messages."""
     await broker.store(queue, *OLD, store_timestamp=1000)
     async with member(broker.peer.address, seen, **QUICK):
         await broker.committed(GROUP, queue, 6)
@@ -41,15 +41,15 @@ async def test_what_came_before_the_member_was_back_is_handled(
 
 
 @pytest.mark.parametrize("count", [3, 9])
-async def test_a_topic_that_is_made_anew_is_read_by_a_member_that_has_pulled_nothing(
+async def test_a_recreated_topic_is_consumed_by_a_member_that_has_pulled_nothing(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, count: int
 ) -> None:
-    """It goes by the time at which the broker had its offset."""
+    """It searches by the time at which the broker first accepted its offset."""
     await broker.store(queue, *OLD, store_timestamp=1000)
     broker.offsets[GROUP, queue] = 6
     broker.answer_pull(queue, broker.nothing(queue, ResponseCode.PULL_NOT_FOUND, 6))
     async with member(broker.peer.address, seen, **QUICK):
-        await eventually(lambda: broker.pulled_offsets(queue) == [6, 6], "its offset is taken")
+        await eventually(lambda: broker.pulled_offsets(queue) == [6, 6], "its offset is accepted")
         broker.messages[queue] = []
         new = [b"new%d" % number for number in range(count)]
         await broker.store(queue, *new, store_timestamp=2**41)
@@ -58,15 +58,15 @@ async def test_a_topic_that_is_made_anew_is_read_by_a_member_that_has_pulled_not
         await seen.has(*new)
 
 
-async def test_a_topic_that_is_made_anew_while_a_member_has_it_is_consumed_from_its_first_message(
+async def test_a_topic_recreated_during_consumption_is_consumed_from_its_start(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
-    """Though it has got further than the former one before the member sees it."""
+    """Although the new topic has more messages than the old one when the member notices it."""
     await broker.store(queue, *OLD, store_timestamp=1000)
     gone = Reply(ResponseCode.TOPIC_NOT_EXIST, "the topic does not exist")
     broker.answer_pull(queue, broker.found(queue, broker.records(queue), 6), gone)
     async with member(broker.peer.address, seen, **QUICK):
-        await eventually(lambda: broker.pulled_offsets(queue) == [0, 6, 6], "it was gone, and a pull waits at the end")
+        await eventually(lambda: broker.pulled_offsets(queue) == [0, 6, 6], "it was missing; a pull waits at the end")
         broker.messages[queue] = []
         new = [b"new%d" % number for number in range(9)]
         await broker.store(queue, *new, store_timestamp=2000)
@@ -76,10 +76,10 @@ async def test_a_topic_that_is_made_anew_while_a_member_has_it_is_consumed_from_
 @pytest.mark.parametrize(
     "answer", [Reply(ext_fields={"offset": "5"}), Reply(ResponseCode.NO_PERMISSION, "you may not know")]
 )
-async def test_a_connection_that_was_cut_moves_no_queue(
+async def test_a_lost_connection_does_not_move_a_queue(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, answer: Reply
 ) -> None:
-    """Nor where a broker finds its last message for each later time, as those of 4.9 do, or does not tell."""
+    """Also if the broker returns its last message for any later time, as 4.9 does, or refuses the search."""
     await broker.store(queue, *OLD, store_timestamp=1000)
     broker.peer.on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, answer)
     async with member(broker.peer.address, seen, **QUICK) as one:

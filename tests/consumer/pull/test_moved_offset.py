@@ -20,17 +20,17 @@ pytestmark = pytest.mark.usefixtures("hasty", "unpaced")
 
 
 def assigned(consumer: PushConsumer, queue: MessageQueue) -> AssignedQueue:
-    """The queue as the consumer has it."""
+    """The consumer's assignment of the queue."""
     assigned = consumer._rebalance.assigned[queue]
     assert isinstance(assigned, AssignedQueue)
     return assigned
 
 
 @pytest.mark.parametrize(("offset", "again"), [(1, [b"1", b"2"]), (3, [])])
-async def test_a_moved_queue_goes_on_there_at_once(
+async def test_a_moved_queue_continues_at_the_new_offset_at_once(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, offset: int, again: list[bytes]
 ) -> None:
-    """Though the broker holds a pull; the new offset is committed, downward too."""
+    """Although the broker holds a pull. The new offset is committed, also downward."""
     await broker.store(queue, b"0", b"1", b"2")
     async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
         await seen.has(b"0", b"1", b"2")
@@ -44,12 +44,14 @@ async def test_a_moved_queue_goes_on_there_at_once(
         await broker.committed(GROUP, queue, 3)
 
 
-async def test_a_restarted_queue_goes_on_where_it_was(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
-    """A pull that is never answered is forgotten, and nothing is handled twice."""
+async def test_a_restarted_pull_loop_continues_at_its_offset(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """The unanswered pull is forgotten, and nothing is handled twice."""
     await broker.store(queue, b"0", b"1")
     broker.answer_pull(queue, broker.found(queue, broker.records(queue, 0, 1), 1), None)
     async with member(broker.peer.address, seen) as m:
-        await eventually(lambda: broker.pulled_offsets(queue) == [0, 1], "the second pull is under way")
+        await eventually(lambda: broker.pulled_offsets(queue) == [0, 1], "the second pull is in flight")
         assigned(m.consumer, queue).restart_loop()
         await seen.has(b"0", b"1")
     assert broker.pulled_offsets(queue)[:3] == [0, 1, 1]
@@ -57,7 +59,7 @@ async def test_a_restarted_queue_goes_on_where_it_was(broker: ScriptedBroker, qu
 
 @pytest.mark.parametrize("why", ["count", "paused"])
 async def test_a_reset_reaches_a_queue_that_is_held_back(broker: ScriptedBroker, queue: MessageQueue, why: str) -> None:
-    """It asks for one message now and then, without waiting and without taking it."""
+    """It pulls one message from time to time, without waiting, and discards it."""
     await broker.store(queue, *[b"%d" % number for number in range(9)])
     handle = Blocked()
     async with member(broker.peer.address, handle, concurrency=1, pull_threshold_for_queue=1, pull_batch_size=2) as m:
@@ -75,7 +77,7 @@ async def test_a_reset_reaches_a_queue_that_is_held_back(broker: ScriptedBroker,
         await broker.committed(GROUP, queue, 7)
         handle.release.set()
         m.consumer.resume()
-        await eventually(lambda: 9 in broker.pulled_offsets(queue), "it goes on after the reset")
+        await eventually(lambda: 9 in broker.pulled_offsets(queue), "it continues after the reset")
     assert next(offset for offset in broker.pulled_offsets(queue) if offset not in (0, 2)) == 7
 
 

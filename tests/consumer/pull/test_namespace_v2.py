@@ -20,7 +20,7 @@ from tests.seen import Seen
 pytestmark = pytest.mark.usefixtures("hasty")
 
 
-async def test_all_requests_carry_it(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
+async def test_all_requests_carry_the_namespace(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
     await broker.store(queue, b"0")
     options: dict[str, Any] = {"consume_mode": "orderly", "persist_consumer_offset_interval_seconds": 0.05}
     async with member(broker.peer.address, seen, namespace_v2="shop", **options):
@@ -35,14 +35,16 @@ async def test_all_requests_carry_it(broker: ScriptedBroker, queue: MessageQueue
     assert set(sent.values()) == {("true", "shop")}
 
 
-async def test_without_one_no_request_has_the_fields(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
+async def test_without_a_namespace_no_request_has_the_fields(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
     await broker.store(queue, b"0")
     async with member(broker.peer.address, seen):
         await seen.has(b"0")
     assert not [request for request in broker.peer.requests if {"ns", "nsd"} & request.ext_fields.keys()]
 
 
-def test_it_is_signed() -> None:
+def test_the_namespace_is_signed() -> None:
     options = ClientOptions(access_key="key", secret_key="secret", namespace_v2="shop")
     signed = Security(options, SystemClock()).signed({"topic": "t"})
     assert signed == Credentials("key", "secret", "").signed({"topic": "t", "nsd": "true", "ns": "shop"}, b"")

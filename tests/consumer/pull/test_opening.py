@@ -1,4 +1,4 @@
-"""Bodies that are compressed: how much of a reply is taken at a time, and what is too large."""
+"""Compressed bodies: how much of a response is accepted at a time, and the size limit of a body."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KINDS = pytest.mark.parametrize("kind", CompressionType)
 
 
 class Sizes:
-    """A handler that remembers how large bodies were."""
+    """A handler that records the sizes of bodies."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
@@ -37,10 +37,10 @@ async def store(broker: ScriptedBroker, queue: MessageQueue, kind: CompressionTy
 
 
 @KINDS
-async def test_a_reply_is_taken_as_far_as_the_threshold_has_room(
+async def test_a_response_is_accepted_up_to_the_size_threshold(
     broker: ScriptedBroker, queue: MessageQueue, kind: CompressionType
 ) -> None:
-    """By what bodies become, one over it at most; the rest is pulled again once handlers are done."""
+    """Decompressed sizes count, and one body may exceed the threshold. The rest is pulled again later."""
     seen = Sizes()
     await store(broker, queue, kind, *[2 * MIB] * 10)
     options: dict[str, Any] = {

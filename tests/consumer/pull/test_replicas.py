@@ -1,4 +1,4 @@
-"""A broker with a slave: from whom messages come while the master is busy, dead, silent, or somewhere else."""
+"""Pulls from a broker with a slave while the master is busy, dead, silent or replaced."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("hasty", "unpaced")
 
 
 class Replicated:
-    """A name server of its own, a master and a slave that hold the same."""
+    """A name server, and a master and a slave with the same messages."""
 
     def __init__(self, broker: ScriptedBroker, name_server: Peer, slave: Peer) -> None:
         self.broker = broker
@@ -47,7 +47,7 @@ class Replicated:
         self.route({0: self.master.address, 1: slave.address})
 
     def route(self, replicas: dict[int, str]) -> None:
-        """What the name server says from now on."""
+        """Set the route that the name server returns."""
         for topic in (TOPIC, retry_topic(GROUP)):
             self._routes[topic] = route_of({BROKER: replicas}, 1)
 
@@ -57,7 +57,7 @@ class Replicated:
         return [header for header in headers if header.topic == TOPIC]
 
     async def pulled_at(self, peer: Peer, more_than: int = 0) -> None:
-        """Wait until a replica got more pulls of the queue than that."""
+        """Wait until a replica has received more than `more_than` pulls of the queue."""
         await eventually(lambda: len(self.pulls_at(peer)) > more_than, "it is pulled there")
 
     def member(
@@ -81,13 +81,13 @@ async def cluster(broker: ScriptedBroker) -> AsyncIterator[Replicated]:
 
 
 def suggesting(reply: Reply, broker_id: int) -> Reply:
-    """A reply that says who should be asked next."""
+    """Return the reply with another suggested broker for the next pull."""
     fields = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)._replace(suggest_which_broker_id=broker_id)
     return replace(reply, ext_fields=fields.ext_fields())
 
 
-async def test_the_broker_says_from_whom_to_pull(cluster: Replicated, seen: Seen) -> None:
-    """To the slave and back; offsets are committed to the master all the while, and by no pull of the slave."""
+async def test_pulls_go_to_the_replica_that_the_response_suggests(cluster: Replicated, seen: Seen) -> None:
+    """To the slave and back. Offsets are committed only to the master, and pulls from the slave carry none."""
     broker, queue = cluster.broker, cluster.queue
     await broker.store(queue, b"0", b"1", b"2", b"3")
     broker.answer_pull(
@@ -99,17 +99,17 @@ async def test_the_broker_says_from_whom_to_pull(cluster: Replicated, seen: Seen
     async with cluster.member(seen) as m:
         await seen.has(b"0", b"1", b"2", b"3")
         await broker.committed(GROUP, queue, 4)
-        await eventually(lambda: (q := m.queue()) and q.pulled_from == cluster.master.address, "it is back")
+        await eventually(lambda: (q := m.queue()) and q.pulled_from == cluster.master.address, "the master is pulled")
     assert [pull.queue_offset for pull in cluster.pulls_at(cluster.master)][:2] == [0, 3]
     assert [pull.queue_offset for pull in cluster.pulls_at(cluster.slave)] == [1, 2]
     assert not any(pull.sys_flag & PullSysFlag.COMMIT_OFFSET for pull in cluster.pulls_at(cluster.slave))
     assert not cluster.slave.got(UPDATE)
 
 
-async def test_a_dead_master_that_the_route_still_names_is_passed_over_and_returned_to(
+async def test_pulls_use_the_slave_of_a_dead_master_until_it_returns(
     cluster: Replicated, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its slave delivers what comes next, nothing is committed there, and the master gets the next commit."""
+    """The route still names the master. Nothing is committed to the slave; the master gets the next commit."""
     monkeypatch.setattr("rmqd.consumer.health.watchdog.CHECK_INTERVAL_SECONDS", 0.05)
     monkeypatch.setattr("rmqd.consumer.health.watchdog.BROKER_DOWN_SECONDS", 0.1)
     broker, queue = cluster.broker, cluster.queue
@@ -135,14 +135,14 @@ async def test_a_dead_master_that_the_route_still_names_is_passed_over_and_retur
         await broker.store(queue, b"2")
         await cluster.pulled_at(cluster.master, pulled)
         await broker.committed(GROUP, queue, 3)
-        await eventually(lambda: not m.consumer.snapshot().problems, "it is none any more")
+        await eventually(lambda: not m.consumer.snapshot().problems, "the problem has ended")
         assert m.topic().falls == {"operator": 0, "corrected": 0, "take_over": 0}
     assert broker.commits_of(queue) == sorted(broker.commits_of(queue))
     assert seen.bodies == [b"0", b"1", b"2"]
 
 
-async def test_a_broker_that_goes_away_is_pulled_by_another_connection_at_once(cluster: Replicated, seen: Seen) -> None:
-    """It knows the new one by a heartbeat; one that says so again is left alone for a second."""
+async def test_after_go_away_the_broker_is_pulled_over_a_new_connection(cluster: Replicated, seen: Seen) -> None:
+    """The pull is repeated at once, without an error in the log."""
     broker, queue = cluster.broker, cluster.queue
     broker.answer_pull(queue, Reply(ResponseCode.GO_AWAY, "please go away"))
     await broker.store(queue, b"0")
@@ -155,10 +155,10 @@ async def test_a_broker_that_goes_away_is_pulled_by_another_connection_at_once(c
     assert not [entry for entry in logs if entry["event"] == "pull.failed"]
 
 
-async def test_a_slave_that_becomes_the_master_of_an_idle_queue_is_shown_as_such(
+async def test_a_slave_that_becomes_master_of_an_idle_queue_is_reported_as_master(
     cluster: Replicated, seen: Seen
 ) -> None:
-    """It keeps its address, and the queue stays idle."""
+    """The slave keeps its address, and the queue stays idle."""
 
     async def hold(command: RemotingCommand) -> Reply:
         await asyncio.sleep(0.2)

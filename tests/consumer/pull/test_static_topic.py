@@ -1,4 +1,4 @@
-"""Consuming a static topic: its logical queues are the group's, wherever they are led."""
+"""Consumption of a static topic, whose logical queues may be on any broker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.seen import Seen
 pytestmark = pytest.mark.usefixtures("hasty", "unpaced")
 
 LOGICAL = "__syslo__global__"
-PLACE = MessageQueue(TOPIC, "a", 0)  # what the broker takes logical queue 0 for
+PLACE = MessageQueue(TOPIC, "a", 0)  # the broker's own queue behind logical queue 0
 
 
 def led_by(broker: str, epoch: int, *queue_ids: int, total: int = 1) -> TopicQueueMappingInfo:
@@ -30,21 +30,21 @@ def led_by(broker: str, epoch: int, *queue_ids: int, total: int = 1) -> TopicQue
 
 
 def ends(offered: int, end: int) -> dict[str, str]:
-    """What an answer without messages says of a queue that begins at 0."""
+    """The fields of a response without messages, for a queue that starts at 0."""
     return PullMessageResponseHeader(offered, 0, end).ext_fields()
 
 
 @pytest.fixture
 async def other() -> AsyncIterator[Peer]:
-    """Another broker, which answers nothing until it is told to."""
+    """Another broker, which answers no request until a test sets a reply."""
     async with Peer() as peer:
         yield peer
 
 
-async def test_logical_queues_are_read_where_they_are_led(
+async def test_logical_queues_are_pulled_from_their_leader(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
-    """Under the broker name that all clients know them by; offsets are stored there too."""
+    """They have the logical broker name, as in all clients. Offsets are stored at the leader too."""
     broker.lead(TOPIC, led_by("a", 1, 0, 1, total=2))
     broker.messages[MessageQueue(TOPIC, "a", 1)] = []
     await broker.store(queue, b"0", b"1")
@@ -58,8 +58,10 @@ async def test_logical_queues_are_read_where_they_are_led(
     assert {pull.bname for pull in broker.pulls if pull.topic == TOPIC} <= {LOGICAL}
 
 
-async def test_offsets_are_those_of_the_logical_queue(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
-    """The broker's own queue counts otherwise; the answer says by how much."""
+async def test_message_offsets_are_offsets_of_the_logical_queue(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """The broker's own queue has other offsets. The response contains the difference."""
     broker.lead(TOPIC, led_by("a", 1, 0))
     broker.offsets[GROUP, queue] = 1000
     records = b"".join(
@@ -80,10 +82,10 @@ async def test_offsets_are_those_of_the_logical_queue(broker: ScriptedBroker, qu
     assert sorted(offsets) == [1000, 1001]
 
 
-async def test_a_queue_that_was_moved_is_read_from_its_new_broker(
+async def test_a_moved_queue_is_pulled_from_its_new_broker(
     broker: ScriptedBroker, queue: MessageQueue, other: Peer, seen: Seen
 ) -> None:
-    """The old one says that it is not the leader any more, which has the route asked for at once."""
+    """The old broker responds that it is not the leader, so the route is queried at once."""
     moved = ScriptedBroker(other, "b")
     moved.create_topic(TOPIC)
     there = MessageQueue(TOPIC, "b", 0)

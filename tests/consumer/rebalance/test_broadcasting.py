@@ -1,4 +1,4 @@
-"""Broadcasting groups against a scripted broker: everything to every member, offsets in files, failures dropped."""
+"""Broadcasting groups at a scripted broker: all messages for each member, offset files, dropped failures."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Place:
         self.path = path
 
     def __call__(self, **options: Any) -> dict[str, Any]:
-        """The options of a broadcasting group that keeps its offsets here, and begins with what is there."""
+        """The options of a broadcasting group that stores its offsets here, and starts at the first offset."""
         quick = {"persist_consumer_offset_interval_seconds": 0.02, "consume_from_where": "first_offset"}
         return {"message_model": "broadcasting", "local_offsets_directory": str(self.path)} | quick | options
 
@@ -60,7 +60,7 @@ def heartbeat(broker: ScriptedBroker) -> HeartbeatData:
     return HeartbeatData.from_json(broker.peer.got(RequestCode.HEART_BEAT)[-1].body)
 
 
-async def test_each_member_gets_everything_of_every_queue(broker: ScriptedBroker, tmp_path: Path) -> None:
+async def test_each_member_gets_all_messages_of_all_queues(broker: ScriptedBroker, tmp_path: Path) -> None:
     queues = broker.create_topic(TOPIC, queues=4)
     members = [Seen() for _ in range(3)]
     async with asyncio.TaskGroup() as tasks:
@@ -82,10 +82,10 @@ async def test_each_member_gets_everything_of_every_queue(broker: ScriptedBroker
         assert len(set(seen.bodies)) == 40
 
 
-async def test_the_brokers_are_told_and_asked_for_nothing_else(
+async def test_a_broadcasting_member_sends_no_clustering_requests(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, place: Place
 ) -> None:
-    """No member list, no offsets, no locks, no retry topic: nothing of it has a meaning there."""
+    """It needs no member list, no offsets at brokers, no locks and no retry topic."""
     await broker.store(queue, b"x")
     async with member(broker.peer.address, seen, **place()) as running:
         await seen.has(b"x")
@@ -98,7 +98,7 @@ async def test_the_brokers_are_told_and_asked_for_nothing_else(
     assert broker.peer.got(RequestCode.UNREGISTER_CLIENT)
 
 
-async def test_a_queue_that_is_added_is_taken_without_a_member_list(
+async def test_an_added_queue_is_acquired_without_a_member_list(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, place: Place
 ) -> None:
     async with member(broker.peer.address, seen, **place()) as running:
@@ -122,7 +122,7 @@ async def test_a_queue_that_is_added_is_taken_without_a_member_list(
     ],
     ids=["raises", "Retry", "DeadLetter"],
 )
-async def test_what_fails_is_logged_counted_and_dropped(
+async def test_a_failed_message_is_logged_counted_and_dropped(
     broker: ScriptedBroker, queue: MessageQueue, place: Place, error: Exception, reason: str, delay_level: int
 ) -> None:
     await broker.store(queue, b"bad", b"good")
@@ -148,10 +148,10 @@ async def test_what_fails_is_logged_counted_and_dropped(
 # --- in order
 
 
-async def test_an_orderly_group_takes_no_locks_and_repeats_in_place(
+async def test_an_orderly_broadcasting_group_retries_in_place_without_locks(
     broker: ScriptedBroker, queue: MessageQueue, place: Place
 ) -> None:
-    """Whatever other members do: each has all queues for itself. N reconsume times make N + 1 attempts."""
+    """Each member consumes all queues. N reconsume times make N + 1 attempts."""
     await broker.store(queue, b"a", b"bad", b"c")
     seen: list[bytes] = []
 
@@ -172,9 +172,3 @@ async def test_an_orderly_group_takes_no_locks_and_repeats_in_place(
     (dropped,) = [line for line in logs if line["event"] == "message.dropped"]
     assert (dropped["offset"], dropped["reason"]) == (1, "max_reconsume_times reached")
     assert [code.name for code in CLUSTERING_ONLY if broker.peer.got(code)] == []
-
-
-# --- offsets
-
-
-# --- bad disks

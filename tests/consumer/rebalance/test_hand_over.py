@@ -1,4 +1,4 @@
-"""A queue moves between members: when the new owner begins, what the old one commits, and who is waited for."""
+"""Hand-overs between members: the new owner's start, the old owner's commits, and the waits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ QUEUES = 4
 
 
 class Ledger:
-    """What the members' handlers finished, and how long they take."""
+    """A handler for all members that counts finished messages, and takes `seconds` for each batch."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.seconds = seconds
@@ -46,7 +46,7 @@ def owners(*members: Member) -> list[int]:
 
 
 async def test_a_joining_member_waits_for_the_old_owners_commit(broker: ScriptedBroker) -> None:
-    """Nothing that was finished is handled again, although the handlers are slow and offsets are persisted rarely."""
+    """No finished message is handled again, although handlers are slow and offsets are committed rarely."""
     queues = broker.create_topic(TOPIC, QUEUES)
     for queue in queues:
         await broker.store(queue, *[b"x"] * 40)
@@ -57,7 +57,7 @@ async def test_a_joining_member_waits_for_the_old_owners_commit(broker: Scripted
             await eventually(lambda: owners(old, new) == [2, 2], "both have their share")
             await eventually(lambda: len(ledger.finished) == 40 * QUEUES, "all is handled")
             assert old.consumer.snapshot().handover_timeouts == new.consumer.snapshot().handover_timeouts == 0
-            # and back
+            # the hand-over back
             before = len(broker.pulls)
             await new.stop()
             await eventually(lambda: owners(old) == [QUEUES], "the old owner has all queues again")
@@ -66,7 +66,7 @@ async def test_a_joining_member_waits_for_the_old_owners_commit(broker: Scripted
 
 
 async def test_a_leaving_member_commits_unlocks_and_only_then_unregisters(broker: ScriptedBroker) -> None:
-    """So that nobody has to wait for it. The commits are requests that are answered."""
+    """So other members need not wait for it. Its commits are requests with responses, not one-way."""
     [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, *[b"x"] * 10)
     ledger = Ledger()
@@ -82,21 +82,21 @@ async def test_a_leaving_member_commits_unlocks_and_only_then_unregisters(broker
     assert not broker.locks
 
 
-async def test_the_lock_never_has_the_groups_own_name(broker: ScriptedBroker) -> None:
-    """While a group holds a lock of its own, brokers put what is sent to its retry topic into the dead letters."""
+async def test_the_lock_does_not_use_the_groups_name(broker: ScriptedBroker) -> None:
+    """While a lock has the group's name, brokers move messages sent to its retry topic to the dead letters."""
     broker.create_topic(TOPIC, QUEUES)
     async with member(broker.peer.address, Ledger()) as only:
-        await eventually(lambda: len(only.owned()) == QUEUES, "the queues are taken")
+        await eventually(lambda: len(only.owned()) == QUEUES, "the queues are acquired")
         assert {name for name, _ in broker.locks} == {f"{GROUP}-rmqd-owner"}
 
 
-async def test_past_the_time_the_new_owner_begins_and_the_old_one_commits_nothing_more(
+async def test_after_the_hand_over_timeout_the_old_owner_commits_nothing_more(
     broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was finished before the slow batch is committed all the same; the rest counts as duplicates by cause."""
+    """Messages finished before the slow batch are committed. The others count as duplicates, by cause."""
     monkeypatch.setattr(
         "rmqd.consumer.rebalance.rebalance.MIN_PASS_INTERVAL_SECONDS", 0.0
-    )  # the time for the hand-over is shorter here
+    )  # the hand-over timeout is shorter here
     queues = broker.create_topic(TOPIC, 2)
     gates = {3: asyncio.Event(), 5: asyncio.Event()}
     seen = Counter[tuple[int, int]]()
@@ -113,7 +113,7 @@ async def test_past_the_time_the_new_owner_begins_and_the_old_one_commits_nothin
         await eventually(lambda: len(seen) == 16, "all but the slow ones are handled")
         with capture_logs() as logs:
             async with member(broker.peer.address, Ledger(), **times) as new:
-                await eventually(lambda: {3} <= {at for _, at in broker.commits}, "what is finished is committed")
+                await eventually(lambda: {3} <= {at for _, at in broker.commits}, "finished messages are committed")
                 gates[3].set()
                 await eventually(lambda: owners(old, new) == [1, 1], "both have their share")
                 [(_, moved)] = new.owned()
@@ -122,17 +122,17 @@ async def test_past_the_time_the_new_owner_begins_and_the_old_one_commits_nothin
                 assert old.topic().duplicates == {"handed_over": 6}, "3 and 4 ended after the commit"
                 gates[5].set()
                 await eventually(
-                    lambda: old.topic().duplicates == {"handed_over": 7}, "the slow batch's result is thrown away"
+                    lambda: old.topic().duplicates == {"handed_over": 7}, "the slow batch's result is ignored"
                 )
-                assert broker.commits_of(queue) == [0, 3], "nothing after the time"
+                assert broker.commits_of(queue) == [0, 3], "nothing after the timeout"
                 await new.stop()
                 assert broker.commits_of(queue) == [0, 3, 10]
     assert broker.pulled_offsets(queue).count(3) == 1
     assert "queue.not_drained" in [entry["event"] for entry in logs]
 
 
-async def test_an_owner_that_does_not_give_up_is_waited_for_until_the_time_is_over(broker: ScriptedBroker) -> None:
-    """That is counted, and logged by queue."""
+async def test_an_owner_that_does_not_release_is_waited_for_until_the_timeout(broker: ScriptedBroker) -> None:
+    """The timeout is counted, and logged for each queue."""
     [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, b"x")
     broker.members[GROUP] += ["~@stalls"]
@@ -148,39 +148,39 @@ async def test_an_owner_that_does_not_give_up_is_waited_for_until_the_time_is_ov
     assert entry["queue"] == str(queue)
 
 
-async def test_who_is_alone_waits_for_nobody(broker: ScriptedBroker, flowing: ManualClock) -> None:
-    """A lock of a member that nobody knows can only be of one that has gone: it ends by itself, and is then taken."""
+async def test_a_member_that_is_alone_waits_for_no_owner(broker: ScriptedBroker, flowing: ManualClock) -> None:
+    """The lock of an unlisted member belongs to a missing member. It expires, and is then acquired."""
     [queue] = broker.create_topic(TOPIC)
     broker.locks[f"{GROUP}-rmqd-owner", queue] = "gone"
     async with member(broker.peer.address, Ledger(), clock=flowing) as only:
-        await eventually(lambda: only.owned() == {(TOPIC, 0)}, "the queue is taken")
+        await eventually(lambda: only.owned() == {(TOPIC, 0)}, "the queue is acquired")
         assert only.consumer.snapshot().handover_timeouts == 0
         del broker.locks[f"{GROUP}-rmqd-owner", queue]
         await eventually(
-            lambda: broker.locks.get((f"{GROUP}-rmqd-owner", queue)) == only.client.client_id, "the lock is taken"
+            lambda: broker.locks.get((f"{GROUP}-rmqd-owner", queue)) == only.client.client_id, "the lock is acquired"
         )
 
 
-async def test_who_is_listed_again_is_waited_for_though_nobody_told(
+async def test_a_member_listed_again_is_waited_for_without_a_notification(
     broker: ScriptedBroker, flowing: ManualClock
 ) -> None:
-    """A broker that lost all its connections lists a newcomer first, and who has the queues a moment later."""
+    """A broker that lost all connections may list a new member first, and the queues' owner a moment later."""
     broker.notifies = False
     [queue] = broker.create_topic(TOPIC)
     broker.locks[f"{GROUP}-rmqd-owner", queue] = "~@back"
     async with member(broker.peer.address, Ledger(), clock=flowing, queue_handover_timeout_seconds=10) as new:
-        await eventually(lambda: broker.peer.got(RequestCode.LOCK_BATCH_MQ), "the newcomer waits")
+        await eventually(lambda: broker.peer.got(RequestCode.LOCK_BATCH_MQ), "the new member waits")
         broker.members[GROUP].append("~@back")
         await flowing.sleep(MEMBER_RETURN_SECONDS + 2 * MISSING_MEMBER_SECONDS)
         assert new.owned() == set()
         del broker.locks[f"{GROUP}-rmqd-owner", queue]
-        await eventually(lambda: new.owned() == {(TOPIC, 0)}, "the queue is taken")
+        await eventually(lambda: new.owned() == {(TOPIC, 0)}, "the queue is acquired")
         assert new.consumer.snapshot().handover_timeouts == 0
 
 
 @pytest.mark.parametrize("way", ["handed over", "stopped"])
-async def test_a_former_owner_commits_only_upward(broker: ScriptedBroker, way: str) -> None:
-    """A Java member does not wait, and may have committed more already."""
+async def test_a_previous_owner_commits_only_upward(broker: ScriptedBroker, way: str) -> None:
+    """A Java member does not wait, and may already have committed a higher offset."""
     queues = broker.create_topic(TOPIC, 2)
     for queue in queues:
         await broker.store(queue, *[b"x"] * 10)
@@ -194,13 +194,13 @@ async def test_a_former_owner_commits_only_upward(broker: ScriptedBroker, way: s
         else:
             broker.members[GROUP] += ["0@java", "~@java"]  # whatever our own id is, one sorts before it, one after it
             await broker.peer.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": GROUP}, oneway=True)
-            await eventually(lambda: owners(old)[0] <= 1, "a queue is given up")
+            await eventually(lambda: owners(old)[0] <= 1, "a queue is released")
             await eventually(lambda: len(broker.locks) <= 2, "and unlocked")
     assert [broker.offsets[GROUP, queue] for queue in queues] == [15, 15]
 
 
-async def test_a_queue_that_comes_back_while_it_is_given_up_is_taken_again(broker: ScriptedBroker) -> None:
-    """And the rebalance is counted and logged once a change, not once a second."""
+async def test_a_queue_assigned_again_during_its_release_is_acquired_again(broker: ScriptedBroker) -> None:
+    """The rebalance is counted once for each change, not once a second."""
     queues = broker.create_topic(TOPIC, 2)
     release = asyncio.Event()
 
@@ -210,12 +210,12 @@ async def test_a_queue_that_comes_back_while_it_is_given_up_is_taken_again(broke
     for queue in queues:
         await broker.store(queue, b"x")
     async with member(broker.peer.address, slow) as only:
-        await eventually(lambda: owners(only) == [2], "the queues are taken")
+        await eventually(lambda: owners(only) == [2], "the queues are acquired")
         await eventually(lambda: all(q.cached for q in only.consumer.snapshot().queues if not q.is_retry), "at work")
         before = only.consumer.snapshot().rebalances
         broker.create_topic(TOPIC, 1)
         await only.client.routes.refresh(TOPIC)
-        await eventually(lambda: only.consumer.snapshot().rebalances == before + 1, "a queue is given up")
+        await eventually(lambda: only.consumer.snapshot().rebalances == before + 1, "a release has begun")
         broker.create_topic(TOPIC, 2)
         await only.client.routes.refresh(TOPIC)
         for _ in range(3):
@@ -223,16 +223,16 @@ async def test_a_queue_that_comes_back_while_it_is_given_up_is_taken_again(broke
             await asyncio.sleep(0.02)
         assert only.consumer.snapshot().rebalances == before + 1
         release.set()
-        await eventually(lambda: broker.pulled_offsets(queues[1]).count(1) >= 2, "it is taken again, and pulled")
+        await eventually(lambda: broker.pulled_offsets(queues[1]).count(1) >= 2, "it is acquired and pulled again")
         assert only.consumer.snapshot().rebalances == before + 2
     assert [broker.offsets[GROUP, queue] for queue in queues] == [1, 1]
 
 
 @pytest.mark.parametrize("way", ["handed over", "stopped"])
-async def test_the_commits_of_a_queue_come_one_after_the_other(
+async def test_the_commits_of_a_queue_are_sent_one_after_the_other(
     broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    """A broker that is busy might take up the last one before the one ahead of it, and go back."""
+    """A busy broker could execute the last commit first, and then store the older offset."""
     monkeypatch.setattr("rmqd.consumer.offsets.broker_store.OFFSET_TIMEOUT_SECONDS", 60)  # a machine may be busy, too
     queues = broker.create_topic(TOPIC, 2)
     under_way = most = 0
@@ -241,7 +241,7 @@ async def test_the_commits_of_a_queue_come_one_after_the_other(
     async def update(command: RemotingCommand) -> Reply:
         nonlocal under_way, most
         fields = command.ext_fields
-        # the other queue's are answered: a round of commits may have begun before this one had anything to commit
+        # the other queue's commits are answered: a round may have begun before this queue had anything to commit
         if (fields["topic"], fields["queueId"]) == (TOPIC, "1") and fields["commitOffset"] != "0":
             under_way += 1
             most = max(most, under_way)
@@ -257,14 +257,14 @@ async def test_the_commits_of_a_queue_come_one_after_the_other(
         await broker.store(queue, *[b"x"] * 4)
     broker.peer.on(RequestCode.UPDATE_CONSUMER_OFFSET, update)
     async with member(broker.peer.address, handle, persist_consumer_offset_interval_seconds=0.02) as old:
-        await eventually(lambda: under_way, "a commit is under way")
+        await eventually(lambda: under_way, "a commit is in flight")
         if way == "stopped":
             old.consumer.stop(shutdown_timeout_seconds=5)
             await eventually(lambda: old.consumer.snapshot().state == "draining", "it drains")
         else:
             broker.create_topic(TOPIC, 1)
             old.client.routes.refresh_soon()
-            await eventually(lambda: old.consumer.snapshot().rebalances > 2, "a queue is given up")
+            await eventually(lambda: old.consumer.snapshot().rebalances > 2, "a release has begun")
         release.set()
         await asyncio.sleep(0.1)
         answer.set()
@@ -272,10 +272,10 @@ async def test_the_commits_of_a_queue_come_one_after_the_other(
     assert most == 1
 
 
-async def test_what_a_member_that_is_not_waited_for_commits_late_counts_as_handled_twice(
+async def test_messages_in_a_java_members_late_commit_count_as_handled_twice(
     broker: ScriptedBroker, queue: MessageQueue
 ) -> None:
-    """A Java member commits once more when its queue has a new owner already."""
+    """A Java member commits once more although its queue already has a new owner."""
     await broker.store(queue, *[b"x"] * 10)
     async with member(broker.peer.address, Ledger(), persist_consumer_offset_interval_seconds=0.05) as new:
         await broker.committed(GROUP, queue, 10)
@@ -286,10 +286,10 @@ async def test_what_a_member_that_is_not_waited_for_commits_late_counts_as_handl
         assert 4 not in broker.commits_of(queue)
 
 
-async def test_a_member_begins_behind_the_last_commit_of_a_java_owner(
+async def test_a_member_starts_at_the_last_commit_of_a_java_owner(
     broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock
 ) -> None:
-    """It handles what it has cached until it hears of the newcomer; then it commits, and drops the queue."""
+    """The Java owner handles cached messages until it notices the new member. Then it commits and drops the queue."""
     await broker.store(queue, *[b"x"] * 3)
     broker.offsets[GROUP, queue] = 0
     await broker.gain(GROUP, "java")

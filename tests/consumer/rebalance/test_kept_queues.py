@@ -1,4 +1,4 @@
-"""For how long a member keeps the queues of a broker that a topic's route does not have."""
+"""How long a member keeps the queues of a broker that is missing in the topic's route."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HELD = [ON_A, ON_B, ON_C]
 
 
 class Case:
-    """A topic with a queue on each of three brokers, all of which are there."""
+    """A topic with a queue on each of three brokers, all reachable and in the route."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
@@ -41,14 +41,14 @@ class Case:
         self.refreshed += 1
 
 
-def test_what_the_route_has_needs_no_keeping(clock: ManualClock) -> None:
+def test_queues_in_the_route_are_not_kept_as_missing(clock: ManualClock) -> None:
     case = Case(clock)
     assert not case.absences.is_unsure
     assert (case.kept(), case.absences.is_unsure, case.refreshed) == (set(), False, 0)
 
 
-def test_a_broker_that_is_down_keeps_its_queues_for_ten_minutes(clock: ManualClock) -> None:
-    """Each time anew, if it was there meanwhile."""
+def test_queues_of_an_unreachable_broker_are_kept_for_ten_minutes(clock: ManualClock) -> None:
+    """The time starts again if the broker was in the route meanwhile."""
     case = Case(clock)
     case.in_route, case.elsewhere, case.reachable = {"a"}, {"a"}, {"a", "c"}
     assert "b" in case.kept()
@@ -61,8 +61,8 @@ def test_a_broker_that_is_down_keeps_its_queues_for_ten_minutes(clock: ManualClo
     assert "b" in case.kept(599.5)
 
 
-def test_a_broker_that_answers_may_only_be_unknown_for_a_moment(clock: ManualClock) -> None:
-    """Another look follows soon, with fresh routes; after three seconds it has given the topic up."""
+def test_queues_of_a_reachable_broker_missing_in_the_route_are_kept_briefly(clock: ManualClock) -> None:
+    """Routes are refreshed for another check. After three seconds the topic counts as removed from the broker."""
     case = Case(clock)
     case.in_route = {"a", "c"}
     assert (case.kept(), case.absences.is_unsure, case.refreshed) == ({"b"}, True, 1)
@@ -71,11 +71,11 @@ def test_a_broker_that_answers_may_only_be_unknown_for_a_moment(clock: ManualClo
     case.in_route = {"a", "b", "c"}
     assert case.kept() == set()
     case.in_route = {"a", "c"}
-    assert (case.kept(), case.absences.is_unsure, case.refreshed) == ({"b"}, True, 2), "the time begins anew"
+    assert (case.kept(), case.absences.is_unsure, case.refreshed) == ({"b"}, True, 2), "the time starts again"
 
 
-def test_a_broker_that_answers_and_is_in_no_route_is_waited_for(clock: ManualClock) -> None:
-    """A name server that was restarted has not heard of it yet; one doubt is enough for another look."""
+def test_queues_of_a_reachable_broker_in_no_route_are_kept(clock: ManualClock) -> None:
+    """A restarted name server may not know it yet. One unsure broker is enough for another check."""
     case = Case(clock)
     case.in_route, case.elsewhere = {"a", "c"}, {"a", "c"}
     assert (case.kept(), case.kept(60)) == ({"b"}, {"b"})

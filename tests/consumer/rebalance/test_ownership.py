@@ -1,4 +1,4 @@
-"""Who of a group's members has gone: several brokers' lists, which learn of it at different times."""
+"""Missing members of a group: the member lists of several brokers, which change at different times."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Case:
         await self.ownership.on_member_list(peer.address, self.lists(peer, *others))
 
     async def broken(self, after_seconds: float = MISSING_MEMBER_SECONDS) -> dict[str, set[str]]:
-        """Whose locks are broken then, by the broker's name."""
+        """Return the names of the brokers at which each member's locks are broken after this time."""
         self.clock.turn(after_seconds)
         await self.ownership.break_locks(TOPIC, self.client.routes.queues(TOPIC))
         found = dict[str, set[str]]()
@@ -70,7 +70,7 @@ class Case:
 
 @pytest.fixture
 async def case(clock: ManualClock) -> AsyncIterator[Case]:
-    """Two brokers with two queues each, the first of them also the name server, to which connections have stood."""
+    """Two brokers with two queues each. The first is also the name server. Connections to both exist."""
     async with Peer() as first, Peer() as second:
         route = route_of({"a": first.address, "b": second.address}, 2)
         first.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, routes({TOPIC: route}))
@@ -82,8 +82,8 @@ async def case(clock: ManualClock) -> AsyncIterator[Case]:
         await client.remoting.close()
 
 
-async def test_who_left_every_list_has_gone(case: Case) -> None:
-    """Its locks are broken, once, on every broker, for all queues of the topic."""
+async def test_a_member_missing_in_every_list_is_gone(case: Case) -> None:
+    """Its locks are broken once, at each broker, for all queues of the topic."""
     for peer in (case.first, case.second):
         await case.listed(peer, "other")
     assert await case.broken() == {}
@@ -94,8 +94,8 @@ async def test_who_left_every_list_has_gone(case: Case) -> None:
     assert await case.broken() == {}, "once is enough"
 
 
-async def test_who_left_one_list_only_is_looked_for_in_the_others(case: Case) -> None:
-    """What is remembered of them may be old."""
+async def test_a_member_missing_in_one_list_is_searched_in_the_others(case: Case) -> None:
+    """The last lists of the other brokers may be outdated."""
     for peer in (case.first, case.second):
         await case.listed(peer, "other")
         case.lists(peer)
@@ -105,8 +105,8 @@ async def test_who_left_one_list_only_is_looked_for_in_the_others(case: Case) ->
     assert case.first.got(RequestCode.GET_CONSUMER_LIST_BY_GROUP) == []
 
 
-async def test_who_is_missing_for_a_moment_keeps_its_locks(case: Case) -> None:
-    """A broker takes a member out whose connection was cut; its next heartbeat brings it back."""
+async def test_a_briefly_missing_member_keeps_its_locks(case: Case) -> None:
+    """A broker removes a member whose connection was cut, until its next heartbeat."""
     await case.listed(case.first, "other")
     await case.listed(case.first)
     assert await case.broken(MISSING_MEMBER_SECONDS / 2) == {}
@@ -117,8 +117,8 @@ async def test_who_is_missing_for_a_moment_keeps_its_locks(case: Case) -> None:
     assert await case.broken(MISSING_MEMBER_SECONDS / 2) == {"other": {"a", "b"}}
 
 
-async def test_a_notice_starts_the_moment_anew(case: Case) -> None:
-    """A member whose line flaps may be back, and gone again, without any list that shows it."""
+async def test_a_notification_restarts_the_wait_for_a_missing_member(case: Case) -> None:
+    """A member with an unstable connection may return and leave again without appearing in any list."""
     await case.listed(case.first, "other")
     await case.listed(case.first)
     for _ in range(3):
@@ -128,8 +128,8 @@ async def test_a_notice_starts_the_moment_anew(case: Case) -> None:
     assert await case.broken(MISSING_MEMBER_SECONDS * 0.4) == {"other": {"a", "b"}}
 
 
-async def test_who_is_back_keeps_its_locks_though_nobody_told(case: Case) -> None:
-    """The last list that was read may be from the moment at which it was away: brokers are asked again."""
+async def test_a_member_that_returned_unnoticed_keeps_its_locks(case: Case) -> None:
+    """The last list may be from the moment when the member was missing, so brokers are queried again."""
     await case.listed(case.first, "other")
     await case.listed(case.first)
     case.lists(case.first, "other")
@@ -137,7 +137,7 @@ async def test_who_is_back_keeps_its_locks_though_nobody_told(case: Case) -> Non
 
 
 async def gone(case: Case) -> MessageQueue:
-    """A queue of the first broker, whose lock another member has that no broker lists any more."""
+    """Return a queue of the first broker, whose lock is held by a member that no broker lists any more."""
     for peer in (case.first, case.second):
         peer.on(RequestCode.LOCK_BATCH_MQ, Reply(body=b'{"lockOKMQSet":[]}'))
         await case.listed(peer, "other")
@@ -146,8 +146,8 @@ async def gone(case: Case) -> MessageQueue:
     return next(one for one in case.client.routes.queues(TOPIC) if one.broker_name == "a")
 
 
-async def test_who_is_back_in_one_list_is_waited_for_though_its_broker_lists_it_late(case: Case) -> None:
-    """It may have handlers at work. What is remembered of the other list is from when its lines were cut."""
+async def test_a_member_back_in_one_list_is_waited_for_if_other_lists_lack_it(case: Case) -> None:
+    """It may have handlers at work. The other broker's last list may be from when the connections were cut."""
     queue = await gone(case)
     case.lists(case.second, "other")
     await case.listed(case.first, "other")
@@ -157,24 +157,24 @@ async def test_who_is_back_in_one_list_is_waited_for_though_its_broker_lists_it_
     assert not acquiring.done()
     await case.listed(case.second)
     await case.clock.advance(MISSING_MEMBER_SECONDS + 0.5)
-    await eventually(acquiring.done, "nobody lists it any more")
+    await eventually(acquiring.done, "no broker lists it any more")
     assert await acquiring
 
 
-async def test_a_broker_that_is_down_is_not_asked_who_is_gone(case: Case) -> None:
-    """It lists nobody, and a member that is gone from the others' lists is waited for no longer."""
+async def test_an_unreachable_broker_is_not_queried_for_missing_members(case: Case) -> None:
+    """A member that is missing in the lists of the reachable brokers is not waited for."""
     queue = await gone(case)
     await case.second.down()
     with pytest.raises(RmqdError):
         await case.client.remoting.connection(case.second.address)
     acquiring = asyncio.create_task(case.ownership.acquire(queue, lambda: None))
     await case.clock.advance(MISSING_MEMBER_SECONDS + 0.5)
-    await eventually(acquiring.done, "it is passed over")
+    await eventually(acquiring.done, "the lock is ignored")
     assert await acquiring
 
 
-async def test_a_broker_that_may_have_lost_everybody_proves_nothing(case: Case) -> None:
-    """It does not list us either, or our connection to it is younger than others' heartbeats may be late."""
+async def test_a_broker_that_may_have_lost_all_members_proves_nothing(case: Case) -> None:
+    """It does not list us either, or our connection is so new that others' heartbeats may be missing."""
     await case.listed(case.first, "other")
     await case.listed(case.first)
     case.lists(case.first, us=False)
@@ -186,15 +186,14 @@ async def test_a_broker_that_may_have_lost_everybody_proves_nothing(case: Case) 
     assert await case.broken(MEMBER_RETURN_SECONDS) == {"other": {"a", "b"}}
 
 
-async def test_who_joins_one_list_first_has_not_left_the_others(case: Case) -> None:
+async def test_a_new_member_in_one_list_is_not_missing_in_the_others(case: Case) -> None:
     """Lists of different brokers are not compared."""
     await case.listed(case.first, "new")
     await case.listed(case.second)
     assert await case.broken() == {}
 
 
-async def test_who_comes_back_is_waited_for_again(case: Case) -> None:
-    """And if it goes once more, its locks are broken once more."""
+async def test_locks_of_a_member_that_returns_and_leaves_again_are_broken_again(case: Case) -> None:
     await case.listed(case.first, "other")
     await case.listed(case.first)
     assert await case.broken() == {"other": {"a", "b"}}
@@ -203,8 +202,8 @@ async def test_who_comes_back_is_waited_for_again(case: Case) -> None:
     assert await case.broken() == {"other": {"a", "b"}}
 
 
-async def test_a_broker_that_did_not_answer_is_told_again(case: Case) -> None:
-    """Until then the locks there may stand."""
+async def test_an_unlock_is_repeated_while_a_broker_does_not_respond(case: Case) -> None:
+    """The locks at that broker may still exist."""
     await case.listed(case.first, "other")
     await case.listed(case.first)
     await case.second.down()
@@ -212,8 +211,8 @@ async def test_a_broker_that_did_not_answer_is_told_again(case: Case) -> None:
     assert await case.broken() == {"other": {"a"}}
 
 
-async def test_who_has_gone_is_forgotten_once_its_locks_have_ended(case: Case) -> None:
-    """They live for a minute."""
+async def test_a_gone_member_is_forgotten_once_its_locks_have_expired(case: Case) -> None:
+    """Locks expire after a minute."""
     await case.listed(case.first, "other")
     await case.listed(case.first)
     case.clock.turn(71)
@@ -221,8 +220,8 @@ async def test_who_has_gone_is_forgotten_once_its_locks_have_ended(case: Case) -
     assert await case.broken() == {}
 
 
-async def test_who_is_surely_gone_does_not_wait_for_one_that_may_be(case: Case) -> None:
-    """Its locks are broken, and the other one keeps its own for a moment, in which no broker is asked for it."""
+async def test_locks_of_a_gone_member_are_broken_while_another_may_return(case: Case) -> None:
+    """The other member keeps its locks for a moment, and meanwhile no broker is queried for it."""
     await case.listed(case.first, "gone", "other")
     await case.listed(case.first, "other")
     assert await case.broken(MISSING_MEMBER_SECONDS) == {"gone": {"a", "b"}}
@@ -237,7 +236,7 @@ async def test_who_is_surely_gone_does_not_wait_for_one_that_may_be(case: Case) 
     assert await case.broken(MISSING_MEMBER_SECONDS / 2) == {"other": {"a", "b"}}
 
 
-async def test_a_broker_that_refused_to_unlock_is_told_again(case: Case) -> None:
+async def test_a_refused_unlock_is_repeated(case: Case) -> None:
     await case.listed(case.first, "other")
     await case.listed(case.first)
     case.second.on(RequestCode.UNLOCK_BATCH_MQ, Reply(ResponseCode.SYSTEM_ERROR, "later"))
@@ -247,8 +246,8 @@ async def test_a_broker_that_refused_to_unlock_is_told_again(case: Case) -> None
     assert await case.broken() == {}
 
 
-async def test_a_broker_that_tells_no_list_proves_nothing(case: Case) -> None:
-    """Who is gone from the others' lists may be in its own."""
+async def test_locks_are_not_broken_at_a_broker_that_returns_no_list(case: Case) -> None:
+    """A member that is missing in other lists may still be known to this broker."""
     await case.listed(case.first, "other")
     await case.listed(case.first)
     case.second.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, Reply(ResponseCode.SYSTEM_ERROR, "later"))
@@ -256,7 +255,7 @@ async def test_a_broker_that_tells_no_list_proves_nothing(case: Case) -> None:
 
 
 async def test_a_wide_group_locks_and_unlocks_its_queues_together(case: Case) -> None:
-    """Not by a request for each queue: a lock has a deadline of a second, and a hand-over of a few."""
+    """A request for each queue would be too slow: a lock has a deadline of a second, a hand-over of a few."""
 
     def grant(command: RemotingCommand) -> Reply:
         return Reply(
@@ -273,7 +272,7 @@ async def test_a_wide_group_locks_and_unlocks_its_queues_together(case: Case) ->
 
 @pytest.mark.parametrize("seconds", [0.0, 2.0, 60.0, NEVER])
 async def test_a_java_owner_is_waited_for_until_it_has_released_the_queue(case: Case, seconds: float) -> None:
-    """Its running info lists the queue until its last commit is sent. rmqd members are not asked: they have locks."""
+    """Its running info lists the queue until its last commit is sent. rmqd members are not queried: they have locks."""
     queue, since = MessageQueue(TOPIC, "a", 0), case.clock.now
     languages = {"java": "JAVA", "rmqd": "PYTHON"}
     view = ConsumerConnection(tuple(Connection(name, "", language) for name, language in languages.items()), {})
@@ -290,6 +289,6 @@ async def test_a_java_owner_is_waited_for_until_it_has_released_the_queue(case: 
     case.first.on(RequestCode.GET_CONSUMER_RUNNING_INFO, tell)
     await case.listed(case.first, *languages)
     acquiring = asyncio.create_task(case.ownership.acquire(queue, lambda: None))
-    await case.clock.until(acquiring.done, "it is released, or the time for it is over")
+    await case.clock.until(acquiring.done, "it is released, or the timeout is over")
     assert case.clock.now - since >= min(seconds, 5.0)
     assert (await acquiring, case.ownership.timeouts) == ((True, 0) if seconds < 5.0 else (False, 1))

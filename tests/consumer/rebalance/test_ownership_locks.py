@@ -1,4 +1,4 @@
-"""The locks by which members show each other who has a queue: how long they are waited for, and how they are kept."""
+"""Ownership locks, which show other members that a queue has an owner: waits and renewals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAME = GROUP + LOCK_NAME_SUFFIX
 
 
 class Case:
-    """One member, on a broker with two queues whose locks others may have; five seconds are its patience."""
+    """A member with a hand-over timeout of 5 s, at a broker with two queues whose locks others may hold."""
 
     def __init__(self, broker: ScriptedBroker, client: ClientInstance, clock: ManualClock) -> None:
         self.broker = broker
@@ -61,7 +61,7 @@ class Case:
         return asyncio.create_task(self.ownership.acquire(queue, lambda: None, max_notice_delay_seconds))
 
     def asked(self) -> list[set[MessageQueue]]:
-        """For which locks the broker was asked since the last time."""
+        """The locks that were requested since the last call."""
         found = [
             set(LockBatchRequestBody.from_json(request.body).queues)
             for request in self.broker.peer.got(RequestCode.LOCK_BATCH_MQ)
@@ -72,7 +72,7 @@ class Case:
 
 @pytest.fixture
 async def case(broker: ScriptedBroker, clock: ManualClock) -> AsyncIterator[Case]:
-    """A connection to the broker has stood for long."""
+    """A member whose connection to the broker has existed for long."""
     broker.create_topic(TOPIC, 2)
     client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)), clock=clock)
     await client.routes.lookup(TOPIC)
@@ -82,7 +82,7 @@ async def case(broker: ScriptedBroker, clock: ManualClock) -> AsyncIterator[Case
 
 
 async def test_a_free_queue_is_locked_at_once_until_it_is_released(case: Case) -> None:
-    """Then another member may have it, and it is not asked for any more."""
+    """After the release its lock is not renewed any more."""
     assert await case.ownership.acquire(case.one, lambda: None)
     assert await case.ownership.acquire(case.two, lambda: None)
     assert case.ours() == {case.one, case.two}
@@ -96,8 +96,7 @@ async def test_a_free_queue_is_locked_at_once_until_it_is_released(case: Case) -
     assert case.ours() == set()
 
 
-async def test_a_queue_that_another_member_has_is_taken_when_that_one_is_done(case: Case) -> None:
-    """A moment later, and not before."""
+async def test_a_queue_of_another_member_is_acquired_after_its_release(case: Case) -> None:
     await case.listed("other")
     case.held_by_other(case.one)
     acquiring = case.acquire(case.one)
@@ -112,17 +111,17 @@ async def test_a_queue_that_another_member_has_is_taken_when_that_one_is_done(ca
 
 
 @pytest.mark.parametrize("max_notice_delay_seconds", [0.0, 3.0])
-async def test_a_queue_is_taken_without_its_lock_when_the_patience_ends(
+async def test_a_queue_is_acquired_without_its_lock_after_the_timeout(
     case: Case, max_notice_delay_seconds: float
 ) -> None:
-    """It is locked as soon as that is possible, so that the next owner waits for us."""
+    """It is locked as soon as possible, so that the next owner waits for us."""
     await case.listed("other")
     case.held_by_other(case.one)
     acquiring = case.acquire(case.one, max_notice_delay_seconds)
     await case.clock.advance(4.9 + max_notice_delay_seconds)
     assert not acquiring.done()
     await case.clock.advance(0.2)
-    await eventually(acquiring.done, "it is taken")
+    await eventually(acquiring.done, "it is acquired")
     assert not await acquiring
     assert case.ownership.timeouts == 1
     async with running(case.ownership.run()):
@@ -133,11 +132,11 @@ async def test_a_queue_is_taken_without_its_lock_when_the_patience_ends(
         await eventually(lambda: case.ours() == {case.one}, "it is locked")
         case.asked()
         await case.clock.advance(5)
-        assert case.asked() == [], "until the lock is to be renewed"
+        assert case.asked() == [], "no requests until the renewal"
 
 
-async def test_who_may_not_have_seen_the_topics_queues_yet_is_waited_for_as_long_as_that_takes(case: Case) -> None:
-    """An owner that divides other queues does not know that its own is to go, and goes on with it."""
+async def test_the_wait_is_longer_after_the_topics_queues_have_changed(case: Case) -> None:
+    """An owner with the old route does not know yet that it must release its queue."""
     await case.listed("other")
     case.held_by_other(case.one)
     case.client.routes.watch(TOPIC)
@@ -147,12 +146,12 @@ async def test_who_may_not_have_seen_the_topics_queues_yet_is_waited_for_as_long
     await case.clock.advance(REFRESH_INTERVAL_SECONDS + 4.9)
     assert not acquiring.done()
     await case.clock.advance(0.2)
-    await eventually(acquiring.done, "it is taken")
+    await eventually(acquiring.done, "it is acquired")
     assert not await acquiring
 
 
-async def test_who_is_alone_waits_for_nobody(case: Case) -> None:
-    """The lock is of a member that nobody lists: after a second, in which it could come back, it is passed over."""
+async def test_a_member_that_is_alone_waits_only_a_second(case: Case) -> None:
+    """No broker lists the lock's holder. After a second, in which it could return, its lock is ignored."""
     body = json.dumps({"consumerIdList": [case.client.client_id]}).encode()
     case.broker.peer.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, Reply(body=body))
     await case.listed()
@@ -161,13 +160,13 @@ async def test_who_is_alone_waits_for_nobody(case: Case) -> None:
     await case.clock.advance(0.9)
     assert not acquiring.done()
     await case.clock.advance(0.2)
-    await eventually(acquiring.done, "it is taken")
+    await eventually(acquiring.done, "it is acquired")
     assert await acquiring
     assert case.ownership.timeouts == 0
 
 
-async def test_who_was_missing_when_our_line_broke_is_waited_for(case: Case) -> None:
-    """It may be back long since, and we have heard of nothing. The wait counts from when we can reach the broker."""
+async def test_a_member_missing_before_our_connection_broke_is_waited_for(case: Case) -> None:
+    """It may have returned unnoticed. The wait starts when the broker is reachable again."""
     await case.listed("other")
     await case.listed()
     case.held_by_other(case.one)
@@ -191,7 +190,7 @@ async def test_who_was_missing_when_our_line_broke_is_waited_for(case: Case) -> 
     assert case.ownership.timeouts == 0
 
 
-async def test_locks_are_renewed_before_they_end_and_are_not_asked_for_in_between(case: Case) -> None:
+async def test_locks_are_renewed_before_they_expire_and_not_more_often(case: Case) -> None:
     for queue in (case.one, case.two):
         await case.ownership.acquire(queue, lambda: None)
     case.asked()
@@ -203,8 +202,8 @@ async def test_locks_are_renewed_before_they_end_and_are_not_asked_for_in_betwee
             await eventually(lambda: case.asked() == [{case.one, case.two}], "they are renewed")
 
 
-async def test_a_lock_that_another_member_has_by_now_is_asked_for_every_second(case: Case) -> None:
-    """As after a stall of ours that outlasted it."""
+async def test_a_lock_lost_to_another_member_is_requested_every_second(case: Case) -> None:
+    """For example after this process was stalled until the lock expired."""
     for queue in (case.one, case.two):
         await case.ownership.acquire(queue, lambda: None)
     async with running(case.ownership.run()):
@@ -219,8 +218,7 @@ async def test_a_lock_that_another_member_has_by_now_is_asked_for_every_second(c
         await eventually(lambda: case.ours() == {case.one, case.two}, "it is ours again")
 
 
-async def test_a_broker_that_was_restarted_is_asked_for_its_locks_again(case: Case) -> None:
-    """It forgot them."""
+async def test_locks_are_requested_again_after_a_broker_restart(case: Case) -> None:
     await case.ownership.acquire(case.one, lambda: None)
     async with running(case.ownership.run()):
         await case.clock.advance(1)
@@ -233,20 +231,20 @@ async def test_a_broker_that_was_restarted_is_asked_for_its_locks_again(case: Ca
         await eventually(lambda: case.ours() == {case.one}, "it is ours again")
 
 
-async def test_nothing_is_kept_longer_than_the_next_owner_waits(case: Case) -> None:
-    """The lock only makes others wait; whose a queue is says the rebalance."""
+async def test_an_ownership_lock_gives_no_grace_period(case: Case) -> None:
+    """The lock only delays a new owner. The rebalance decides who owns a queue."""
     assert (case.ownership.start_grace_period(case.one), case.ownership.holds(case.one)) == (0.0, True)
 
 
-async def test_a_queue_that_comes_back_without_its_lock_is_locked_as_soon_as_that_is_possible(case: Case) -> None:
-    """That it was locked before its release counts for nothing."""
+async def test_a_queue_acquired_again_without_its_lock_is_locked_when_possible(case: Case) -> None:
+    """The lock before its release does not count."""
     await case.listed("other")
     await case.ownership.acquire(case.one, lambda: None)
     await case.ownership.release(case.one)
     case.held_by_other(case.one)
     acquiring = case.acquire(case.one)
     await case.clock.advance(5.1)
-    await eventually(acquiring.done, "it is taken")
+    await eventually(acquiring.done, "it is acquired")
     assert not await acquiring
     case.freed(case.one)
     async with running(case.ownership.run()):
@@ -254,8 +252,8 @@ async def test_a_queue_that_comes_back_without_its_lock_is_locked_as_soon_as_tha
         await eventually(lambda: case.ours() == {case.one}, "it is locked")
 
 
-async def test_a_wide_group_asks_for_some_of_its_locks_at_once(case: Case) -> None:
-    """The answer for thousands of queues would come after the request's deadline of a second."""
+async def test_a_wide_group_divides_its_locks_into_several_requests(case: Case) -> None:
+    """The response for thousands of queues would arrive after the deadline of a second."""
     queues = [MessageQueue(TOPIC, case.one.broker_name, number) for number in range(2 * QUEUES_PER_REQUEST + 1)]
     locks = BrokerLocks(case.client, NAME)
     assert await locks.lock(case.one.broker_name, queues) == frozenset(queues)

@@ -1,4 +1,4 @@
-"""How often a member asks who is in its group, and what it asks then."""
+"""How often a member queries its group's members, and how many requests that needs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ LIST = RequestCode.GET_CONSUMER_LIST_BY_GROUP
 NOTICE = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
 
 
-async def test_many_notices_bring_one_pass_a_second(broker: ScriptedBroker, seen: Seen, flowing: ManualClock) -> None:
-    """A deployment replaces members one by one, and brokers tell every other one of each change."""
+async def test_many_notifications_cause_one_rebalance_pass_a_second(
+    broker: ScriptedBroker, seen: Seen, flowing: ManualClock
+) -> None:
+    """A deployment replaces members one by one, and brokers notify all other members of each change."""
     broker.create_topic(TOPIC)
     async with member(broker.peer.address, seen, clock=flowing) as m:
         await eventually(lambda: m.owned() == {(TOPIC, 0)}, "it runs")
@@ -28,10 +30,10 @@ async def test_many_notices_bring_one_pass_a_second(broker: ScriptedBroker, seen
         assert len(broker.peer.got(LIST)) - asked <= 3, "three passes, each with one list for both topics"
 
 
-async def test_a_notice_after_a_quiet_second_is_obeyed_at_once(
+async def test_a_notification_after_a_quiet_second_is_applied_at_once(
     broker: ScriptedBroker, seen: Seen, flowing: ManualClock
 ) -> None:
-    """It need not wait for anything: who joins is waiting."""
+    """The joining member is waiting."""
     broker.create_topic(TOPIC)
     async with member(broker.peer.address, seen, clock=flowing) as m:
         await eventually(lambda: m.owned() == {(TOPIC, 0)}, "it runs")
@@ -41,24 +43,24 @@ async def test_a_notice_after_a_quiet_second_is_obeyed_at_once(
         await broker.peer.received(LIST, asked + 1)
 
 
-async def test_a_topic_that_does_not_exist_brings_no_passes(
+async def test_a_missing_topic_causes_no_rebalance_passes(
     broker: ScriptedBroker, seen: Seen, flowing: ManualClock
 ) -> None:
-    """The route table looks for it, and tells when it is there."""
+    """The route table queries the topic, and reports when it exists."""
     broker.create_topic(TOPIC)
     async with member(broker.peer.address, seen, clock=flowing, subscriptions=[TOPIC, "missing"]) as m:
         await eventually(lambda: m.owned() == {(TOPIC, 0)}, "it runs")
         await flowing.sleep(5)
         asked = len(broker.peer.got(LIST))
-        await flowing.sleep(5)  # what must not happen has no end that could be awaited
+        await flowing.sleep(5)  # the absence of requests cannot be awaited
         assert len(broker.peer.got(LIST)) - asked <= 4
         broker.create_topic("missing")
         m.client.routes.refresh_soon(["missing"])
-        await eventually(lambda: ("missing", 0) in m.owned(), "it is consumed once it is there")
+        await eventually(lambda: ("missing", 0) in m.owned(), "it is consumed once it exists")
 
 
 async def test_topics_on_the_same_brokers_share_a_list_of_members(two: Two, seen: Seen) -> None:
-    """A broker lists a group's members whatever their topics; another broker may list others."""
+    """A broker's list does not depend on the topic; another broker may list other members."""
     two.route(two.a, topics=("alone",))
     async with two.member(seen, subscriptions=[TOPIC, "alone"], clock=(clock := ManualClock())) as m:
         await clock.until(lambda: m.owned() == {(TOPIC, 0), ("alone", 0)}, "it runs")

@@ -1,4 +1,4 @@
-"""An orderly group's locks by the clock: how often they are asked for, how long they hold, and how they are let go."""
+"""Timing of an orderly group's locks: requests, expiry and release."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Case:
         self.lost: list[MessageQueue] = []
 
     async def acquired(self, queue: MessageQueue) -> None:
-        """Wait for a queue's lock, which is free."""
+        """Acquire the free lock of a queue."""
         assert await self.locks.acquire(queue, lambda: self.lost.append(queue))
 
     def requests(self) -> int:
-        """How often the broker was asked since the last time."""
+        """The number of lock requests since the last call."""
         asked = len(self.broker.peer.got(RequestCode.LOCK_BATCH_MQ))
         self.broker.peer.requests.clear()
         return asked
@@ -44,7 +44,7 @@ class Case:
 
 @pytest.fixture
 async def case(broker: ScriptedBroker, clock: ManualClock) -> AsyncIterator[Case]:
-    """Its locks are being seen to."""
+    """A member whose locks are renewed in the background."""
     broker.create_topic(TOPIC, 2)
     client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)), clock=clock)
     await client.routes.lookup(TOPIC)
@@ -54,8 +54,8 @@ async def case(broker: ScriptedBroker, clock: ManualClock) -> AsyncIterator[Case
     await client.remoting.close()
 
 
-async def test_a_lock_holds_for_half_a_minute_without_an_answer(case: Case) -> None:
-    """A broker's minute is not over then; the queue's owner is told once."""
+async def test_a_lock_is_valid_for_half_a_minute_without_a_response(case: Case) -> None:
+    """The broker's minute is not over then. The queue's owner is notified once."""
     await case.acquired(case.one)
     lease = case.locks.lease(case.one)
     assert lease is not None
@@ -68,8 +68,8 @@ async def test_a_lock_holds_for_half_a_minute_without_an_answer(case: Case) -> N
     assert case.lost == [case.one]
 
 
-async def test_locks_are_renewed_before_they_end(case: Case) -> None:
-    """Together, and not in between."""
+async def test_locks_are_renewed_before_they_expire(case: Case) -> None:
+    """All in one request, and not more often."""
     for queue in (case.one, case.two):
         await case.acquired(queue)
     case.requests()
@@ -82,8 +82,8 @@ async def test_locks_are_renewed_before_they_end(case: Case) -> None:
     assert case.requests() <= 2
 
 
-async def test_another_members_lock_is_asked_for_often_and_then_with_patience(case: Case) -> None:
-    """Five times a second for twenty seconds, and after that every second; it is ours soon after it was freed."""
+async def test_another_members_lock_is_requested_often_and_later_less_often(case: Case) -> None:
+    """Five times a second for twenty seconds, then every second. It is acquired soon after its release."""
     case.broker.locks[GROUP, case.one] = "other"
     acquiring = asyncio.create_task(case.locks.acquire(case.one, lambda: None))
     await case.clock.advance(10)
@@ -97,12 +97,12 @@ async def test_another_members_lock_is_asked_for_often_and_then_with_patience(ca
     assert not acquiring.done()
     del case.broker.locks[GROUP, case.one]
     await case.clock.advance(1.1)
-    await eventually(acquiring.done, "it is ours")
+    await eventually(acquiring.done, "it is acquired")
     assert await acquiring
     assert case.locks.timeouts == 0
 
 
-async def test_a_wait_that_is_given_up_asks_no_more(case: Case) -> None:
+async def test_a_cancelled_wait_sends_no_more_requests(case: Case) -> None:
     case.broker.locks[GROUP, case.one] = "other"
     acquiring = asyncio.create_task(case.locks.acquire(case.one, lambda: None))
     await case.clock.advance(1)
@@ -113,8 +113,8 @@ async def test_a_wait_that_is_given_up_asks_no_more(case: Case) -> None:
     assert case.requests() == 0
 
 
-async def test_a_queue_that_is_given_up_past_its_time_is_kept_as_long_as_javas(case: Case) -> None:
-    """Twenty seconds; handlers can see that they are to end. What is not ours is not kept."""
+async def test_a_late_release_keeps_the_lock_as_long_as_java(case: Case) -> None:
+    """Twenty seconds, in which handlers see that they should end. Other queues have no grace period."""
     await case.acquired(case.one)
     lease = case.locks.lease(case.one)
     assert lease is not None
@@ -127,8 +127,8 @@ async def test_a_queue_that_is_given_up_past_its_time_is_kept_as_long_as_javas(c
     assert case.locks.start_grace_period(case.one) == 0.0
 
 
-async def test_a_released_queue_is_the_next_owners(case: Case) -> None:
-    """And no batch may rely on its former lease."""
+async def test_a_released_queue_is_unlocked_and_not_locked_again(case: Case) -> None:
+    """Its previous lease is not valid for any batch."""
     await case.acquired(case.one)
     lease = case.locks.lease(case.one)
     assert lease is not None
@@ -140,36 +140,34 @@ async def test_a_released_queue_is_the_next_owners(case: Case) -> None:
 
 
 @pytest.mark.parametrize("calls_left", [True, False])
-async def test_at_the_end_locks_are_given_back_unless_a_handler_may_still_be_at_it(
-    case: Case, *, calls_left: bool
-) -> None:
-    """Then they end by themselves."""
+async def test_close_releases_locks_unless_a_handler_may_still_run(case: Case, *, calls_left: bool) -> None:
+    """In that case the locks expire."""
     for queue in (case.one, case.two):
         await case.acquired(queue)
     await case.locks.close(calls_left=calls_left)
     assert len(case.broker.locks) == (2 if calls_left else 0)
 
 
-async def test_a_lock_that_is_not_granted_again_is_lost_at_once(case: Case) -> None:
-    """Another member has it: nothing is handed out, and the queue's owner is told once."""
+async def test_a_lock_that_is_refused_at_its_renewal_is_lost_at_once(case: Case) -> None:
+    """Another member holds it. The lease becomes invalid, and the queue's owner is notified once."""
     await case.acquired(case.one)
     await case.acquired(case.two)
     lease = case.locks.lease(case.one)
     case.broker.locks[GROUP, case.one] = "other"
     await case.clock.advance(RENEW_INTERVAL_SECONDS + 1.1)
-    await eventually(lambda: case.lost == [case.one], "it is told")
+    await eventually(lambda: case.lost == [case.one], "the owner is notified")
     assert lease is not None
     assert not lease.valid
     assert (case.locks.holds(case.one), case.locks.holds(case.two)) == (False, True)
 
 
-async def test_each_cut_of_the_line_is_told_once(case: Case) -> None:
-    """However long it lasts; also the next one, after the lock was granted again."""
+async def test_each_lost_connection_is_reported_once(case: Case) -> None:
+    """However long the loss lasts. The next loss, after the lock was granted again, is reported too."""
     await case.acquired(case.one)
     for number in (1, 2):
         case.broker.peer.on(RequestCode.LOCK_BATCH_MQ, Reply(ResponseCode.SYSTEM_BUSY, "starting"))
         case.broker.peer.cut()
-        await case.clock.until(lambda number=number: len(case.lost) == number, "it is told")  # type: ignore[misc]
+        await case.clock.until(lambda number=number: len(case.lost) == number, "it is reported")  # type: ignore[misc]
         await case.clock.advance(4)
         assert len(case.lost) == number
         case.broker.peer.on(RequestCode.LOCK_BATCH_MQ, case.broker.lock)
@@ -177,7 +175,7 @@ async def test_each_cut_of_the_line_is_told_once(case: Case) -> None:
         await case.clock.until(lambda: case.locks.holds(case.one), "it is granted again")
 
 
-async def test_who_waits_for_one_lock_renews_the_others(case: Case) -> None:
+async def test_locks_are_renewed_while_a_member_waits_for_another_lock(case: Case) -> None:
     await case.acquired(case.one)
     case.broker.locks[GROUP, case.two] = "other"
     acquiring = asyncio.create_task(case.locks.acquire(case.two, lambda: None))
@@ -186,8 +184,8 @@ async def test_who_waits_for_one_lock_renews_the_others(case: Case) -> None:
     acquiring.cancel()
 
 
-async def test_who_waits_for_long_makes_no_other_wait_patient(case: Case) -> None:
-    """A lock that was asked for just now is asked for five times a second."""
+async def test_a_long_wait_does_not_slow_the_requests_for_a_new_lock(case: Case) -> None:
+    """A new lock is requested five times a second."""
     for queue in (case.one, case.two):
         case.broker.locks[GROUP, queue] = "other"
     first = asyncio.create_task(case.locks.acquire(case.one, lambda: None))

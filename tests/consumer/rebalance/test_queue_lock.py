@@ -1,4 +1,4 @@
-"""An orderly queue's lock: renewed, lost, won back, and given up with a handler still at it."""
+"""An orderly queue's lock: renewal, loss, recovery, and release while a handler runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ELSEWHERE = "another member"
 
 
 class Holding:
-    """A handler that holds the batch at an offset until it is let go; remembers what it got and whether it was told."""
+    """A handler that holds the batch at an offset until `release` is set. Records offsets, and the held batch."""
 
     def __init__(self, at: int = 2, *, raises: bool = False) -> None:
         self.seen: list[int] = []
@@ -69,20 +69,20 @@ def locks(broker: ScriptedBroker, queue: MessageQueue) -> list[LockBatchRequestB
 async def losing(
     broker: ScriptedBroker, queue: MessageQueue, clock: ManualClock, *, messages: int = 5, raises: bool = False
 ) -> AsyncIterator[tuple[Member, Holding]]:
-    """A member that lost the lock to somebody else while its handler has a batch; the handler knows."""
+    """A member that lost the lock to another member while its handler has a batch, which is revoked."""
     await broker.store(queue, *[b"x"] * messages)
     holding = Holding(raises=raises)
     async with member(broker.peer.address, holding, clock=clock, **ORDERLY) as one:
         await eventually(lambda: holding.batch is not None, "the handler has the batch")
         await broker.committed(GROUP, queue, 2)
         broker.locks[GROUP, queue] = ELSEWHERE
-        await eventually(lambda: holding.is_reported, "the handler is told")
+        await eventually(lambda: holding.is_reported, "the batch is revoked")
         yield one, holding
 
 
 @asynccontextmanager
 async def locking(broker: ScriptedBroker, clock: ManualClock) -> AsyncIterator[tuple[ClientInstance, QueueLock]]:
-    """The group's locks by themselves, over a client that knows the topic's brokers."""
+    """The group's locks without a consumer, with a client that knows the topic's brokers."""
     client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)), clock=clock)
     await client.routes.lookup(TOPIC)
     locks = QueueLock(client, GROUP, clock)
@@ -104,7 +104,7 @@ async def test_all_locks_of_a_broker_are_renewed_in_one_request(broker: Scripted
 async def test_a_lost_lock_stops_consumption_before_the_next_batch(
     broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock
 ) -> None:
-    """The handler that runs is told; nothing more is handed out, pulled or committed, and the queue is shown so."""
+    """The running batch is revoked. Nothing more is handed out, pulled or committed."""
     with capture_logs() as logs:
         async with losing(broker, queue, flowing) as (one, holding):
             await holding.let_go(one)
@@ -119,7 +119,7 @@ async def test_a_lost_lock_stops_consumption_before_the_next_batch(
     assert [(e["queue"], e["log_level"]) for e in logs if e["event"] == "queue.lock_lost"] == [(str(queue), "warning")]
 
 
-async def test_a_lost_lock_ends_a_turn_that_is_under_way(
+async def test_a_lost_lock_ends_the_current_turn(
     broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock
 ) -> None:
     """However much of its time slice is left."""
@@ -129,25 +129,25 @@ async def test_a_lost_lock_ends_a_turn_that_is_under_way(
         assert holding.seen == [0, 1, 2]
 
 
-async def test_a_lock_won_back_goes_on_where_we_were_if_nobody_else_did(
+async def test_a_recovered_lock_continues_at_our_offset_if_no_other_member_consumed(
     broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock
 ) -> None:
-    """Nothing is pulled or handled again; what was finished meanwhile is committed now."""
+    """Nothing is pulled or handled again. Messages finished meanwhile are committed."""
     async with losing(broker, queue, flowing) as (one, holding):
         await holding.let_go(one)
         del broker.locks[GROUP, queue]
         await broker.committed(GROUP, queue, 5)
         assert holding.seen == [0, 1, 2, 3, 4]
-        assert holding.is_reported, "that batch stays one that others could have had"
+        assert holding.is_reported, "the batch stays revoked"
         assert one.topic().duplicates == {}
     assert broker.pulled_offsets(queue)[0] == 0
     assert set(broker.pulled_offsets(queue)[1:]) == {5}
 
 
-async def test_a_lock_won_back_goes_on_where_the_broker_says_if_others_did(
+async def test_a_recovered_lock_continues_at_the_stored_offset_if_others_consumed(
     broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock
 ) -> None:
-    """What is cached is let go, and the batch that a handler had is nobody's result."""
+    """Cached messages are discarded, and the result of the batch in flight is ignored."""
     with capture_logs() as logs:
         async with losing(broker, queue, flowing, messages=6) as (one, holding):
             broker.offsets[GROUP, queue] = 4
@@ -163,10 +163,10 @@ async def test_a_lock_won_back_goes_on_where_the_broker_says_if_others_did(
     assert (entry["committed"], entry["stored"]) == (2, 4)
 
 
-async def test_an_offset_that_fell_while_the_lock_was_lost_holds_and_is_counted(
+async def test_an_offset_lowered_while_the_lock_was_lost_is_used_and_counted(
     broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock
 ) -> None:
-    """As at every take-over: it may be an operator's."""
+    """As at every acquisition, it may be an operator's reset."""
     async with losing(broker, queue, flowing, messages=4) as (one, holding):
         await holding.let_go(one)
         broker.offsets[GROUP, queue] = 1
@@ -176,10 +176,10 @@ async def test_an_offset_that_fell_while_the_lock_was_lost_holds_and_is_counted(
     assert holding.seen == [0, 1, 2, 1, 2, 3]
 
 
-async def test_a_handler_that_stops_because_it_is_told_has_its_batch_again(
+async def test_a_handler_that_raises_for_a_revoked_batch_gets_it_again(
     broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock
 ) -> None:
-    """If it raises, which is what leaves the batch to the next owner."""
+    """The exception leaves the batch to the next owner."""
     async with losing(broker, queue, flowing, messages=3, raises=True) as (_, holding):
         holding.release.set()
         await flowing.sleep(5)
@@ -188,7 +188,9 @@ async def test_a_handler_that_stops_because_it_is_told_has_its_batch_again(
         assert holding.seen == [0, 1, 2, 2]
 
 
-async def test_a_thread_is_told_as_well(broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock) -> None:
+async def test_a_batch_of_a_handler_in_a_thread_is_revoked(
+    broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock
+) -> None:
     await broker.store(queue, b"x")
     begun, told = threading.Event(), threading.Event()
 
@@ -204,14 +206,14 @@ async def test_a_thread_is_told_as_well(broker: ScriptedBroker, queue: MessageQu
     async with member(broker.peer.address, handle, clock=flowing, is_async=False, **ORDERLY):
         await eventually(begun.is_set, "it is called")
         broker.locks[GROUP, queue] = ELSEWHERE
-        await eventually(told.is_set, "it is told")
+        await eventually(told.is_set, "the batch is revoked")
 
 
 @pytest.mark.parametrize("silence", [None, Reply(ResponseCode.SYSTEM_ERROR, "busy")])
-async def test_a_lock_that_cannot_be_renewed_is_lost_before_the_broker_forgets_it(
+async def test_a_lock_that_cannot_be_renewed_is_lost_before_it_expires_at_the_broker(
     broker: ScriptedBroker, queue: MessageQueue, silence: Reply | None, flowing: ManualClock
 ) -> None:
-    """After 30 s here, of the broker's 60. When it answers again, the lock is still ours, and we go on."""
+    """After 30 s, of the broker's 60 s. When it responds again, the lock is still ours, and we continue."""
     await broker.store(queue, *[b"x"] * 5)
     holding, answering = Holding(), True
 
@@ -225,7 +227,7 @@ async def test_a_lock_that_cannot_be_renewed_is_lost_before_the_broker_forgets_i
         with capture_logs() as logs:
             await eventually(lambda: holding.is_reported, "the lock is lost")
             await holding.let_go(one)
-            await eventually(lambda: "queue.lock_lost" in [entry["event"] for entry in logs], "it is told")
+            await eventually(lambda: "queue.lock_lost" in [entry["event"] for entry in logs], "it is logged")
         pulls = len(broker.pulled_offsets(queue))
         await flowing.sleep(5)
         assert holding.seen == [0, 1, 2]
@@ -235,10 +237,10 @@ async def test_a_lock_that_cannot_be_renewed_is_lost_before_the_broker_forgets_i
     assert holding.seen == [0, 1, 2, 3, 4]
 
 
-async def test_a_hand_over_waits_for_a_handler_that_outlives_it_and_tells_it(
+async def test_a_late_hand_over_revokes_the_batch_and_waits_for_its_handler(
     broker: ScriptedBroker, flowing: ManualClock
 ) -> None:
-    """The lock is kept meanwhile, so what is finished late is committed, and nobody handles it a second time."""
+    """The lock is kept meanwhile, so late messages are committed, and not handled a second time."""
     queues = broker.create_topic(TOPIC, 2)
     for queue in queues:
         await broker.store(queue, *[b"x"] * 5)
@@ -254,7 +256,7 @@ async def test_a_hand_over_waits_for_a_handler_that_outlives_it_and_tells_it(
     async with member(broker.peer.address, handle, clock=flowing, **options) as old:
         await eventually(lambda: len(batches) == 2, "both queues are at work")
         async with member(broker.peer.address, handle, clock=flowing, **options) as new:
-            await eventually(lambda: any(batch.revoked for batch in batches.values()), "the handler is told")
+            await eventually(lambda: any(batch.revoked for batch in batches.values()), "a batch is revoked")
             [moving] = [number for number, batch in batches.items() if batch.revoked]
             await flowing.sleep(5)
             assert broker.locks[GROUP, queues[moving]] == old.client.client_id
@@ -266,10 +268,10 @@ async def test_a_hand_over_waits_for_a_handler_that_outlives_it_and_tells_it(
     assert sorted(seen) == [(number, offset) for number in range(2) for offset in range(5)]
 
 
-async def test_a_handler_that_never_ends_holds_a_hand_over_up_no_longer_than_java(
+async def test_a_hanging_handler_delays_a_hand_over_no_longer_than_in_java(
     broker: ScriptedBroker, flowing: ManualClock
 ) -> None:
-    """Then the queue is unlocked all the same, nothing is committed, and the duplicate is counted."""
+    """Then the queue is unlocked anyway, nothing is committed, and the duplicate is counted."""
     queues = broker.create_topic(TOPIC, 2)
     for queue in queues:
         await broker.store(queue, b"x")
@@ -291,10 +293,10 @@ async def test_a_handler_that_never_ends_holds_a_hand_over_up_no_longer_than_jav
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-async def test_at_a_stop_the_lock_is_kept_as_long_as_a_handler_may_be_at_the_queue(
+async def test_at_a_stop_the_lock_is_kept_if_a_handler_may_still_run(
     broker: ScriptedBroker, queue: MessageQueue, is_async: bool, flowing: ManualClock
 ) -> None:
-    """One that was cancelled is not; a thread may be, so its lock is left to end by itself."""
+    """A cancelled handler has ended. A thread may still run, so its lock is left to expire."""
     await broker.store(queue, b"x")
     begun, release = threading.Event(), threading.Event()
 
@@ -318,10 +320,10 @@ async def test_at_a_stop_the_lock_is_kept_as_long_as_a_handler_may_be_at_the_que
     assert ((GROUP, queue) in broker.locks) == (not is_async)
 
 
-async def test_a_lock_that_is_granted_too_late_is_given_back(
+async def test_a_lock_granted_during_its_release_is_unlocked(
     broker: ScriptedBroker, queue: MessageQueue, clock: ManualClock
 ) -> None:
-    """Who gives a queue up while its lock is asked for unlocks after the answer, whatever that is."""
+    """A release during a lock request unlocks after the response, whatever the response is."""
     asked, answer = asyncio.Event(), asyncio.Event()
 
     async def lock(command: RemotingCommand) -> Reply:
@@ -343,27 +345,27 @@ async def test_a_lock_that_is_granted_too_late_is_given_back(
         assert broker.locks == {}
 
 
-async def test_a_broker_that_refuses_locks_is_told_of_once(
+async def test_a_broker_that_refuses_locks_is_logged_once(
     broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock
 ) -> None:
-    """And asked on: its access control may change. Nothing is pulled without the lock."""
+    """Requests continue, because its access control may change. Nothing is pulled without the lock."""
     holding = Holding()
     await broker.store(queue, b"x")
     broker.peer.on(RequestCode.LOCK_BATCH_MQ, Reply(ResponseCode.NO_PERMISSION, "no sub permission on the group"))
     with capture_logs() as logs:
         async with member(broker.peer.address, holding, clock=flowing, **ORDERLY):
-            await eventually(lambda: len(broker.peer.got(RequestCode.LOCK_BATCH_MQ)) >= 2, "it is asked on")
+            await eventually(lambda: len(broker.peer.got(RequestCode.LOCK_BATCH_MQ)) >= 2, "requests continue")
             assert not broker.pulls
             broker.peer.on(RequestCode.LOCK_BATCH_MQ, broker.lock)
             await broker.committed(GROUP, queue, 1)
             broker.peer.on(RequestCode.LOCK_BATCH_MQ, Reply(ResponseCode.NO_PERMISSION, "no sub permission"))
-            await eventually(lambda: sum(e["event"] == "ownership.lock_refused" for e in logs) == 2, "and told of anew")
+            await eventually(lambda: sum(e["event"] == "ownership.lock_refused" for e in logs) == 2, "logged again")
 
 
-async def test_a_lock_does_not_outlive_a_suspended_machine(
+async def test_a_lock_is_lost_after_a_suspension_of_the_machine(
     broker: ScriptedBroker, flowing: ManualClock, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its own clock stood still, and the broker's did not: somebody else may have the queue by now."""
+    """This machine's clock stopped, the broker's did not, so another member may own the queue."""
     async with locking(broker, flowing) as (_, locks):
         await locks.acquire(queue, lambda: None)
         assert locks.holds(queue)
@@ -371,10 +373,10 @@ async def test_a_lock_does_not_outlive_a_suspended_machine(
         assert not locks.holds(queue)
 
 
-async def test_a_lock_counts_for_nothing_until_the_next_connection_granted_it(
+async def test_a_lock_is_invalid_until_it_is_granted_over_the_next_connection(
     broker: ScriptedBroker, flowing: ManualClock, queue: MessageQueue
 ) -> None:
-    """The broker may have been restarted. Nothing is handed out, and then it goes on where it was."""
+    """The broker may have restarted. Once the lock is granted again, the same lease is valid."""
     told = asyncio.Event()
     async with locking(broker, flowing) as (client, locks):
         await locks.acquire(queue, told.set)
@@ -392,10 +394,10 @@ async def test_a_lock_counts_for_nothing_until_the_next_connection_granted_it(
         assert lease.valid
 
 
-async def test_who_was_locked_out_lets_the_owner_find_a_restarted_broker_first(
+async def test_a_waiting_member_lets_the_owner_lock_first_after_a_broker_restart(
     broker: ScriptedBroker, clock: ManualClock, queue: MessageQueue
 ) -> None:
-    """A broker forgets its locks with its process; the owner's handler is still at work."""
+    """A restarted broker has no locks, but the owner's handler may still be at work."""
     broker.locks[GROUP, queue] = "owner"
     async with locking(broker, clock) as (client, locks):
         waiting = asyncio.create_task(locks.acquire(queue, lambda: None))
@@ -405,7 +407,7 @@ async def test_who_was_locked_out_lets_the_owner_find_a_restarted_broker_first(
         await eventually(lambda: client.remoting.connected(broker.peer.address) is None, "the connection is lost")
         asked = len(broker.peer.got(RequestCode.LOCK_BATCH_MQ))
         await clock.advance(3 * SLOW_REQUEST_INTERVAL_SECONDS)
-        assert client.remoting.connected(broker.peer.address) is None  # which a request for the lock would make
+        assert client.remoting.connected(broker.peer.address) is None  # a request for the lock would connect
         await client.remoting.connection(broker.peer.address)
         await clock.advance(BROKER_RESTART_SECONDS - 1)
         assert len(broker.peer.got(RequestCode.LOCK_BATCH_MQ)) == asked

@@ -1,4 +1,4 @@
-"""A member's strategy in a running group: what it is asked, and what becomes of the queues when it fails."""
+"""A member's allocation strategy in a running group: its arguments and its failures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RETRY = f"%RETRY%{GROUP}"
 
 
 class Changing:
-    """A strategy whose answer a test sets; it remembers what it was asked for the topic."""
+    """A strategy whose result a test sets. Records its arguments for the topic."""
 
     def __init__(self) -> None:
         self.answer: Callable[[Sequence[MessageQueue]], Any] = list
@@ -40,29 +40,29 @@ class Changing:
 
 
 def rebalance(running: Member) -> None:
-    """As by the broker's word that members changed."""
+    """Start a rebalance, as after a broker's notification of changed members."""
     running.consumer.on_consumer_ids_changed()
 
 
 def problem(running: Member) -> Problem:
-    """The one about the topic; the retry topic may have the same."""
+    """Return the problem about the topic. The retry topic may have the same problem."""
     [found] = [one for one in running.consumer.snapshot().problems if RETRY not in one.evidence]
     return found
 
 
 def list_members(broker: ScriptedBroker, *client_ids: str) -> None:
-    """Have the broker list these, whoever sends heartbeats."""
+    """Let the broker list these members, whichever members send heartbeats."""
     body = json.dumps({"consumerIdList": client_ids}).encode()
     broker.peer.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, Reply(body=body))
 
 
-async def test_a_strategy_is_asked_with_all_queues_and_all_members_sorted(broker: ScriptedBroker) -> None:
+async def test_a_strategy_is_called_with_all_queues_and_members_sorted(broker: ScriptedBroker) -> None:
     """The group's name, the own client id, then both lists."""
     queues = broker.create_topic(TOPIC, 3)
     broker.members[GROUP] += ["~@java", "0@java"]
     strategy = Changing()
     async with member(broker.peer.address, Seen(), allocate_strategy=AllocateStrategy("own", strategy)) as running:
-        await eventually(lambda: len(running.owned()) == 3, "it has what it asked for")
+        await eventually(lambda: len(running.owned()) == 3, "it owns the allocated queues")
     own_id = running.client.client_id
     assert strategy.asked[0] == (GROUP, own_id, tuple(queues), ("0@java", own_id, "~@java"))
 
@@ -89,10 +89,10 @@ FAILURES = {
 
 
 @pytest.mark.parametrize(("answer", "expected"), FAILURES.values(), ids=FAILURES)
-async def test_a_strategy_that_fails_leaves_the_queues_and_is_reported(
+async def test_a_strategy_failure_is_reported_and_keeps_the_queues(
     broker: ScriptedBroker, answer: Callable[[Sequence[MessageQueue]], Any], expected: str
 ) -> None:
-    """Until it answers again; what comes meanwhile is handled."""
+    """Until the strategy returns a valid result. New messages are handled meanwhile."""
     queues = broker.create_topic(TOPIC, 2)
     strategy, seen = Changing(), Seen()
     async with member(broker.peer.address, seen, allocate_strategy=AllocateStrategy("own", strategy)) as running:
@@ -106,19 +106,19 @@ async def test_a_strategy_that_fails_leaves_the_queues_and_is_reported(
         assert len(running.owned()) == 2
         strategy.answer = lambda all_queues: all_queues[:1]
         rebalance(running)
-        await eventually(lambda: running.owned() == {(TOPIC, 0)}, "the new answer holds")
+        await eventually(lambda: running.owned() == {(TOPIC, 0)}, "the new result is applied")
         assert not running.consumer.snapshot().problems
     assert found.cause == "allocate_failed"
     assert found.evidence.startswith(f"allocate_strategy cannot divide the queues of {TOPIC}: {expected}")
 
 
-async def test_a_member_that_no_broker_lists_gets_no_queue_and_says_so(broker: ScriptedBroker) -> None:
-    """As Java; a heartbeat is tried before."""
+async def test_a_member_that_no_broker_lists_gets_no_queue_and_logs_it(broker: ScriptedBroker) -> None:
+    """As in Java, after one more heartbeat."""
     broker.create_topic(TOPIC)
     with capture_logs() as logs:
         async with member(broker.peer.address, Seen()) as running:
             await eventually(lambda: running.owned() == {(TOPIC, 0)}, "it has joined")
             list_members(broker, "0@java")
             rebalance(running)
-            await eventually(lambda: not running.owned(), "it has given its queue up")
+            await eventually(lambda: not running.owned(), "the queue is released")
     assert any(line["event"] == "rebalance.not_listed" for line in logs)

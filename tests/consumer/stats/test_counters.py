@@ -14,14 +14,14 @@ RETRY = MessageQueue("%RETRY%g1", "a", 0)
 
 
 def test_every_result_and_reason_exists_at_zero() -> None:
-    """So that an alert on a rate sees the first one."""
+    """So that an alert on a rate sees the first increase."""
     snapshot = TopicStats("t1", is_retry=False).snapshot()
     assert snapshot.handled == dict.fromkeys(HANDLED_RESULTS, 0)
     assert snapshot.flow_control == dict.fromkeys(FLOW_CONTROL_REASONS, 0)
 
 
 def test_durations_and_ages_of_quick_batches_are_added_up() -> None:
-    """Those that are counted ahead of the histograms are in the snapshot."""
+    """The snapshot includes batches that are counted ahead of the histograms."""
     stats = TopicStats("t1", is_retry=False)
     batch = block_of(range(3)).messages
     for seconds, age in [(0.0005, 0.02), (0.0001, 0.03), (0.2, 0.03), (0.0001, 700.0)]:
@@ -38,7 +38,7 @@ def test_durations_and_ages_of_quick_batches_are_added_up() -> None:
     assert ages.sum == pytest.approx(3 * (0.02 + 0.03 + 0.03 + 700 + 0.02))
     assert ages.counts[ages.bounds.index(0.05)] == 12
     assert ages.counts[ages.bounds.index(900)] == 3
-    assert stats.snapshot() == snapshot, "a second look counts nothing again"
+    assert stats.snapshot() == snapshot, "a second snapshot counts nothing again"
 
 
 @pytest.mark.parametrize("ages", [(30.0, 25.0, 20.0), (70.0, 40.0, 5.0), (0.02, 0.02, 0.02)])
@@ -60,7 +60,7 @@ def test_single_messages_are_counted_together_as_one_by_one(ages: tuple[float, .
 
 
 def test_exception_classes_are_bounded() -> None:
-    """A handler that makes classes as it goes must not make endless series."""
+    """A handler that creates exception classes at run time must not create endless series."""
     stats = TopicStats("t1", is_retry=False)
     (first,) = block_of(range(1)).messages
     for number in range(MAX_EXCEPTION_CLASSES + 20):
@@ -73,7 +73,7 @@ def test_exception_classes_are_bounded() -> None:
 
 
 def test_retried_messages_count_under_their_own_topics() -> None:
-    """Although they come by one topic, in one reply and in one batch."""
+    """Although they arrive in one topic and in one batch."""
     orders = block_of(range(2), RETRY, properties={RETRY_TOPIC: "orders"})
     bills = block_of(range(2, 3), RETRY, properties={RETRY_TOPIC: "bills"})
     stats = RetriedStats(RETRY.topic, ["orders", "bills"])
@@ -92,7 +92,7 @@ def test_retried_messages_count_under_their_own_topics() -> None:
     assert [snapshot.handled["acked"] for snapshot in stats.snapshots()] == [4, 1]
 
 
-def test_retries_of_a_topic_that_the_group_has_left_are_not_lost() -> None:
+def test_retries_of_a_topic_that_the_group_no_longer_consumes_are_counted() -> None:
     """They count under the retry topic's name."""
     stats = RetriedStats(RETRY.topic, ["orders", "bills"])
     stats.pulled(block_of(range(4), RETRY, properties={RETRY_TOPIC: "gone"}))
@@ -100,7 +100,7 @@ def test_retries_of_a_topic_that_the_group_has_left_are_not_lost() -> None:
 
 
 def test_a_held_back_retry_queue_counts_for_the_topic_that_holds_it() -> None:
-    """And for all of them where nothing is cached."""
+    """If nothing is cached, it counts for all topics."""
     stats = RetriedStats(RETRY.topic, ["orders", "bills"])
     stats.count_held_back("count", block_of([0], RETRY, properties={RETRY_TOPIC: "bills"}).messages[0])
     stats.count_held_back("paused", None)

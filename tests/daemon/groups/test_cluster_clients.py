@@ -1,4 +1,4 @@
-"""What a reload does to the clients of several clusters: only those that it concerns hear of it."""
+"""Reloads with the clients of several clusters: only clients with changed settings are notified."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FAR = {"far": {"cluster": "tokyo"}}
 
 
 def two(*names: str, far: dict[str, dict[str, Any]] = FAR, **tokyo: Any) -> RootConfig:
-    """Groups of which `far` is on the cluster tokyo; `tokyo` are its client's settings."""
+    """Groups with `far` on the cluster tokyo; `tokyo` are the settings of tokyo's client."""
     clusters = {"tokyo": {"nameserver": "127.0.0.1:2", "client": {"instance_name": "there", **tokyo}}}
     return config(*(names or ("near", "far")), changes=far, clusters=clusters, client={"instance_name": "here"})
 
@@ -23,7 +23,7 @@ def client(engine: FakeEngine, name: str) -> FakeClient:
     return [one for one in engine.clients if one.options.instance_name == name][-1]
 
 
-async def test_there_is_a_client_for_each_cluster_that_a_group_is_on() -> None:
+async def test_each_cluster_with_a_group_has_a_client() -> None:
     engine = FakeEngine()
     async with running(two(), engine) as (groups, task):
         assert [one.options.nameservers for one in engine.clients] == [("127.0.0.1:1",), ("127.0.0.1:2",)]
@@ -35,7 +35,7 @@ async def test_there_is_a_client_for_each_cluster_that_a_group_is_on() -> None:
         assert not any(one.running for one in engine.clients)
 
 
-async def test_new_keys_of_one_cluster_are_told_to_its_client_alone() -> None:
+async def test_new_keys_of_a_cluster_are_passed_only_to_its_client() -> None:
     engine = FakeEngine()
     async with running(two(), engine) as (groups, _):
         new = two(access_key="a", secret_key="b")

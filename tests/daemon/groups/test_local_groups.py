@@ -1,4 +1,4 @@
-"""The groups of a process: started together, reloaded apart, drained in parallel."""
+"""The groups of a process: started together, reloaded separately, drained in parallel."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def by_name(groups: LocalGroups) -> dict[str, GroupSnapshot]:
 
 
 async def test_all_groups_start_and_are_ready() -> None:
-    """With one client between them."""
+    """They share one client."""
     engine = FakeEngine()
     async with running(config("mailer", "audit"), engine) as (groups, _):
         assert [group.state for group in groups.snapshot().groups] == ["running", "running"]
@@ -54,8 +54,8 @@ async def test_all_groups_start_and_are_ready() -> None:
 SECURED: dict[str, Any] = {"client": {"access_key": "a", "secret_key": "b"}}
 
 
-async def test_new_keys_are_taken_over_by_the_client_that_runs() -> None:
-    """No group notices: neither its consumer nor its connections are others."""
+async def test_new_keys_are_applied_to_the_running_client() -> None:
+    """The consumer and the client are not replaced."""
     engine = FakeEngine()
     async with running(config("mailer"), engine) as (groups, _):
         new = config("mailer", **SECURED)
@@ -68,7 +68,7 @@ async def test_new_keys_are_taken_over_by_the_client_that_runs() -> None:
 
 
 async def test_stop_drains_in_parallel_and_ends_the_client_last() -> None:
-    """Each group in its own time; the client is needed until the last one has committed."""
+    """The client is needed until the last group has committed its offsets."""
     engine = FakeEngine()
     async with running(config("mailer", "audit"), engine) as (groups, task):
         for name in ("mailer", "audit"):
@@ -84,8 +84,8 @@ async def test_stop_drains_in_parallel_and_ends_the_client_last() -> None:
         assert not engine.clients[0].running
 
 
-async def test_a_reload_touches_only_what_changed() -> None:
-    """The unchanged group's consumer is the same one as before."""
+async def test_a_reload_restarts_only_changed_groups() -> None:
+    """The unchanged group keeps its consumer."""
     engine = FakeEngine()
     async with running(config("mailer", "audit", "old"), engine) as (groups, _):
         changed = config("mailer", "audit", "new", changes={"audit": {"consume_message_batch_max_size": 10}})
@@ -101,8 +101,8 @@ async def test_a_reload_touches_only_what_changed() -> None:
         assert engine.options["audit"].consume_message_batch_max_size == 10
 
 
-async def test_what_can_change_while_it_runs_restarts_nothing() -> None:
-    """A filter, the rate limit, the concurrency are handed to the running consumer, and hold for those after it too."""
+async def test_options_that_can_change_live_do_not_restart_a_group() -> None:
+    """Filter, rate limit and concurrency are passed to the running consumer and to its successors."""
     engine = FakeEngine()
     async with running(config("mailer", "audit"), engine) as (groups, _):
         audit: dict[str, object] = {"subscriptions": {"orders": "paid"}, "pull_rate_limit": 10}
@@ -115,7 +115,7 @@ async def test_what_can_change_while_it_runs_restarts_nothing() -> None:
         assert (options.pull_rate_limit, options.concurrency) == (10, 3)
         assert groups.longest_drain_seconds == 40
         consumer.fail(OSError("away"))
-        await eventually(lambda: len(engine.consumers["audit"]) == 2, "its successor")
+        await eventually(lambda: len(engine.consumers["audit"]) == 2, "a successor is built")
         assert engine.options["audit"] == options
 
 
@@ -136,7 +136,7 @@ async def test_a_changed_group_is_drained_before_its_successor_starts() -> None:
 
 
 async def test_a_reload_that_cannot_be_built_changes_nothing() -> None:
-    """All or nothing, with every problem."""
+    """The error has every problem."""
     engine = FakeEngine(refused_plugins={"nope"})
     async with running(config("mailer", "audit"), engine) as (groups, _):
         nope = {"handler": {"plugin": "nope"}}
@@ -148,8 +148,8 @@ async def test_a_reload_that_cannot_be_built_changes_nothing() -> None:
         assert (await groups.apply(config("mailer", "audit"))).unchanged == ("mailer", "audit")
 
 
-async def test_counters_and_pause_stay_over_a_reload() -> None:
-    """A changed setting is no reason for sums to fall or for an operator's pause to end."""
+async def test_counters_and_pauses_survive_a_reload() -> None:
+    """A changed setting must neither reset counters nor end an operator's pause."""
     engine = FakeEngine()
     async with running(config("mailer"), engine) as (groups, _):
         engine.last("mailer").received = 7
@@ -161,8 +161,7 @@ async def test_counters_and_pause_stay_over_a_reload() -> None:
         assert not engine.last("mailer").paused
 
 
-async def test_an_unknown_group_is_named() -> None:
-    """With those that there are."""
+async def test_the_error_for_an_unknown_group_lists_the_known_groups() -> None:
     async with running(config("mailer", "audit"), FakeEngine()) as (groups, _):
         with pytest.raises(UnknownGroupError, match="unknown group shipping; expected one of mailer, audit"):
             await groups.pause("shipping")

@@ -1,4 +1,4 @@
-"""A group on Spark as the daemon sees it, over a driver that does as the test says."""
+"""A group on Spark in the daemon, with a fake driver."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.waiting import eventually
 
 
 class FakeDriver(SparkDriverProcess):
-    """Answers at once, unless it is `hung`; ends as the test says."""
+    """A driver that responds at once unless it is `hung`. The test ends it."""
 
     def __init__(self) -> None:
         self.pid = 4711
@@ -33,19 +33,19 @@ class FakeDriver(SparkDriverProcess):
         self.reading: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def __del__(self) -> None:
-        """It has no files."""
+        """A fake has no files to close."""
 
     async def it(self) -> FakeDriver:
-        """The one that the test has."""
+        """Return this driver, as the factory of a SparkGroup."""
         return self
 
     def leave(self, exit_code: int, last: GroupSnapshot | None = None) -> None:
-        """Be gone, after the farewell."""
+        """End with this exit code, after a last snapshot."""
         self.last_snapshot = last or self.last_snapshot
         self.reading.set_result(exit_code)
 
     async def ask(self, action: str, argument: object = None) -> object:
-        """Takes orders, and tells how it is."""
+        """Record specifications, and count requests for a snapshot."""
         if self.reading.done():
             raise ChildGoneError("gone")
         if isinstance(argument, DriverSpec):
@@ -58,18 +58,18 @@ class FakeDriver(SparkDriverProcess):
         return None
 
     def post(self, action: str, argument: object = None) -> None:
-        """Remember it."""
+        """Record the message."""
         self.told.append((action, argument))
 
     async def dispose(self) -> None:
-        """As the system does it."""
+        """Record the kill, and end with exit code -9 if still running."""
         self.killed = True
         if not self.reading.done():
             self.reading.set_result(-9)
 
 
 def told(state: str = "running", **changes: Any) -> GroupSnapshot:
-    """What a driver says."""
+    """A snapshot as a driver sends it."""
     return replace(group_snapshot(), engine="spark", state=state, **changes)
 
 
@@ -89,14 +89,14 @@ async def running(
             await task
 
 
-async def test_the_driver_gets_the_group_alone_and_is_asked_how_it_is() -> None:
-    """Before it has said anything, the group is starting, with all its counters."""
+async def test_the_driver_gets_only_its_group_and_is_polled_for_snapshots() -> None:
+    """Before the first snapshot, the group is starting and has all its counters."""
     driver = FakeDriver()
     async with running(driver) as (group, _):
         before = group.snapshot()
         assert (before.state, before.engine, before.ready) == ("starting", "spark", False)
         assert before.topics[0].handled["acked"] == 0
-        await eventually(lambda: driver.asked > 0, "the driver is asked")
+        await eventually(lambda: driver.asked > 0, "the driver is polled")
         driver.last_snapshot = told(client_id="10.0.0.1@spark-1")
         assert list(driver.orders[0].config.groups) == ["mailer"]
         assert (group.snapshot().state, group.snapshot().client_id) == ("running", "10.0.0.1@spark-1")

@@ -1,4 +1,4 @@
-"""A group that fails comes back; one that is stopped does not."""
+"""Restarts of failed groups, and the end of stopped groups."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.waiting import eventually
 
 
 class Factory:
-    """Makes consumers and keeps them."""
+    """A factory that keeps its consumers."""
 
     def __init__(self) -> None:
         self.made: list[FakeConsumer] = []
@@ -41,7 +41,7 @@ async def supervised(
 
 
 def test_backoff_doubles_up_to_its_limit_and_starts_again_after_a_healthy_time() -> None:
-    """1, 2, 4 … 60 seconds; a healthy minute forgives."""
+    """1, 2, 4 … 60 seconds; a healthy minute resets it."""
     backoff = Backoff()
     assert [backoff.after(0.1) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
     assert backoff.after(61) == 1
@@ -49,7 +49,7 @@ def test_backoff_doubles_up_to_its_limit_and_starts_again_after_a_healthy_time()
 
 
 async def test_a_failed_group_is_shown_as_failed_with_its_reason_and_restarted() -> None:
-    """Its state says failed while it rests; then a new consumer serves it."""
+    """The state is `failed` during the backoff. Then a new consumer runs."""
     build = Factory()
     async with supervised(build, rest=0.05) as (group, _):
         await build.made[0].running.wait()
@@ -59,12 +59,12 @@ async def test_a_failed_group_is_shown_as_failed_with_its_reason_and_restarted()
         assert (shown.failure, shown.ready) == ("ValueError: no such table", False)
         assert shown.not_ready_reason == "ValueError: no such table"
         await eventually(lambda: len(build.made) == 2, "a new consumer")
-        await eventually(lambda: group.snapshot().state == "running", "it runs again")
+        await eventually(lambda: group.snapshot().state == "running", "the group runs again")
         assert group.snapshot().failure is None
 
 
-async def test_counters_never_fall_over_a_restart() -> None:
-    """What the failed consumer counted is added to what its successor counts."""
+async def test_counters_never_fall_after_a_restart() -> None:
+    """The counts of the failed consumer are added to its successor's."""
     build = Factory()
     async with supervised(build) as (group, _):
         await build.made[0].running.wait()
@@ -93,8 +93,8 @@ async def test_stop_drains() -> None:
         assert not consumer.hurried
 
 
-async def test_a_pause_holds_over_a_restart() -> None:
-    """An operator's pause is not undone by a failure."""
+async def test_a_pause_survives_a_restart() -> None:
+    """A failure does not end an operator's pause."""
     build = Factory()
     async with supervised(build) as (group, _):
         await build.made[0].running.wait()

@@ -1,4 +1,4 @@
-"""What the daemon remembers of its groups."""
+"""The history of the daemon's groups."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Daemon:
         return self.view
 
     def step(self, *groups: GroupSnapshot) -> None:
-        """Let a step pass, and have a point taken."""
+        """Advance the clock by one step, and record a point."""
         self.clock.turn(STEP_SECONDS)
         self.view = HostSnapshot((process(*groups),))
         self.recorder.take(self.view)
@@ -43,7 +43,7 @@ def slow(group: GroupSnapshot, calls: int) -> GroupSnapshot:
 
 
 def test_points_have_lag_and_throughput() -> None:
-    """Per second since the point before; the first point knows no rate."""
+    """Rates are per second since the previous point. The first point has no rate."""
     daemon = Daemon()
     daemon.step(group_snapshot(received=100, queues=(queue_snapshot(0), queue_snapshot(1))))
     daemon.step(slow(group_snapshot(received=150, queues=(queue_snapshot(0),)), 10))
@@ -58,7 +58,7 @@ def test_points_have_lag_and_throughput() -> None:
 
 
 def test_findings_have_a_beginning_and_an_end() -> None:
-    """Queues that stand still for one cause are one finding; its evidence is renewed, its beginning stays."""
+    """Stalled queues with the same cause are one finding. Its evidence is updated, and its start is kept."""
     daemon = Daemon()
     stall = Problem("no_permission", "the topic may not be read", "let it be read")
     stalled = tuple(replace(queue_snapshot(number, state="stuck"), stall=stall) for number in (0, 1))

@@ -1,4 +1,4 @@
-"""The HTTP endpoint over real sockets: who may ask for what. Nightly tests have what too much or too slow meets."""
+"""The HTTP endpoint over real sockets, and its access rules. Nightly tests cover large and slow requests."""
 
 from __future__ import annotations
 
@@ -48,25 +48,25 @@ class Served:
     report: ReloadReport = field(default_factory=lambda: ReloadReport(GroupChanges(unchanged=("mailer",))))
 
     def about(self) -> DaemonAbout:
-        """Nothing of interest."""
+        """A fixed description of the daemon."""
         return ABOUT
 
     async def reload(self) -> ReloadReport:
-        """What the test wants."""
+        """Count the reload, and return the test's report."""
         self.reloads += 1
         return self.report
 
     async def change(self, edit: Callable[[RootConfig], RootConfig]) -> ReloadReport:
-        """Nothing."""
+        """Change nothing."""
         return self.report
 
     async def restart(self, group: str) -> ReloadReport:
-        """What the test wants."""
+        """Return the test's report."""
         return self.report
 
 
 class _ShortSleeps:
-    """asyncio for uvicorn, which looks each tenth of a second whether it is to stop, and waits for another one then."""
+    """asyncio with shorter sleeps. uvicorn checks for a stop only every 0.1 s, and then waits another 0.1 s."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(asyncio, name)
@@ -77,7 +77,7 @@ class _ShortSleeps:
 
 @pytest.fixture
 async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
-    """Two groups, one of them called like something that must be escaped."""
+    """A running endpoint of a daemon with the groups mailer and audit."""
     monkeypatch.setattr("uvicorn.server.asyncio", _ShortSleeps())
     clock, engine = SystemClock(), FakeEngine()
     monitor = LoopMonitor(clock)
@@ -85,7 +85,7 @@ async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
     host = LocalGroups(root, engine, clock, monitor)
     sock = listen_on("127.0.0.1:0")
     address = address_of(sock)
-    # Without TLS, so that no certificates are loaded; and closed first, as the server's end waits for its connections.
+    # No TLS, so that no certificates are loaded. Closed before the server, which waits for its connections to end.
     async with httpx.AsyncClient(base_url=f"http://{address}", trust_env=False, verify=False) as client:
         daemon = Served(host, monitor, engine, address, client, HistoryRecorder(clock, host.view), root)
         server = HttpServer(HttpApi(daemon).app(), sock)
@@ -98,8 +98,8 @@ async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
     await serving
 
 
-async def test_status_tells_all_groups(served: Served) -> None:
-    """With the keys that the contract names."""
+async def test_status_lists_all_groups(served: Served) -> None:
+    """Each group has the documented keys."""
     document = (await served.client.get("/api/v1/status")).json()
     assert document["version"]
     assert document["client_id"] == "DEFAULT"
@@ -113,8 +113,8 @@ async def test_status_tells_all_groups(served: Served) -> None:
     assert (await served.client.get("/api/v1/status")).json()["problems"] == ["no name server answered"]
 
 
-async def test_status_tells_what_a_group_did(served: Served) -> None:
-    """Totals, recent rates, latency, errors, dead letters, members: what the page and `rmqd top` show."""
+async def test_status_has_totals_rates_latency_errors_and_members_of_a_group(served: Served) -> None:
+    """The page and `rmqd top` show these values."""
     error = LastError(1.7e9, "KeyError('city')", "orders", "A1", ("  File mailer.py, line 3", "KeyError: 'city'"))
     idle = served.engine.last("mailer").snapshot()
     (topic,) = idle.topics
@@ -156,8 +156,8 @@ async def test_status_tells_what_a_group_did(served: Served) -> None:
     ]
 
 
-async def test_readiness_names_the_group_that_is_not(served: Served) -> None:
-    """503, with a line per check."""
+async def test_readiness_names_the_group_that_is_not_ready(served: Served) -> None:
+    """The status is 503, with a line for each check."""
     engine_consumer = served.engine.last("audit")
     engine_consumer.fail(ValueError("boom"))
     await eventually(lambda: served.engine.last("audit").ended, "the group fails")
@@ -189,15 +189,15 @@ NAMES: list[tuple[dict[str, str], int]] = [
 @pytest.mark.parametrize(
     "path", ["/", "/live", "/static/page.js", "/api/v1/status", "/api/v1/history", "/api/v1/config"]
 )
-async def test_page_and_api_are_for_known_names(served: Served, path: str) -> None:
-    """A page of a browser must not read them by a name that somebody else made point here."""
+async def test_page_and_api_refuse_unknown_host_names_and_foreign_origins(served: Served, path: str) -> None:
+    """A website must not read them through a host name that it points to this machine."""
     served.access = AccessPolicy("", frozenset({"rmqd.shop.example"}))
     for headers, status in NAMES:
         assert (await served.client.get(path, headers=headers)).status_code == status, headers
 
 
 async def test_pause_and_resume(served: Served) -> None:
-    """From this machine, without a token."""
+    """No token is needed from this machine."""
     answer = (await served.client.post("/api/v1/groups/mailer/pause")).json()
     assert (answer["group"], answer["result"]) == ("mailer", "paused")
     assert served.engine.last("mailer").paused
@@ -207,15 +207,15 @@ async def test_pause_and_resume(served: Served) -> None:
 
 
 async def test_an_unknown_group_is_not_found(served: Served) -> None:
-    """With the known ones."""
+    """The error lists the known groups."""
     answer = await served.client.post("/api/v1/groups/shipping/pause")
     assert answer.status_code == 404
     assert "expected one of mailer, audit" in answer.json()["error"]
 
 
 @pytest.mark.parametrize("path", ["groups/mailer/pause", "groups/mailer/restart", "groups/mailer/canary", "reload"])
-async def test_what_changes_something_is_posted(served: Served, path: str) -> None:
-    """A link or an image must not do it."""
+async def test_changes_require_post(served: Served, path: str) -> None:
+    """A link or an image must not change anything."""
     assert (await served.client.get(f"/api/v1/{path}")).status_code == 405
 
 
@@ -230,8 +230,8 @@ async def test_what_changes_something_is_posted(served: Served, path: str) -> No
         ("bearer secret", 200),
     ],
 )
-async def test_a_token_is_asked_for_where_one_is_set(served: Served, authorization: str | None, status: int) -> None:
-    """Also from this machine; looking needs none."""
+async def test_changes_require_the_configured_token(served: Served, authorization: str | None, status: int) -> None:
+    """This includes requests from this machine. Reading needs no token."""
     served.access = AccessPolicy("secret", frozenset())
     headers = {"Authorization": authorization} if authorization else {}
     answer = await served.client.post("/api/v1/groups/mailer/pause", headers=headers)
@@ -258,13 +258,13 @@ async def test_a_foreign_origin_changes_nothing_even_from_this_machine(served: S
     ],
 )
 def test_without_a_token_only_this_machine_may_change_something(client: str, allowed: bool) -> None:
-    """Where the endpoint listens on all addresses."""
+    """The endpoint may listen on all addresses."""
     refusal = AccessPolicy("", frozenset()).check_change(None, client)
     assert (refusal is None) == allowed
 
 
-async def test_reload_answers_with_what_it_did(served: Served) -> None:
-    """Or with 500 and every reason."""
+async def test_reload_returns_its_report(served: Served) -> None:
+    """A refused reload returns 500 and every problem."""
     answer = await served.client.post("/api/v1/reload")
     assert answer.status_code == 200
     assert answer.json()["unchanged"] == ["mailer"]
@@ -274,8 +274,8 @@ async def test_reload_answers_with_what_it_did(served: Served) -> None:
     assert answer.json()["problems"] == ["rmqd.yaml:3:1: nameserver: missing", "second"]
 
 
-async def test_the_page_shows_the_groups_and_runs_no_script_of_others(served: Served) -> None:
-    """Everything is escaped, and only its own files are allowed; these are there, and no others."""
+async def test_the_page_shows_the_groups_and_allows_only_its_own_scripts(served: Served) -> None:
+    """Text is escaped. The policy allows only the page's own files, and no other file is served."""
     served.engine.last("audit").snapshot = _failing_snapshot(served)  # type: ignore[method-assign]
     answer = await served.client.get("/")
     assert "default-src 'none'" in answer.headers["content-security-policy"]
@@ -293,8 +293,8 @@ async def test_the_page_shows_the_groups_and_runs_no_script_of_others(served: Se
         assert (await served.client.get(other)).status_code == 404
 
 
-async def test_status_metrics_and_page_tell_what_stands_still_and_why(served: Served) -> None:
-    """One queue's stall, one problem of the group."""
+async def test_status_metrics_and_page_show_stalls_and_problems_with_causes(served: Served) -> None:
+    """One queue is stalled, and the group has one problem."""
     stall = Problem("no_permission", "the topic may not be <read>", "let it be read")
     problem = Problem("subscription_mismatch", "others subscribe to more", "make them equal")
     queues = (replace(queue_snapshot(0, state="stuck"), stall=stall), replace(queue_snapshot(1), is_retry=True))

@@ -26,12 +26,12 @@ from rmqd.daemon.http.status_view import is_alarming, problem_line, state_text, 
         ({"problems": [{"cause": "topic_missing"}], "state": "failed"}, "failed, topic_missing", "failed"),
     ],
 )
-def test_a_problem_of_a_group_is_seen_in_its_state(changed: dict[str, Any], text: str, word: str) -> None:
+def test_the_state_of_a_group_shows_its_problems(changed: dict[str, Any], text: str, word: str) -> None:
     group = {"state": "running", "queues": [], "paused": False, "failing": False, "problems": [], "failure": None}
     assert (state_text(group | changed), state_word(group | changed)) == (text, word)
     assert is_alarming(group | changed) == bool(changed)
 
 
-def test_a_broker_s_text_that_ends_with_a_full_stop_gets_no_second_one() -> None:
+def test_evidence_that_ends_with_a_full_stop_gets_no_second_full_stop() -> None:
     line = problem_line(asdict(make_problem("no_route", "see the FAQ for further details.")))
     assert line.startswith("no_route: see the FAQ for further details. Next: start the broker")

@@ -1,4 +1,4 @@
-"""The exposition: which series there are, and that the document lists the same."""
+"""The series of the exposition, and their list in docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def process(*queues: int) -> ProcessSnapshot:
         exceptions={"ValueError": 1},
     )
     group = group_snapshot(queues=tuple(queue_snapshot(queue, state="handling") for queue in queues))
-    retry = replace(topic_snapshot(is_retry=True), handled={}, flow_control={})  # what was not counted yet is 0 as well
+    retry = replace(topic_snapshot(is_retry=True), handled={}, flow_control={})  # missing counts must be exposed as 0
     group = replace(group, topics=(topic, retry))
     return ProcessSnapshot(None, 1, client_snapshot(), (group,), Histogram((0.1,)).snapshot())
 
@@ -75,8 +75,7 @@ def test_every_result_and_reason_exists_at_zero() -> None:
             assert found[f"rmqd_flow_control_total{{{labels},reason={reason},topic=orders}}"] == 0
 
 
-def test_a_histogram_is_cumulative_in_seconds() -> None:
-    """Buckets up to and with their bound, then the sum and the count."""
+def test_a_histogram_has_cumulative_buckets_count_and_sum_in_seconds() -> None:
     found = series(process())
     labels = "engine=local,group=mailer,is_retry=false"
     name = "rmqd_handler_duration_seconds"
@@ -87,8 +86,8 @@ def test_a_histogram_is_cumulative_in_seconds() -> None:
     assert abs(found[f"{name}_sum{{{labels},topic=orders}}"] - 7.15) < 1e-9
 
 
-def test_a_queue_that_is_given_away_takes_its_series_along() -> None:
-    """No stale labels: what is not owned is not shown."""
+def test_a_released_queue_has_no_series() -> None:
+    """No stale series remain."""
     before, after = series(process(0, 1)), series(process(1))
     gone = {name for name in before if name not in after}
     assert gone
@@ -124,8 +123,8 @@ TEXTS = ("plain", 'quoted "twice" \\ and\nbroken', "größer ✓", "", "50%{a}")
 
 
 @pytest.mark.parametrize("accept", ["", "application/openmetrics-text;version=1.0.0"])
-def test_text_of_queues_is_what_prometheus_client_would_write(accept: str) -> None:
-    """Byte for byte, with each kind of value, and names that must be escaped. Its parser reads the names again."""
+def test_queue_series_equal_the_output_of_prometheus_client(accept: str) -> None:
+    """Compared byte for byte, with each kind of value and names that must be escaped. Its parser reads the names."""
     queues = tuple(
         replace(queue_snapshot(number), topic=text, broker=text, lag=value, lag_seconds=value, span=value or 0)
         for number, (text, value) in enumerate(itertools.product(TEXTS, VALUES))
@@ -151,7 +150,7 @@ def test_text_of_queues_is_what_prometheus_client_would_write(accept: str) -> No
 
 
 class Given(Collector):
-    """Families that a test made."""
+    """A collector of given families."""
 
     def __init__(self, families: list[Metric]) -> None:
         self._families = families
@@ -161,14 +160,14 @@ class Given(Collector):
 
 
 def test_the_document_lists_every_metric_with_its_labels() -> None:
-    """And no other."""
+    """It lists no other metric."""
     rows = re.findall(r"^\| `(rmqd_\w+)` \| (\w+) \| ([^|]*) \|", DOCUMENT.read_text(), re.MULTILINE)
     documented = {name: (kind, tuple(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
     assert documented == {name: (spec.metric.kind, spec.labels) for name, spec in CATALOGUE.items()}
 
 
 def test_each_label_has_one_documented_meaning() -> None:
-    """A metric that gets a label must be listed beside the label's meaning, or the label needs another name."""
+    """A metric with a new label must be listed with the label's meaning, or the label needs another name."""
     used = {label for spec in CATALOGUE.values() for label in spec.labels}
     expected = {label: {name for name, spec in CATALOGUE.items() if label in spec.labels} for label in used}
     rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| [^|]+ \| (all|`)([^|]*) \|$", DOCUMENT.read_text(), re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Sums over processes: counters add up, and gauges are of the living."""
+"""Sums over worker processes: counters of all workers, gauges of running workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def process(worker: int, *groups: GroupSnapshot) -> ProcessSnapshot:
     return ProcessSnapshot(worker, 100 + worker, client_snapshot(f"client-{worker}"), groups, delays.snapshot())
 
 
-def test_counters_add_up_and_queues_come_together() -> None:
+def test_counters_and_queues_of_workers_are_merged() -> None:
     """Two workers of a group are one group with the queues of both."""
     one = process(1, group_snapshot(received=10, queues=(queue_snapshot(0),)))
     two = process(2, group_snapshot(received=5, queues=(queue_snapshot(1),)))
@@ -37,8 +37,8 @@ def test_counters_add_up_and_queues_come_together() -> None:
     assert merged.loop_delay.count == 2
 
 
-def test_a_dead_worker_leaves_its_counters_and_nothing_else() -> None:
-    """Sums do not fall; its queues, connections and state are gone."""
+def test_only_the_counters_of_a_dead_worker_are_kept() -> None:
+    """Sums must not fall. The worker's queues, connections and state are removed."""
     dead = process(1, group_snapshot(received=10, queues=(queue_snapshot(0),)))
     dead = replace(dead, client=replace(dead.client, brokers_up={("broker-8", 0): False}))
     merged = merge_processes([process(2, group_snapshot(received=5))], [dead])
@@ -50,8 +50,8 @@ def test_a_dead_worker_leaves_its_counters_and_nothing_else() -> None:
     assert merged.client.corrupt_frames == 2
 
 
-def test_the_state_that_most_needs_a_look_is_the_groups() -> None:
-    """One failed member of three shows."""
+def test_a_group_has_the_worst_state_of_its_workers() -> None:
+    """One of three workers has failed."""
     failed = replace(group_snapshot(), state="failed", failure="boom", ready=False, not_ready_reason="boom")
     merged = merge_processes([process(1, group_snapshot()), process(2, failed), process(3, group_snapshot())])
     group = merged.groups[0]
@@ -59,7 +59,7 @@ def test_the_state_that_most_needs_a_look_is_the_groups() -> None:
 
 
 def test_a_queue_that_moves_is_shown_once() -> None:
-    """For a moment two workers may show it; the newer owner counts."""
+    """Two workers may report the queue for a moment. The newer owner is shown."""
     old = process(1, group_snapshot(queues=(queue_snapshot(0, state="handling", since=1.0),)))
     new = process(2, group_snapshot(queues=(queue_snapshot(0, state="pulling", since=9.0),)))
     for order in ([old, new], [new, old]):
@@ -67,7 +67,7 @@ def test_a_queue_that_moves_is_shown_once() -> None:
 
 
 async def test_a_queue_that_workers_pop_together_is_listed_once() -> None:
-    """It has no owner among them; a queue of one worker has one."""
+    """A shared queue has no worker; a queue of one worker has this worker."""
     shared = replace(queue_snapshot(-1), popped=True, cached=3)
     workers = [
         process(1, group_snapshot(queues=(shared, queue_snapshot(0)))),
@@ -87,7 +87,6 @@ def view_of(view: HostSnapshot) -> Callable[[], Awaitable[HostSnapshot]]:
 
 
 def test_a_broker_that_one_worker_cannot_reach_is_down() -> None:
-    """Half up deserves a look."""
     one, two = process(1), process(2)
     two = replace(two, client=replace(two.client, brokers_up={("broker-9", 0): False}))
     assert merge_processes([one, two]).client.brokers_up == {("broker-9", 0): False}

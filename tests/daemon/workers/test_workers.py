@@ -1,4 +1,4 @@
-"""`--workers N`: real processes in one group, seen and steered as one daemon."""
+"""`--workers N`: several processes of a group, shown and controlled as one daemon."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ pytestmark = pytest.mark.process
 
 
 async def worker_pids(client: httpx.AsyncClient) -> dict[int, int]:
-    """Process ids by worker number, as the status tells them."""
+    """Process ids by worker number, from the status."""
     return {worker["worker"]: worker["pid"] for worker in (await client.get("/api/v1/status")).json()["workers"]}
 
 
 async def both_run(running: DaemonProcess) -> httpx.AsyncClient:
-    """A client of the daemon's HTTP endpoint, once both workers run: the daemon starts without one that is slow."""
+    """Wait for both workers, and return an HTTP client. The daemon itself does not wait for slow workers."""
     client = await running.started()
 
     async def is_so() -> bool:
@@ -43,7 +43,7 @@ async def both_run(running: DaemonProcess) -> httpx.AsyncClient:
 
 
 def gone(pid: int) -> bool:
-    """Whether there is no such process any more."""
+    """Whether the process has ended."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -52,7 +52,7 @@ def gone(pid: int) -> bool:
 
 
 async def restarted(running: DaemonProcess, client: httpx.AsyncClient, old: dict[int, int], number: int) -> int:
-    """The pid of the worker that replaced another, once it runs."""
+    """Wait until a worker is replaced, and return the pid of the new worker."""
 
     async def new_pid() -> int | None:
         pid = (await worker_pids(client)).get(number)
@@ -65,10 +65,10 @@ def _workers_of(running: DaemonProcess, event: str) -> list[int]:
     return [line["worker"] for line in running.events(event)]
 
 
-async def test_workers_are_one_daemon_and_a_dead_one_is_replaced_and_keeps_the_pause(tmp_path: Path) -> None:
-    """One status, one exposition, readiness of them all. A replacement has a new process and client id, and is counted.
+async def test_workers_form_one_daemon_and_a_replaced_worker_keeps_the_pause(tmp_path: Path) -> None:
+    """Workers share the status and the metrics, and readiness covers each of them. Replacements are counted.
 
-    What an operator changes while the new one imports its handlers holds in it too. SIGTERM ends them all with 0.
+    Changes while the replacement imports its handler apply to it too. SIGTERM stops all workers.
     """
     config = write_config(tmp_path, "mailer")
     environment = plug_in(config, HELD_BACK)
@@ -103,7 +103,7 @@ async def test_workers_are_one_daemon_and_a_dead_one_is_replaced_and_keeps_the_p
         assert (await client.get("/api/v1/status")).json()["groups"][0]["paused"]
         assert "rmqd_worker_restarts_total 1.0" in (await client.get("/metrics")).text
         pauses = (await client.get("/api/v1/status")).json()["groups"][0]["pauses"]
-        assert pauses == [{"topic": None, "broker": None, "queue": None}], "of both workers"
+        assert pauses == [{"topic": None, "broker": None, "queue": None}], "both workers have the same pauses"
         assert "group audit in worker 1: " in (await client.get("/readyz")).text
 
         pids = await worker_pids(client)

@@ -1,4 +1,4 @@
-"""What every store of claims promises: one owner at a time, and no claim on what is confirmed."""
+"""Guarantees of every claim store: one owner at a time, and no claim on a confirmed message."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def store_name() -> StoreName:
 
 @pytest.fixture
 async def open_one(store_name: StoreName, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Open]:
-    """`open_one(owner, lease_seconds=…, keep_seconds=…, group=…)`: all of them on one place."""
+    """`open_one(owner, lease_seconds=…, keep_seconds=…, group=…)`: stores over the same file or server."""
     url = str(tmp_path / "state" / "claims.sqlite3")
     if store_name == "redis":
         server: RedisServer = request.getfixturevalue("redis_server")
@@ -79,7 +79,7 @@ async def test_a_record_of_0_1_0_counts_for_its_topic(open_one: Open) -> None:
     assert await new.claim(keys, "2:2", ["invoices", "", "orders"]) == [OURS, OURS, OURS]
 
 
-async def test_what_is_released_can_be_claimed_and_only_by_its_token(open_one: Open) -> None:
+async def test_a_claim_is_free_after_a_release_with_its_token(open_one: Open) -> None:
     first, second = open_one("1"), open_one("2")
     await first.claim([A, B], "1:1")
 
@@ -89,7 +89,7 @@ async def test_what_is_released_can_be_claimed_and_only_by_its_token(open_one: O
     assert await second.claim([A, B], "2:3") == [OURS, HELD]
 
 
-async def test_a_release_that_comes_late_leaves_the_next_claim_alone(open_one: Open) -> None:
+async def test_a_late_release_does_not_affect_the_next_claim(open_one: Open) -> None:
     """The same owner may claim again before its release has arrived."""
     first, second = open_one("1"), open_one("2")
     await first.claim([A], "1:1")
@@ -99,7 +99,7 @@ async def test_a_release_that_comes_late_leaves_the_next_claim_alone(open_one: O
     assert await second.claim([A], "2:1") == [HELD]
 
 
-async def test_a_release_never_takes_a_confirmation_away(open_one: Open) -> None:
+async def test_a_release_or_renewal_does_not_remove_a_confirmation(open_one: Open) -> None:
     first, second = open_one("1"), open_one("2")
     await first.claim([A], "1:1")
     await first.confirm([A], "1:1")
@@ -109,7 +109,7 @@ async def test_a_release_never_takes_a_confirmation_away(open_one: Open) -> None
     assert await second.claim([A], "2:1") == [CONFIRMED]
 
 
-async def test_a_lease_that_is_over_gives_the_claim_free_and_one_that_is_renewed_does_not(open_one: Open) -> None:
+async def test_an_expired_lease_frees_the_claim_and_a_renewed_lease_does_not(open_one: Open) -> None:
     lease_seconds = await _claim_and_renew(open_one)
     dead, second = open_one("1", lease_seconds), open_one("3")
     await dead.claim([A], "1:1")
@@ -121,8 +121,8 @@ async def test_a_lease_that_is_over_gives_the_claim_free_and_one_that_is_renewed
 NAMES = ["", "a\0b", "a\nb", "\ud800", "x" * 201, "\u00fc" * 101, secrets.token_hex(3000), "order 17 \u00fc"]
 
 
-async def test_each_text_is_a_key_of_its_own_in_every_store(open_one: Open) -> None:
-    """Also one with a NUL, half of a character, or more bytes than an index takes."""
+async def test_each_text_is_a_separate_key_in_every_store(open_one: Open) -> None:
+    """Also a text with a NUL, half of a surrogate pair, or more bytes than an index accepts."""
     first, second = open_one("1"), open_one("2")
     keys = [claim_key_of(topic, name) for name in NAMES for topic in ("orders", name)]
 
@@ -136,11 +136,11 @@ async def _until_free(store: ClaimStore, token: str) -> None:
     async def is_ours() -> bool:
         return await store.claim([A], token) == [OURS]
 
-    await eventually(is_ours, "its time is over")
+    await eventually(is_ours, "the claim has expired")
 
 
 async def _claim_and_renew(open_one: Open) -> float:
-    """Claim B, and renew that before its lease is over. Returns the lease: as long as a busy machine takes for both."""
+    """Claim B, and renew the claim before its lease expires. Returns the lease, long enough for a busy machine."""
     renewing, lease_seconds = open_one("2", LONG), SOON
     while True:
         begun = time.monotonic()
@@ -151,7 +151,7 @@ async def _claim_and_renew(open_one: Open) -> float:
         lease_seconds *= 2
 
 
-async def test_who_was_too_late_hears_that_its_claim_was_lost_and_what_it_did_is_confirmed(open_one: Open) -> None:
+async def test_a_late_confirmation_counts_the_lost_claims_and_is_recorded(open_one: Open) -> None:
     slow, second = open_one("1", SOON), open_one("2")
     await slow.claim([A, B], "1:1")
     await _until_free(second, "2:1")
@@ -161,7 +161,7 @@ async def test_who_was_too_late_hears_that_its_claim_was_lost_and_what_it_did_is
     assert await second.claim([A, B], "2:2") == [CONFIRMED, CONFIRMED]
 
 
-async def test_a_confirmation_that_is_repeated_after_a_lost_response_has_lost_nothing(open_one: Open) -> None:
+async def test_a_confirmation_repeated_after_a_lost_response_counts_no_loss(open_one: Open) -> None:
     first, second = open_one("1", SOON), open_one("2")
     await first.claim([A, B], "1:1")
     await first.confirm([A, B], "1:1")
@@ -171,7 +171,7 @@ async def test_a_confirmation_that_is_repeated_after_a_lost_response_has_lost_no
     assert await first.confirm([C], "1:2") == 1
 
 
-async def test_a_confirmation_is_forgotten_after_its_time_and_purged(open_one: Open) -> None:
+async def test_a_confirmation_expires_and_is_purged(open_one: Open) -> None:
     first, second = open_one("1", LONG, SOON), open_one("2")
     await first.claim([A], "1:1")
     await first.confirm([A], "1:1")
@@ -182,14 +182,14 @@ async def test_a_confirmation_is_forgotten_after_its_time_and_purged(open_one: O
     assert await second.claim([A, B], "2:2") == [OURS, HELD]
 
 
-async def test_groups_know_nothing_of_each_other(open_one: Open) -> None:
+async def test_the_claims_of_groups_are_separate(open_one: Open) -> None:
     await open_one("1").claim([A], "1:1")
 
     assert await open_one("2", group="shop2").claim([A], "2:1") == [OURS]
 
 
-async def test_of_many_that_claim_at_once_each_message_has_one(open_one: Open) -> None:
-    """In any order of the messages: nobody waits for another for ever."""
+async def test_concurrent_claims_give_each_message_one_owner(open_one: Open) -> None:
+    """In any order of the messages, and without a deadlock."""
     stores = [open_one(str(number)) for number in range(4)]
     keys = [("orders", str(number)) for number in range(50)]
 
@@ -218,15 +218,15 @@ asyncio.run(main())
 
 
 @pytest.mark.process
-async def test_a_file_keeps_what_a_killed_process_was_told(tmp_path: Path) -> None:
-    """Killed while it writes."""
+async def test_a_file_keeps_the_claims_and_confirmations_of_a_killed_process(tmp_path: Path) -> None:
+    """The process is killed while it writes."""
     place = tmp_path / "claims.sqlite3"
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", PROCESS, str(place), stdout=asyncio.subprocess.PIPE
     )
     assert process.stdout is not None
     assert await process.stdout.readline() == b"confirmed\n"
-    await eventually(lambda: place.with_name(f"{place.name}-wal").stat().st_size > 0, "it writes")
+    await eventually(lambda: place.with_name(f"{place.name}-wal").stat().st_size > 0, "the process writes")
     os.kill(process.pid, signal.SIGKILL)
     await process.wait()
 

@@ -12,7 +12,7 @@ from rmqd.wire.messages.message import once_in_group
 
 @pytest.fixture(autouse=True)
 def in_group() -> Iterator[None]:
-    """Tests stand where a handler of group `shop` would; variables of the context are set in each test's own."""
+    """Run each test in the context of a handler of the group `shop`."""
     token = once_in_group.set(once_for_group("shop"))
     yield
     once_in_group.reset(token)

@@ -1,4 +1,4 @@
-"""Marks in PostgreSQL, by psycopg: committed with what the handler writes, or not at all."""
+"""Records in PostgreSQL, by psycopg: committed together with the handler's writes, or not at all."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ async def insert(url: str, unique: str, *, autocommit: bool = False) -> None:
 
 
 @pytest.mark.parametrize("autocommit", [False, True])
-async def test_a_second_attempt_is_told_that_it_is_one(
+async def test_a_second_attempt_raises_already_handled(
     postgresql: PostgresqlServer, orders: str, autocommit: bool
 ) -> None:
-    """Another message and another group are none."""
+    """Attempts of another message or in another group are first attempts."""
     await insert(orders, "a", autocommit=autocommit)
     for _ in range(2):
         with pytest.raises(AlreadyHandled, match="a was handled before"):
@@ -59,8 +59,8 @@ async def test_a_second_attempt_is_told_that_it_is_one(
     assert rows(postgresql, orders) == 3
 
 
-async def test_a_mark_is_of_one_cluster_and_one_replay(postgresql: PostgresqlServer, orders: str) -> None:
-    """A mark of 0.1.0 names no cluster, and counts on each; a replay handles what was handled before."""
+async def test_a_record_counts_for_one_cluster_and_one_replay(postgresql: PostgresqlServer, orders: str) -> None:
+    """A record of 0.1.0 names no cluster and counts for each. A replay handles messages that were handled before."""
     await insert(orders, "b")
     postgresql.execute(orders, "DELETE FROM rmqd_handled")
     postgresql.execute(orders, "INSERT INTO rmqd_handled VALUES ('shop', 't1', 'a')")
@@ -72,8 +72,8 @@ async def test_a_mark_is_of_one_cluster_and_one_replay(postgresql: PostgresqlSer
     assert rows(postgresql, orders) == 1 + 2 + 4
 
 
-async def test_what_fails_leaves_neither_effect_nor_mark(postgresql: PostgresqlServer, orders: str) -> None:
-    """Also where the caller goes on in the same transaction, and commits it."""
+async def test_a_failed_attempt_leaves_neither_effect_nor_record(postgresql: PostgresqlServer, orders: str) -> None:
+    """Also if the caller continues in the same transaction and commits it."""
     async with await psycopg.AsyncConnection.connect(orders) as connection:
         with contextlib.suppress(ZeroDivisionError):
             async with message_of("a").once(connection):

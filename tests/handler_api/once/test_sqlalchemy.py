@@ -1,4 +1,4 @@
-"""Marks by SQLAlchemy, in SQLite's files and in PostgreSQL."""
+"""Records by SQLAlchemy, in SQLite files and in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def attempt(connection: Connection | Session, *, fails: bool = False) -> None:
 
 
 @pytest.mark.parametrize("kind", ["connection", "session"])
-def test_a_second_attempt_is_told_that_it_is_one(url: str, kind: str) -> None:
+def test_a_second_attempt_raises_already_handled(url: str, kind: str) -> None:
     engine = create_engine(url, poolclass=NullPool)
 
     with pytest.raises(ZeroDivisionError), engine.begin() as connection:
@@ -56,8 +56,8 @@ def test_a_second_attempt_is_told_that_it_is_one(url: str, kind: str) -> None:
         assert connection.execute(COUNT).scalar() == 1
 
 
-def test_a_mark_of_0_1_0_counts(url: str) -> None:
-    """It names the topic alone, in place of the cluster and all else."""
+def test_a_record_of_0_1_0_counts(url: str) -> None:
+    """It names only the topic, without the cluster."""
     token = once_in_group.set(once_for_group("shop", partial(Identity, "c1", "", "shop")))
     with create_engine(url, poolclass=NullPool).begin() as connection:
         attempt(connection)
@@ -68,8 +68,8 @@ def test_a_mark_of_0_1_0_counts(url: str) -> None:
 
 
 @pytest.mark.process
-def test_postgresql_by_sqlalchemy(database: str) -> None:
-    """A savepoint keeps the caller's transaction of use after a mark that stands."""
+def test_an_existing_record_leaves_a_postgresql_transaction_usable(database: str) -> None:
+    """PostgreSQL needs a savepoint for that."""
     engine = create_engine(database.replace("postgresql:", "postgresql+psycopg:"))
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE orders (id text)"))
@@ -83,8 +83,8 @@ def test_postgresql_by_sqlalchemy(database: str) -> None:
     engine.dispose()
 
 
-def test_a_message_that_no_group_has_is_new_at_the_first_attempt(url: str) -> None:
-    """Its record has one name, now and in 0.1.0."""
+def test_a_message_without_a_group_is_new_only_at_the_first_attempt(url: str) -> None:
+    """Its record has the same name as in 0.1.0."""
     once_in_group.set(once_for_group("", lambda: Identity("", "", "")))
     for is_known in (False, True):
         with (

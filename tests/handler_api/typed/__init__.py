@@ -1,3 +1,3 @@
-"""Typed handlers: what they are given, what becomes of a body that they do not take, what is wrong with one."""
+"""Typed handlers: their arguments, bodies that cannot be decoded, and wrong signatures."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The fixtures of `rmqd.testing`, in place of those of a real RocketMQ."""
+"""The fixture `rocketmq` of `rmqd.testing`, in place of a real RocketMQ."""
 
 from __future__ import annotations
 

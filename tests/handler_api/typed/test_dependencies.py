@@ -1,4 +1,4 @@
-"""What typed handlers depend on: made once, before the first message, and closed at the end, the last one first."""
+"""Dependencies of typed handlers: created once, before the first message, and closed at the end in reverse order."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Pool:
 
 
 class Connection:
-    """Made without arguments; its close is synchronous."""
+    """Created without arguments; its close is synchronous."""
 
     def __init__(self) -> None:
         events.append("open connection")
@@ -74,7 +74,9 @@ def no_events() -> None:
 
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
-def test_they_are_opened_once_and_closed_in_turn(rocketmq: RocketMQ, run_handler: Run, is_async: bool) -> None:
+def test_dependencies_are_opened_once_and_closed_in_reverse(
+    rocketmq: RocketMQ, run_handler: Run, is_async: bool
+) -> None:
     seen: list[Any] = []
 
     @rmqd.handler(json=Order)
@@ -124,14 +126,14 @@ class Mailer:
         events.append("stop")
 
 
-def test_a_class_starts_behind_what_it_depends_on(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_a_class_starts_after_its_dependencies_and_stops_before_them(rocketmq: RocketMQ, run_handler: Run) -> None:
     rocketmq.send("orders", {"number": 7})
     run_handler(Mailer, topic="orders", group="mailer")
 
     assert events == ["open cache", "start", "7 with cache", "stop", "close cache"]
 
 
-def test_one_that_fails_closes_those_before_it(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_a_dependency_that_fails_closes_the_dependencies_before_it(rocketmq: RocketMQ, run_handler: Run) -> None:
     def make_mail() -> None:
         raise ConnectionError("no such server")
 
@@ -170,7 +172,7 @@ def circle(inner: Annotated[int, rmqd.Depends(circle)]) -> int:
         ),
     ],
 )
-def test_what_cannot_be_made_is_refused_at_the_start(depends: Any, said: str) -> None:
+def test_a_dependency_that_cannot_be_created_is_refused_at_the_start(depends: Any, said: str) -> None:
     def handle(order: Order, pool: int = depends) -> None: ...
 
     with pytest.raises(PluginFaultError, match=said):

@@ -1,4 +1,4 @@
-"""A typed handler that cannot be called as it is written is refused at the start, with what to write."""
+"""A typed handler with a wrong signature is refused at the start, with the expected signature."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def generator(order: Order) -> Any:
     yield
 
 
-def test_a_wrong_form_is_told_with_what_is_accepted() -> None:
+def test_a_wrong_signature_is_refused_with_the_expected_signature() -> None:
     wrong: list[tuple[Callable[..., Any], str]] = [
         (no_payload, "takes no payload; expected a function whose first parameter is the payload"),
         (other_type, "order is annotated as Invoice, but the decorator makes Order; expected order: Order, or list"),
@@ -63,7 +63,7 @@ def test_a_wrong_form_is_told_with_what_is_accepted() -> None:
             HandlerPlugin.of("shop:handle", rmqd.handler(json=Order)(function))
 
 
-def test_a_wrapper_that_takes_any_keywords_gets_those_of_its_function(
+def test_a_wrapper_with_any_keywords_gets_the_arguments_of_its_function(
     rocketmq: RocketMQ, run_handler: Callable[..., RunResult]
 ) -> None:
     seen: list[tuple[int, str]] = []
@@ -80,12 +80,12 @@ def test_a_wrapper_that_takes_any_keywords_gets_those_of_its_function(
     assert seen == [(1, "orders")]
 
 
-def test_what_is_no_type_is_no_payload() -> None:
+def test_an_object_that_is_not_a_type_is_refused_as_payload_type() -> None:
     with pytest.raises(PluginFaultError, match=r"json=<object .* is not a valid payload type.*expected a pydantic"):
         HandlerPlugin.of("shop:handle", rmqd.handler(json=object())(other_type))
 
 
-def test_the_decorator_names_its_arguments() -> None:
+def test_the_decorator_refuses_wrong_arguments() -> None:
     with pytest.raises(TypeError, match=r"got nothing; expected one of json="):
         rmqd.handler()
     with pytest.raises(TypeError, match=r"got a positional argument; expected one of json="):
@@ -128,14 +128,14 @@ class Codec:
 
 
 class OfMessage(Codec):
-    """Is a payload itself."""
+    """A payload whose constructor decodes the message."""
 
     def __init__(self, message: Message) -> None:
         super().__init__(message)
 
 
 class Later:
-    """Its instances are coroutine functions, as far as their caller can see."""
+    """Its instances behave like coroutine functions."""
 
     async def __call__(self, body: bytes) -> Any: ...
 
@@ -145,7 +145,7 @@ class Later:
     [Codec().of_message, functools.partial(Codec().of_either, "v1"), Codec(), OfMessage],
     ids=["method", "partial", "object", "class"],
 )
-def test_each_form_of_decode_gets_the_message_that_its_annotation_names(decode: Any) -> None:
+def test_each_form_of_decode_gets_the_message_if_it_is_annotated_so(decode: Any) -> None:
     message = make_message(b"ada")
     payload = decoder_of(Payload("decode", decode, "dead_letter")).payload(message)
     assert (payload.message if isinstance(payload, OfMessage) else payload) is message
@@ -162,6 +162,6 @@ def test_each_form_of_decode_gets_the_message_that_its_annotation_names(decode: 
         (Codec.of_message, r"decode=Codec.of_message is a method without its object; expected .*Codec\(\).of_message"),
     ],
 )
-def test_decode_that_makes_no_payload_is_refused_at_the_start(decode: Any, said: str) -> None:
+def test_a_wrong_decode_function_is_refused_at_the_start(decode: Any, said: str) -> None:
     with pytest.raises(PluginFaultError, match=said):
         HandlerPlugin.of("shop:handle", rmqd.handler(decode=decode)(no_payload))

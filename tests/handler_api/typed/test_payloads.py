@@ -1,4 +1,4 @@
-"""What a typed handler is called with, and what becomes of each message of its batch."""
+"""The arguments of a typed handler, and the outcome of each message of its batch."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_handler_gets_the_decoded_body_and_the_message(
 
 
 @pytest.mark.parametrize("kind", [Model, Data, Struct], ids=lambda kind: kind.__name__)
-def test_what_cannot_be_decoded_is_a_dead_letter_with_why(rocketmq: RocketMQ, run_handler: Run, kind: Any) -> None:
+def test_an_invalid_body_is_dead_lettered_with_a_reason(rocketmq: RocketMQ, run_handler: Run, kind: Any) -> None:
     @rmqd.handler(json=kind)
     async def handle(order: kind) -> None: ...
 
@@ -88,7 +88,7 @@ def test_what_cannot_be_decoded_is_a_dead_letter_with_why(rocketmq: RocketMQ, ru
 @pytest.mark.parametrize(
     ("on_invalid", "outcomes"), [("skip", ["acked"]), ("retry", ["retried"] * 2 + ["dead_lettered"])]
 )
-def test_on_invalid_says_what_becomes_of_it(
+def test_on_invalid_decides_about_an_invalid_body(
     rocketmq: RocketMQ, run_handler: Run, on_invalid: Any, outcomes: list[str]
 ) -> None:
     @rmqd.handler(json=Model, on_invalid=on_invalid)
@@ -102,12 +102,12 @@ def test_on_invalid_says_what_becomes_of_it(
     reasons = [letter.properties["RMQD_REASON"] for letter in result.dead_letters]
     assert all(reason.startswith("the body is not a valid Model in JSON: ") for reason in reasons)
     told = [line.get("acknowledged") for line in logs if line["event"] == "payload.invalid"]
-    assert told == [True if outcome == "acked" else None for outcome in outcomes], "so that each such line is written"
+    assert told == [True if outcome == "acked" else None for outcome in outcomes], "acknowledged messages are marked"
 
 
 @pytest.mark.parametrize("mode", ["concurrently", "orderly", "pop"])
-def test_what_a_call_raises_is_about_its_message_alone(rocketmq: RocketMQ, run_handler: Run, mode: str) -> None:
-    """In an orderly group those behind wait for it, and their attempts do not count."""
+def test_an_error_of_a_call_affects_only_its_message(rocketmq: RocketMQ, run_handler: Run, mode: str) -> None:
+    """In an orderly group, later messages wait for the failed message, and their attempts do not count."""
     handled: list[int] = []
 
     @rmqd.handler(json=Model)
@@ -138,7 +138,7 @@ def test_what_a_call_raises_is_about_its_message_alone(rocketmq: RocketMQ, run_h
     assert {key: len(result.attempts_of(f"order-{key}")) for key in range(1, 7)} == {1: 1, 2: 3, 3: 1, 4: 1, 5: 2, 6: 1}
 
 
-def test_a_batch_is_handled_at_once_without_what_cannot_be_decoded(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_a_batch_is_handled_at_once_without_its_invalid_messages(rocketmq: RocketMQ, run_handler: Run) -> None:
     calls: list[tuple[list[int], list[str | None], int]] = []
 
     @rmqd.handler(json=Model)
@@ -157,7 +157,7 @@ def test_a_batch_is_handled_at_once_without_what_cannot_be_decoded(rocketmq: Roc
     assert reasons["order-2"].startswith("the body is not a valid Model in JSON")
 
 
-def test_in_order_nothing_passes_a_body_that_is_to_be_retried(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_in_an_orderly_group_no_message_overtakes_an_invalid_body(rocketmq: RocketMQ, run_handler: Run) -> None:
     calls: list[list[int]] = []
 
     @rmqd.handler(json=Model, on_invalid="retry")
@@ -178,7 +178,7 @@ def test_in_order_nothing_passes_a_body_that_is_to_be_retried(rocketmq: RocketMQ
     assert calls == [[1], [3]]
 
 
-def test_a_call_past_its_deadline_leaves_what_was_done_before_it(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_an_expired_call_keeps_earlier_acknowledgements(rocketmq: RocketMQ, run_handler: Run) -> None:
     handled: list[int] = []
 
     @rmqd.handler(json=Model)
@@ -202,7 +202,7 @@ def test_a_call_past_its_deadline_leaves_what_was_done_before_it(rocketmq: Rocke
 
 
 @pytest.mark.parametrize("mode", ["concurrently", "orderly"])
-def test_by_key_each_message_of_a_batch_is_for_itself(rocketmq: RocketMQ, run_handler: Run, mode: str) -> None:
+def test_with_order_by_each_message_is_decided_separately(rocketmq: RocketMQ, run_handler: Run, mode: str) -> None:
     handled: list[int] = []
 
     @rmqd.handler(json=Model)
@@ -265,7 +265,7 @@ def test_each_call_must_finish_the_work_that_it_returns(rocketmq: RocketMQ, run_
         run_handler(handle, **ALL_AT_ONCE)
 
 
-def test_a_chosen_retry_stands_whatever_is_raised_after_it(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_a_chosen_retry_is_kept_if_the_handler_raises_afterwards(rocketmq: RocketMQ, run_handler: Run) -> None:
     @rmqd.handler(json=Model)
     def handle(order: Model, message: Message, batch: Batch) -> None:
         batch.retry(message, delay_level=5)

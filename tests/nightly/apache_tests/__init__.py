@@ -1,6 +1,6 @@
-"""Apache RocketMQ's own integration tests, against `rmqd broker` and against a real RocketMQ 5.5.0.
+"""Apache RocketMQ's integration tests, on `rmqd broker` and on a real RocketMQ 5.5.0.
 
-They are the module `test` of RocketMQ's release, whose classes Maven fetches compiled. Their base class, BaseConf,
-starts a name server and brokers inside its JVM; the one in `java` stands before it on the class path and names the
-cluster that runs beside it. `make peer-tests` runs them and writes the table in docs/proof/rocketmq-tests.md.
+They are the module `test` of RocketMQ's release; Maven fetches the compiled classes. Their base class, BaseConf, starts
+a name server and brokers inside its JVM. The BaseConf in `java` comes first on the class path and uses a cluster in
+other processes. `make peer-tests` runs them and writes the table in docs/proof/rocketmq-tests.md.
 """

@@ -15,7 +15,7 @@ from tests.rocketmq.fetch import say
 
 
 def main() -> int:
-    """Run and compare; 1 where a test that passes on a real RocketMQ fails on the embedded one."""
+    """Run and compare. Returns 1 if a test that passes on a real RocketMQ fails on the embedded broker."""
     options = _options()
     version = release.DEFAULT if options.real else release.EMBEDDED
     began = time.monotonic()

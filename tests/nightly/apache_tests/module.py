@@ -1,4 +1,4 @@
-"""The tests as programs: the jars of the module, by Maven, and the classes that stand before its own."""
+"""The compiled tests: the jars of the module, fetched by Maven, and our classes that replace some of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ATTEMPTS = 3
 
 
 def class_path() -> str:
-    """What JVMs that run the tests are given; fetched and compiled the first time. Raises RocketMqUnavailable."""
+    """Return the class path of the tests. Fetches and compiles it the first time. Raises RocketMqUnavailable."""
     base = home() / "own-tests"
     with locked(base / ".lock"):
         jars = _jars(base)
@@ -30,19 +30,19 @@ def class_path() -> str:
 
 
 def tests_jar() -> Path:
-    """The jar that has the tests."""
+    """Return the jar with the tests."""
     return _library(home() / "own-tests") / f"rocketmq-test-{release.DEFAULT}-tests.jar"
 
 
 def logs() -> Path:
-    """Where the JVMs' output goes."""
+    """Return the directory for the JVMs' output."""
     directory = home() / "own-tests" / "log"
     directory.mkdir(exist_ok=True)
     return directory
 
 
 def java(*options: str) -> list[str]:
-    """The beginning of a command that runs one of the classes."""
+    """Return the start of a command that runs one of the classes."""
     return [
         *(find_java(), "-Xmx512m", "-Xshare:auto", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
         f"-Drmq.logback.configurationFile={LOGBACK}",
@@ -53,7 +53,7 @@ def java(*options: str) -> list[str]:
 
 
 def classes() -> list[str]:
-    """The test classes that ask a cluster; the others of the module start RocketMQ's own parts inside their JVM."""
+    """Return the test classes that use a cluster. The others start RocketMQ's own parts inside their JVM."""
     done = subprocess.run([*java(), "RunTests", "list", str(tests_jar())], capture_output=True, text=True, check=True)
     return sorted(done.stdout.split())
 

@@ -1,4 +1,4 @@
-"""What was found, kept in `results.json`, and the table that docs/proof/rocketmq-tests.md shows of it."""
+"""Test results, stored in `results.json`, and their table in docs/proof/rocketmq-tests.md."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ BEGIN, END = "<!-- own tests: begin -->\n", "<!-- own tests: end -->\n"
 
 
 def load() -> dict[str, Any]:
-    """By version: `date`, and `tests`, which has a text for each test: empty where it passed, else why it failed."""
+    """Return by version the `date` and the `tests`. Each test has a text: empty if it passed, else the reason."""
     found: dict[str, Any] = json.loads(FILE.read_text()) if FILE.exists() else {}
     return found
 
 
 def record(version: str, outcomes: Outcomes, *, whole: bool) -> None:
-    """Keep the outcomes of a run, in place of all before it where it was of all classes, and write the table."""
+    """Store the outcomes of a run and write the table. A run of all classes replaces all earlier outcomes."""
     found = load()
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    # what a text says behind its first words differs from run to run: names of topics, times, addresses
+    # the end of a text differs in each run: names of topics, times, addresses
     tests = {name: why[:160] for name, why in outcomes.tests.items()}
     if not whole:
         tests = found.get(version, {}).get("tests", {}) | tests
@@ -36,7 +36,7 @@ def record(version: str, outcomes: Outcomes, *, whole: bool) -> None:
 
 
 def compare(version: str, outcomes: Outcomes) -> int:
-    """Say what passes on one of the two alone; 1 where that is the real one."""
+    """Print the tests that pass only on one of the two. Returns 1 if one passes only on the real RocketMQ."""
     real = load().get(release.DEFAULT, {}).get("tests", {})
     if version == release.DEFAULT or not real:
         return 0
@@ -60,7 +60,7 @@ def write_page(found: dict[str, Any]) -> None:
 
 
 def table(found: dict[str, Any]) -> str:
-    """A row for each class, with how many of its tests passed on each of the two, and on both."""
+    """Return a row for each class: the number of tests that passed on each of the two, and on both."""
     versions = (release.DEFAULT, release.EMBEDDED)
     tests = {version: found.get(version, {}).get("tests", {}) for version in versions}
     rows: dict[str, list[str]] = defaultdict(list)

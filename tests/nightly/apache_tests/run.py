@@ -1,4 +1,4 @@
-"""Runs the test classes: several JVMs side by side, each with a cluster of its own, as tests change its settings."""
+"""Runs the test classes in several JVMs at a time. Each JVM has its own cluster, because tests change its settings."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tests.rocketmq.spec import ClusterSpec
 
 CLASSES_PER_JVM = 4
 SILENT_SECONDS = 300.0
-"""A test that takes longer has failed; the tests themselves wait up to three minutes for something."""
+"""A test that takes longer has failed. The tests themselves wait up to three minutes."""
 POLL_SECONDS = 0.2
 
-# What the tests' own base class gives its brokers, as far as it has to do with behaviour.
+# The settings of the tests' own base class for its brokers, if they change behaviour.
 SETTINGS = {
     "enableCalcFilterBitMap": "true",
     "enableConsumeQueueExt": "true",
@@ -40,7 +40,7 @@ SETTINGS = {
 
 @dataclass(slots=True)
 class Outcomes:
-    """What became of each test, by "Class.test": empty is passed, else why it failed. Ignored ones have none."""
+    """The outcome of each test, by "Class.test": empty if it passed, else the reason. Ignored tests have no outcome."""
 
     tests: dict[str, str] = field(default_factory=dict)
     ignored: set[str] = field(default_factory=set)
@@ -67,7 +67,7 @@ def run(version: str, classes: Iterable[str], jobs: int) -> Outcomes:
 
 def _work(version: str, work: queue.SimpleQueue[list[str]], outcomes: Outcomes) -> None:
     embedded = version == release.EMBEDDED
-    # a RocketMQ takes TLS as it is shipped
+    # a real RocketMQ accepts TLS by default
     settings = {name: value for name, value in SETTINGS.items() if not embedded or hasattr(BrokerSettings, name)}
     spec = ClusterSpec(version=version, tls=not embedded, settings=settings)
     with RealCluster.start(spec) as cluster:
@@ -80,7 +80,7 @@ def _work(version: str, work: queue.SimpleQueue[list[str]], outcomes: Outcomes) 
 
 
 class _Jvm:
-    """Some classes, run by as many JVMs as it takes: one that hangs is ended, and the next one goes on behind it."""
+    """Runs some classes. If a test hangs, its JVM is killed, and the next JVM runs the remaining tests."""
 
     def __init__(self, cluster: RealCluster, classes: list[str], outcomes: Outcomes) -> None:
         self._cluster = cluster
@@ -91,7 +91,7 @@ class _Jvm:
         self._log = module.logs() / f"{classes[0].rsplit('.', 1)[1]}-{cluster.spec.version}.log"
 
     def run(self) -> None:
-        """Until each test of the classes has an outcome."""
+        """Run until each test of the classes has an outcome."""
         while not self._run_once():
             pass
 
@@ -120,7 +120,7 @@ class _Jvm:
                     process.wait()
 
     def _follow(self, process: subprocess.Popen[bytes], report: Path) -> bool:
-        """Read what the JVM reports; whether that was all. Where it ends too early, the running test has failed."""
+        """Read the JVM's report. Returns whether all tests are done. The running test failed if the JVM ends early."""
         running, broken = "", ""
         for event, *rest in _lines(process, report):
             if event == "planned" and rest[0] not in self._planned:
@@ -155,7 +155,7 @@ class _Jvm:
 
 
 def _lines(process: subprocess.Popen[bytes], report: Path) -> Iterator[list[str]]:
-    """The lines of a report as they come, until the process ends or is silent for too long."""
+    """Yield the lines of a report as they are written, until the process ends or is silent for too long."""
     heard, position = time.monotonic(), 0
     while time.monotonic() - heard < SILENT_SECONDS:
         ended = process.poll() is not None

@@ -1,4 +1,4 @@
-"""What the page says of RocketMQ's own tests is what was found."""
+"""The page about RocketMQ's own tests, compared with the stored results."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from tests.nightly.apache_tests import results
 from tests.rocketmq import release
 
 
-def test_the_page_has_the_table_of_what_was_found() -> None:
+def test_the_page_has_the_table_of_the_stored_results() -> None:
     text = results.PAGE.read_text()
 
     assert results.BEGIN + results.table(results.load()) + results.END in text
 
 
-def test_what_passes_on_a_real_one_alone_is_counted() -> None:
+def test_the_table_counts_tests_that_pass_on_each_broker_and_on_both() -> None:
     found = {
         release.DEFAULT: {"date": "2026-01-01", "tests": {"A.x": "", "A.y": "", "B.z": "why"}},
         release.EMBEDDED: {"date": "2026-01-02", "tests": {"A.x": "", "A.y": "why", "B.z": ""}},

@@ -1,4 +1,4 @@
-"""The floods are measured from outside, whatever becomes of the daemon."""
+"""Measurements of floods, which also report a daemon that exits or hangs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def signal_it(number: signal.Signals, stage: Stage) -> str:
     return ""
 
 
-async def test_a_flood_that_is_over_has_its_figures() -> None:
+async def test_a_finished_flood_has_figures() -> None:
     async def flood(stage: Stage) -> str:
         return await unknown_requests(20, stage)
 
@@ -40,18 +40,20 @@ async def test_a_flood_that_is_over_has_its_figures() -> None:
     assert result.rss_mib > 20
 
 
-async def test_a_daemon_that_ends_is_said_to_have_ended() -> None:
+async def test_a_daemon_that_exits_is_reported() -> None:
     assert (await floods.run(Case("killed", partial(signal_it, signal.SIGKILL)), ROOT)).remark == "the daemon exited"
 
 
-async def test_a_loop_that_is_kept_to_the_end_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_event_loop_that_stays_blocked_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(floods, "DEADLINE_SECONDS", 0.5)
     result = await floods.run(Case("frozen", partial(signal_it, signal.SIGSTOP)), ROOT)
     assert result.remark == floods.NOT_DONE
-    assert result.kept_ms > 100, "it says how long so far"
+    assert result.kept_ms > 100, "the time until now is reported"
 
 
-def test_another_checkout_takes_turns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_checkout_is_measured_in_turn(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     ran: list[tuple[str, Path]] = []
 
     async def run(case: Case, checkout: Path) -> floods.Result:

@@ -51,13 +51,13 @@ def test_a_goal_is_judged_by_the_ratio_of_medians() -> None:
     ]
 
 
-def test_a_missed_goal_is_said_loudly() -> None:
+def test_a_missed_goal_is_marked_in_capitals() -> None:
     found = results("batch 1", rmqd=[figures(cpu_us=4.0)], java=[figures(cpu_us=10.0)])
     assert row(goals_table(found), "CPU per message against Java's, batch size 1")[3:] == ["0.40", "≤ 0.35", "MISSED"]
 
 
-def test_what_became_worse_than_before_is_marked() -> None:
-    """By more than 3 %, whichever way is worse; the others are ratios without a mark."""
+def test_a_figure_worse_than_before_is_marked() -> None:
+    """By more than 3 %, in the direction that is worse. Other ratios have no mark."""
     before, now = figures(speed=100.0, cpu_us=1.0), figures(speed=98.0, cpu_us=1.05)
     found = results("batch 1", rmqd=[now], before=[before])
     cells = row(before_table(found), "batch 1")
@@ -72,7 +72,7 @@ def test_goals_without_figures_are_left_out() -> None:
     assert as_json(found)["goals"] == {}
 
 
-def test_a_stalled_start_does_not_flatter_the_others_start() -> None:
+def test_stalled_starts_do_not_count_in_the_median_start_time() -> None:
     runs = [figures(first_seconds=2.0), figures(first_seconds=32.0), figures(first_seconds=32.0)]
     assert median(runs, "first_seconds") == 2.0
     found = results("batch 1", java=runs)
@@ -82,7 +82,7 @@ def test_a_stalled_start_does_not_flatter_the_others_start() -> None:
     ]
 
 
-def test_figures_only_of_stalled_starts_are_none() -> None:
+def test_the_median_is_none_if_all_starts_stalled() -> None:
     assert median([figures(first_seconds=32.0)], "first_seconds") is None
 
 
@@ -104,14 +104,14 @@ def test_every_goal_compares_something_that_is_measured() -> None:
         assert {"rmqd", goal.against} <= set(scenario.contenders), goal
 
 
-def test_the_machine_readable_form_is_json() -> None:
+def test_the_results_can_be_written_as_json() -> None:
     found = results("paced", rmqd=[figures(p50_ms=0.5, p99_ms=2.0)], go=[figures(p50_ms=1.0, p99_ms=4.0)])
     document = json.loads(json.dumps(as_json(found)))
     assert document["goals"]["p50 born-to-handled at 1,000 msg/s against Go's"]["ratio"] == 0.5
     assert document["runs"]["paced"]["rmqd"][0]["p99_ms"] == 2.0
 
 
-def test_contenders_take_turns_at_being_first() -> None:
+def test_each_run_starts_with_another_contender() -> None:
     assert [turns(["java", "go", "rmqd"], run) for run in (1, 2, 3, 4)] == [
         ["java", "go", "rmqd"],
         ["go", "rmqd", "java"],
@@ -122,7 +122,7 @@ def test_contenders_take_turns_at_being_first() -> None:
 
 
 @pytest.mark.parametrize("line", ["", "started", "[1, 2]", '{"event": "group.started"}', '{"peer": "java-load"}'])
-def test_other_lines_are_no_figures(line: str) -> None:
+def test_other_lines_are_not_figures(line: str) -> None:
     assert Figures.from_line(line, 0.0) is None
 
 

@@ -21,7 +21,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
-async def test_drain_prints_its_figures_once_all_messages_came(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_drain_prints_its_figures_once_after_all_messages(capsys: pytest.CaptureFixture[str]) -> None:
     drain = Drain({"messages": 5, "warm": 0, "sample_file": ""})
     await drain.handle(batch(3))
     assert lines(capsys) == []
@@ -38,7 +38,7 @@ async def test_drain_of_one_batch_has_figures(capsys: pytest.CaptureFixture[str]
     assert len(lines(capsys)) == 1
 
 
-async def test_delays_leave_out_the_warm_part(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_delays_leave_out_the_warm_up(capsys: pytest.CaptureFixture[str]) -> None:
     delays = Delays({"messages": 10, "warm": 4})
     await delays.handle(batch(4, age_seconds=100))
     assert lines(capsys) == [STARTED]

@@ -1,4 +1,4 @@
-"""The benchmark of the test kit measures what it says: its cases end as they should."""
+"""The benchmark of the test kit: its cases run, and it prints their times."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from bench import kit_time
 
 
-def test_it_tells_both_times_and_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_benchmark_prints_both_times_and_their_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kit_time, "ROUNDS", 1)
     case, walk = kit_time.measure()
     assert re.search(r"takes \d+ ms, of 200 allowed", case)

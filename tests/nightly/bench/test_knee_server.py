@@ -19,7 +19,7 @@ Ask = Callable[[str], Coroutine[Any, Any, Any]]
 
 @pytest.fixture
 async def ask() -> AsyncIterator[Ask]:
-    """Asks a server that works at nothing yet."""
+    """Requests to a server that handles no requests yet."""
     server = await asyncio.start_server(KneeServer(0, 0.0).serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
 
@@ -34,8 +34,8 @@ async def ask() -> AsyncIterator[Ask]:
         yield request
 
 
-async def test_it_works_at_no_more_requests_than_its_knee(ask: Ask) -> None:
-    """What is beyond waits, until the knee moves; and what was answered is told."""
+async def test_the_server_handles_no_more_requests_than_its_knee(ask: Ask) -> None:
+    """Other requests wait until the knee moves. The figures report the rate of responses."""
     waiting = [asyncio.create_task(ask("/")) for _ in range(3)]
     assert (await ask("/figures"))["rate"] == 0
     await ask("/knee/1")
@@ -45,8 +45,8 @@ async def test_it_works_at_no_more_requests_than_its_knee(ask: Ask) -> None:
     assert (await ask("/figures"))["rate"] == 0
 
 
-async def test_its_handler_returns_when_it_was_answered() -> None:
-    """And goes on with the connection that it has."""
+async def test_the_handler_returns_when_the_server_responds() -> None:
+    """The next call uses the same connection."""
     knee_server = KneeServer(0, 0.0)
     connections = 0
 
@@ -58,7 +58,7 @@ async def test_its_handler_returns_when_it_was_answered() -> None:
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         handler = Calls({"port": server.sockets[0].getsockname()[1]})
         call = asyncio.create_task(handler.handle(None))
-        await eventually(lambda: connections == 1, "it has asked")
+        await eventually(lambda: connections == 1, "the handler has connected")
         assert not call.done()
         knee_server.move(1)
         await call

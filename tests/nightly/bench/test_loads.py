@@ -1,4 +1,4 @@
-"""The programs that store messages for the benchmark of brokers, on an embedded one."""
+"""The programs that store messages for the broker benchmark, on an embedded broker."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ MESSAGES, BODY_BYTES, QUEUES, INFLIGHT = 50, 100, 4, 8
 
 
 def stored_bodies(rocketmq: EmbeddedRocketMQ) -> list[int]:
-    """How many messages each queue has."""
+    """Return the number of messages of each queue."""
     return [rocketmq.broker.store.max_offset("T", queue_id) for queue_id in range(QUEUES)]
 
 
-async def test_frames_encoded_beforehand_are_stored_queue_by_queue() -> None:
+async def test_pre_encoded_frames_are_stored_in_the_queues_in_turn() -> None:
     async with embedded_rocketmq(EmbeddedOptions(topics={"T": QUEUES})) as rocketmq:
         await asyncio.to_thread(send_raw, rocketmq.nameserver, "T")
         assert stored_bodies(rocketmq) == [13, 13, 12, 12]
@@ -26,13 +26,13 @@ async def test_frames_encoded_beforehand_are_stored_queue_by_queue() -> None:
         assert all(len(record) > BODY_BYTES for record in found.records)
 
 
-async def test_a_message_that_is_refused_ends_it() -> None:
+async def test_a_rejected_message_ends_the_raw_sender() -> None:
     async with embedded_rocketmq(EmbeddedOptions(topics={"T": QUEUES})) as rocketmq:
         with pytest.raises(raw_sender.RawSendError, match="not exist"):
             await asyncio.to_thread(send_raw, rocketmq.nameserver, "none", "TBW103")
 
 
-async def test_rmqds_producer_stores_what_it_says() -> None:
+async def test_the_rmqd_producer_reports_the_stored_messages() -> None:
     async with embedded_rocketmq(EmbeddedOptions(topics={"T": QUEUES})) as rocketmq:
         line = await producer_load.send(rocketmq.nameserver, "T", MESSAGES, BODY_BYTES, INFLIGHT)
         assert sum(stored_bodies(rocketmq)) == MESSAGES

@@ -1,4 +1,4 @@
-"""The raw puller against a broker made of a thread and a socket."""
+"""The raw puller with a broker made of a thread and a socket."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PULL_BATCH = 32
 
 
 class ScriptedBroker(threading.Thread):
-    """Answers pulls on one connection as a broker with QUEUES queues would, a few bytes at a time."""
+    """Answers pulls on one connection like a broker with QUEUES queues, a few bytes at a time."""
 
     def __init__(self, connection: socket.socket, code: int = 0) -> None:
         super().__init__(daemon=True)
@@ -83,7 +83,7 @@ def test_every_message_is_pulled_once(pair: tuple[socket.socket, socket.socket])
         assert [offset for number, offset in broker.pulled if number == queue][:3] == [0, 32, 64]
 
 
-def test_an_answer_with_another_code_ends_the_drain(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_a_response_with_another_code_ends_the_drain(pair: tuple[socket.socket, socket.socket]) -> None:
     ScriptedBroker(pair[1], code=24).start()
     with pytest.raises(RawPullError, match='"code":24'):
         Drain(pair[0], requests()).run(1)

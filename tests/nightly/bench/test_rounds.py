@@ -13,7 +13,7 @@ pytestmark = pytest.mark.process
 
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is missing: apt-get install valgrind")
 def test_a_round_needs_no_more_instructions_than_recorded() -> None:
-    """If the cost is wanted, run `python -m bench.rounds --record`."""
+    """If the higher cost is intended, run `python -m bench.rounds --record`."""
     before = rounds.recorded()
     if not before:
         pytest.skip("nothing is recorded for this version of Python")

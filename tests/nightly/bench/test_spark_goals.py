@@ -1,4 +1,4 @@
-"""The table of `make bench-spark` says of each goal what was measured of it."""
+"""The table of `make bench-spark`, with the measured figures of each goal."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def measured(**figures: list[float]) -> Measured:
     return Measured(0, {"all columns": [400.0, 500.0, 450.0], RAW: [1000.0], **figures})
 
 
-def test_what_is_met_and_what_is_missed() -> None:
-    """By medians, against at least or at most; what was not measured is left out."""
+def test_the_table_shows_met_and_missed_goals() -> None:
+    """Medians are compared with a minimum or a maximum. Goals without figures are left out."""
     lines = [
         [cell.strip() for cell in line.split("|")[2:-1]]
         for line in report(
@@ -35,16 +35,16 @@ def test_what_is_met_and_what_is_missed() -> None:
     assert "mapInArrow alone" in report(measured(**{ENGINE: [7.0], MAP: [10.0]}), 1, 1)
 
 
-def test_other_work_on_the_machine_is_told() -> None:
-    """A figure taken beside it says little."""
+def test_other_work_on_the_machine_is_reported() -> None:
+    """It makes the figures unreliable."""
     disturbed = measured()
     assert "other work" not in report(disturbed, 1, 1)
     disturbed.foreign = 0.4
     assert "other work had up to 40% of the machine" in report(disturbed, 1, 1)
 
 
-def test_turns_are_taken_after_one_run_that_does_not_count() -> None:
-    """Contender after contender, with what their processes spent for a message."""
+def test_contenders_take_turns_after_a_first_run_that_does_not_count() -> None:
+    """The CPU time of their processes per message is measured too."""
     calls: list[str] = []
 
     def contender(name: str) -> float:

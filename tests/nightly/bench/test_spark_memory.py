@@ -1,4 +1,4 @@
-"""What the benchmark of `engine: spark` has in memory is what both ways through it get."""
+"""The in-memory messages of the `engine: spark` benchmark: both ways through Spark get all of them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     spark_memory.rows.cache_clear()
 
 
-def test_rows_are_those_of_the_answers() -> None:
-    """All of them, each round."""
+def test_the_rows_hold_all_messages_in_each_round() -> None:
     batches = list(spark_memory.RowsReader(2).read(InputPartition(3)))
     offsets = list(itertools.chain.from_iterable(batch.column("queue_offset").to_pylist() for batch in batches))
     assert offsets == 2 * list(range(4096))
@@ -35,10 +34,9 @@ def test_rows_are_those_of_the_answers() -> None:
 
 
 @pytest.mark.process
-def test_the_engine_handles_all_of_them(tmp_path: Path) -> None:
-    """In a process of its own, as with Spark: it takes signals, and the pulls from everybody else in its process.
-
-    The name server tells the id of its cluster.
+def test_the_engine_handles_all_messages(tmp_path: Path) -> None:
+    """In a separate process, as with Spark, because it handles signals and takes over all pulls of its process.
+    The name server returns the id of its cluster.
     """
     program = (
         "import sys\n"
@@ -55,8 +53,8 @@ def test_the_engine_handles_all_of_them(tmp_path: Path) -> None:
     assert done.stdout.split() == [f"[{2 * 4096}]"]
 
 
-def test_only_whole_rounds_can_be_asked_for() -> None:
-    """Else the rate would be of other messages than were counted."""
+def test_the_number_of_messages_must_be_whole_rounds() -> None:
+    """Otherwise the rate would count other messages than were handled."""
     assert spark_memory.rounds(3 * 8 * 4096) == 3
     with pytest.raises(ValueError, match="expected a multiple of"):
         spark_memory.rounds(8 * 4096 + 1)

@@ -1,4 +1,4 @@
-"""How much of a trace is there, read from an embedded broker."""
+"""The number of handled messages in a message trace, read from an embedded broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealCluster]:
-    """With a topic for trace, of one queue; nobody may make the one that brokers have by themselves."""
+    """A cluster with a trace topic of one queue. Clients cannot create the system trace topic."""
     monkeypatch.setattr(traces, "TOPIC", "traces")
     with RealCluster.start(ClusterSpec(version=release.EMBEDDED), tmp_path / "rocketmq") as cluster:
         cluster.create_topic(traces.TOPIC, 1)
@@ -25,7 +25,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealClu
 
 
 def trace(group: str, *ids: str) -> bytes:
-    """The records of messages that were handled, and of one that was not."""
+    """Return the records of handled messages, and of one unhandled message."""
     before = [
         sub_before_record(timestamp_ms=1, region="r", group=group, request_id="q", msg_id=one, retry_times=0, keys="k")
         for one in (*ids, "never-done")
@@ -40,8 +40,8 @@ def trace(group: str, *ids: str) -> bytes:
     return "".join([*before, *after]).encode()
 
 
-def test_what_a_group_has_handled_since_then_is_counted(cluster: RealCluster) -> None:
-    """Of several pulls; not what others handled, what only began, or what was there before."""
+def test_messages_that_a_group_handled_since_an_offset_are_counted(cluster: RealCluster) -> None:
+    """Over several pulls; without other groups, unfinished messages and earlier records."""
     with Producer(cluster.broker.address, traces.TOPIC, 1) as producer:
         producer.send(trace("mailer", "early"))
         since = traces.stored(cluster)

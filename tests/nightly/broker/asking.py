@@ -1,4 +1,4 @@
-"""One embedded RocketMQ, asked by frames: its broker and its name server."""
+"""Requests to one embedded RocketMQ: its broker and its name server."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from tests.broker.peer import Peer, connected
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """Connections to both."""
+    """Connections to the broker and the name server."""
 
     rocketmq: EmbeddedRocketMQ
     broker: Peer
     name_server: Peer
 
     async def create(self, topic: str, queues: int = 2, **changed: Any) -> RemotingCommand:
-        """17."""
+        """Create or update a topic (request 17)."""
         values = {"topic": topic, "read_queue_nums": queues, "write_queue_nums": queues, **changed}
         header = CreateTopicRequestHeader(**values)
         return await self.broker.call(header.code, header.ext_fields())
 
     async def route(self, topic: str, **header: Any) -> RemotingCommand:
-        """105."""
+        """Query the route of a topic (request 105)."""
         return await self.name_server.call(105, {"topic": topic}, **header)
 
 
 @contextlib.asynccontextmanager
 async def asking(options: EmbeddedOptions | None = None) -> AsyncIterator[Asking]:
-    """For the time of the block."""
+    """Run an embedded RocketMQ for the block."""
     async with (
         embedded_rocketmq(options) as rocketmq,
         connected(rocketmq.broker.address) as broker,
@@ -45,11 +45,11 @@ async def asking(options: EmbeddedOptions | None = None) -> AsyncIterator[Asking
 
 
 def told(reply: RemotingCommand) -> tuple[int, str | None]:
-    """How a request ended."""
+    """Return code and remark of a response."""
     return int(reply.code), reply.remark
 
 
 def body(reply: RemotingCommand) -> Any:
-    """A body in strict JSON, of a request that succeeded."""
+    """Return the body, strict JSON, of a successful response."""
     assert reply.code == 0, reply.remark
     return json.loads(reply.body)

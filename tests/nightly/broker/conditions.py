@@ -1,4 +1,4 @@
-"""SQL92 conditions: values and words to build them from, and their evaluation."""
+"""SQL92 conditions: values and words for building them, and their evaluation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORDS = "NOT AND OR BETWEEN IN IS NULL CONTAINS ( ) , = <> < > <= >= + - -- /* *
 
 
 def evaluate(condition: str, properties: dict[str, str]) -> object:
-    """What a condition gives; "no answer" where Java throws."""
+    """Return the value of a condition; "no answer" if Java throws an exception."""
     try:
         return compile_condition(condition)(properties)
     except EvaluationError:

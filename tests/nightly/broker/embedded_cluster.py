@@ -1,4 +1,4 @@
-"""`rmqd broker` as a process of its own, for peers that are processes too."""
+"""`rmqd broker` in a separate process, for clients that are processes too."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ SHORT_DELAYS = " ".join(["1s"] * 18)
 
 @pytest.fixture(scope="module")
 def embedded() -> Iterator[RealCluster]:
-    """One for the module, whose 18 delay levels are all of one second."""
+    """A cluster for the module. All of its 18 delay levels are one second."""
     with RealCluster.start(ClusterSpec(version=EMBEDDED, settings={"messageDelayLevel": SHORT_DELAYS})) as cluster:
         yield cluster

@@ -1,4 +1,4 @@
-"""Which queues the embedded broker gives to whom, to pull or to pop. As 5.5.0 does it."""
+"""Queue assignments of the embedded broker, for pull and for pop, as in 5.5.0."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def queues(body: QueryAssignmentResponseBody, mode: MessageRequestMode) -> list[
     return [each.queue.queue_id for each in body.assignments]
 
 
-async def test_members_pull_their_shares_unless_it_is_set_otherwise(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_members_pull_their_shares_by_default(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     await beat(peer, "one", consumer("g"))
     async with connected(embedded.broker.address) as other:
         await beat(other, "two", consumer("g"))
@@ -48,7 +48,7 @@ async def test_members_pull_their_shares_unless_it_is_set_otherwise(embedded: Em
         assert queues(circle, MessageRequestMode.PULL) == [1, 3]
 
 
-async def test_members_who_pop_share_all_queues(peer: Peer) -> None:
+async def test_members_that_pop_share_all_queues(peer: Peer) -> None:
     await beat(peer, "one", consumer("g"))
     await peer.call(SET_MODE, {}, SetMessageRequestModeRequestBody("T", "g", "POP", 0).to_json())
 
@@ -66,19 +66,19 @@ async def test_the_retry_topic_is_always_pulled(peer: Peer) -> None:
     assert queues(await assigned(peer, "one", "%RETRY%g"), MessageRequestMode.PULL) == [0]
 
 
-async def test_broadcasting_members_get_all(peer: Peer) -> None:
+async def test_broadcasting_members_get_all_queues(peer: Peer) -> None:
     assert queues(await assigned(peer, "one", message_model="BROADCASTING"), MessageRequestMode.PULL) == [0, 1, 2, 3]
 
 
-async def test_what_the_broker_cannot_tell_is_left_out(peer: Peer) -> None:
-    """A member is to keep what it has then."""
+async def test_an_unknown_assignment_is_left_out_of_the_response(peer: Peer) -> None:
+    """The member then keeps its assignments."""
     assert (await assigned(peer, "one")).assignments is None
     await beat(peer, "one", consumer("g"))
     assert (await assigned(peer, "one", "unknown")).assignments is None
     assert (await assigned(peer, "one", strategy_name="CONSISTENT_HASH")).assignments is None
 
 
-async def test_who_is_no_member_gets_nothing(peer: Peer) -> None:
+async def test_a_client_outside_the_group_gets_no_queues(peer: Peer) -> None:
     await beat(peer, "one", consumer("g"))
 
     assert (await assigned(peer, "stranger")).assignments == ()
@@ -96,8 +96,8 @@ async def test_who_is_no_member_gets_nothing(peer: Peer) -> None:
         (6, 1, [1]),
     ],
 )
-def test_shares_of_pops(members: int, share: int, expected: list[int]) -> None:
-    """Of the second member: its own queues and those of so many others, which follow it in a ring."""
+def test_a_member_pops_its_share_of_the_queues(members: int, share: int, expected: list[int]) -> None:
+    """Queues of the second member: its own, and the queues of the next `share` members in a ring."""
     names = [f"c{number}" for number in range(members)]
 
     own = allocate_for_pop(averagely, names[min(1, members - 1)], QUEUES, names, share)
@@ -119,7 +119,7 @@ def test_more_members_than_queues_get_one_each() -> None:
     assert allocate_for_pop(averagely, "stranger", QUEUES, names, 1) == set()
 
 
-async def test_the_reply_is_written_as_java_writes_it(peer: Peer) -> None:
+async def test_the_response_has_the_same_json_as_in_java(peer: Peer) -> None:
     await beat(peer, "one", consumer("g"))
     await peer.call(SET_MODE, {}, SetMessageRequestModeRequestBody("T", "g", "POP", 0).to_json())
 

@@ -1,4 +1,4 @@
-"""Batches that the embedded broker stores as one record: topics with queue.type=BatchCQ, as 5.5.0 has them."""
+"""Batches that the embedded broker stores as one record: topics with queue.type=BatchCQ, as in 5.5.0."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def of_tag(tag: str) -> MessageFilter:
 
 
 def put_batch(store: MessageStore, *members: str, tag: str = "") -> int:
-    """Store one; returns its first offset."""
+    """Store a batch; return its first offset."""
     body = encode_batch([BatchMember(member.encode()) for member in members])
     properties = {"INNER_NUM": str(len(members))} | ({"TAGS": tag} if tag else {})
     message = StoredMessage(topic="T", body=body, sys_flag=0xC0, properties=properties)
@@ -41,7 +41,7 @@ def put_batch(store: MessageStore, *members: str, tag: str = "") -> int:
 
 @pytest.fixture
 def store() -> MessageStore:
-    """Offsets 0 to 2, 3 to 4 and 5 are one record each."""
+    """Three records, with offsets 0 to 2, 3 to 4, and 5."""
     store = in_memory()
     put_batch(store, "a", "b", "c", tag="x")
     put_batch(store, "d", "e", tag="y")
@@ -59,11 +59,11 @@ def test_a_batch_takes_an_offset_for_each_member(store: MessageStore) -> None:
     ("offset", "most", "following", "count"),
     [
         (0, 32, 6, 3),
-        (1, 32, 6, 3),  # from within a batch on: the whole batch
+        (1, 32, 6, 3),  # an offset inside a batch returns the whole batch
         (2, 32, 6, 3),
         (3, 32, 6, 2),
         (4, 1, 5, 1),
-        (0, 1, 3, 1),  # the first one also where it has more than was asked for
+        (0, 1, 3, 1),  # the first batch, even if it has more messages than requested
         (0, 4, 3, 1),
         (0, 5, 5, 2),
     ],
@@ -75,11 +75,11 @@ def test_reads_return_whole_batches(store: MessageStore, offset: int, most: int,
     assert (got.min_offset, got.max_offset) == (0, 6)
 
 
-def test_reads_have_limits_of_their_own() -> None:
+def test_reads_of_batches_have_limits() -> None:
     store = in_memory(BrokerSettings(maxTransferCountOnMessageInMemory=4, maxTransferBytesOnMessageInMemory=400))
     for _ in range(3):
         put_batch(store, "a", "b", "c")
-    assert store.get("T", 0, 0, 32).next_begin_offset == 6, "the fourth message ends it, within its batch"
+    assert store.get("T", 0, 0, 32).next_begin_offset == 6, "the read ends with the batch of the fourth message"
 
     put_batch(store, "x" * 500, "y")
     assert store.get("T", 0, 6, 32).next_begin_offset == 9
@@ -94,7 +94,7 @@ def test_a_filter_sees_the_tag_of_the_batch(store: MessageStore) -> None:
     assert (nothing.status, nothing.next_begin_offset) == ("NO_MATCHED_MESSAGE", 6)
 
 
-def test_times_are_those_of_batches() -> None:
+def test_an_offset_by_time_is_the_start_of_a_batch() -> None:
     clock = ManualClock(1000)
     store = in_memory(clock=clock)
     for members in ("ab", "cde"):
@@ -105,12 +105,12 @@ def test_times_are_those_of_batches() -> None:
     assert [store.offset_by_time("T", 0, ms, upper=True) for ms in (0, 1_000_000, 1_001_000)] == [0, 0, 2]
 
 
-def test_a_batch_goes_when_none_of_it_is_needed() -> None:
-    """One that is needed from its middle on stays."""
+def test_a_batch_is_deleted_when_none_of_its_messages_is_needed() -> None:
+    """A batch stays if its last messages are needed."""
     clock = ManualClock(1000)
     store = in_memory(BrokerSettings(fileReservedTime=1), clock)
     needed = 1
-    store.keep(lambda topic, queue_id: needed)  # what it is when it is asked
+    store.keep(lambda topic, queue_id: needed)  # reads the current value
     put_batch(store, "a", "b")
     put_batch(store, "c", "d")
     clock.turn(2 * 3600)
@@ -124,8 +124,8 @@ def test_a_batch_goes_when_none_of_it_is_needed() -> None:
     assert (store.min_offset("T", 0), store.max_offset("T", 0), store.size_bytes) == (4, 4, 0)
 
 
-async def test_batches_outlast_a_restart(tmp_path: Path) -> None:
-    """With the offsets of their members, also beside messages of one record each, and after some were deleted."""
+async def test_batches_survive_a_restart(tmp_path: Path) -> None:
+    """Offsets stay the same, also after single messages in the same queue and after a deletion."""
     clock = ManualClock(1000)
     store, data_dir = in_folder(tmp_path / "data", BrokerSettings(fileReservedTime=1), clock)
     with closing(data_dir):
@@ -161,7 +161,7 @@ async def send(peer: Peer, *members: str, unique_key: str = "u", topic: str = "B
 
 
 async def ends(peer: Peer, topic: str) -> list[str]:
-    """The first offset and the next one."""
+    """Return the min offset and the max offset of queue 0."""
     replies = [await peer.call(code, {"topic": topic, "queueId": "0"}) for code in (MIN_OFFSET, MAX_OFFSET)]
     return [reply.ext_fields["offset"] for reply in replies]
 
@@ -184,15 +184,17 @@ async def test_a_batch_is_stored_as_one_record(embedded: EmbeddedRocketMQ, peer:
     }  # fmt: skip
 
 
-async def test_a_batch_without_a_key_is_stored_by_messages(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_a_batch_without_a_unique_key_is_stored_as_single_messages(
+    embedded: EmbeddedRocketMQ, peer: Peer
+) -> None:
     reply = await send(peer, "a", "b", unique_key="")
 
     assert len(reply.ext_fields["msgId"].split(",")) == len(records(embedded.broker.store, "B")) == 2
     assert "batchUniqId" not in reply.ext_fields
 
 
-async def test_a_batch_is_not_sent_back_as_a_whole(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
-    """Nor a member, which has the offset of its batch: clients send it as a message of its own then."""
+async def test_a_send_back_by_the_offset_of_a_batch_is_rejected(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    """A member has the offset of its batch. Clients then send the message to the retry topic themselves."""
     await send(peer, "a", "b")
 
     reply = await peer.call(36, {"group": "g", "offset": "0", "delayLevel": "0"})
@@ -201,7 +203,7 @@ async def test_a_batch_is_not_sent_back_as_a_whole(embedded: EmbeddedRocketMQ, p
     assert embedded.broker.schedule.next_due() is None
 
 
-async def test_a_pop_hands_out_the_batch(peer: Peer) -> None:
+async def test_a_pop_returns_the_whole_batch(peer: Peer) -> None:
     await send(peer, "a", "b")
     await peer.send("B", b"alone")
 
@@ -209,7 +211,7 @@ async def test_a_pop_hands_out_the_batch(peer: Peer) -> None:
     assert await popped(peer, "B") == []
 
 
-async def test_the_messages_of_a_pull_are_a_setting(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_the_maximum_number_of_messages_in_a_pull_is_a_setting(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     for number in range(40):
         await peer.send("T", b"%d" % number)
     store = embedded.broker.store

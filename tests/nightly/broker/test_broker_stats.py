@@ -1,4 +1,4 @@
-"""Counters over the last minute, hour and day, on a clock of the test's."""
+"""Counters over the last minute, hour and day, on a test clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rmqd.wire.bodies.stats_bodies import BrokerStatsItem
 
 
 class Now:
-    """Time that a test sets."""
+    """A time that the test sets."""
 
     def __init__(self) -> None:
         self.seconds = 1000.0
@@ -25,7 +25,7 @@ def now() -> Now:
     return Now()
 
 
-def test_what_was_just_counted_counts_as_of_ten_seconds(now: Now) -> None:
+def test_the_rate_of_a_new_counter_is_over_ten_seconds(now: Now) -> None:
     item = StatsItem(now())
     item.add(now(), 2, 200)
     for span in (MINUTE, DAY):
@@ -33,13 +33,13 @@ def test_what_was_just_counted_counts_as_of_ten_seconds(now: Now) -> None:
         assert item.size(now(), span) == BrokerStatsItem(200, 20.0, 100.0)
 
 
-def test_nothing_was_counted(now: Now) -> None:
+def test_an_empty_counter_has_zero_rates(now: Now) -> None:
     item = StatsItem(now())
     assert item.nums(now(), MINUTE) == item.size(now(), MINUTE) == BrokerStatsItem(0, 0.0, 0.0)
 
 
 def test_old_counts_leave_the_minute_the_hour_and_the_day_in_turn(now: Now) -> None:
-    """A sample is taken only when something is counted: none between is lost."""
+    """A sample is taken only when something is counted, but counts between samples are not lost."""
     item = StatsItem(now())
 
     def totals() -> list[int]:
@@ -59,7 +59,7 @@ def test_old_counts_leave_the_minute_the_hour_and_the_day_in_turn(now: Now) -> N
     assert totals() == [1000, 1000, 1000]
 
 
-def test_rate_of_a_steady_stream(now: Now) -> None:
+def test_the_rate_of_a_steady_stream(now: Now) -> None:
     item = StatsItem(now())
     for _ in range(600):
         now.seconds += 1.0
@@ -68,7 +68,7 @@ def test_rate_of_a_steady_stream(now: Now) -> None:
     assert item.nums(now(), HOUR).tps == pytest.approx(5.0, rel=0.02)
 
 
-def test_silence_brings_the_rate_to_nothing(now: Now) -> None:
+def test_the_rate_is_zero_after_five_minutes_without_counts(now: Now) -> None:
     item = StatsItem(now())
     item.add(now(), 5, 5)
     now.seconds += 5 * MINUTE
@@ -88,7 +88,7 @@ def test_counters_have_rocketmqs_names(now: Now) -> None:
         assert stats.named(name, key) is None
 
 
-def test_totals_at_the_last_two_midnights(now: Now) -> None:
+def test_the_totals_at_the_last_two_midnights(now: Now) -> None:
     stats = BrokerStatsManager(now, SystemClock(), "DefaultCluster")
     stats.arrived(StoredArrival("T", 0, 0, 0, b"record"))
     stats.begin_day()
@@ -99,7 +99,7 @@ def test_totals_at_the_last_two_midnights(now: Now) -> None:
     assert (stats.puts_at_midnights, stats.gets_at_midnights) == ((1, 2), (0, 2))
 
 
-def test_topic_that_is_gone_has_no_counters(now: Now) -> None:
+def test_a_deleted_topic_has_no_counters(now: Now) -> None:
     stats = BrokerStatsManager(now, SystemClock(), "DefaultCluster")
     for topic in ("T", "T2"):
         stats.arrived(StoredArrival(topic, 0, 0, 0, b"record"))

@@ -1,4 +1,4 @@
-"""Who is in a group, and who is told of it: as recorded from RocketMQ 5.5.0."""
+"""Members of a group, and the notifications of member changes, as recorded from RocketMQ 5.5.0."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def ids(reply: RemotingCommand) -> tuple[str, ...]:
     return GetConsumerListByGroupResponseBody.from_json(reply.body).consumer_id_list
 
 
-async def test_join_is_told_to_all_before_its_reply(peers: tuple[Peer, Peer]) -> None:
-    """Also to the one that joins, so that its first rebalance sees itself."""
+async def test_a_join_notifies_all_members_before_its_response(peers: tuple[Peer, Peer]) -> None:
+    """The joining member is notified too, so that its first rebalance sees itself."""
     one, other = peers
     reply = await beat(one, "one", consumer())
     assert [request.code for request in one.requests] == [40]
@@ -40,7 +40,7 @@ async def test_join_is_told_to_all_before_its_reply(peers: tuple[Peer, Peer]) ->
     assert ids(await members(one)) == ("one", "other")
 
 
-async def test_only_other_members_and_topics_are_told(peers: tuple[Peer, Peer]) -> None:
+async def test_a_heartbeat_notifies_only_if_members_or_topics_change(peers: tuple[Peer, Peer]) -> None:
     one, other = peers
     await beat(one, "one", consumer())
     await beat(other, "other", consumer())
@@ -53,10 +53,12 @@ async def test_only_other_members_and_topics_are_told(peers: tuple[Peer, Peer]) 
     await beat(one, "one", consumer("g", "T", "T2"))
     assert await heard(one) == ["g"]
     await beat(other, "other", consumer())
-    assert await heard(one) == ["g"], "the other's set replaces the first one's"
+    assert await heard(one) == ["g"], "the other member's topics replace those of the first member"
 
 
-async def test_last_heartbeat_counts_for_the_whole_group(embedded: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
+async def test_the_last_heartbeat_applies_to_the_whole_group(
+    embedded: EmbeddedRocketMQ, peers: tuple[Peer, Peer]
+) -> None:
     one, other = peers
     await beat(one, "one", consumer("g", "T", "T2", sub_version=5))
     await beat(other, "other", consumer("g", "T", sub_version=3, consume_type=ConsumeType.ACTIVELY))
@@ -67,8 +69,8 @@ async def test_last_heartbeat_counts_for_the_whole_group(embedded: EmbeddedRocke
     assert info.consume_type == ConsumeType.ACTIVELY
 
 
-async def test_good_bye_is_told_to_the_others(embedded: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
-    """Of producers there is nothing to tell."""
+async def test_unregistering_notifies_the_other_members(embedded: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
+    """Producers get no notifications."""
     one, other = peers
     await beat(one, "one", consumer(), producers=["p"])
     await beat(other, "other", consumer())
@@ -80,15 +82,17 @@ async def test_good_bye_is_told_to_the_others(embedded: EmbeddedRocketMQ, peers:
     assert embedded.broker.producers.all() == {}
 
     await one.call(UNREGISTER, {"clientID": "one", "consumerGroup": "g"})
-    assert await heard(other) == ["g"], "also where it had left before"
+    assert await heard(other) == ["g"], "members are notified even if the client was already unregistered"
 
     await other.call(UNREGISTER, {"clientID": "other", "consumerGroup": "g"})
     gone = await members(one)
     assert (gone.code, gone.remark) == (1, "no consumer for this group, g")
 
 
-async def test_connection_that_ends_is_told(embedded: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
-    """For members as for producers; a client on two connections is there twice until one ends."""
+async def test_a_lost_connection_notifies_the_other_members(
+    embedded: EmbeddedRocketMQ, peers: tuple[Peer, Peer]
+) -> None:
+    """It also removes producers. A client with two connections is listed twice until one of them ends."""
     one, other = peers
     await beat(one, "same", consumer(), producers=["p"])
     await beat(other, "same", consumer(), producers=["p"])
@@ -102,7 +106,7 @@ async def test_connection_that_ends_is_told(embedded: EmbeddedRocketMQ, peers: t
     assert [client.channel.closed for client in embedded.broker.producers.get("p")] == [False]
 
 
-async def test_broadcasting_members_are_told_nothing(peers: tuple[Peer, Peer]) -> None:
+async def test_broadcasting_members_are_not_notified(peers: tuple[Peer, Peer]) -> None:
     one, other = peers
     broadcasting = consumer(message_model=MessageModel.BROADCASTING)
     await beat(one, "one", broadcasting)
@@ -112,10 +116,8 @@ async def test_broadcasting_members_are_told_nothing(peers: tuple[Peer, Peer]) -
     assert await heard(one) == []
 
 
-async def test_second_kind_of_heartbeat_need_not_repeat_its_subscriptions(
-    embedded: EmbeddedRocketMQ, peers: tuple[Peer, Peer]
-) -> None:
-    """The reply says whether the group's last heartbeat said something else."""
+async def test_a_v2_heartbeat_may_omit_its_subscriptions(embedded: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
+    """The response says whether the group's last heartbeat was different."""
     one, other = peers
 
     async def changed(peer: Peer, client_id: str, fingerprint: int, *, without_sub: bool = False) -> str:
@@ -138,10 +140,10 @@ async def test_second_kind_of_heartbeat_need_not_repeat_its_subscriptions(
 
 
 @pytest.mark.parametrize("model", [MessageModel.CLUSTERING, MessageModel.BROADCASTING])
-async def test_retry_topic_is_made_for_every_group(
+async def test_the_retry_topic_is_created_for_every_group(
     embedded: EmbeddedRocketMQ, peers: tuple[Peer, Peer], model: MessageModel
 ) -> None:
-    """As many queues as the group's configuration says; ordered where a topic that it subscribes to is."""
+    """The group's configuration sets the number of queues. It is an order topic if a subscribed topic is one."""
     one, _ = peers
     broker = embedded.broker
     broker.groups.put(SubscriptionGroupConfig(group_name="g", retry_queue_nums=3))
@@ -154,8 +156,10 @@ async def test_retry_topic_is_made_for_every_group(
     assert broker.topics.get("%RETRY%h") == TopicConfig(topic_name="%RETRY%h", read_queue_nums=1, write_queue_nums=1)
 
 
-async def test_clients_that_fell_silent_are_closed(embedded: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
-    """Their connections too; the others are not told, as with RocketMQ, and find out when they next rebalance."""
+async def test_silent_clients_are_removed_and_disconnected(
+    embedded: EmbeddedRocketMQ, peers: tuple[Peer, Peer]
+) -> None:
+    """Like RocketMQ, the broker does not notify the other members. They notice at their next rebalance."""
     one, other = peers
     broker = embedded.broker
     await beat(one, "one", consumer(), producers=["p"])
@@ -171,7 +175,7 @@ async def test_clients_that_fell_silent_are_closed(embedded: EmbeddedRocketMQ, p
     assert broker.producers.get("p") == []
 
 
-async def test_heartbeats_keep_a_client(embedded: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
+async def test_a_client_with_heartbeats_is_not_removed(embedded: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
     one, _ = peers
     await beat(one, "one", consumer(), producers=["p"])
     before = embedded.broker.now()
@@ -183,8 +187,8 @@ async def test_heartbeats_keep_a_client(embedded: EmbeddedRocketMQ, peers: tuple
     assert len(embedded.broker.producers.get("p")) == 1
 
 
-async def test_silent_clients_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a task of the broker's own, after the setting's time."""
+async def test_a_broker_task_removes_silent_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time is a setting."""
     monkeypatch.setattr("rmqd.broker.controller.SCAN_SECONDS", 0.01)
     settings = BrokerSettings().changed({"channelExpiredTimeout": "0"})
     async with (

@@ -1,4 +1,4 @@
-"""A broker's folder: what it keeps, what a crash leaves of it, and what is said where it cannot be used.
+"""A broker's folder: its contents after a stop and after a crash, and errors of an unusable folder.
 
 The core of these tests is in tests/broker/test_data_dir.py.
 """
@@ -28,8 +28,7 @@ from tests.clock import ManualClock
 from tests.nightly.broker.test_unusable_folders import full_disk
 
 
-async def test_text_that_cannot_be_kept_spoils_nothing_else(tmp_path: Path) -> None:
-    """A client's mistake is its own."""
+async def test_text_that_cannot_be_stored_does_not_affect_other_writes(tmp_path: Path) -> None:
     store, data_dir = in_folder(tmp_path)
     with closing(data_dir):
         put(store, "before")
@@ -42,8 +41,8 @@ async def test_text_that_cannot_be_kept_spoils_nothing_else(tmp_path: Path) -> N
         assert bodies(store) == ["before"]
 
 
-async def test_a_connection_that_is_closed_is_told_nothing_that_is_not_kept(tmp_path: Path) -> None:
-    """What cannot be decoded ends a connection at once; a send before it in the same turn may not be acknowledged."""
+async def test_a_closing_connection_does_not_acknowledge_an_uncommitted_send(tmp_path: Path) -> None:
+    """An undecodable frame closes a connection at once, when the send before it is not committed yet."""
     options = EmbeddedOptions(data_dir=tmp_path, topics={"T": 1})
     header = send_header()
     async with embedded_rocketmq(options) as rocketmq:
@@ -58,8 +57,8 @@ async def test_a_connection_that_is_closed_is_told_nothing_that_is_not_kept(tmp_
     assert decode_command(payload).code == ResponseCode.SERVICE_NOT_AVAILABLE
 
 
-async def test_offsets_are_never_given_twice(tmp_path: Path) -> None:
-    """Also where all that a queue had is gone: a group that was at 3 must see what comes next."""
+async def test_offsets_are_never_reused(tmp_path: Path) -> None:
+    """A group with offset 3 must receive the next message, even if all messages of the queue were deleted."""
     clock = ManualClock()
     settings = BrokerSettings(fileReservedTime=1)
     store, data_dir = in_folder(tmp_path, settings, clock)
@@ -82,8 +81,8 @@ async def test_offsets_are_never_given_twice(tmp_path: Path) -> None:
         assert put(store).commit_log_offset > stored.commit_log_offset
 
 
-async def test_messages_are_not_for_everybody(tmp_path: Path) -> None:
-    """Whatever the umask is, and whatever mode an older database has."""
+async def test_other_users_cannot_read_the_messages(tmp_path: Path) -> None:
+    """Neither the umask nor the mode of an older database changes that."""
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / FILE_NAME).touch(mode=0o644)
     former = os.umask(0)
@@ -101,8 +100,8 @@ async def test_messages_are_not_for_everybody(tmp_path: Path) -> None:
         os.umask(former)
 
 
-async def test_room_is_used_again(tmp_path: Path) -> None:
-    """A folder that is full stays as large as it is."""
+async def test_free_space_in_the_file_is_reused(tmp_path: Path) -> None:
+    """A full folder does not grow."""
     store, data_dir = in_folder(tmp_path, BrokerSettings(maxStoreSize=500_000))
     with closing(data_dir):
         for _ in range(3000):
@@ -116,8 +115,8 @@ async def test_room_is_used_again(tmp_path: Path) -> None:
         assert len(bodies(store)) == store.max_offset("T", 0) - store.min_offset("T", 0)
 
 
-async def test_messages_that_were_deleted_or_moved_away_are_not_missing(tmp_path: Path) -> None:
-    """Also where the process dies behind the deletion."""
+async def test_messages_of_a_deleted_topic_or_file_are_not_reported_as_missing(tmp_path: Path) -> None:
+    """Also if the process dies right after the deletion."""
     store, data_dir = in_folder(tmp_path / "data")
     with closing(data_dir):
         put(store, topic="T")
@@ -137,8 +136,8 @@ async def test_messages_that_were_deleted_or_moved_away_are_not_missing(tmp_path
     assert logs == []
 
 
-async def test_a_crash_in_the_middle_of_a_turn_leaves_nothing_of_the_turn(tmp_path: Path) -> None:
-    """A message that is delivered late, and the note that it was, become durable together or not at all."""
+async def test_a_crash_within_a_loop_iteration_keeps_nothing_of_the_iteration(tmp_path: Path) -> None:
+    """A delayed message and the record of its delivery become durable together or not at all."""
     store, data_dir = in_folder(tmp_path / "data")
     with closing(data_dir):
         put(store, "before")
@@ -153,8 +152,8 @@ async def test_a_crash_in_the_middle_of_a_turn_leaves_nothing_of_the_turn(tmp_pa
         assert list(data_dir.items(JournalKind.DELAY)) == []
 
 
-async def test_what_no_reply_follows_is_kept_at_the_end_of_its_turn(tmp_path: Path) -> None:
-    """The schedule and retention write without being asked."""
+async def test_writes_without_a_response_are_durable_at_the_end_of_the_iteration(tmp_path: Path) -> None:
+    """The schedule and retention write without a request."""
     store, data_dir = in_folder(tmp_path / "data")
     with closing(data_dir):
         put(store, "delivered")
@@ -167,7 +166,7 @@ async def test_what_no_reply_follows_is_kept_at_the_end_of_its_turn(tmp_path: Pa
 
 
 async def test_the_cluster_keeps_its_id_at_another_address(tmp_path: Path) -> None:
-    """Another embedded RocketMQ has the same names, and another id."""
+    """Another embedded RocketMQ has the same names, but another id."""
     ids = []
     for data_dir in (tmp_path, tmp_path, None):
         async with embedded_rocketmq(EmbeddedOptions(data_dir=data_dir)) as rocketmq:

@@ -1,4 +1,4 @@
-"""Delay levels of the embedded broker: when messages come, that they come once, also after a restart."""
+"""Delay levels of the embedded broker: time of delivery, exactly one delivery, also after a restart."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PULL = {
     "queueId": "2",
     "queueOffset": "0",
     "maxMsgNums": "32",
-    "sysFlag": "6",  # hold it; the subscription is in the request
+    "sysFlag": "6",  # hold the pull; the subscription is in the request
     "commitOffset": "0",
     "suspendTimeoutMillis": "15000",
     "subscription": "*",
@@ -44,7 +44,7 @@ SECONDS = {1: 1, 3: 10, 4: 30, 5: 60, 17: 3600, 18: 7200}
 
 
 class ShiftedClock(SystemClock):
-    """The machine's, which a test can set ahead."""
+    """The system clock, which a test can set forward."""
 
     ahead_seconds = 0.0
 
@@ -77,7 +77,7 @@ async def running(schedule: ScheduleMessageService) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("level", SECONDS)
-def test_a_message_comes_when_its_delay_is_over_and_not_before(level: int) -> None:
+def test_a_message_is_delivered_when_its_delay_is_over(level: int) -> None:
     clock = ManualClock()
     store = in_memory(clock=clock)
     schedule = service(store, clock)
@@ -97,8 +97,8 @@ def test_a_message_comes_when_its_delay_is_over_and_not_before(level: int) -> No
     assert bodies(store, "T", 2) == ["x"]
 
 
-def test_it_waits_in_its_levels_queue_and_its_properties_stay() -> None:
-    """The index holds the time in place of the tag's hash; a waiting message is found by that alone."""
+def test_a_delayed_message_waits_in_the_queue_of_its_level_with_its_properties() -> None:
+    """The index holds the delivery time in place of the tag's hash. Waiting messages are found only by it."""
     clock = ManualClock()
     store = in_memory(clock=clock)
     schedule = service(store, clock)
@@ -126,7 +126,7 @@ def test_it_waits_in_its_levels_queue_and_its_properties_stay() -> None:
 
 
 @pytest.mark.parametrize(("asked", "level"), [(19, "18"), (2**40, "18"), ("7", "7")])
-def test_levels_beyond_the_last_are_the_last(asked: object, level: str) -> None:
+def test_a_level_above_the_maximum_is_the_last_level(asked: object, level: str) -> None:
     clock = ManualClock()
     store = in_memory(clock=clock)
 
@@ -136,7 +136,7 @@ def test_levels_beyond_the_last_are_the_last(asked: object, level: str) -> None:
 
 
 @pytest.mark.parametrize("level", [None, 0, -1])
-def test_without_a_level_it_is_there_at_once(level: int | None) -> None:
+def test_a_message_without_a_level_is_delivered_at_once(level: int | None) -> None:
     clock = ManualClock()
     store = in_memory(clock=clock)
 
@@ -145,8 +145,7 @@ def test_without_a_level_it_is_there_at_once(level: int | None) -> None:
     assert bodies(store, "T", 2) == ["x"]
 
 
-def test_what_waits_is_kept() -> None:
-    """Retention takes what was delivered, and nothing that was not."""
+def test_retention_keeps_undelivered_messages() -> None:
     clock = ManualClock()
     store = in_memory(BrokerSettings(fileReservedTime=1), clock)
     schedule = service(store, clock)
@@ -170,14 +169,14 @@ def test_what_waits_is_kept() -> None:
 
 @contextlib.contextmanager
 def restarted(directory: Path, clock: ManualClock) -> Iterator[tuple[MessageStore, ScheduleMessageService]]:
-    """What a process that dies now leaves, as the next one finds it."""
+    """Open a copy of the folder, as a new process would find it after a crash now."""
     left = shutil.copytree(directory, directory.with_name(directory.name + "'"))
     store, data_dir = in_folder(left, clock=clock)
     with closing(data_dir):
         yield store, service(store, clock, data_dir)
 
 
-async def test_nothing_comes_twice_and_nothing_is_missing_after_a_crash(tmp_path: Path) -> None:
+async def test_each_message_is_delivered_once_despite_a_crash(tmp_path: Path) -> None:
     clock = ManualClock()
     store, data_dir = in_folder(tmp_path / "data", clock=clock)
     with closing(data_dir):
@@ -189,7 +188,7 @@ async def test_nothing_comes_twice_and_nothing_is_missing_after_a_crash(tmp_path
         schedule.put(delayed(1, "waits too"))
         data_dir.commit()
         clock.turn(60)
-        schedule.wake()  # of this nobody heard: the turn is not over
+        schedule.wake()  # not committed: the loop iteration is not over
         with restarted(tmp_path / "data", clock) as (left, schedule):
             assert bodies(left, "T", 2) == ["delivered before"]
             schedule.wake()
@@ -197,10 +196,10 @@ async def test_nothing_comes_twice_and_nothing_is_missing_after_a_crash(tmp_path
             assert schedule.next_due() is None
 
 
-# --- by itself
+# --- the schedule's task
 
 
-async def test_it_wakes_by_itself() -> None:
+async def test_the_task_delivers_a_message_when_it_is_due() -> None:
     clock = ShiftedClock()
     store = in_memory(clock=clock)  # type: ignore[arg-type]
     schedule = service(store, clock)
@@ -213,8 +212,8 @@ async def test_it_wakes_by_itself() -> None:
         await come.wait()
 
 
-async def test_a_message_that_comes_while_it_sleeps_wakes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether nothing waits, or what waits has time."""
+async def test_a_new_message_wakes_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both if no message waits, and if the next message is due much later."""
     monkeypatch.setattr("rmqd.broker.schedule.POLL_AGAIN_SECONDS", 3600)
     clock = ShiftedClock()
     store = in_memory(clock=clock)  # type: ignore[arg-type]
@@ -233,8 +232,8 @@ async def test_a_message_that_comes_while_it_sleeps_wakes_it(monkeypatch: pytest
             await come.wait()
 
 
-async def test_a_pull_that_waits_gets_what_comes(tmp_path: Path) -> None:
-    """A jump of the broker's clock is enough, and what the puller has is durable."""
+async def test_a_held_pull_gets_the_delivered_message(tmp_path: Path) -> None:
+    """A jump of the broker's clock is sufficient. A pulled message is durable."""
     clock = ManualClock()
     options = EmbeddedOptions(topics={"T": 4}, data_dir=tmp_path / "data")
     async with embedded_rocketmq(options, clock) as rocketmq, connected(rocketmq.broker.address) as peer:

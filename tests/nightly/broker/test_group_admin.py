@@ -1,4 +1,4 @@
-"""Group configurations as administrators see and change them, as recorded from RocketMQ 5.5.0."""
+"""Group configurations: administrators query and change them, as recorded from RocketMQ 5.5.0."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def body(**values: object) -> bytes:
     return json.dumps(values).encode()
 
 
-async def test_group_is_made_by_being_asked_for(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
-    """Not where that is switched off, but for RocketMQ's own, and never by an illegal name."""
+async def test_a_query_creates_the_group(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    """Not for an illegal name. If auto-creation is off, only for RocketMQ's own groups."""
     assert await asked(peer, "new") == SubscriptionGroupConfig(group_name="new")
     for name in ILLEGAL:
         assert await asked(peer, name) is None
@@ -63,18 +63,18 @@ async def test_group_is_made_by_being_asked_for(embedded: EmbeddedRocketMQ, peer
     assert set(broker.groups.all()) == SYSTEM | {"new", "CID_RMQ_SYS_another"}
 
 
-async def test_group_is_changed(peer: Peer) -> None:
+async def test_a_group_is_updated(peer: Peer) -> None:
     assert (await peer.call(UPDATE, {}, body(groupName="g", retryMaxTimes=3, retryQueueNums=2))).code == 0
     assert await asked(peer, "g") == SubscriptionGroupConfig(group_name="g", retry_max_times=3, retry_queue_nums=2)
 
     assert (await peer.call(UPDATE, {}, body(groupName="g", consumeEnable=False))).code == 0
     assert await asked(peer, "g") == SubscriptionGroupConfig(group_name="g", consume_enable=False)
-    assert (await peer.call(UPDATE)).code == 0, "as RocketMQ, which then does nothing"
+    assert (await peer.call(UPDATE)).code == 0, "an empty request does nothing, as in RocketMQ"
 
 
 @pytest.mark.parametrize(("name", "remark"), ILLEGAL.items(), ids=["space", "line", "blank", "long"])
-async def test_illegal_name_is_refused(embedded: EmbeddedRocketMQ, peer: Peer, name: str, remark: str) -> None:
-    """In a list too, of which then none is made."""
+async def test_an_illegal_name_is_rejected(embedded: EmbeddedRocketMQ, peer: Peer, name: str, remark: str) -> None:
+    """If one name of a list is illegal, none is created."""
     one = await peer.call(UPDATE, {}, body(groupName=name))
     many = await peer.call(UPDATE_LIST, {}, body(groupConfigList=[{"groupName": "good"}, {"groupName": name}]))
 
@@ -82,7 +82,7 @@ async def test_illegal_name_is_refused(embedded: EmbeddedRocketMQ, peer: Peer, n
     assert set(embedded.broker.groups.all()) == SYSTEM
 
 
-async def test_several_groups_are_made(peer: Peer) -> None:
+async def test_a_list_of_groups_is_created(peer: Peer) -> None:
     reply = await peer.call(UPDATE_LIST, {}, body(groupConfigList=[{"groupName": "g"}, {"groupName": "h"}]))
 
     assert reply.code == 0
@@ -90,7 +90,7 @@ async def test_several_groups_are_made(peer: Peer) -> None:
 
 
 async def test_attributes_are_changed_one_by_one(peer: Peer) -> None:
-    """The configuration that is sent says what to do with those that are there."""
+    """The request adds, changes or removes single attributes."""
 
     async def change(**attributes: str) -> tuple[int, str | None]:
         reply = await peer.call(UPDATE, {}, body(groupName="g", attributes=attributes))
@@ -111,8 +111,8 @@ async def test_attributes_are_changed_one_by_one(peer: Peer) -> None:
     assert await attributes() == {"priority.factor": "20"}
 
 
-async def test_all_groups_in_pages(peer: Peer) -> None:
-    """By name; a page of another version of the table than the last one begins at the start."""
+async def test_groups_are_listed_in_pages(peer: Peer) -> None:
+    """Sorted by name. If the table's version has changed, the page starts at the beginning."""
     for name in ("g", "h", "i"):
         await asked(peer, name)
     everything = SubscriptionGroupWrapper.from_json((await peer.call(ALL)).body)
@@ -137,10 +137,10 @@ async def test_all_groups_in_pages(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize(("clean", "left"), [(None, {0: 1}), ("false", {0: 1}), ("true", {})])
-async def test_group_is_deleted(
+async def test_a_group_is_deleted(
     embedded: EmbeddedRocketMQ, peer: Peer, clean: str | None, left: dict[int, int]
 ) -> None:
-    """Its offsets only where that is said; a group that never was is no error."""
+    """Offsets are deleted only on request. Deleting an unknown group succeeds."""
     broker = embedded.broker
     await asked(peer, "g")
     broker.offsets.commit("g", "T", 0, 1)
@@ -153,8 +153,8 @@ async def test_group_is_deleted(
     assert (await peer.call(DELETE, {"groupName": "never"})).code == 0
 
 
-async def test_group_is_kept_from_a_topic(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
-    """Until it is let in again, which then holds for all topics, or deleted."""
+async def test_a_group_is_forbidden_to_read_a_topic(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    """Until it is allowed again, which applies to all topics, or until the group is deleted."""
 
     async def readable(topic: str = "T", **change: str) -> bool:
         reply = await peer.call(FORBIDDEN, {"group": "g", "topic": topic} | change)
@@ -176,7 +176,7 @@ async def test_group_is_kept_from_a_topic(embedded: EmbeddedRocketMQ, peer: Peer
     assert await readable()
 
 
-async def test_request_mode_is_kept(peer: Peer) -> None:
+async def test_the_request_mode_is_stored(peer: Peer) -> None:
     assert (await peer.call(MODES)).body == b'{"messageRequestModeMap":{}}'
 
     async def set_mode(topic: str, group: str) -> tuple[int, str | None]:
@@ -191,8 +191,8 @@ async def test_request_mode_is_kept(peer: Peer) -> None:
     assert json.loads((await peer.call(MODES)).body) == {"messageRequestModeMap": {"T": {"g": mode}}}
 
 
-async def test_groups_outlive_the_process(tmp_path: Path) -> None:
-    """With their request modes and what they are kept from."""
+async def test_groups_survive_a_restart(tmp_path: Path) -> None:
+    """Request modes and forbidden topics too."""
     options = EmbeddedOptions(topics={"T": 1}, data_dir=tmp_path)
     async with embedded_rocketmq(options) as embedded, connected(embedded.broker.address) as peer:
         await peer.call(UPDATE, {}, body(groupName="g", retryMaxTimes=3, attributes={"+priority.factor": "10"}))

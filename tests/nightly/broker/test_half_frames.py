@@ -1,4 +1,4 @@
-"""Frames that begin and do not end: they have a time, and together a size."""
+"""Incomplete frames: their time and their total size are limited."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HALF = (1_000_000).to_bytes(4, "big") + b"x" * 500_000
 
 @contextlib.asynccontextmanager
 async def half_frame(address: str) -> AsyncIterator[asyncio.StreamReader]:
-    """A connection that has sent half of a frame."""
+    """Open a connection and send half of a frame."""
     host, port = address.split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(HALF)
@@ -31,15 +31,15 @@ async def half_frame(address: str) -> AsyncIterator[asyncio.StreamReader]:
 
 
 async def ended(reader: asyncio.StreamReader) -> None:
-    """Wait for the end of a connection."""
+    """Wait until the connection is closed."""
     with contextlib.suppress(ConnectionError):
         assert await asyncio.wait_for(reader.read(), 20) == b""
 
 
-async def test_the_oldest_gives_way_where_all_hold_too_much(
+async def test_the_oldest_connection_is_closed_if_half_frames_need_too_much(
     embedded: EmbeddedRocketMQ, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Memory is bounded, and whoever sends whole frames notices nothing."""
+    """Memory is bounded, and clients with complete frames are not affected."""
     monkeypatch.setattr(server, "HALF_FRAMES_BYTES", 1_200_000)
     address = embedded.broker.address
     async with half_frame(address) as first, half_frame(address) as second, half_frame(address):
@@ -48,18 +48,17 @@ async def test_the_oldest_gives_way_where_all_hold_too_much(
         assert (await peer.send("T")).code == 0
 
 
-async def test_a_frame_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After 30 seconds, here none; the next scan for idle connections finds it."""
+async def test_a_connection_with_an_unfinished_frame_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After 30 seconds (here 0), by the next scan for idle connections."""
     monkeypatch.setattr(server, "HALF_FRAME_SECONDS", 0.0)
     monkeypatch.setattr(server, "_IDLE_SCAN_SECONDS", 0.05)
     async with embedded_rocketmq() as embedded, half_frame(embedded.broker.address) as reader:
         await ended(reader)
 
 
-async def test_one_connection_too_many_is_turned_away(
+async def test_a_connection_above_the_maximum_is_closed(
     embedded: EmbeddedRocketMQ, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others stay."""
     monkeypatch.setattr(server, "MAX_CONNECTIONS", 0)
     async with half_frame(embedded.broker.address) as reader:
         await ended(reader)

@@ -1,4 +1,4 @@
-"""Pops and notifications that wait on the embedded broker."""
+"""Held pops and notifications of the embedded broker."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ ANY = GroupQueue("T", "g", -1)
 
 
 async def waiting(embedded: EmbeddedRocketMQ, place: GroupQueue, count: int = 1) -> None:
-    """Return once so many pops wait."""
-    await eventually(lambda: embedded.broker.held_pops.waiting(place) == count, f"{count} pops wait for {place}")
+    """Return when this number of pops is held."""
+    await eventually(lambda: embedded.broker.held_pops.waiting(place) == count, f"{count} pops are held for {place}")
 
 
 def held(peer: Peer, **changed: Any) -> int:
-    """A pop that waits for long."""
+    """Post a pop with a poll time of 60 s; return its opaque."""
     return peer.post(POP, pop_fields(**{"poll_time": 60_000, **changed}))
 
 
-async def test_a_message_ends_the_wait(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_a_message_wakes_a_held_pop(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     opaque = held(peer)
     await waiting(embedded, ANY)
     assert embedded.open_requests == 0
@@ -41,7 +41,7 @@ async def test_a_message_ends_the_wait(embedded: EmbeddedRocketMQ, peer: Peer) -
     assert embedded.broker.held_pops.count == 0
 
 
-async def test_a_message_wakes_one_of_a_group_and_one_of_each_group(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_a_message_wakes_one_pop_of_each_group(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     first, second, other = held(peer), held(peer), held(peer, group="h")
     await waiting(embedded, ANY, 2)
     await waiting(embedded, GroupQueue("T", "h", -1))
@@ -55,7 +55,7 @@ async def test_a_message_wakes_one_of_a_group_and_one_of_each_group(embedded: Em
     assert texts(messages_of(await peer.reply(second))) == ["b"]
 
 
-async def test_who_waits_for_a_queue_hears_of_that_queue(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_a_pop_of_one_queue_is_woken_only_for_that_queue(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     opaque = held(peer, queue_id=1)
     await waiting(embedded, GroupQueue("T", "g", 1))
 
@@ -65,7 +65,7 @@ async def test_who_waits_for_a_queue_hears_of_that_queue(embedded: EmbeddedRocke
     assert texts(messages_of(await peer.reply(opaque))) == ["1"]
 
 
-async def test_what_is_not_wanted_wakes_nobody(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_a_message_that_the_filter_rejects_wakes_no_pop(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     opaque = held(peer, exp="b")
     await waiting(embedded, ANY)
 
@@ -76,12 +76,12 @@ async def test_what_is_not_wanted_wakes_nobody(embedded: EmbeddedRocketMQ, peer:
     assert texts(messages_of(await peer.reply(opaque))) == ["b"]
 
 
-async def test_the_rest_is_for_the_next_who_waits(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
-    """Messages that came while nobody looked, such as those of a batch, wake one after the other."""
+async def test_remaining_messages_wake_the_next_pop(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    """Messages that arrived without a wake-up, as in a batch, wake one pop after the other."""
     one, two = held(peer, max_msg_nums=1), held(peer, max_msg_nums=1)
     await waiting(embedded, ANY, 2)
 
-    embedded.broker.held_pops.wake(ANY)  # somebody looks, before the messages are told
+    embedded.broker.held_pops.wake(ANY)  # the pop finds no message and is held again
     store = embedded.broker.store
     listeners, store._listeners = store._listeners, []
     await peer.send("T", b"a")
@@ -92,10 +92,10 @@ async def test_the_rest_is_for_the_next_who_waits(embedded: EmbeddedRocketMQ, pe
     assert texts(messages_of(await peer.reply(one)) + messages_of(await peer.reply(two))) == ["a", "b"]
 
 
-async def test_who_wants_no_message_waits_in_peace(
+async def test_a_pop_for_zero_messages_is_not_woken_again_and_again(
     embedded: EmbeddedRocketMQ, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Messages are there, and none is for it: it must not look for them all the time."""
+    """Messages exist, but the pop can take none. It must not check all the time."""
     await peer.send("T", b"a")
     looks = Mock(side_effect=embedded.broker.held_pops.hold)
     monkeypatch.setattr(embedded.broker.held_pops, "hold", looks)
@@ -105,8 +105,8 @@ async def test_who_wants_no_message_waits_in_peace(
     assert looks.call_count <= 3
 
 
-async def test_a_retry_ends_the_wait(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
-    """Also in a retry topic that did not exist when the wait began."""
+async def test_a_retry_wakes_a_held_pop(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    """Also in a retry topic that did not exist when the pop was held."""
     await peer.send("T", b"a")
     await popped(peer, invisible_time=100)
 
@@ -115,14 +115,14 @@ async def test_a_retry_ends_the_wait(embedded: EmbeddedRocketMQ, peer: Peer) -> 
     assert (again.text, again.message.reconsume_times) == ("a", 1)
 
 
-async def test_a_wait_ends_with_its_time(peer: Peer) -> None:
+async def test_a_held_pop_times_out(peer: Peer) -> None:
     reply = await pop(peer, poll_time=50)
 
     assert (reply.code, reply.remark) == (ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE")
 
 
 @pytest.mark.parametrize("clock", [ManualClock()])
-async def test_the_wait_is_measured_by_the_broker_s_clock(
+async def test_the_poll_time_is_measured_by_the_broker_s_clock(
     embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock
 ) -> None:
     opaque = held(peer, poll_time=60_000)
@@ -135,8 +135,8 @@ async def test_the_wait_is_measured_by_the_broker_s_clock(
     assert (await peer.reply(opaque)).code == ResponseCode.POLLING_TIMEOUT
 
 
-async def test_who_has_gone_gets_nothing(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
-    """Its messages would be hidden for nobody."""
+async def test_a_closed_connection_gets_no_messages(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    """Its messages would be invisible without a reader."""
     async with connected(embedded.broker.address) as leaving:
         held(leaving)
         await waiting(embedded, ANY)
@@ -147,8 +147,10 @@ async def test_who_has_gone_gets_nothing(embedded: EmbeddedRocketMQ, peer: Peer)
     assert texts(await popped(peer)) == ["a"]
 
 
-async def test_who_goes_as_a_message_comes_gets_nothing(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
-    """Between the message and the look at the queue, in the same turn of the loop."""
+async def test_a_connection_that_closes_after_the_wake_up_gets_no_messages(
+    embedded: EmbeddedRocketMQ, peer: Peer
+) -> None:
+    """It closes between the message and the read of the queue, in the same loop iteration."""
     async with connected(embedded.broker.address) as leaving:
         held(leaving)
         await waiting(embedded, ANY)
@@ -161,7 +163,9 @@ async def test_who_goes_as_a_message_comes_gets_nothing(embedded: EmbeddedRocket
 
 
 @pytest.mark.parametrize("setting", [{"maxPopPollingSize": "1"}, {"popPollingSize": "0"}])
-async def test_no_more_wait_than_may(embedded: EmbeddedRocketMQ, peer: Peer, setting: dict[str, str]) -> None:
+async def test_the_number_of_held_pops_is_limited(
+    embedded: EmbeddedRocketMQ, peer: Peer, setting: dict[str, str]
+) -> None:
     broker = embedded.broker
     broker.change_settings(broker.settings.changed(setting))
     opaque = held(peer)
@@ -173,7 +177,7 @@ async def test_no_more_wait_than_may(embedded: EmbeddedRocketMQ, peer: Peer, set
     assert texts(messages_of(await peer.reply(opaque))) == ["a"]
 
 
-async def test_how_many_wait_is_told(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_the_number_of_held_pops_can_be_queried(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     held(peer)
     held(peer)
     await waiting(embedded, ANY, 2)
@@ -188,10 +192,10 @@ def notification_fields(**changed: str) -> dict[str, str]:
     return {"consumerGroup": "g", "topic": "T", "queueId": "-1", "pollTime": "0", "bornTime": "0", **changed}
 
 
-async def test_a_notification_says_whether_there_is_something(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_a_notification_reports_whether_messages_are_available(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     nothing = await peer.call(NOTIFICATION, notification_fields())
     opaque = peer.post(NOTIFICATION, notification_fields(pollTime="60000"))
-    await eventually(lambda: embedded.broker.held_notifications.count, "the second one waits")
+    await eventually(lambda: embedded.broker.held_notifications.count, "the second notification is held")
 
     await peer.send("T", b"a")
     told = await peer.reply(opaque)

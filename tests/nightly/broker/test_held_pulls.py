@@ -1,4 +1,4 @@
-"""Long polling of the embedded broker: which pulls wait, what ends their waiting, and what becomes of them."""
+"""Long polling of the embedded broker: held pulls, what wakes them, and their responses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.waiting import eventually
 
 
 @pytest.mark.parametrize("clock", [ManualClock()])
-async def test_the_wait_is_measured_by_the_broker_s_clock(
+async def test_the_suspend_timeout_is_measured_by_the_broker_s_clock(
     embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock
 ) -> None:
     opaque = await held(embedded, peer, suspendTimeoutMillis=60_000)
@@ -28,13 +28,13 @@ async def test_the_wait_is_measured_by_the_broker_s_clock(
     assert (await peer.reply(opaque)).code == 19
 
 
-async def test_without_long_polling_the_broker_says_how_long(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_without_long_polling_the_broker_sets_the_timeout(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     broker = embedded.broker
     broker.change_settings(replace(broker.settings, longPollingEnable=False, shortPollingTimeMills=1))
     assert (await peer.call(PULL, fields(sysFlag=WAITS, suspendTimeoutMillis=60_000))).code == 19
 
 
-async def test_a_pull_commits_when_it_comes_and_not_when_it_is_woken(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_a_pull_commits_on_arrival_and_not_when_it_is_woken(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     offsets = embedded.broker.offsets
     opaque = peer.post(PULL, fields(sysFlag=WAITS | COMMIT, commitOffset=0))
     await eventually(lambda: embedded.broker.held_pulls.count == 1, "one pull is held")
@@ -45,14 +45,14 @@ async def test_a_pull_commits_when_it_comes_and_not_when_it_is_woken(embedded: E
     assert offsets.get("g", "T", 0) == 5
 
 
-async def test_a_woken_pull_is_checked_anew(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_a_woken_pull_is_checked_again(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     opaque = await held(embedded, peer)
     embedded.broker.store.put(StoredMessage(topic="T", body=b"x"))
-    embedded.broker.topics.delete("T")  # before the loop's next turn, in which the pull is answered
+    embedded.broker.topics.delete("T")  # before the loop's next iteration, which answers the pull
     assert (await peer.reply(opaque)).code == 17
 
 
-async def test_a_woken_pull_tells_a_reset(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_a_woken_pull_reports_a_reset(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     await peer.send("T")
     opaque = await held(embedded, peer, queueOffset=1)
     embedded.broker.offsets.reset("g", "T", 0, 0)

@@ -1,4 +1,4 @@
-"""Lite topics of the embedded broker: what a member gets, and what it must not get yet."""
+"""Lite topics of the embedded broker: messages for a member, their order and their acknowledgement."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def embedded(clock: ManualClock) -> AsyncIterator[EmbeddedRocketMQ]:
 
 
 async def set_up(asked: Asking, **attributes: str) -> None:
-    """A topic for lite topics, and a group that is bound to it."""
+    """Create a topic for lite topics, and a group that is bound to it."""
     await asked.create(PARENT, attributes="+message.type=LITE")
     config = SubscriptionGroupConfig(group_name=GROUP, attributes=BOUND | {f"+{k}": v for k, v in attributes.items()})
     reply = await asked.broker.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, config.to_json())
@@ -59,7 +59,7 @@ async def set_up(asked: Asking, **attributes: str) -> None:
 
 
 async def control(peer: Peer, action: LiteSubscriptionAction, *names: str, client: str = "c") -> RemotingCommand:
-    """200071."""
+    """Change subscriptions to lite topics (request 200071)."""
     body = LiteSubscriptionCtlRequestBody((LiteSubscription(action, client, GROUP, PARENT, names),)).to_json()
     return await peer.call(RequestCode.LITE_SUBSCRIPTION_CTL, {}, body)
 
@@ -78,14 +78,14 @@ def pop_fields(client: str = "c", **changed: Any) -> dict[str, str]:
 
 
 async def send(peer: Peer, *keys: str) -> None:
-    """A message for each `LITE_TOPIC.REST`, in queues of the parent in turn."""
+    """Send a message for each `LITE_TOPIC.REST`, to the parent's queues in turn."""
     for number, key in enumerate(keys):
         reply = await peer.send(PARENT, key.encode(), number % 2, __LITE_TOPIC=key.partition(".")[0])
         assert reply.code == 0, reply.remark
 
 
 def texts(reply: RemotingCommand) -> list[str]:
-    """What a pop brought."""
+    """Return the bodies of a pop."""
     assert reply.code in (0, ResponseCode.POLLING_TIMEOUT), reply.remark
     found = decode_messages(reply.body, MessageQueue(PARENT, "broker-a", -1)).messages
     return [message.body.decode() for message in found]
@@ -96,7 +96,7 @@ async def popped(peer: Peer, client: str = "c", **changed: Any) -> list[str]:
 
 
 def handle(reply: RemotingCommand, offset: int) -> dict[str, Any]:
-    """What requests about a popped message have in common."""
+    """Return the common fields of requests about a popped message."""
     pop_time, invisible = int(reply.ext_fields["popTime"]), int(reply.ext_fields["invisibleTime"])
     queue_id, revive = 0, int(reply.ext_fields["reviveQid"])
     extra = PopHandle(0, pop_time, invisible, revive, RetryFlag.NORMAL, "broker-a", queue_id, offset)
@@ -104,13 +104,13 @@ def handle(reply: RemotingCommand, offset: int) -> dict[str, Any]:
 
 
 async def ack(peer: Peer, reply: RemotingCommand, name: str, offset: int, **changed: Any) -> RemotingCommand:
-    """200051."""
+    """Acknowledge a popped message (request 200051)."""
     header = AckMessageRequestHeader(**(handle(reply, offset) | {"lite_topic": name} | changed))
     return await peer.call(header.code, header.ext_fields())
 
 
 async def hide(peer: Peer, reply: RemotingCommand, name: str, offset: int, ms: int, **changed: Any) -> RemotingCommand:
-    """200053."""
+    """Change the invisible time of a popped message (request 200053)."""
     values = handle(reply, offset) | {"lite_topic": name, "invisible_time": ms}
     header = ChangeInvisibleTimeRequestHeader(**(values | changed))
     return await peer.call(header.code, header.ext_fields())
@@ -120,8 +120,8 @@ def committed(embedded: EmbeddedRocketMQ, name: str) -> int | None:
     return embedded.broker.offsets.get(GROUP, lite_topic_queue(PARENT, name, "broker-a").topic, 0)
 
 
-async def test_a_member_gets_what_it_named_in_order(embedded: EmbeddedRocketMQ) -> None:
-    """The record names its place in the lite topic, and lies in the parent topic too."""
+async def test_a_member_gets_its_lite_topics_in_order(embedded: EmbeddedRocketMQ) -> None:
+    """A record has its offset in the lite topic. It is stored in the parent topic."""
     async with connected(embedded.broker.address) as peer:
         await send(peer, "a.0", "b.0", "a.1", "c.0")
         await control(peer, REPLACE, "a", "c", "none yet"[:4])
@@ -133,7 +133,7 @@ async def test_a_member_gets_what_it_named_in_order(embedded: EmbeddedRocketMQ) 
         assert embedded.broker.store.max_offset(PARENT, 0) + embedded.broker.store.max_offset(PARENT, 1) == 4
 
 
-async def test_a_lite_topic_is_closed_until_all_is_acknowledged(embedded: EmbeddedRocketMQ) -> None:
+async def test_a_lite_topic_is_blocked_until_all_messages_are_acknowledged(embedded: EmbeddedRocketMQ) -> None:
     async with connected(embedded.broker.address) as peer:
         await control(peer, REPLACE, "a", "b")
         await send(peer, "a.0", "a.1")
@@ -149,41 +149,41 @@ async def test_a_lite_topic_is_closed_until_all_is_acknowledged(embedded: Embedd
         assert texts(await peer.reply(held)) == ["a.2"]
 
 
-async def test_a_pop_waits_for_its_lite_topics_alone(embedded: EmbeddedRocketMQ) -> None:
+async def test_a_held_pop_is_woken_only_by_its_lite_topics(embedded: EmbeddedRocketMQ) -> None:
     async with connected(embedded.broker.address) as peer, connected(embedded.broker.address) as other:
         await control(peer, REPLACE, "a")
         held = peer.post(RequestCode.POP_LITE_MESSAGE, pop_fields(poll_time=20_000))
-        await eventually(lambda: embedded.broker.held_lite_pops.count == 1, "the pop waits")
+        await eventually(lambda: embedded.broker.held_lite_pops.count == 1, "the pop is held")
         await send(other, "b.0")
         assert embedded.broker.held_lite_pops.count == 1
         await send(other, "a.0")
         assert texts(await peer.reply(held)) == ["a.0"]
 
 
-async def test_what_is_not_acknowledged_comes_again(embedded: EmbeddedRocketMQ, clock: ManualClock) -> None:
-    """To whoever is there, with the number of former pops; sooner or later where a member says so."""
+async def test_an_unacknowledged_message_is_redelivered(embedded: EmbeddedRocketMQ, clock: ManualClock) -> None:
+    """With the number of earlier pops. A member may change the invisible time."""
     async with connected(embedded.broker.address) as peer:
         await send(peer, "a.0")
         await control(peer, REPLACE, "a")
         first = await peer.call(RequestCode.POP_LITE_MESSAGE, pop_fields())
         assert (await hide(peer, first, "a", 0, 5_000)).code == 0
         held = peer.post(RequestCode.POP_LITE_MESSAGE, pop_fields(poll_time=100_000))
-        await eventually(lambda: embedded.broker.held_lite_pops.count == 1, "the pop waits")
+        await eventually(lambda: embedded.broker.held_lite_pops.count == 1, "the pop is held")
         clock.turn(5.1)
         second = await peer.reply(held)
         assert texts(second) == ["a.0"]
         assert second.ext_fields["orderCountInfo"] == "1"
         assert (await hide(peer, second, "a", 0, 3_000, suspend=True)).code == 0
         held = peer.post(RequestCode.POP_LITE_MESSAGE, pop_fields(poll_time=100_000))
-        await eventually(lambda: embedded.broker.held_lite_pops.count == 1, "the pop waits")
+        await eventually(lambda: embedded.broker.held_lite_pops.count == 1, "the pop is held")
         clock.turn(3.1)
         third = await peer.reply(held)
-        assert third.ext_fields["orderCountInfo"] == "1"  # what was suspended was no attempt
-        assert (await ack(peer, first, "a", 0)).code == 0  # of a former pop, which counts no more
+        assert third.ext_fields["orderCountInfo"] == "1"  # a suspension is not an attempt
+        assert (await ack(peer, first, "a", 0)).code == 0  # the handle of an earlier pop has no effect
         assert committed(embedded, "a") == 0
 
 
-async def test_members_share_and_give_back(embedded: EmbeddedRocketMQ) -> None:
+async def test_members_share_messages_and_release_them_when_they_leave(embedded: EmbeddedRocketMQ) -> None:
     async with connected(embedded.broker.address) as peer:
         names = [f"n{number}" for number in range(20)]
         for client in "cd":
@@ -197,7 +197,7 @@ async def test_members_share_and_give_back(embedded: EmbeddedRocketMQ) -> None:
         assert await popped(peer, "d") == []
 
 
-async def test_what_is_no_longer_wanted_does_not_come(embedded: EmbeddedRocketMQ) -> None:
+async def test_removed_subscriptions_get_no_messages(embedded: EmbeddedRocketMQ) -> None:
     async with connected(embedded.broker.address) as peer:
         await control(peer, ADD, "a", "b")
         await control(peer, REMOVE, "a")
@@ -210,7 +210,7 @@ async def test_what_is_no_longer_wanted_does_not_come(embedded: EmbeddedRocketMQ
 
 
 async def test_an_exclusive_lite_topic_has_one_member() -> None:
-    """The one that added it last; the other is told."""
+    """The last member that subscribed. The previous member is notified."""
     async with asking(options()) as asked, connected(asked.rocketmq.broker.address) as other:
         await set_up(asked, **{"lite.sub.model": "Exclusive"})
         await control(asked.broker, ADD, "a", "b", client="c")
@@ -222,16 +222,16 @@ async def test_an_exclusive_lite_topic_has_one_member() -> None:
         assert await popped(asked.broker, "c") == ["b.0"]
 
 
-async def test_name_servers_know_no_light_queue() -> None:
-    """The broker takes every name of one for a topic."""
+async def test_light_queues_have_no_route_at_the_name_server() -> None:
+    """The broker accepts each name of a light queue as a topic."""
     async with asking(options()) as asked:
         assert (await asked.route("%LMQ%room-7")).code == ResponseCode.TOPIC_NOT_EXIST
         reply = await asked.broker.call(RequestCode.GET_TOPIC_CONFIG, {"topic": "%LMQ%room-7"})
         assert reply.code == 0
 
 
-async def test_a_wildcard_group_gets_all() -> None:
-    """Also of lite topics that begin later; it adds none by name."""
+async def test_a_wildcard_group_gets_all_lite_topics() -> None:
+    """Also lite topics that are created later. It cannot subscribe by name."""
     async with asking(options()) as asked:
         await set_up(asked, **{"lite.sub.wildcard": "true"})
         await send(asked.broker, "a.0")
@@ -241,8 +241,8 @@ async def test_a_wildcard_group_gets_all() -> None:
         assert (await control(asked.broker, ADD, "a")).code == ResponseCode.ILLEGAL_OPERATION
 
 
-async def test_lite_topics_outlive_the_broker(tmp_path: Path) -> None:
-    """With their offsets, and with the messages that a member has."""
+async def test_lite_topics_survive_a_restart(tmp_path: Path) -> None:
+    """Their offsets and the popped messages survive too."""
     async with asking(options(data_dir=tmp_path)) as asked:
         await set_up(asked)
         await control(asked.broker, REPLACE, "a", "b")
@@ -261,7 +261,7 @@ async def test_lite_topics_outlive_the_broker(tmp_path: Path) -> None:
         assert texts(await asked.broker.reply(held)) == ["b.1"]
 
 
-async def test_a_deleted_parent_takes_its_lite_topics_along(embedded: EmbeddedRocketMQ) -> None:
+async def test_deleting_the_parent_deletes_its_lite_topics(embedded: EmbeddedRocketMQ) -> None:
     async with connected(embedded.broker.address) as peer:
         await control(peer, REPLACE, "a")
         await send(peer, "a.0")
@@ -274,7 +274,7 @@ async def test_a_deleted_parent_takes_its_lite_topics_along(embedded: EmbeddedRo
 
 
 async def test_without_light_queues_there_are_no_lite_topics() -> None:
-    """As with RocketMQ's own defaults: the message lies in the parent alone."""
+    """That is RocketMQ's default. The message is stored only in the parent."""
     async with asking() as asked:
         await set_up(asked)
         await control(asked.broker, REPLACE, "a")
@@ -293,7 +293,7 @@ async def test_without_light_queues_there_are_no_lite_topics() -> None:
         ({"born_time": 1}, ResponseCode.POLLING_TIMEOUT, "timeout too much"),
     ],
 )
-async def test_pops_that_are_refused(changed: dict[str, Any], code: int, remark: str) -> None:
+async def test_invalid_pops_are_rejected(changed: dict[str, Any], code: int, remark: str) -> None:
     async with asking(options(topics={"T": 1})) as asked:
         await set_up(asked)
         reply = await asked.broker.call(RequestCode.POP_LITE_MESSAGE, pop_fields(**changed))
@@ -301,7 +301,7 @@ async def test_pops_that_are_refused(changed: dict[str, Any], code: int, remark:
         assert remark in (reply.remark or "")
 
 
-async def test_acknowledgements_that_are_refused(embedded: EmbeddedRocketMQ) -> None:
+async def test_invalid_acknowledgements_are_rejected(embedded: EmbeddedRocketMQ) -> None:
     async with connected(embedded.broker.address) as peer:
         await control(peer, REPLACE, "a")
         await send(peer, "a.0")
@@ -314,8 +314,8 @@ async def test_acknowledgements_that_are_refused(embedded: EmbeddedRocketMQ) -> 
         assert committed(embedded, "a") == 0
 
 
-async def test_a_start_in_a_subscription_is_refused(embedded: EmbeddedRocketMQ) -> None:
-    """By an error, as it would be another one than was asked for."""
+async def test_a_start_offset_in_a_subscription_is_rejected(embedded: EmbeddedRocketMQ) -> None:
+    """The broker would start at another offset."""
     async with connected(embedded.broker.address) as peer:
         one = LiteSubscription(ADD, "c", GROUP, PARENT, ("a",), offset_option={"type": "TAIL_N", "value": 3})
         body = LiteSubscriptionCtlRequestBody((one,)).to_json()

@@ -1,4 +1,4 @@
-"""Which member is told of a lite topic, where one does not pop, or does not repeat its subscription."""
+"""Notifications of lite topics, also for members that do not pop or do not renew their subscription."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QUEUES = [lite_topic_queue("chats", f"n{number}", "b").topic for number in range
 
 
 class Case:
-    """Two members of a group that want the same lite topics."""
+    """Two members of a group with the same lite topics."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -35,7 +35,7 @@ def case() -> Case:
     return Case()
 
 
-def test_each_lite_topic_is_told_to_one_member(case: Case) -> None:
+def test_one_member_is_notified_of_each_lite_topic(case: Case) -> None:
     case.tell_all()
     of_c, of_d = list(case.lite.notified("c")), list(case.lite.notified("d"))
     assert sorted(of_c + of_d) == sorted(QUEUES)
@@ -45,7 +45,7 @@ def test_each_lite_topic_is_told_to_one_member(case: Case) -> None:
     assert list(case.lite.notified("c")) == []
 
 
-def test_what_a_member_does_not_look_into_is_told_to_another(case: Case) -> None:
+def test_notifications_of_an_inactive_member_pass_to_another_member(case: Case) -> None:
     case.tell_all()
     case.now += INACTIVE_SECONDS + 1
     of_d = list(case.lite.notified("d"))
@@ -55,7 +55,7 @@ def test_what_a_member_does_not_look_into_is_told_to_another(case: Case) -> None
     assert list(case.lite.notified("c")) == []
 
 
-def test_a_subscription_that_is_not_repeated_ends(case: Case) -> None:
+def test_a_subscription_expires_if_it_is_not_renewed(case: Case) -> None:
     case.now += EXPIRE_SECONDS - 1
     case.lite.replace("d", "g", "chats", QUEUES)
     case.now += 2

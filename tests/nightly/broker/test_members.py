@@ -1,4 +1,4 @@
-"""Who is in a group, and who is told of it: as recorded from RocketMQ 5.5.0.
+"""Members of a group, and the notifications of member changes, as recorded from RocketMQ 5.5.0.
 
 The core of these tests is in test_comings_and_goings.py.
 """
@@ -21,7 +21,7 @@ from tests.waiting import eventually
 __all__ = ["peers"]
 
 
-async def test_other_client_id_on_the_same_connection_takes_its_place(peers: tuple[Peer, Peer]) -> None:
+async def test_a_new_client_id_on_the_same_connection_replaces_the_old_one(peers: tuple[Peer, Peer]) -> None:
     one, _ = peers
     await beat(one, "first", consumer())
     await heard(one)
@@ -32,8 +32,8 @@ async def test_other_client_id_on_the_same_connection_takes_its_place(peers: tup
     assert ids(await members(one)) == ("second",)
 
 
-async def test_group_may_switch_the_notices_off(embedded: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
-    """Those of joins and good-byes: the end of a connection is told all the same, as RocketMQ does."""
+async def test_a_group_can_switch_notifications_off(embedded: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
+    """Only for joins and unregistering. As in RocketMQ, members are always notified of a lost connection."""
     one, other = peers
     embedded.broker.groups.put(SubscriptionGroupConfig(group_name="g", notify_consumer_ids_changed_enable=False))
     await beat(one, "one", consumer())
@@ -47,7 +47,7 @@ async def test_group_may_switch_the_notices_off(embedded: EmbeddedRocketMQ, peer
     assert (await one.request(40)).ext_fields == {"consumerGroup": "g"}
 
 
-async def test_broker_may_switch_the_notices_off(embedded: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
+async def test_a_broker_can_switch_notifications_off(embedded: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
     one, other = peers
     broker = embedded.broker
     broker.change_settings(broker.settings.changed({"notifyConsumerIdsChangedEnable": "false"}))
@@ -58,8 +58,10 @@ async def test_broker_may_switch_the_notices_off(embedded: EmbeddedRocketMQ, pee
     assert await heard(one) == []
 
 
-async def test_group_that_may_not_be_made_is_passed_over(embedded: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
-    """In silence: the heartbeat succeeds for the others."""
+async def test_a_heartbeat_skips_groups_that_cannot_be_created(
+    embedded: EmbeddedRocketMQ, peers: tuple[Peer, Peer]
+) -> None:
+    """The heartbeat succeeds for the other groups."""
     one, _ = peers
     broker = embedded.broker
     broker.groups.find("known")
@@ -73,8 +75,8 @@ async def test_group_that_may_not_be_made_is_passed_over(embedded: EmbeddedRocke
 
 
 @pytest.mark.slow
-async def test_rmqds_own_members_share_the_queues(embedded: EmbeddedRocketMQ) -> None:
-    """Each notice is a rebalance: nobody waits for the next one by the clock, not when a member dies either."""
+async def test_rmqd_members_share_the_queues(embedded: EmbeddedRocketMQ) -> None:
+    """Each notification causes a rebalance, also when a member dies. No member waits for its rebalance interval."""
     seen = Seen()
 
     async def share(*members: Member) -> None:
@@ -84,7 +86,7 @@ async def test_rmqds_own_members_share_the_queues(embedded: EmbeddedRocketMQ) ->
                 [len(one.owned()) for one in members] == [4 // len(members)] * len(members)
                 and set().union(*(one.owned() for one in members)) == whole
             ),
-            f"{len(members)} share the queues",
+            f"{len(members)} members share the queues",
         )
 
     async with member(embedded.nameserver, seen, group="g", subscriptions=["T"]) as one:
@@ -100,20 +102,18 @@ async def test_rmqds_own_members_share_the_queues(embedded: EmbeddedRocketMQ) ->
 
 
 @pytest.mark.slow
-async def test_rmqds_own_orderly_members_hand_their_locks_over(
-    embedded: EmbeddedRocketMQ, peers: tuple[Peer, Peer]
-) -> None:
-    """In order, queue by queue, while messages come."""
+async def test_rmqd_orderly_members_hand_over_their_locks(embedded: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
+    """Messages that arrive meanwhile stay in order."""
     producer, _ = peers
     seen = Seen()
     options: dict[str, Any] = {"group": "g", "subscriptions": ["T"], "consume_mode": "orderly"}
     async with member(embedded.nameserver, seen, **options) as one:
         await eventually(lambda: len(one.owned()) == 4, "one has all queues")
         async with member(embedded.nameserver, seen, **options) as other:
-            await eventually(lambda: len(one.owned()) == len(other.owned()) == 2, "they share the queues")
+            await eventually(lambda: len(one.owned()) == len(other.owned()) == 2, "both members share the queues")
             for number in range(40):
                 await producer.send("T", queue_id=number % 4, KEYS=str(number))
-            await eventually(lambda: len(seen.keys) == 40, "all is handled")
+            await eventually(lambda: len(seen.keys) == 40, "all messages are handled")
             assert embedded.broker.locks.has_any("g")
             await other.stop()
         await eventually(lambda: len(one.owned()) == 4, "one has all queues again")

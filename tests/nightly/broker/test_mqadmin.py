@@ -1,4 +1,4 @@
-"""mqadmin on the embedded broker: each command prints what it prints on a real one, but for times, ids and figures."""
+"""mqadmin on the embedded broker: each command prints the same as on a real one, except times, ids and figures."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ VOLATILE = (
 
 @dataclass(slots=True)
 class Script:
-    """The same commands on one cluster; `printed` is what each printed, by the name that the test gives it."""
+    """The same commands on one cluster. `printed` has the output of each command, by the test's name for it."""
 
     shell: AdminShell
     cluster: RealCluster
@@ -49,7 +49,7 @@ class Script:
     printed: dict[str, str] = field(default_factory=dict)
 
     def run(self) -> None:
-        """All of it, and leave the cluster as it was."""
+        """Run all commands, and restore the cluster."""
         self.topics()
         self.settings()
         self.messages()
@@ -58,7 +58,7 @@ class Script:
         self.deletions()
 
     def do(self, name: str, command: str, *arguments: str) -> str:
-        """One command, whether it succeeds or not."""
+        """Run one command. It may fail."""
         printed = self.shell.mqadmin(self.cluster.nameserver, command, *arguments, check=False)
         self.printed[name] = printed
         return printed
@@ -135,7 +135,7 @@ class Script:
         self.do("updateSubGroup", "updateSubGroup", "-c", CLUSTER, "-g", group, "-r", "3", "-q", "1")
         self.do("getConsumerConfig", "getConsumerConfig", "-g", group)
         mode = ("-b", broker, "-t", topic, "-g", group, "-q", "0", "-m")
-        self.do("setConsumeMode", "setConsumeMode", *mode, "POP")  # which a client that divides queues itself heeds not
+        self.do("setConsumeMode", "setConsumeMode", *mode, "POP")  # ignored by clients that allocate queues themselves
         self.do("consumerConnection of none", "consumerConnection", "-g", group)
         self.do("producerConnection of none", "producerConnection", "-g", group, "-t", topic)
         handled = self.directory / "handled"
@@ -147,7 +147,7 @@ class Script:
                 ("producerConnection", ("-g", "CLIENT_INNER_PRODUCER", "-t", topic)),
                 ("producer", ("-b", broker)),
             ):
-                # those of the commands above may still be there: a heartbeat can be taken after the good-bye
+                # a producer of an earlier command may still be listed: its heartbeat can arrive after it unregistered
                 lines = self.do(name, name, *options).splitlines()
                 own = [line for line in lines if consumer.client_id in line]
                 assert own, lines
@@ -156,7 +156,7 @@ class Script:
             self.do("consumerStatus of a client", "consumerStatus", "-g", group, "-i", consumer.client_id)
             self.do("topicList -c with the group", "topicList", "-c")
             consumer.stop()
-        for queue, offset in ((0, 2), (1, 1)):  # what Java commits at its end may be lost with its connection
+        for queue, offset in ((0, 2), (1, 1)):  # Java's last commit may be lost with its connection
             place = {"consumerGroup": group, "topic": topic, "queueId": queue, "commitOffset": offset}
             rpc.call(broker, rpc.UPDATE_CONSUMER_OFFSET, place)
         self.do("consumerProgress", "consumerProgress", "-g", group)
@@ -196,16 +196,16 @@ CLUSTER = "DefaultCluster"
 
 
 NAMES_ONLY = {"brokerStatus": ":", "getBrokerConfig": "=", "getNamesrvConfig": "="}
-"""Commands that print a setting or a figure a line, and what ends its name. The embedded broker may have fewer."""
+"""Commands that print one setting or figure per line, and the end of its name. The embedded broker may have fewer."""
 OWN_SETTINGS = {"maxStoreSize"}
-"""In place of the sizes of files."""
+"""The embedded broker has this setting in place of file sizes."""
 FIGURES = ["clusterList", "clusterList -m", "sendMsgStatus", "checkMsgSendRT", "statsAll", "consumerStatus of a client"]
-"""Commands whose numbers tell of the machine, or of what was there before."""
+"""Commands whose numbers depend on the machine or on earlier tests."""
 OF_THE_WHOLE_CLUSTER = [
     *("topicList", "topicList -c", "topicList -c with the group", "topicList at the end"),
     *("consumerProgress of all", "brokerConsumeStats"),
 ]
-"""Commands that also print what other tests made, in an order that depends on it."""
+"""Commands that also print topics and groups of other tests, in an order that depends on them."""
 REFUSED = {
     *("updateTopic refused", "updateTopic with a bad attribute", "topicRoute of none", "topicStatus of none"),
     *("updateOrderConf get none", "queryMsgByKey of none"),
@@ -215,7 +215,7 @@ REFUSED = {
 
 
 @pytest.mark.skipif(release.wanted() != release.DEFAULT, reason=f"mqadmin is compared on RocketMQ {release.DEFAULT}")
-def test_commands_print_what_they_print_on_a_real_broker(
+def test_commands_print_the_same_as_on_a_real_broker(
     embedded: RealCluster,  # noqa: F811
     rocketmq: RealCluster,
     tmp_path: Path,
@@ -241,7 +241,7 @@ def test_commands_print_what_they_print_on_a_real_broker(
 
 
 def _comparable(name: str, text: str, names: Sequence[str]) -> list[str]:
-    """The lines, without what is never twice the same."""
+    """Return the lines without the volatile parts."""
     for pattern, instead in VOLATILE:
         text = re.sub(pattern, instead, text)
     if name in FIGURES:
@@ -253,7 +253,7 @@ def _comparable(name: str, text: str, names: Sequence[str]) -> list[str]:
 
 
 def _has_fewer(name: str, ours: str, theirs: str) -> bool:
-    """Whether a command that prints settings or figures prints none that a real broker has not."""
+    """Return whether a command that prints settings or figures prints only names that a real broker has too."""
     if name not in NAMES_ONLY:
         return False
     named = [

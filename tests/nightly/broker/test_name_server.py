@@ -1,4 +1,4 @@
-"""What the name server's side tells, in the words of a RocketMQ 5.5.0.
+"""Responses of the name server, with the remarks of RocketMQ 5.5.0.
 
 The core of these tests is in test_name_server_routes.py.
 """
@@ -43,8 +43,8 @@ async def test_lists_of_topics(mq: Asking) -> None:
     assert system.broker_addr == mq.rocketmq.broker.address
 
 
-async def test_keys_and_values_are_not_kept_without_end(mq: Asking) -> None:
-    """Anybody may put them; what is there may still be changed. The id of the cluster is one of the keys."""
+async def test_the_number_and_size_of_keys_are_limited(mq: Asking) -> None:
+    """Any client may put keys. Existing keys can still be changed. One of the keys is the cluster's id."""
     ns = mq.name_server
     place = {"namespace": "N", "key": "0"}
     too_long = "x" * (64 * 1024)
@@ -67,7 +67,7 @@ async def test_keys_and_values_are_not_kept_without_end(mq: Asking) -> None:
     assert (await ns.call(GET_KV, place)).ext_fields == {"value": "changed"}
 
 
-async def test_keys_and_values_survive_with_a_data_dir(tmp_path: Path) -> None:
+async def test_keys_and_values_survive_a_restart_with_a_data_dir(tmp_path: Path) -> None:
     options = EmbeddedOptions(data_dir=tmp_path)
     async with asking(options) as mq:
         await mq.name_server.call(PUT_KV, {"namespace": "N", "key": "k", "value": "v"})
@@ -77,8 +77,8 @@ async def test_keys_and_values_survive_with_a_data_dir(tmp_path: Path) -> None:
         assert body(await mq.name_server.call(KV_LIST, {"namespace": "N"})) == {"table": {"k": "v"}}
 
 
-async def test_value_is_durable_once_it_is_acknowledged(tmp_path: Path) -> None:
-    """What is on the disk at that moment, as kill -9 leaves it, has it."""
+async def test_a_value_is_durable_when_it_is_acknowledged(tmp_path: Path) -> None:
+    """The files at that moment, as after kill -9, have it."""
     as_killed = tmp_path / "as killed"
     async with asking(EmbeddedOptions(data_dir=tmp_path / "running")) as mq:
         await mq.name_server.call(PUT_KV, {"namespace": "N", "key": "k", "value": "v"})
@@ -87,7 +87,7 @@ async def test_value_is_durable_once_it_is_acknowledged(tmp_path: Path) -> None:
         assert body(await mq.name_server.call(KV_LIST, {"namespace": "N"})) == {"table": {"k": "v"}}
 
 
-async def test_order_of_a_topic_is_told_only_where_that_is_switched_on(mq: Asking) -> None:
+async def test_the_route_has_the_order_of_a_topic_only_if_enabled(mq: Asking) -> None:
     value = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T", "value": "broker-a:2"}
     await mq.name_server.call(PUT_KV, value)
     assert "orderTopicConf" not in body(await mq.route("T"))
@@ -96,12 +96,12 @@ async def test_order_of_a_topic_is_told_only_where_that_is_switched_on(mq: Askin
     assert body(await mq.route("T"))["orderTopicConf"] == "broker-a:2"
 
 
-async def test_permission_of_the_broker_holds_for_its_topics() -> None:
+async def test_the_permission_of_the_broker_applies_to_its_topics() -> None:
     async with asking(EmbeddedOptions(settings=BrokerSettings(brokerPermission=4), topics={"T": 1})) as mq:
         assert await perm(mq, "T") == 4
 
 
-async def test_settings(mq: Asking) -> None:
+async def test_settings_can_be_changed_except_the_blacklist(mq: Asking) -> None:
     ns = mq.name_server
     refused = (16, "Can not update config in black list.")
     assert told(await ns.call(UPDATE_CONFIG, body=b"kvConfigPath=/tmp\n")) == refused
@@ -109,11 +109,11 @@ async def test_settings(mq: Asking) -> None:
     assert b"enableTopicList=false\n" in (await ns.call(GET_CONFIG)).body
     assert told(await ns.call(TOPICS_OF_CLUSTER, {"cluster": "DefaultCluster"})) == (1, "disable")
 
-    await ns.call(UPDATE_CONFIG, body=b"enableAllTopicList=no\n")  # what is not true is false
+    await ns.call(UPDATE_CONFIG, body=b"enableAllTopicList=no\n")  # each value other than "true" is false
     assert told(await ns.call(ALL_TOPICS)) == (1, "disable")
 
 
 @pytest.mark.parametrize("code", [103, 104, 322, 904, 34, 9999])
-async def test_what_is_not_done_is_refused(mq: Asking, code: int) -> None:
-    """Also other brokers, which this name server does not take up."""
+async def test_unsupported_requests_are_rejected(mq: Asking, code: int) -> None:
+    """For example registrations of other brokers."""
     assert told(await mq.name_server.call(code)) == (3, f" request type {code} not supported")

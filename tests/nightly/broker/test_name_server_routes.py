@@ -1,4 +1,4 @@
-"""What the name server's side tells, in the words of a RocketMQ 5.5.0."""
+"""Responses of the name server, with the remarks of RocketMQ 5.5.0: routes, keys and permissions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NO_ROUTE = (
 
 @pytest.fixture
 async def mq() -> AsyncIterator[Asking]:
-    """With the topic T of two queues."""
+    """An embedded RocketMQ with the topic T of two queues."""
     async with asking(EmbeddedOptions(topics={"T": 2})) as connections:
         yield connections
 
@@ -41,8 +41,8 @@ async def topics(mq: Asking, code: int, **fields: str) -> set[str]:
     return set(TopicList.from_json((await mq.name_server.call(code, fields)).body).topics)
 
 
-async def test_route_is_strict_json_only_for_those_who_want_it(mq: Asking) -> None:
-    """Since 4.9.4, which is version 401, or where a client says so."""
+async def test_the_route_is_strict_json_only_for_clients_that_want_it(mq: Asking) -> None:
+    """Clients of version 401 (4.9.4) and later, and clients that request it."""
     address = mq.rocketmq.broker.address
     strict = (
         b'{"brokerDatas":[{"brokerAddrs":{"0":"%b"},"brokerName":"broker-a","cluster":"DefaultCluster",'
@@ -57,12 +57,12 @@ async def test_route_is_strict_json_only_for_those_who_want_it(mq: Asking) -> No
     assert (await mq.name_server.call(105, asked, version=0)).body == strict
 
 
-async def test_unknown_topic_and_no_topic_have_no_route(mq: Asking) -> None:
+async def test_an_unknown_or_missing_topic_has_no_route(mq: Asking) -> None:
     assert told(await mq.route("nope")) == no_route("nope")
     assert told(await mq.name_server.call(105)) == no_route("null")
 
 
-async def test_cluster_is_told_in_the_loose_dialect_whatever_the_version(mq: Asking) -> None:
+async def test_the_cluster_info_is_loose_json_for_every_version(mq: Asking) -> None:
     expected = (
         b'{"brokerAddrTable":{"broker-a":{"brokerAddrs":{0:"%b"},"brokerName":"broker-a","cluster":"DefaultCluster",'
         b'"enableActingMaster":false}},"clusterAddrTable":{"DefaultCluster":["broker-a"]}}'
@@ -72,7 +72,7 @@ async def test_cluster_is_told_in_the_loose_dialect_whatever_the_version(mq: Ask
         assert (await mq.name_server.call(CLUSTER_INFO, version=version)).body == expected
 
 
-async def test_keys_and_values(mq: Asking) -> None:
+async def test_keys_and_values_are_stored_and_deleted(mq: Asking) -> None:
     ns = mq.name_server
     place = {"namespace": "N", "key": "k"}
     assert told(await ns.call(GET_KV, place)) == (22, "No config item, Namespace: N Key: k")
@@ -97,7 +97,7 @@ async def test_write_permission_is_wiped_until_the_broker_changes_the_topic(mq: 
     await mq.create("NEW")
     assert await perm(mq, "NEW") == 6
     await mq.create("T", 2)
-    assert await perm(mq, "T") == 4  # nothing changed, so nothing is registered
+    assert await perm(mq, "T") == 4  # without a change the broker does not register the topic
     await mq.create("T", 3)
     assert await perm(mq, "T") == 6
 
@@ -109,7 +109,7 @@ async def test_write_permission_is_wiped_until_the_broker_changes_the_topic(mq: 
     assert other.ext_fields == {"wipeTopicCount": "0"}
 
 
-async def test_topic_is_off_the_name_server_until_the_broker_changes_it(mq: Asking) -> None:
+async def test_a_topic_deleted_at_the_name_server_returns_when_the_broker_changes_it(mq: Asking) -> None:
     await mq.name_server.call(DELETE_TOPIC, {"topic": "T", "clusterName": "other"})
     assert (await mq.route("T")).code == 0
     await mq.name_server.call(DELETE_TOPIC, {"topic": "T", "clusterName": "DefaultCluster"})
@@ -120,7 +120,7 @@ async def test_topic_is_off_the_name_server_until_the_broker_changes_it(mq: Aski
     assert (await mq.route("T")).code == 0
 
 
-async def test_broker_with_a_named_port_listens_two_below_too() -> None:
+async def test_a_broker_with_a_given_port_also_listens_on_the_vip_port() -> None:
     port = free_port(set(), (-2, 0))
     async with asking(EmbeddedOptions(broker_port=port, topics={"T": 1})) as mq:
         assert mq.rocketmq.broker.address == f"127.0.0.1:{port}"

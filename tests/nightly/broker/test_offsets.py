@@ -1,4 +1,4 @@
-"""Where groups are in their queues: commits, questions, copies and an operator's resets, as recorded from 5.5.0.
+"""Offsets of groups: commits, queries, copies and an operator's resets, as recorded from 5.5.0.
 
 The core of these tests is in tests/broker/test_offsets.py.
 """
@@ -35,7 +35,7 @@ __all__ = ["peer", "rocketmq"]
 
 
 async def test_offsets_are_copied_to_another_group(peer: Peer) -> None:
-    """In place of all that the other had in the topic."""
+    """They replace all of the group's offsets in the topic."""
     await commit(peer, 2)
     await peer.call(352, {"group": "other"})
     await commit(peer, 1, "other", queue=1)
@@ -47,7 +47,7 @@ async def test_offsets_are_copied_to_another_group(peer: Peer) -> None:
 
 
 async def test_offsets_of_a_topic_without_subscription_are_not_copied(peer: Peer) -> None:
-    """Of a group that is online, unless it is said not to be."""
+    """If the source group is online, unless the request says that it is offline."""
     await commit(peer, 2)
     await commit(peer, 3, topic="T2")
     await beat(peer, "one", consumer("g", "T2"))
@@ -68,21 +68,21 @@ async def test_offsets_of_a_topic_without_subscription_are_not_copied(peer: Peer
     ],
     ids=str,
 )
-async def test_reset_on_the_broker_is_refused(peer: Peer, asked: Any, code: int, remark: str) -> None:
+async def test_an_invalid_reset_on_the_broker_is_rejected(peer: Peer, asked: Any, code: int, remark: str) -> None:
     reply = await reset(peer, **asked)
 
     assert (reply.code, reply.remark) == (code, remark)
 
 
-async def test_reset_that_is_not_forced_goes_only_back(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_a_reset_without_force_only_moves_offsets_back(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
     await push_resets(rocketmq, peer)
     await beat(peer, "one", consumer())
 
     assert targets(await reset(peer, timestamp=-1, isForce="false")) == {0: 2, 1: 0, 2: 0, 3: 0}
 
 
-async def test_push_is_a_list_where_a_cpp_tool_asks(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
-    """It goes by the asker's language, not by the members'; the reply to the asker is a map all the same."""
+async def test_the_pushed_reset_is_a_list_if_a_cpp_tool_requests_it(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+    """The language of the requesting tool decides, not the members'. The response to the tool is always a map."""
     await push_resets(rocketmq, peer)
     await beat(peer, "one", consumer())
 
@@ -94,7 +94,7 @@ async def test_push_is_a_list_where_a_cpp_tool_asks(rocketmq: EmbeddedRocketMQ, 
     assert b"[" not in reply.body
 
 
-async def test_push_is_refused(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_an_invalid_pushed_reset_is_rejected(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
     await push_resets(rocketmq, peer)
     broker = rocketmq.broker
 
@@ -111,8 +111,10 @@ async def test_push_is_refused(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
     assert await refusal() == (1, "THe consumer group <g> not exist")
 
 
-async def test_resets_wait_while_they_are_pushed(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
-    """A reset on the broker that no pull was told yet counts again once that is how resets are done."""
+async def test_a_reset_on_the_broker_is_suspended_while_resets_are_pushed(
+    rocketmq: EmbeddedRocketMQ, peer: Peer
+) -> None:
+    """A reset that no pull has reported yet is valid again after the setting is switched back."""
     await reset(peer)
     await push_resets(rocketmq, peer)
     assert await stored(peer) == 2
@@ -123,7 +125,7 @@ async def test_resets_wait_while_they_are_pushed(rocketmq: EmbeddedRocketMQ, pee
     assert await stored(peer) == 0
 
 
-async def test_queue_is_named_by_broker(peer: Peer) -> None:
+async def test_a_reset_of_one_queue_returns_the_queue_with_its_broker(peer: Peer) -> None:
     reply = await reset(peer, queueId=0)
 
     assert list(ResetOffsetBody.from_json(reply.body).offset_table) == [MessageQueue("T", "broker-a", 0)]
@@ -141,8 +143,8 @@ async def test_queue_is_named_by_broker(peer: Peer) -> None:
     ],
     ids=str,
 )
-async def test_commit_is_refused(peer: Peer, changed: dict[str, Any], code: int, remark: str) -> None:
-    """Of a group that nobody ever named, with auto-creation too."""
+async def test_an_invalid_commit_is_rejected(peer: Peer, changed: dict[str, Any], code: int, remark: str) -> None:
+    """Also for an unknown group, even with auto-creation."""
     fields: dict[str, Any] = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 1}
     reply = await peer.call(UPDATE, texts(**(fields | changed)))
 

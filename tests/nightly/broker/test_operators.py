@@ -1,4 +1,4 @@
-"""What operators ask of members through the broker, of bare clients and of rmqd's own consumer."""
+"""Operators' requests to members through the broker, with bare clients and with rmqd's own consumer."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def about(client_id: str = "one", **fields: str) -> dict[str, str]:
     return {"consumerGroup": "g", "clientId": client_id} | fields
 
 
-async def test_members_tell_what_they_hold(rocketmq: EmbeddedRocketMQ, peer: Peer, one: Peer) -> None:
-    """All at once; one that refuses is left out."""
+async def test_all_members_report_their_offsets(rocketmq: EmbeddedRocketMQ, peer: Peer, one: Peer) -> None:
+    """The broker asks all at once. A member that returns an error is left out."""
     async with connected(rocketmq.broker.address) as other:
         await beat(other, "other", consumer())
         asked = peer.post(STATUS, {"topic": "T", "group": "g"})
@@ -68,8 +68,8 @@ async def test_members_tell_what_they_hold(rocketmq: EmbeddedRocketMQ, peer: Pee
     assert GetConsumerStatusBody.from_json(reply.body).consumer_table == {"one": {Q0: 5}}
 
 
-async def test_one_member_is_asked_what_it_holds(rocketmq: EmbeddedRocketMQ, peer: Peer, one: Peer) -> None:
-    """By its client id, which the request calls an address; nobody where nobody has it."""
+async def test_one_member_reports_its_offsets(rocketmq: EmbeddedRocketMQ, peer: Peer, one: Peer) -> None:
+    """Selected by client id, which the request calls an address. The result is empty for an unknown id."""
     async with connected(rocketmq.broker.address) as other:
         await beat(other, "other", consumer())
         asked = peer.post(STATUS, {"topic": "T", "group": "g", "clientAddr": "other"})
@@ -81,7 +81,7 @@ async def test_one_member_is_asked_what_it_holds(rocketmq: EmbeddedRocketMQ, pee
     assert nobody.body == b'{"consumerTable":{},"messageQueueTable":{}}'
 
 
-async def test_member_that_goes_or_speaks_nonsense_holds_nothing(
+async def test_a_member_that_disconnects_or_sends_invalid_json_is_left_out(
     rocketmq: EmbeddedRocketMQ, peer: Peer, one: Peer
 ) -> None:
     async with connected(rocketmq.broker.address) as other:
@@ -96,8 +96,7 @@ async def test_member_that_goes_or_speaks_nonsense_holds_nothing(
     assert GetConsumerStatusBody.from_json(reply.body).consumer_table == {}
 
 
-async def test_answer_is_passed_back_as_it_is(peer: Peer, one: Peer) -> None:
-    """And the question passed on as it came."""
+async def test_request_and_response_are_forwarded_unchanged(peer: Peer, one: Peer) -> None:
     asked = peer.post(RUNNING_INFO, about(jstackEnable="false", extra="x"))
     question = await one.request(RUNNING_INFO)
     assert question.ext_fields == about(jstackEnable="false", extra="x")
@@ -108,8 +107,8 @@ async def test_answer_is_passed_back_as_it_is(peer: Peer, one: Peer) -> None:
     assert (*refusal(reply), reply.body) == (7, "odd", b"body")
 
 
-async def test_message_is_given_to_a_member(rocketmq: EmbeddedRocketMQ, peer: Peer, one: Peer) -> None:
-    """The stored record by its offset id, with what the broker knows of topic and group."""
+async def test_a_message_is_sent_to_a_member_directly(rocketmq: EmbeddedRocketMQ, peer: Peer, one: Peer) -> None:
+    """The stored record of the offset id, with the broker's settings of topic and group."""
     rocketmq.broker.groups.put(SubscriptionGroupConfig(group_name="g", group_sys_flag=5))
     sent = await peer.send("T", b"direct")
     message_id = sent.ext_fields["msgId"]
@@ -125,18 +124,18 @@ async def test_message_is_given_to_a_member(rocketmq: EmbeddedRocketMQ, peer: Pe
 
 
 @pytest.mark.parametrize("message_id", ["zz", "7F00000100002A9F00000000FFFFFFFF"], ids=["no id", "no message"])
-async def test_message_that_is_none_is_an_error(peer: Peer, one: Peer, message_id: str) -> None:
+async def test_an_unknown_message_id_is_an_error(peer: Peer, one: Peer, message_id: str) -> None:
     assert (await peer.call(DIRECTLY, about(msgId=message_id))).code == 1
 
 
-async def test_member_that_is_not_there(peer: Peer, one: Peer) -> None:
+async def test_an_unknown_member_is_an_error(peer: Peer, one: Peer) -> None:
     assert refusal(await peer.call(RUNNING_INFO, about("two"))) == (1, "The Consumer <g> <two> not online")
     nobody = await peer.call(STATUS, {"topic": "T", "group": "never"})
     assert refusal(nobody) == (1, "No Any Consumer online in the consumer group: [never]")
 
 
-async def test_member_that_goes_while_it_is_asked(peer: Peer, one: Peer) -> None:
-    """At once, where RocketMQ waits for its answer as if it were there."""
+async def test_a_member_that_disconnects_during_the_request_is_an_error(peer: Peer, one: Peer) -> None:
+    """The response is sent at once. RocketMQ waits for the timeout."""
     asked = peer.post(RUNNING_INFO, about())
     await one.request(RUNNING_INFO)
     await one.close()
@@ -147,10 +146,10 @@ async def test_member_that_goes_while_it_is_asked(peer: Peer, one: Peer) -> None
     assert (remark or "").startswith("consumer <g> <one> Timeout: ")
 
 
-async def test_member_that_does_not_answer(
+async def test_a_member_that_does_not_respond_is_an_error(
     rocketmq: EmbeddedRocketMQ, one: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The operator hears of it; the other question leaves such a member out."""
+    """Only for running info. The query of offsets leaves the member out."""
     monkeypatch.setattr(stats_processor, "STATUS_SECONDS", 0.01)
     monkeypatch.setattr(stats_processor, "CALL_SECONDS", 0.01)
     processor = stats_processor.StatsProcessor(rocketmq.broker)
@@ -167,8 +166,8 @@ async def test_member_that_does_not_answer(
     assert GetConsumerStatusBody.from_json(status.body).consumer_table == {}
 
 
-async def test_questions_do_not_hold_up_others(peer: Peer, one: Peer) -> None:
-    """A member may take its time, also when it is the one that asks."""
+async def test_a_slow_member_does_not_delay_other_requests(peer: Peer, one: Peer) -> None:
+    """Even if the requesting client is the same member."""
     asked = one.post(RUNNING_INFO, about())
     question = await one.request(RUNNING_INFO)
     assert (await peer.call(STATUS, {"topic": "T", "group": "never"})).code == 1
@@ -177,8 +176,8 @@ async def test_questions_do_not_hold_up_others(peer: Peer, one: Peer) -> None:
     assert (await one.reply(asked)).body == b"late"
 
 
-async def test_rmqds_own_consumer_answers(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
-    """Running info, held offsets, and a message handled directly."""
+async def test_the_rmqd_consumer_responds_to_operators(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+    """Running info, current offsets, and a message handled directly."""
     handler = Seen()
     async with member(rocketmq.nameserver, handler, group="g", subscriptions=["T"]) as m:
         sent = await peer.send("T", KEYS="k")

@@ -1,4 +1,4 @@
-"""The official Java client and the Go client on the embedded broker: nothing lost, nothing twice, orderly in order."""
+"""The official Java client and the Go client on the embedded broker: each message once, orderly queues in order."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ lite_pull = pytest.param(java_producer, lite_pull_consumer, id="lite_pull")
 
 
 @pytest.mark.parametrize(("produce", "consume"), [java, go, lite_pull])
-def test_concurrent_consumer_handles_each_message_once_and_failed_ones_again(
+def test_a_concurrent_consumer_handles_each_message_once_and_retries_failures(
     embedded: RealCluster,  # noqa: F811
     topic: str,
     group: str,
@@ -86,14 +86,14 @@ def test_concurrent_consumer_handles_each_message_once_and_failed_ones_again(
     produce: Producing,
     consume: Consuming,
 ) -> None:
-    """What failed comes back by the retry topic; the committed offsets are at the ends of the queues."""
+    """Failed messages return in the retry topic. The committed offsets are at the ends of the queues."""
     sent, handled = tmp_path / "sent", tmp_path / "handled"
     with produce(embedded, topic, sent, 0) as producer:
         assert producer.wait() == 0
     stored = {entry.key: (entry.queue, entry.offset) for entry in ledger.read(sent)}
     assert len(stored) == MESSAGES
     failing = _failing(stored) if consume is not lite_pull_consumer else set()
-    # Java asks for routes every 30 s, and would not find the one that its first heartbeat brings
+    # Java queries routes every 30 s, so it would miss the retry topic that its first heartbeat creates
     embedded.create_topic(f"%RETRY%{group}", 1)
 
     with consume(embedded, topic, group, handled, False) as consumer:
@@ -111,7 +111,7 @@ def test_concurrent_consumer_handles_each_message_once_and_failed_ones_again(
 
 
 @pytest.mark.parametrize(("produce", "consume"), [java, go])
-def test_orderly_consumer_keeps_each_sharding_keys_order(
+def test_an_orderly_consumer_keeps_the_order_of_each_sharding_key(
     embedded: RealCluster,  # noqa: F811
     topic: str,
     group: str,
@@ -119,7 +119,7 @@ def test_orderly_consumer_keeps_each_sharding_keys_order(
     produce: Producing,
     consume: Consuming,
 ) -> None:
-    """A failed message is repeated before the next one of its key is begun."""
+    """A failed message is retried before the next message of its key starts."""
     sent, handled = tmp_path / "sent", tmp_path / "handled"
     with produce(embedded, topic, sent, SHARDING_KEYS) as producer:
         assert producer.wait() == 0
@@ -150,14 +150,14 @@ async def test_members_of_three_clients_share_a_group(
     group: str,
     tmp_path: Path,
 ) -> None:
-    """Each queue has one owner, whoever it is, and so each message is handled once."""
+    """Each queue has one owner, of any client, so each message is handled once."""
     by_java, by_go, by_rmqd = tmp_path / "java", tmp_path / "go", Seen()
     with (
         java_consumer(embedded, topic, group, by_java, False) as java_member,
         go_consumer(embedded, topic, group, by_go, False),
     ):
         async with member(embedded.nameserver, by_rmqd, group=group, subscriptions=[topic]):
-            # in a thread: the rmqd member, which is asked too, answers in this one
+            # in a thread, because the rmqd member answers these queries in the event loop's thread
             await eventually(
                 lambda: asyncio.to_thread(_is_shared, embedded, group, topic, java_member.client_id), "all share", 60
             )
@@ -167,7 +167,7 @@ async def test_members_of_three_clients_share_a_group(
                     producer.send(b"body", key=key)
             tail = ledger.Tail()
             await eventually(lambda: keys <= {*tail.finished([by_java, by_go]), *by_rmqd.keys}, "all is handled", 60)
-            # counted while all three are there: when one leaves, Go takes a queue of Java's before Java has committed
+            # counted before a member leaves: Go then acquires a queue of Java's before Java has committed
             finished = [entry.key for entry in ledger.read(by_java, by_go) if entry.event == ledger.FINISH]
             handled = Counter([*finished, *by_rmqd.keys])
 
@@ -177,13 +177,13 @@ async def test_members_of_three_clients_share_a_group(
     assert by_rmqd.keys
 
 
-def test_java_pops_each_message_once_and_failed_ones_again(
+def test_java_pops_each_message_once_and_retries_failures(
     embedded: RealCluster,  # noqa: F811
     topic: str,
     group: str,
     tmp_path: Path,
 ) -> None:
-    """It asks the broker, is told to pop, acknowledges, and hides what failed for 10 s."""
+    """It queries its assignment, pops, acknowledges, and makes failed messages invisible for 10 s."""
     embedded.set_consume_mode(topic, group, "POP")
     sent, handled = tmp_path / "sent", tmp_path / "handled"
     with java_producer(embedded, topic, sent, 0) as producer:
@@ -204,13 +204,13 @@ def test_java_pops_each_message_once_and_failed_ones_again(
     assert {entry.key for entry in finished if entry.reconsume_times == 1} == failing
 
 
-def test_what_java_fails_too_often_is_a_dead_letter(
+def test_a_message_that_java_fails_too_often_is_a_dead_letter(
     embedded: RealCluster,  # noqa: F811
     topic: str,
     group: str,
     tmp_path: Path,
 ) -> None:
-    """By way of two retries, each after its delay."""
+    """After two retries, each after its delay."""
     attempts = tmp_path / "attempts"
     options = {"attempts": attempts, "subscriptions": f"{topic}=TAG=*", "max_reconsume_times": 2}
     with Producer(embedded.broker.address, topic, 4) as producer:
@@ -226,7 +226,7 @@ def test_what_java_fails_too_often_is_a_dead_letter(
 
 
 def _is_shared(cluster: RealCluster, group: str, topic: str, client_id: str) -> bool:
-    """Whether there are three members, this one among them, who have the four queues between them."""
+    """Return whether there are three members, with this one, that own the four queues."""
     answer = rpc.call(
         cluster.broker.address, rpc.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group}, accepted=(rpc.SUCCESS, 1)
     )
@@ -238,12 +238,12 @@ def _is_shared(cluster: RealCluster, group: str, topic: str, client_id: str) -> 
 
 
 def _queues(cluster: RealCluster, group: str, client_id: str, topic: str) -> set[int]:
-    """The queues that a member says it has."""
+    """Return the queues that a member reports."""
     return {queue.queue_id for queue in _running_info(cluster, group, client_id).mq_table if queue.topic == topic}
 
 
 def _popped(cluster: RealCluster, group: str, client_id: str) -> list[MessageQueue]:
-    """What a member says it pops."""
+    """Return the popped queues that a member reports."""
     return list(_running_info(cluster, group, client_id).mq_pop_table)
 
 
@@ -253,13 +253,13 @@ def _running_info(cluster: RealCluster, group: str, client_id: str) -> ConsumerR
 
 
 def _failing(keys: object) -> set[str]:
-    """The keys whose first attempt the peers let fail."""
+    """Return the keys whose first attempt fails in the clients."""
     assert isinstance(keys, dict | list)
     return {key for key in keys if zlib.crc32(key.encode()) % FAIL_EVERY == FAIL_EVERY - 1}
 
 
 def _check_committed(cluster: RealCluster, topic: str, group: str) -> None:
-    """What a client commits at its end may be on its way when it is gone."""
+    """Wait for the commits. A client's last commit may still be on its way when it has stopped."""
     for queue in range(4):
         place: dict[str, object] = {"topic": topic, "queueId": queue}
         end = _offset(cluster, rpc.GET_MAX_OFFSET, place)

@@ -1,4 +1,4 @@
-"""Pops of the embedded broker: what a member gets, from where, and what others get meanwhile. As 5.5.0 does it.
+"""Pops of the embedded broker, as in 5.5.0: responses, errors, start offsets, filters and peeks.
 
 The core of these tests is in tests/broker/test_pop.py.
 """
@@ -21,7 +21,7 @@ __all__ = ["clock"]
 POP, PEEK, NOTIFICATION, POLLING_INFO = 200050, 200052, 200054, 200055
 
 
-async def test_a_reply_says_what_it_is_like_the_real_one(peer: Peer, clock: ManualClock) -> None:
+async def test_a_response_has_the_fields_of_the_real_broker(peer: Peer, clock: ManualClock) -> None:
     for body in (b"0", b"1", b"2"):
         await peer.send("T", body, queue_id=2)
 
@@ -41,7 +41,7 @@ async def test_a_reply_says_what_it_is_like_the_real_one(peer: Peer, clock: Manu
     assert (await pop(peer)).ext_fields["reviveQid"] == "1"
 
 
-async def test_a_setting_that_makes_no_sense_stops_no_pop(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_a_pop_tolerates_zero_revive_queues(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     embedded.broker.change_settings(embedded.broker.settings.changed({"reviveQueueNum": "0"}))
     await peer.send("T", b"a")
 
@@ -51,7 +51,7 @@ async def test_a_setting_that_makes_no_sense_stops_no_pop(embedded: EmbeddedRock
 async def test_statistics_show_the_retries_of_a_group_that_pops(
     embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock
 ) -> None:
-    """Although no heartbeat says that it subscribes to them."""
+    """Although no heartbeat subscribes to the retry topic."""
     await peer.heartbeat("g", [])
     await peer.send("T", b"a")
     await popped(peer)
@@ -63,7 +63,7 @@ async def test_statistics_show_the_retries_of_a_group_that_pops(
     assert b'"topic":"%RETRY%g_T"}:{"brokerOffset":1,"consumerOffset":0' in stats.body
 
 
-async def test_offsets_outside_of_the_queue_are_set_right(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_an_offset_outside_the_queue_is_corrected(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     await peer.send("T", b"a")
     embedded.broker.offsets.commit("g", "T", 0, 100)
 
@@ -86,7 +86,7 @@ async def test_offsets_outside_of_the_queue_are_set_right(embedded: EmbeddedRock
         ({"exp": "||"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED, "subscription failed"),
     ],
 )
-async def test_what_is_refused(
+async def test_invalid_pops_are_rejected(
     embedded: EmbeddedRocketMQ, peer: Peer, changed: dict[str, str], code: ResponseCode, remark: str
 ) -> None:
     embedded.broker.topics.put(TopicConfig(topic_name="closed", perm=2))
@@ -98,8 +98,8 @@ async def test_what_is_refused(
     assert remark in (reply.remark or "")
 
 
-async def test_a_pop_that_was_long_on_its_way_is_refused(peer: Peer, clock: ManualClock) -> None:
-    """Its client waits no more, so that messages would be hidden for nobody."""
+async def test_a_pop_that_arrives_after_its_timeout_is_rejected(peer: Peer, clock: ManualClock) -> None:
+    """Its client no longer waits, and the messages would be invisible to others."""
     await peer.send("T", b"a")
     now = round(clock.wall() * 1000)
 
@@ -109,7 +109,7 @@ async def test_a_pop_that_was_long_on_its_way_is_refused(peer: Peer, clock: Manu
     assert texts(await popped(peer, born_time=now - 1500, poll_time=1000)) == ["a"]
 
 
-async def test_peeking_leaves_everything(peer: Peer) -> None:
+async def test_peeked_messages_stay_visible(peer: Peer) -> None:
     await send_to_queues(peer, "a", "b", "c", "d")
     fields = {"consumerGroup": "g", "topic": "T", "queueId": "-1", "maxMsgNums": "3"}
 
@@ -123,7 +123,7 @@ async def test_peeking_leaves_everything(peer: Peer) -> None:
     assert (nothing.code, nothing.remark) == (ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE")
 
 
-async def test_a_missing_field_is_named(peer: Peer) -> None:
+async def test_a_missing_field_is_named_in_the_error(peer: Peer) -> None:
     fields = pop_fields()
     del fields["invisibleTime"]
 
@@ -133,15 +133,15 @@ async def test_a_missing_field_is_named(peer: Peer) -> None:
     assert "invisibleTime is missing" in (reply.remark or "")
 
 
-async def test_a_queue_that_is_named_is_popped_alone(peer: Peer) -> None:
+async def test_a_pop_of_one_queue_reads_only_that_queue(peer: Peer) -> None:
     await send_to_queues(peer, "a", "b", "c")
 
     assert texts(await popped(peer, queue_id=1)) == ["b"]
     assert texts(await popped(peer)) == ["a", "c"]
 
 
-async def test_offsets_go_on_with_each_pop(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
-    """consumerProgress shows what nobody popped yet."""
+async def test_each_pop_commits_its_offsets(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    """So consumerProgress shows the messages that were not popped yet."""
     await send_to_queues(peer, "a", "b", "c", "d")
 
     await popped(peer)
@@ -153,10 +153,9 @@ async def test_offsets_go_on_with_each_pop(embedded: EmbeddedRocketMQ, peer: Pee
 
 
 @pytest.mark.parametrize(("init_mode", "expected"), [(0, ["1", "2"]), (1, ["2"])])
-async def test_a_new_group_of_an_old_queue(
+async def test_a_new_group_starts_at_the_first_or_the_last_message(
     embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock, init_mode: int, expected: list[str]
 ) -> None:
-    """From the first that is there, or the very last one."""
     await peer.send("T", b"0")
     clock.turn(73 * 3600)
     assert embedded.broker.store.expire() == 1
@@ -166,7 +165,7 @@ async def test_a_new_group_of_an_old_queue(
     assert texts(await popped(peer, init_mode=init_mode)) == expected
 
 
-async def test_tags_and_conditions(peer: Peer) -> None:
+async def test_pops_are_filtered_by_tags_and_conditions(peer: Peer) -> None:
     for tag, price in (("a", "1"), ("b", "2"), ("c", "3")):
         await peer.send("T", tag.encode(), TAGS=tag, price=price)
 
@@ -175,7 +174,7 @@ async def test_tags_and_conditions(peer: Peer) -> None:
     assert texts(await popped(peer, group="i", exp_type=None, exp=None)) == ["a", "b", "c"]
 
 
-async def test_what_nobody_wants_is_passed_by(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_messages_that_the_filter_rejects_are_skipped(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     await peer.send("T", b"a", TAGS="a")
 
     assert await popped(peer, exp="b") == []

@@ -1,4 +1,4 @@
-"""Orderly pops of the embedded broker, as 5.5.0 does them: one member has a queue's messages at a time, in order."""
+"""Orderly pops of the embedded broker, as in 5.5.0: a queue's messages go to one member at a time, in order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def send(peer: Peer, count: int = 3) -> None:
         await peer.send("T", b"%d" % number)
 
 
-async def test_a_queue_is_closed_until_all_is_acknowledged(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_a_queue_is_blocked_until_all_messages_are_acknowledged(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     await send(peer)
     first, second = await popped(peer, order=True, max_msg_nums=2)
     assert first.handle.is_orderly
@@ -38,7 +38,7 @@ async def test_a_queue_is_closed_until_all_is_acknowledged(embedded: EmbeddedRoc
     assert texts(await popped(peer, order=True)) == ["2"]
 
 
-async def test_other_queues_are_open(peer: Peer) -> None:
+async def test_other_queues_are_not_blocked(peer: Peer) -> None:
     await send(peer)
     await popped(peer, order=True)
     await peer.send("T", b"other", queue_id=1)
@@ -46,8 +46,8 @@ async def test_other_queues_are_open(peer: Peer) -> None:
     assert texts(await popped(peer, order=True)) == ["other"]
 
 
-async def test_what_was_not_acknowledged_comes_again_in_its_place(peer: Peer, clock: ManualClock) -> None:
-    """No retry topic, and how often each was tried is told beside the messages."""
+async def test_an_unacknowledged_message_is_redelivered_in_order(peer: Peer, clock: ManualClock) -> None:
+    """There is no retry topic. The response has the attempts of each message in orderCountInfo."""
     await send(peer, 2)
     first, _ = await popped(peer, order=True)
     await ack(peer, first)
@@ -64,8 +64,8 @@ async def test_what_was_not_acknowledged_comes_again_in_its_place(peer: Peer, cl
     assert (await pop(peer, order=True)).ext_fields["orderCountInfo"] == "0 qo0%1 2;0 qo0%2 1;0 0 1"
 
 
-async def test_the_same_attempt_may_ask_again(peer: Peer) -> None:
-    """It did not get the reply, perhaps. For that its messages were tried no more often."""
+async def test_a_pop_with_the_same_attempt_id_gets_the_messages_again(peer: Peer) -> None:
+    """Its response may have been lost, so the attempts of the messages are not counted again."""
     await send(peer)
     assert len(await popped(peer, order=True, attempt_id="one")) == 3
 
@@ -76,7 +76,7 @@ async def test_the_same_attempt_may_ask_again(peer: Peer) -> None:
     assert await popped(peer, order=True, attempt_id="two") == []
 
 
-async def test_an_attempt_that_asks_again_keeps_its_counts(peer: Peer, clock: ManualClock) -> None:
+async def test_a_pop_with_the_same_attempt_id_gets_the_same_counts(peer: Peer, clock: ManualClock) -> None:
     await send(peer, 1)
     await popped(peer, order=True, attempt_id="one")
     clock.turn(INVISIBLE_SECONDS)
@@ -86,7 +86,9 @@ async def test_an_attempt_that_asks_again_keeps_its_counts(peer: Peer, clock: Ma
         assert reply.ext_fields["orderCountInfo"] == "0 qo0%0 1;0 0 1"
 
 
-async def test_a_message_is_hidden_for_another_time(embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock) -> None:
+async def test_the_invisible_time_of_a_message_is_changed(
+    embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock
+) -> None:
     await send(peer, 1)
     [got] = await popped(peer, order=True)
     clock.turn(1)
@@ -99,7 +101,7 @@ async def test_a_message_is_hidden_for_another_time(embedded: EmbeddedRocketMQ, 
     assert texts(await popped(peer, order=True)) == ["0"]
 
 
-async def test_acknowledging_opens_the_queue_for_who_waits(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_an_acknowledgement_unblocks_the_queue_for_a_held_pop(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     await send(peer, 2)
     got = await popped(peer, order=True, max_msg_nums=1)
     opaque = peer.post(200050, pop_fields(order=True, poll_time=60_000))
@@ -110,7 +112,9 @@ async def test_acknowledging_opens_the_queue_for_who_waits(embedded: EmbeddedRoc
     assert texts(messages_of(await peer.reply(opaque))) == ["1"]
 
 
-async def test_time_opens_the_queue_for_who_waits(embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock) -> None:
+async def test_the_end_of_the_invisible_time_unblocks_the_queue_for_a_held_pop(
+    embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock
+) -> None:
     await send(peer, 1)
     await popped(peer, order=True)
     opaque = peer.post(200050, pop_fields(order=True, poll_time=600_000))
@@ -122,7 +126,7 @@ async def test_time_opens_the_queue_for_who_waits(embedded: EmbeddedRocketMQ, pe
     assert texts(messages_of(await peer.reply(opaque))) == ["0"]
 
 
-async def test_acknowledgements_of_earlier_pops_change_nothing(
+async def test_acknowledgements_of_earlier_pops_have_no_effect(
     embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock
 ) -> None:
     await send(peer, 1)
@@ -136,7 +140,7 @@ async def test_acknowledgements_of_earlier_pops_change_nothing(
     assert embedded.broker.offsets.get("g", "T", 0) == 1
 
 
-async def test_a_message_that_was_not_popped_is_refused(peer: Peer) -> None:
+async def test_the_acknowledgement_of_an_unpopped_message_is_rejected(peer: Peer) -> None:
     await send(peer, 2)
     [got] = await popped(peer, order=True, max_msg_nums=1)
 
@@ -146,7 +150,7 @@ async def test_a_message_that_was_not_popped_is_refused(peer: Peer) -> None:
     assert "offset is illegal, key:T@g@0, old:0, commit:1, next:-1" in (reply.remark or "")
 
 
-async def test_a_batch_passes_over_what_is_outside_of_the_queue(peer: Peer) -> None:
+async def test_a_batch_acknowledgement_skips_offsets_outside_the_queue(peer: Peer) -> None:
     await send(peer, 1)
     [got] = await popped(peer, order=True)
     outside = type(got)(got.message, got.handle._replace(queue_offset=7))
@@ -154,7 +158,7 @@ async def test_a_batch_passes_over_what_is_outside_of_the_queue(peer: Peer) -> N
     assert (await ack_all(peer, [outside, got])).code == 0
 
 
-async def test_a_reset_opens_the_queue(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_a_reset_unblocks_the_queue(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     await send(peer)
     await popped(peer, order=True)
 
@@ -163,7 +167,7 @@ async def test_a_reset_opens_the_queue(embedded: EmbeddedRocketMQ, peer: Peer) -
     assert texts(await popped(peer, order=True)) == ["1", "2"]
 
 
-async def test_a_queue_is_still_closed_after_a_restart(tmp_path: Path, clock: ManualClock) -> None:
+async def test_a_queue_is_still_blocked_after_a_restart(tmp_path: Path, clock: ManualClock) -> None:
     options = EmbeddedOptions(data_dir=tmp_path, topics={"T": 1})
     async with embedded_rocketmq(options, clock) as before, connected(before.broker.address) as peer:
         await send(peer, 2)

@@ -1,4 +1,4 @@
-"""What the embedded broker does with popped messages, as 5.5.0: acknowledged, hidden for longer, shown again.
+"""Popped messages in the embedded broker, as in 5.5.0: acknowledged, invisible for longer, redelivered.
 
 The core of these tests is in tests/broker/test_pop_revive.py.
 """
@@ -24,8 +24,10 @@ from tests.clock import ManualClock
 __all__ = ["clock"]
 
 
-async def test_hiding_in_the_millisecond_of_the_pop(embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock) -> None:
-    """A clock may stand still: handles differ by their invisible time then."""
+async def test_the_invisible_time_is_changed_in_the_millisecond_of_the_pop(
+    embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock
+) -> None:
+    """If the clock has not advanced, the handles differ only by their invisible time."""
     first = await one(peer)
     second = await hide(peer, first, 3)
     await ack(peer, first)
@@ -37,7 +39,7 @@ async def test_hiding_in_the_millisecond_of_the_pop(embedded: EmbeddedRocketMQ, 
     assert again.message.reconsume_times == 1
 
 
-async def test_a_void_handle_is_taken_and_means_nothing(
+async def test_an_acknowledgement_with_an_expired_handle_has_no_effect(
     embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock
 ) -> None:
     first = await one(peer)
@@ -60,7 +62,9 @@ async def test_a_void_handle_is_taken_and_means_nothing(
     ],
 )
 @pytest.mark.parametrize("request_code", [200051, 200053])
-async def test_what_is_refused(peer: Peer, request_code: int, fields: dict[str, str], code: ResponseCode) -> None:
+async def test_invalid_requests_about_popped_messages_are_rejected(
+    peer: Peer, request_code: int, fields: dict[str, str], code: ResponseCode
+) -> None:
     got = await one(peer)
     right = {"consumerGroup": "g", "topic": "T", "queueId": "0", "offset": "0", "invisibleTime": "1000"}
 
@@ -69,8 +73,8 @@ async def test_what_is_refused(peer: Peer, request_code: int, fields: dict[str, 
     assert reply.code == code
 
 
-async def test_a_group_that_cannot_be_hides_nothing(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
-    """What it had hidden would come again in a topic whose name no broker takes."""
+async def test_a_group_with_an_invalid_name_makes_no_message_invisible(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    """The name of its retry topic would be invalid, so no broker could redeliver the message."""
     got = await one(peer)
     await ack(peer, got)
 
@@ -79,7 +83,7 @@ async def test_a_group_that_cannot_be_hides_nothing(embedded: EmbeddedRocketMQ, 
     assert embedded.broker.revive.next_due_ms() is None
 
 
-async def test_a_batch_without_acknowledgements_is_refused_and_strangers_are_passed_over(peer: Peer) -> None:
+async def test_an_empty_batch_acknowledgement_is_rejected_and_unknown_messages_skipped(peer: Peer) -> None:
     got = await one(peer)
 
     assert (await ack_all(peer, [])).code == ResponseCode.NO_MESSAGE
@@ -87,8 +91,10 @@ async def test_a_batch_without_acknowledgements_is_refused_and_strangers_are_pas
     assert (await ack_all(peer, [strange])).code == 0
 
 
-async def test_the_second_form_of_retry_topics(embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock) -> None:
-    """A broker that was switched over still gives what is in topics of the first form."""
+async def test_retry_topics_v2_are_used_next_to_retry_topics_v1(
+    embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock
+) -> None:
+    """After the switch the broker still delivers messages in the V1 topics."""
     broker = embedded.broker
     await one(peer, b"old")
     later(embedded, clock)
@@ -108,7 +114,7 @@ async def test_the_second_form_of_retry_topics(embedded: EmbeddedRocketMQ, peer:
     assert broker.schedule.next_due() is None
 
 
-async def test_a_message_without_room_for_more_properties_comes_again_too(
+async def test_a_message_without_room_for_more_properties_is_redelivered(
     embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock
 ) -> None:
     embedded.broker.store.put(StoredMessage(topic="T", body=b"a", properties={"big": "x" * 32750}))
@@ -120,10 +126,10 @@ async def test_a_message_without_room_for_more_properties_comes_again_too(
     assert (stored.body, stored.reconsume_times, set(stored.properties)) == (b"a", 1, {"big"})
 
 
-async def test_a_deleted_topic_takes_along_what_was_popped_of_it(
+async def test_deleting_a_topic_deletes_its_popped_messages(
     embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock
 ) -> None:
-    """Else what is sent to a new topic of that name would come twice."""
+    """Otherwise a message of a new topic with that name would be delivered twice."""
     await one(peer)
     later(embedded, clock)
     await popped(peer)
@@ -138,8 +144,8 @@ async def test_a_deleted_topic_takes_along_what_was_popped_of_it(
     assert texts(await popped(peer)) == ["new"]
 
 
-async def test_retention_leaves_what_is_hidden(embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock) -> None:
-    """A message that was not handled is not lost because it is old."""
+async def test_retention_keeps_invisible_messages(embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock) -> None:
+    """An old message that was not handled is not lost."""
     await peer.send("T", b"gone")
     await peer.send("T", b"hidden")
     first, second = await popped(peer, invisible_time=100 * 3600 * 1000)
@@ -152,7 +158,7 @@ async def test_retention_leaves_what_is_hidden(embedded: EmbeddedRocketMQ, peer:
     assert texts(await popped(peer)) == [second.text] == ["hidden"]
 
 
-async def test_what_came_again_before_a_restart_does_so_once(tmp_path: Path, clock: ManualClock) -> None:
+async def test_a_message_revived_before_a_restart_is_not_revived_again(tmp_path: Path, clock: ManualClock) -> None:
     options = EmbeddedOptions(data_dir=tmp_path, topics={"T": 1})
     async with embedded_rocketmq(options, clock) as before, connected(before.broker.address) as peer:
         await one(peer)
@@ -164,8 +170,10 @@ async def test_what_came_again_before_a_restart_does_so_once(tmp_path: Path, clo
         assert texts(await popped(peer)) == ["a"]
 
 
-async def test_it_comes_again_and_again(embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock) -> None:
-    """RocketMQ has no limit here: the member gives up. The time of the first pop stays."""
+async def test_a_message_is_redelivered_without_a_limit(
+    embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock
+) -> None:
+    """As in RocketMQ, members limit the retries. The time of the first pop stays."""
     first = await one(peer)
     for attempt in range(1, 20):
         later(embedded, clock)
@@ -179,7 +187,7 @@ async def test_it_comes_again_and_again(embedded: EmbeddedRocketMQ, peer: Peer, 
     assert await popped(peer) == []
 
 
-async def test_other_groups_are_not_troubled(embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock) -> None:
+async def test_other_groups_get_no_retries(embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock) -> None:
     await one(peer)
     [other] = await popped(peer, group="h")
     await ack(peer, other, "h")
@@ -190,10 +198,10 @@ async def test_other_groups_are_not_troubled(embedded: EmbeddedRocketMQ, peer: P
 
 
 @pytest.mark.parametrize(("percent", "retries"), [(0, 1), (100, 2)])
-async def test_retries_come_first_as_often_as_the_setting_says(
+async def test_the_share_of_pops_with_retries_first_is_a_setting(
     embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock, percent: int, retries: int
 ) -> None:
-    """They come last where they do not come first, so that they are never starved altogether."""
+    """Other pops read the retries last, so that retries are never starved."""
     broker = embedded.broker
     broker.change_settings(broker.settings.changed({"popFromRetryProbability": str(percent)}))
     for number in range(2):
@@ -207,7 +215,7 @@ async def test_retries_come_first_as_often_as_the_setting_says(
     assert sum(each.handle.retry == RetryFlag.RETRY_V1 for each in got) == retries
 
 
-async def test_retries_are_filtered_as_the_topic_is(embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock) -> None:
+async def test_retries_are_filtered_like_the_topic(embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock) -> None:
     await peer.send("T", b"a", TAGS="a")
     await peer.send("T", b"b", TAGS="b")
     await popped(peer)
@@ -216,8 +224,8 @@ async def test_retries_are_filtered_as_the_topic_is(embedded: EmbeddedRocketMQ, 
     assert texts(await popped(peer, exp="b")) == ["b"]
 
 
-async def test_what_is_hidden_outlives_a_restart(tmp_path: Path, clock: ManualClock) -> None:
-    """Each of them comes at the time that its handle says; what was acknowledged does not."""
+async def test_invisible_messages_survive_a_restart(tmp_path: Path, clock: ManualClock) -> None:
+    """Each is redelivered at the time of its handle. Acknowledged messages are not."""
     options = EmbeddedOptions(data_dir=tmp_path, topics={"T": 1}, settings=BrokerSettings())
     async with embedded_rocketmq(options, clock) as before, connected(before.broker.address) as peer:
         for body in (b"acknowledged", b"hidden", b"for longer", b"not popped"):

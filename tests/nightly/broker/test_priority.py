@@ -1,4 +1,4 @@
-"""Topics with priorities on the embedded broker, as 5.5.0 has them: a priority is a queue, and pops read it first."""
+"""Topics with priorities on the embedded broker, as in 5.5.0: each priority has a queue, and pops read it first."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ def change(embedded: EmbeddedRocketMQ, **settings: str) -> None:
 
 
 async def send_priorities(peer: Peer, *priorities: int) -> None:
-    """A message each, whose body is its priority."""
+    """Send a message for each priority. The body is the priority."""
     for priority in priorities:
         await peer.send("P", str(priority).encode(), 0, **{PRIORITY: str(priority)})
 
 
 async def popped_texts(peer: Peer, **changed: Any) -> list[str]:
-    """Bodies in the order in which the pop returned them."""
+    """Return the bodies in the order of the pop."""
     return [got.text for got in await popped(peer, "P", **changed)]
 
 
 @pytest.mark.parametrize("topic", ["P", "T"])
 @pytest.mark.parametrize(("priority", "queue"), [("0", "0"), ("2", "2"), ("3", "3"), ("99", "3")])
-async def test_a_priority_is_a_queue_of_any_topic(peer: Peer, topic: str, priority: str, queue: str) -> None:
+async def test_a_priority_selects_the_queue_in_any_topic(peer: Peer, topic: str, priority: str, queue: str) -> None:
     reply = await peer.send(topic, b"a", 1, **{PRIORITY: priority})
 
     assert reply.ext_fields["queueId"] == queue
 
 
 @pytest.mark.parametrize("priority", ["-1", "high"])
-async def test_what_is_no_priority_leaves_the_queue(peer: Peer, priority: str) -> None:
+async def test_an_invalid_priority_does_not_change_the_queue(peer: Peer, priority: str) -> None:
     reply = await peer.send("P", b"a", 1, **{PRIORITY: priority})
 
     assert reply.ext_fields["queueId"] == "1"
@@ -82,17 +82,17 @@ async def test_pops_take_the_highest_priority_first(peer: Peer) -> None:
     assert await popped_texts(peer) == ["1", "0"]
 
 
-async def test_the_first_queue_may_be_the_highest(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_the_first_queue_can_have_the_highest_priority(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     change(embedded, priorityOrderAsc="false")
     await send_priorities(peer, 2, 0, 3, 1)
 
     assert await popped_texts(peer) == ["0", "1", "2", "3"]
 
 
-async def test_a_group_may_read_some_pops_by_turns(
+async def test_a_group_may_pop_without_priorities_at_times(
     embedded: EmbeddedRocketMQ, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those whose dice fall at the group's factor or above it: they begin at any queue."""
+    """If a random number is at least the group's priority.factor, the pop starts at any queue."""
     embedded.broker.groups.put(SubscriptionGroupConfig(group_name="g", attributes={"priority.factor": "50"}))
     await send_priorities(peer, *range(4), *range(4))
 
@@ -106,7 +106,7 @@ async def test_a_group_may_read_some_pops_by_turns(
 
 
 async def expire(embedded: EmbeddedRocketMQ, clock: ManualClock) -> None:
-    """What was popped is shown again."""
+    """Let the invisible time of popped messages end."""
     clock.turn(60)
     embedded.broker.schedule.wake()
 
@@ -125,7 +125,7 @@ async def test_retries_come_last_or_first(
     assert (first, len(got), got[at]) == ("3", 4, "3")
 
 
-async def test_retries_may_keep_their_queues(embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock) -> None:
+async def test_retries_can_keep_their_queues(embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock) -> None:
     change(embedded, useSeparateRetryQueue="true", popFromRetryProbabilityForPriority="100")
     await send_priorities(peer, *range(4))
     await popped_texts(peer)
@@ -138,7 +138,7 @@ async def test_retries_may_keep_their_queues(embedded: EmbeddedRocketMQ, peer: P
     ]  # fmt: skip
 
 
-async def test_the_queues_of_retries_grow_with_the_topic(embedded: EmbeddedRocketMQ, clock: ManualClock) -> None:
+async def test_the_retry_topic_gets_new_queues_with_the_topic(embedded: EmbeddedRocketMQ, clock: ManualClock) -> None:
     change(embedded, useSeparateRetryQueue="true")
     async with connected(embedded.broker.address) as peer, connected(embedded.nameserver) as name_server:
         operator = Asking(embedded, peer, name_server)

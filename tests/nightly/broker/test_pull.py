@@ -1,4 +1,4 @@
-"""Pulls from the embedded broker: who may, what is found, what is noted. Codes and remarks are the real broker's.
+"""Pulls from the embedded broker: checks, filters and statistics. Codes and remarks are the real broker's.
 
 The core of these tests is in tests/broker/test_pull.py.
 """
@@ -22,7 +22,7 @@ from tests.broker.peer import Peer
 from tests.broker.test_pull import CHECK, LITE_PULL, bodies, pull, summary
 
 
-async def test_who_forbids_a_pull_is_told_by_a_number(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_the_forbidden_type_names_the_reason_of_a_rejected_pull(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     broker = embedded.broker
     everyone = broker.settings
     broker.change_settings(replace(everyone, brokerPermission=2, litePullMessageEnable=False))
@@ -55,30 +55,30 @@ async def test_who_forbids_a_pull_is_told_by_a_number(embedded: EmbeddedRocketMQ
     assert summary(await pull(peer, consumerGroup="out", sysFlag=0)) == (16, remark, {"forbiddenType": "5"})
 
 
-async def test_a_broadcasting_member_pulls_like_any_other(peer: Peer) -> None:
+async def test_a_broadcasting_member_pulls_like_other_members(peer: Peer) -> None:
     for number in range(2):
         await peer.send("T", b"%d" % number)
     await peer.heartbeat("g", [SubscriptionData("T")], MessageModel.BROADCASTING)
     assert bodies(await pull(peer, sysFlag=0, queueOffset=1)) == [b"1"]
 
 
-async def test_tags_are_told_apart_by_their_hashes_alone(peer: Peer) -> None:
+async def test_tags_are_distinguished_only_by_their_hashes(peer: Peer) -> None:
     assert java_hash("AaAa") == java_hash("BBBB")
     for tag in ("AaAa", "BBBB", "other"):
         await peer.send("T", tag.encode(), TAGS=tag)
     assert bodies(await pull(peer, subscription="AaAa")) == [b"AaAa", b"BBBB"]
 
 
-async def test_a_wrong_condition_is_refused_in_a_heartbeat_and_ignored_in_a_request(peer: Peer) -> None:
+async def test_an_invalid_condition_is_rejected_in_heartbeats_but_ignored_in_pulls(peer: Peer) -> None:
     await peer.send("T")
     await peer.heartbeat("g", [SubscriptionData("T", "price >", expression_type="SQL92")])
     remark = "The broker's consumer filter data is not exist!Your expression may be wrong!"
     assert summary(await pull(peer, sysFlag=0)) == (27, remark, {})
-    # the real broker logs the mistake, and lets everything through
+    # the real broker logs the error and returns all messages
     assert (await pull(peer, subscription="price >", expressionType="SQL92")).code == 0
 
 
-async def test_conditions_may_be_switched_off(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_conditions_can_be_switched_off(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     embedded.broker.change_settings(replace(embedded.broker.settings, enablePropertyFilter=False))
     remark = "The broker does not support consumer to filter message by SQL92"
     assert summary(await pull(peer, subscription="a = 1", expressionType="SQL92")) == (1, remark, {})
@@ -94,13 +94,13 @@ async def test_conditions_may_be_switched_off(embedded: EmbeddedRocketMQ, peer: 
         ("a = NULL", "SQL92", (23, "NULL cannot be compared; expected IS NULL", {})),
     ],
 )
-async def test_a_subscription_is_checked_before_it_is_used(
+async def test_a_client_can_check_a_subscription(
     peer: Peer, expression: str, kind: str, expected: tuple[int, str | None, dict[str, str]]
 ) -> None:
     assert summary(await check(peer, expression, kind)) == expected
 
 
-async def test_a_check_of_nothing_and_one_of_an_unknown_kind(peer: Peer) -> None:
+async def test_an_empty_check_succeeds_and_one_of_an_unknown_type_fails(peer: Peer) -> None:
     assert (await peer.call(CHECK)).code == 0
     reply = await check(peer, "a", "XPATH")
     assert (reply.code, reply.remark) == (23, "unknown type of expression 'XPATH'; expected TAG or SQL92")
@@ -111,14 +111,14 @@ async def check(peer: Peer, expression: str, kind: str = "SQL92") -> RemotingCom
     return await peer.call(CHECK, {}, CheckClientRequestBody("peer", "g", subscription).to_json())
 
 
-async def test_how_far_the_group_pulled_is_noted(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_the_pull_offset_of_the_group_is_recorded(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     for _ in range(3):
         await peer.send("T")
     await pull(peer, maxMsgNums=2)
     assert embedded.broker.offsets.pulled("g", "T", 0) == 2
 
 
-async def test_what_was_pulled_is_counted(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_pulled_messages_and_misses_are_counted(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     for _ in range(3):
         await peer.send("T")
     await pull(peer, maxMsgNums=2)
@@ -128,7 +128,7 @@ async def test_what_was_pulled_is_counted(embedded: EmbeddedRocketMQ, peer: Peer
 
 
 @pytest.mark.parametrize("queue_id", [-1, 4])
-async def test_a_queue_that_there_is_not(peer: Peer, queue_id: int) -> None:
+async def test_a_pull_from_a_missing_queue_is_rejected(peer: Peer, queue_id: int) -> None:
     reply = await pull(peer, queueId=queue_id)
     assert (reply.code, reply.ext_fields) == (29, {})
     start = f"queueId[{queue_id}] is illegal, topic:[T] topicConfig.readQueueNums:[4] consumer:[/127.0.0.1:"
@@ -136,7 +136,7 @@ async def test_a_queue_that_there_is_not(peer: Peer, queue_id: int) -> None:
     assert reply.remark.startswith(start)
 
 
-async def test_a_pull_that_lacks_a_field_is_refused(peer: Peer) -> None:
+async def test_a_pull_without_a_required_field_is_rejected(peer: Peer) -> None:
     reply = await pull(peer, queueOffset=None)
     assert reply.code == 1
     assert reply.remark is not None

@@ -1,4 +1,4 @@
-"""Messages by key, unique key, tag and commit log offset: answered as the real broker answers (12, 33)."""
+"""Queries of messages by key, unique key, tag and commit log offset, with the real broker's responses (12, 33)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOTHING = "can not find message, maybe time range not correct"
 
 @dataclass(frozen=True)
 class Asked:
-    """A broker with six messages, stored a second after each other, and a client of it."""
+    """A broker with six messages, stored one second apart, and a client."""
 
     peer: Peer
     rocketmq: EmbeddedRocketMQ
@@ -38,7 +38,7 @@ class Asked:
 
 @pytest.fixture
 async def asked() -> AsyncIterator[Asked]:
-    """Bodies are m0 … m5 in turn in two queues."""
+    """The bodies are m0 to m5, in two queues in turn."""
     clock = ManualClock()
     options = EmbeddedOptions(topics={"T": 2, "U": 1})
     async with embedded_rocketmq(options, clock) as rocketmq, connected(rocketmq.broker.address) as peer:
@@ -51,38 +51,38 @@ async def asked() -> AsyncIterator[Asked]:
 
 
 def found(reply: RemotingCommand) -> list[str]:
-    """The bodies of a reply's messages."""
+    """Return the bodies of the messages in a response."""
     assert reply.code == ResponseCode.SUCCESS
     return [message.body.decode() for message in messages(reply.body)]
 
 
-async def test_a_word_of_the_keys_finds_its_messages_in_the_order_of_their_storing(asked: Asked) -> None:
-    """Of all queues; a part of a word, and several words, find nothing."""
+async def test_a_key_finds_its_messages_in_the_order_of_storage(asked: Asked) -> None:
+    """In all queues. A part of a key, or several keys, find no message."""
     assert found(await asked.query("k1")) == ["m1"]
     assert found(await asked.query("shared")) == ["m0", "m1", "m2", "m3", "m4", "m5"]
     for nothing in ("k", "k1 shared", "a", "m1"):
         assert (await asked.query(nothing)).code == ResponseCode.QUERY_NOT_FOUND
 
 
-async def test_the_newest_are_what_counts(asked: Asked) -> None:
-    """Where more have the key than are asked for."""
+async def test_a_query_returns_the_newest_messages(asked: Asked) -> None:
+    """If more messages than the maximum match."""
     assert found(await asked.query("shared", most=2)) == ["m4", "m5"]
 
 
 async def test_a_unique_key_finds_its_message(asked: Asked) -> None:
-    """Asked for as one it comes whatever number is asked for; the index is one for both."""
+    """A unique key query ignores the maximum. Keys and unique keys share one index."""
     assert found(await asked.query("AAAA2")) == ["m2"]
     assert found(await asked.query("AAAA2", most=0, _UNIQUE_KEY_QUERY="true")) == ["m2"]
     assert found(await asked.query("k1", _UNIQUE_KEY_QUERY="true")) == ["m1"]
 
 
 async def test_the_tag_index_finds_tags(asked: Asked) -> None:
-    """Of RocketMQ 5.4 on."""
+    """In RocketMQ since 5.4."""
     assert found(await asked.query("a", indexType="T")) == ["m0", "m2", "m4"]
 
 
-async def test_the_time_of_storing_limits(asked: Asked) -> None:
-    """Both ends belong to it."""
+async def test_a_query_is_limited_to_a_range_of_store_times(asked: Asked) -> None:
+    """Both ends are inclusive."""
     begin = asked.begin_ms
 
     assert found(await asked.query("shared", begin=begin + 1000, end=begin + 3000)) == ["m1", "m2", "m3"]
@@ -92,16 +92,16 @@ async def test_the_time_of_storing_limits(asked: Asked) -> None:
 @pytest.mark.parametrize(
     ("key", "topic", "most"), [("none", "T", 32), ("k1", "U", 32), ("k1", "no-such", 32), ("k1", "T", 0)]
 )
-async def test_nothing_found(asked: Asked, key: str, topic: str, most: int) -> None:
-    """The same answer whatever the reason."""
+async def test_a_query_without_a_match_is_not_found(asked: Asked, key: str, topic: str, most: int) -> None:
+    """The response is the same for each reason."""
     reply = await asked.query(key, topic, most)
 
     assert (reply.code, reply.remark) == (ResponseCode.QUERY_NOT_FOUND, NOTHING)
     assert reply.ext_fields == {"indexLastUpdateTimestamp": "0", "indexLastUpdatePhyoffset": "0"}
 
 
-async def test_a_reply_says_how_far_the_index_is(asked: Asked) -> None:
-    """Ours is never behind."""
+async def test_a_response_has_the_last_time_and_offset_of_the_index(asked: Asked) -> None:
+    """The embedded broker's index is always up to date."""
     reply = await asked.query("k1")
 
     assert reply.ext_fields == {
@@ -110,8 +110,7 @@ async def test_a_reply_says_how_far_the_index_is(asked: Asked) -> None:
     }
 
 
-async def test_many_messages_are_looked_through_without_holding_others_up(asked: Asked) -> None:
-    """Requests that come during a long query are answered during it."""
+async def test_a_long_query_does_not_delay_other_requests(asked: Asked) -> None:
     for _ in range(10_000):
         put(asked.rocketmq.broker.store, topic="U")
 
@@ -125,8 +124,7 @@ async def test_many_messages_are_looked_through_without_holding_others_up(asked:
     assert (await asked.peer.reply(query)).code == ResponseCode.QUERY_NOT_FOUND
 
 
-async def test_an_offset_finds_its_message(asked: Asked) -> None:
-    """The one that begins there."""
+async def test_an_offset_finds_the_message_that_starts_there(asked: Asked) -> None:
     reply = await asked.peer.call(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(asked.offsets[3])})
 
     assert found(reply) == ["m3"]
@@ -134,8 +132,8 @@ async def test_an_offset_finds_its_message(asked: Asked) -> None:
 
 
 @pytest.mark.parametrize("offset", [-1, 1, 10**12])
-async def test_no_message_begins_there(asked: Asked, offset: int) -> None:
-    """In the middle of one, before the first, after the last."""
+async def test_an_offset_without_a_message_is_an_error(asked: Asked, offset: int) -> None:
+    """Inside a message, before the first and after the last one."""
     reply = await asked.peer.call(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(offset)})
 
     assert (reply.code, reply.remark) == (

@@ -1,4 +1,4 @@
-"""Timer messages that a producer takes back from the embedded broker, as 5.5.0 does it (request 370)."""
+"""Recall of timer messages in the embedded broker, as in 5.5.0 (request 370)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.clock import ManualClock
 RECALL = 370
 NOW_MS = 1_700_000_000_300
 DUE_MS = 1_700_000_005_001
-"""What the handle of a message with 5 s says."""
+"""The time in the handle of a message with 5 s."""
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def embedded(embedded: EmbeddedRocketMQ) -> EmbeddedRocketMQ:
-    """With the setting on."""
+    """A broker with recallMessageEnable."""
     change(embedded, recallMessageEnable=True)
     return embedded
 
@@ -50,18 +50,18 @@ async def send(peer: Peer, body: str, seconds: int = 5, **properties: str) -> Re
 
 
 async def recall(peer: Peer, handle: str, topic: str = "T") -> RemotingCommand:
-    """370."""
+    """Recall a message (request 370)."""
     return await peer.call(RECALL, {"topic": topic, "recallHandle": handle, "producerGroup": "p"})
 
 
 def come(embedded: EmbeddedRocketMQ, clock: ManualClock, topic: str = "T") -> list[str]:
-    """What has been delivered ten seconds later."""
+    """Return the messages that are delivered within ten seconds."""
     clock.turn(10)
     embedded.broker.schedule.wake()
     return bodies(embedded.broker.store, topic)
 
 
-async def test_what_is_recalled_never_comes(embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock) -> None:
+async def test_a_recalled_message_is_not_delivered(embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock) -> None:
     await send(peer, "a")
     sent = await send(peer, "b")
     await send(peer, "c", seconds=6)
@@ -74,8 +74,8 @@ async def test_what_is_recalled_never_comes(embedded: EmbeddedRocketMQ, peer: Pe
     assert embedded.broker.schedule.next_due() is None
 
 
-async def test_another_second_is_another_message(embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock) -> None:
-    """Two may have the same unique key."""
+async def test_a_recall_only_affects_its_second(embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock) -> None:
+    """Two messages may have the same unique key."""
     sent = await send(peer, "a")
     await send(peer, "later", seconds=7, UNIQ_KEY="a")
 
@@ -86,7 +86,7 @@ async def test_another_second_is_another_message(embedded: EmbeddedRocketMQ, pee
     assert come(embedded, clock) == ["later", "again"]
 
 
-async def test_a_producer_can_send_the_recall_itself(
+async def test_a_producer_can_send_the_recall_as_a_message(
     embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock
 ) -> None:
     await send(peer, "a")
@@ -97,7 +97,7 @@ async def test_a_producer_can_send_the_recall_itself(
 
 
 @pytest.mark.parametrize(("with_topic", "left"), [(False, []), (True, ["a"])])
-async def test_a_key_may_be_of_its_topic_alone(
+async def test_the_topic_can_be_part_of_the_recalled_key(
     embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock, with_topic: bool, left: list[str]
 ) -> None:
     change(embedded, appendTopicForTimerDeleteKey=with_topic)
@@ -109,7 +109,7 @@ async def test_a_key_may_be_of_its_topic_alone(
     assert come(embedded, clock) == left
 
 
-async def test_it_is_off_unless_it_is_asked_for(embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock) -> None:
+async def test_recall_is_off_by_default(embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock) -> None:
     change(embedded, recallMessageEnable=BrokerSettings().recallMessageEnable)
     sent = await send(peer, "a")
 
@@ -133,7 +133,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("topic", "handle", "remark"), BAD)
-async def test_handles_that_are_refused(
+async def test_invalid_handles_are_rejected(
     embedded: EmbeddedRocketMQ, peer: Peer, topic: str, handle: str, remark: str
 ) -> None:
     reply = await recall(peer, handle, topic)
@@ -142,13 +142,13 @@ async def test_handles_that_are_refused(
     assert embedded.broker.store.end == 0
 
 
-async def test_a_topic_that_is_not_there(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_a_recall_from_a_missing_topic_is_rejected(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     reply = await recall(peer, "x", "none")
 
     assert (reply.code, reply.remark) == (ResponseCode.TOPIC_NOT_EXIST, "recall failed, the topic[none] not exist")
 
 
-async def test_a_recall_outlasts_a_crash(tmp_path: Path, clock: ManualClock) -> None:
+async def test_a_recall_survives_a_crash(tmp_path: Path, clock: ManualClock) -> None:
     store, data_dir = in_folder(tmp_path / "data", clock=clock)
     with closing(data_dir):
         schedule = ScheduleMessageService(store, BrokerSettings(), clock, data_dir)

@@ -1,4 +1,4 @@
-"""The broker's settings and figures, as administrators and monitoring read them."""
+"""The broker's settings and figures, for administrators and monitoring."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rmqd.wire.loose_json import dump_properties, load_properties
 from tests.nightly.broker.asking import Asking, asking, told
 
 UPDATE, GET, RUNTIME_INFO = 25, 26, 28
-# what a 5.5.0 tells beside these has a file's path or a delay level in its name
+# without the figures of 5.5.0 that have a file path or a delay level in their names
 NAMES = """
 EndTransactionQueueSize EndTransactionThreadPoolQueueCapacity ackThreadPoolQueueCapacity
 ackThreadPoolQueueHeadWaitTimeMills ackThreadPoolQueueSize bootTimestamp brokerActive brokerVersionDesc
@@ -33,7 +33,7 @@ timerOffsetBehind timerReadBehind
 
 @pytest.fixture
 async def mq() -> AsyncIterator[Asking]:
-    """With the topic T of two queues."""
+    """An embedded RocketMQ with the topic T of two queues."""
     async with asking(EmbeddedOptions(topics={"T": 2})) as connections:
         yield connections
 
@@ -60,8 +60,8 @@ async def test_settings_are_changed_while_the_broker_runs(mq: Asking) -> None:
     assert (await mq.broker.send("T", b"x" * 200)).code == 13
 
 
-async def test_what_cannot_be_set_is_ignored(mq: Asking) -> None:
-    """RocketMQ says nothing of it either; what is no boolean is false."""
+async def test_unknown_and_invalid_settings_are_ignored(mq: Asking) -> None:
+    """As in RocketMQ. A value that is not a boolean is false."""
     before = await settings(mq)
     changes = b"noSetting=1\nmaxMessageSize=abc\n# a comment\n\nautoCreateTopicEnable=maybe\n"
     assert told(await mq.broker.call(UPDATE, body=changes)) == (0, None)
@@ -70,14 +70,14 @@ async def test_what_cannot_be_set_is_ignored(mq: Asking) -> None:
 
 
 @pytest.mark.parametrize("name", ["brokerConfigPath", "configBlackList"])
-async def test_what_must_not_be_set_is_refused(mq: Asking, name: str) -> None:
+async def test_settings_on_the_blacklist_are_rejected(mq: Asking, name: str) -> None:
     before = await settings(mq)
     refused = (16, "Can not update config in black list.")
     assert told(await mq.broker.call(UPDATE, body=f"{name}=x\nmaxMessageSize=1\n".encode())) == refused
     assert await settings(mq) == before
 
 
-async def test_delay_levels_that_are_none_are_refused(mq: Asking) -> None:
+async def test_invalid_delay_levels_are_rejected(mq: Asking) -> None:
     before = await settings(mq)
     assert (await mq.broker.call(UPDATE, body=b"messageDelayLevel=soon\n")).code == 1
     assert await settings(mq) == before
@@ -91,7 +91,7 @@ async def test_figures_have_the_names_that_tools_read(mq: Asking) -> None:
     assert table["putMessageAverageSize"] == "0.0"
 
 
-async def test_figures_follow_what_is_sent_and_pulled(mq: Asking) -> None:
+async def test_figures_follow_the_sent_messages(mq: Asking) -> None:
     for _ in range(3):
         await mq.broker.send("T")
     await mq.broker.send("T", b"later", DELAY="18")
@@ -107,20 +107,20 @@ async def test_figures_follow_what_is_sent_and_pulled(mq: Asking) -> None:
 
 
 @pytest.mark.parametrize("code", [306, 329])
-async def test_what_is_too_old_goes_when_it_is_asked_for(mq: Asking, code: int) -> None:
+async def test_a_request_deletes_expired_messages(mq: Asking, code: int) -> None:
     await mq.broker.send("T")
     assert told(await mq.broker.call(code)) == (0, None)
     assert (await mq.broker.call(31, {"topic": "T", "queueId": "0"})).ext_fields == {"offset": "0"}
 
-    await mq.broker.call(UPDATE, body=b"fileReservedTime=-1\n")  # whatever was stored is older than in an hour
+    await mq.broker.call(UPDATE, body=b"fileReservedTime=-1\n")  # every message is expired
     assert told(await mq.broker.call(code)) == (0, None)
     assert (await mq.broker.call(31, {"topic": "T", "queueId": "0"})).ext_fields == {"offset": "1"}
 
 
-async def test_there_are_no_unused_topics(mq: Asking) -> None:
+async def test_a_cleanup_of_unused_topics_succeeds(mq: Asking) -> None:
     assert told(await mq.broker.call(316)) == (0, None)
 
 
-def test_properties_are_read_as_java_writes_them() -> None:
+def test_properties_have_the_format_of_java() -> None:
     assert load_properties(b"#x\n!y\n a = b \nc=d=e\nflag\na=z\n") == {"a": "z", "c": "d=e", "flag": ""}
     assert dump_properties({"b": "1", "a": "2"}) == b"a=2\nb=1\n"

@@ -1,4 +1,4 @@
-"""Delay levels of the embedded broker: when messages come, that they come once, also after a restart.
+"""Delay levels of the embedded broker: order of delivery, changed levels and errors.
 
 The core of these tests is in test_delay_levels.py.
 """
@@ -17,10 +17,14 @@ from rmqd.errors import ProtocolError
 from rmqd.wire.messages.encode import StoredMessage
 from tests.broker.stores import bodies, in_memory
 from tests.clock import ManualClock
-from tests.nightly.broker.test_delay_levels import delayed, running, service
+from tests.nightly.broker.test_delay_levels import (
+    delayed,
+    running,
+    service,
+)
 
 
-def test_levels_of_any_delay_are_delivered_in_time() -> None:
+def test_messages_of_several_levels_are_delivered_in_order_of_time() -> None:
     clock = ManualClock()
     store = in_memory(clock=clock)
     schedule = service(store, clock)
@@ -38,7 +42,7 @@ def test_levels_of_any_delay_are_delivered_in_time() -> None:
     assert found == ["1 s", "1 s later", "10 s", "30 s"]
 
 
-def test_a_burst_is_delivered_in_parts_that_the_next_due_time_tells_of() -> None:
+def test_a_burst_is_delivered_in_several_steps() -> None:
     clock = ManualClock()
     store = in_memory(clock=clock)
     schedule = service(store, clock)
@@ -57,7 +61,7 @@ def test_a_burst_is_delivered_in_parts_that_the_next_due_time_tells_of() -> None
 
 
 @pytest.mark.parametrize("level", ["x", "1.5", " 2"])
-def test_a_level_that_is_no_number(level: str) -> None:
+def test_a_level_that_is_not_a_number_is_rejected(level: str) -> None:
     clock = ManualClock()
     store = in_memory(clock=clock)
     schedule = service(store, clock)
@@ -68,7 +72,7 @@ def test_a_level_that_is_no_number(level: str) -> None:
 
 
 def test_levels_may_change_while_messages_wait() -> None:
-    """Then nobody waits longer than the level says now."""
+    """No message then waits longer than the new level says."""
     clock = ManualClock()
     store = in_memory(clock=clock)
     schedule = service(store, clock)
@@ -85,7 +89,7 @@ def test_levels_may_change_while_messages_wait() -> None:
     assert bodies(store, "T", 2) == ["two hours", "a second"]
 
 
-def test_messages_of_a_level_that_is_gone_come() -> None:
+def test_messages_of_a_removed_level_are_delivered() -> None:
     clock = ManualClock()
     store = in_memory(clock=clock)
     schedule = service(store, clock)
@@ -98,7 +102,7 @@ def test_messages_of_a_level_that_is_gone_come() -> None:
 
 
 @pytest.mark.parametrize("levels", ["", "1", "s", "1s,2s", "1s 2x", "-1s"])
-def test_levels_that_are_none(levels: str) -> None:
+def test_invalid_levels_are_rejected(levels: str) -> None:
     clock = ManualClock()
     schedule = service(in_memory(clock=clock), clock)
 
@@ -108,8 +112,8 @@ def test_levels_that_are_none(levels: str) -> None:
     assert schedule.next_due() == clock.wall() + 7200
 
 
-async def test_a_store_that_takes_nothing_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as while the disk is full. What was delivered before that is not delivered again."""
+async def test_delivery_is_retried_after_the_store_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example while the disk is full. Messages delivered before are not delivered again."""
     clock = ManualClock()
     store = in_memory(clock=clock)
     schedule = service(store, clock)
@@ -128,7 +132,7 @@ async def test_a_store_that_takes_nothing_is_asked_again(monkeypatch: pytest.Mon
     monkeypatch.setattr(store, "put", hesitant)
     with structlog.testing.capture_logs() as logs:
         async with running(schedule):
-            await clock.until(come.is_set, "the last one is delivered")
+            await clock.until(come.is_set, "the last message is delivered")
 
     assert bodies(store, "T", 2) == ["a", "b", "c"]
     assert [entry["event"] for entry in logs] == ["broker.delivery_failed"] * 2

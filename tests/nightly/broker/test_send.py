@@ -1,4 +1,4 @@
-"""Sends to the embedded broker: what is stored, what is answered, what is refused; codes and remarks are 5.5.0's.
+"""Sends to the embedded broker: invalid sends, retries and dead letters. Codes and remarks are 5.5.0's.
 
 The core of these tests is in tests/broker/test_send.py.
 """
@@ -37,7 +37,7 @@ LONG_NAMES = {
 }
 
 
-async def test_long_names_say_the_same(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_long_field_names_have_the_same_effect(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     fields = letters(properties={"UNIQ_KEY": "U1", "TAGS": "a"}, e=1, j=2)
 
     await peer.call(SEND_V2, fields, b"1")
@@ -59,8 +59,8 @@ async def test_the_brokers_own_properties_cannot_be_forged(embedded: EmbeddedRoc
     assert records(embedded.broker.store, "T")[0].properties == {"UNIQ_KEY": "u"} | PUT_BY_BROKER
 
 
-async def test_making_topics_can_be_switched_off(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
-    """Until the next start, as in RocketMQ, even where it is switched on again. A group's retries need no leave."""
+async def test_topic_creation_can_be_switched_off(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    """Until the next start, as in RocketMQ, even if it is switched on again. Retry topics are created anyway."""
     broker = embedded.broker
     broker.change_settings(replace(broker.settings, autoCreateTopicEnable=False))
     assert (await peer.call(SEND_V2, letters("New"), b"1")).code == 17
@@ -73,7 +73,7 @@ async def test_making_topics_can_be_switched_off(embedded: EmbeddedRocketMQ, pee
     )
 
 
-async def test_without_the_pattern_from_the_start() -> None:
+async def test_the_template_topic_is_missing_if_topic_creation_is_off() -> None:
     settings = BrokerSettings(autoCreateTopicEnable=False)
     async with embedded_rocketmq(EmbeddedOptions(settings=settings)) as embedded:
         assert embedded.broker.topics.get("TBW102") is None
@@ -92,19 +92,19 @@ WRONG_NAMES = [
 
 
 @pytest.mark.parametrize(("topic", "remark"), WRONG_NAMES, ids=range(len(WRONG_NAMES)))
-async def test_wrong_names(peer: Peer, topic: str, remark: str) -> None:
+async def test_invalid_topic_names_are_rejected(peer: Peer, topic: str, remark: str) -> None:
     assert refused(await peer.call(SEND_V2, letters(topic), b"1")) == (29, remark)
 
 
 @pytest.mark.parametrize("topic", ["SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "SELF_TEST_TOPIC"])
-async def test_topics_that_are_rocketmqs_own(peer: Peer, topic: str) -> None:
+async def test_sends_to_system_topics_are_rejected(peer: Peer, topic: str) -> None:
     assert refused(await peer.call(SEND_V2, letters(topic), b"1")) == (
         16,
         f"Sending message to topic[{topic}] is forbidden.",
     )
 
 
-async def test_a_queue_that_the_topic_does_not_have(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_a_send_to_a_missing_queue_is_rejected(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     reply = await peer.call(SEND_V2, letters(e=4), b"1")
 
     assert refused(reply) == (
@@ -114,7 +114,7 @@ async def test_a_queue_that_the_topic_does_not_have(embedded: EmbeddedRocketMQ, 
     )
 
 
-async def test_the_largest_body_is_a_setting(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_the_maximum_body_size_is_a_setting(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     embedded.broker.change_settings(replace(embedded.broker.settings, maxMessageSize=10))
 
     assert (await peer.call(SEND_V2, letters(), b"x" * 10)).code == 0
@@ -133,20 +133,22 @@ async def test_the_largest_body_is_a_setting(embedded: EmbeddedRocketMQ, peer: P
         {"i": "DELAY\x01soon\x02"},
     ],
 )
-async def test_headers_that_cannot_be_read(embedded: EmbeddedRocketMQ, peer: Peer, changed: dict[str, Any]) -> None:
+async def test_invalid_headers_are_rejected(embedded: EmbeddedRocketMQ, peer: Peer, changed: dict[str, Any]) -> None:
     assert (await peer.call(SEND_V2, letters(**changed), b"1")).code == 1
     assert embedded.broker.store.end == 0
 
 
-async def test_a_topic_without_queues(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_a_send_to_a_topic_without_queues_is_rejected(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     embedded.broker.topics.put(TopicConfig(topic_name="None", read_queue_nums=0, write_queue_nums=0))
 
     assert (await peer.call(SEND_V2, letters("None"), b"1")).code == 29
     assert (await peer.call(SEND_V2, letters("None", e=-1), b"1")).code == 1
 
 
-async def test_a_broker_that_is_not_writable(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
-    """It takes what it is sent: producers know by the route. Only order topics are refused."""
+async def test_a_broker_without_write_permission_rejects_only_order_topics(
+    embedded: EmbeddedRocketMQ, peer: Peer
+) -> None:
+    """It accepts other sends, because producers see the permission in the route."""
     broker = embedded.broker
     broker.topics.put(TopicConfig(topic_name="Order", order=True))
     broker.topics.put(TopicConfig(topic_name="ReadOnly", perm=4))
@@ -160,7 +162,7 @@ async def test_a_broker_that_is_not_writable(embedded: EmbeddedRocketMQ, peer: P
     )
 
 
-async def test_a_batch_without_a_key_gets_none(peer: Peer) -> None:
+async def test_a_batch_without_a_unique_key_has_no_transaction_id(peer: Peer) -> None:
     assert "transactionId" not in (await peer.call(BATCH, letters(m="true"), encode_batch(MEMBERS))).ext_fields
 
 
@@ -170,20 +172,22 @@ REFUSED_BATCHES = [
     (letters(properties={"DELAY": "3"}, m="true"), 13, ILLEGAL),
     (letters(f=4, m="true"), 13, ILLEGAL),
     (letters(f=0x80, m="true"), 13, ILLEGAL),
-    # RocketMQ acknowledges it, and it never arrives
+    # RocketMQ acknowledges this batch, but never delivers it
     (letters(properties={"TIMER_DELAY_SEC": "3"}, m="true"), 13, ILLEGAL),
 ]
 
 
 @pytest.mark.parametrize(("fields", "code", "remark"), REFUSED_BATCHES, ids=range(len(REFUSED_BATCHES)))
-async def test_batches_that_are_refused(
+async def test_invalid_batches_are_rejected(
     embedded: EmbeddedRocketMQ, peer: Peer, fields: dict[str, str], code: int, remark: str
 ) -> None:
     assert refused(await peer.call(BATCH, fields, encode_batch(MEMBERS))) == (code, remark)
     assert embedded.broker.store.end == 0
 
 
-async def test_a_clients_limit_replaces_the_groups(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_the_retry_limit_of_the_client_replaces_the_limit_of_the_group(
+    embedded: EmbeddedRocketMQ, peer: Peer
+) -> None:
     for limit in (3, 5):
         await peer.call(SEND_V2, letters("%RETRY%g", j=4, l=limit), b"%d" % limit)
 
@@ -191,7 +195,7 @@ async def test_a_clients_limit_replaces_the_groups(embedded: EmbeddedRocketMQ, p
     assert bodies(embedded.broker.store, "%DLQ%g") == ["3"]
 
 
-async def test_the_groups_limit(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_a_retry_above_the_limit_of_the_group_is_a_dead_letter(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     embedded.broker.groups.put(SubscriptionGroupConfig(group_name="g", retry_max_times=1))
     for times in (1, 2):
         await peer.call(SEND_V2, letters("%RETRY%g", j=times), b"%d" % times)
@@ -201,7 +205,7 @@ async def test_the_groups_limit(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
 
 
 async def test_a_retry_of_a_group_that_holds_locks_is_a_dead_letter(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
-    """An orderly group repeats in place, and sends only what it gives up."""
+    """An orderly group retries in place, and sends only dead letters."""
     locks, queue = embedded.broker.locks, MessageQueue("T", "broker-a", 0)
     locks.lock("g", "client", [queue])
     await peer.call(SEND_V2, letters("%RETRY%g", j=0, l=3), b"locked")
@@ -212,7 +216,7 @@ async def test_a_retry_of_a_group_that_holds_locks_is_a_dead_letter(embedded: Em
     assert bodies(embedded.broker.store, "%RETRY%g") == ["unlocked"]
 
 
-async def test_a_retry_of_a_group_that_cannot_be(peer: Peer) -> None:
+async def test_a_retry_of_a_group_with_an_invalid_name_is_rejected(peer: Peer) -> None:
     group = "g" * 121
 
     assert refused(await peer.call(SEND_V2, letters(f"%RETRY%{group}"), b"1")) == (
@@ -221,14 +225,14 @@ async def test_a_retry_of_a_group_that_cannot_be(peer: Peer) -> None:
     )
 
 
-async def test_a_negative_queue_is_left_to_the_broker(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_the_broker_selects_the_queue_if_it_is_negative(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     queues = {(await peer.call(SEND_V2, letters(e=-1), b"1")).ext_fields["queueId"] for _ in range(200)}
 
     assert queues == {"0", "1", "2", "3"}
 
 
 @pytest.mark.parametrize("default_topic", ["T", "nothing"])
-async def test_a_topic_is_made_only_after_a_pattern(peer: Peer, default_topic: str) -> None:
+async def test_a_topic_is_created_only_from_the_template_topic(peer: Peer, default_topic: str) -> None:
     reply = await peer.call(SEND_V2, letters("New", c=default_topic), b"1")
 
     assert refused(reply) == (17, f"topic[New] not exist, apply first please!{FAQ}")
@@ -244,7 +248,7 @@ async def test_a_topic_is_made_only_after_a_pattern(peer: Peer, default_topic: s
         pytest.param({"i": "INNER_NUM\x012\x02"}, 1, id="said to be an inner batch"),
     ],
 )
-async def test_what_the_store_does_not_take(
+async def test_messages_that_the_store_cannot_write_are_rejected(
     embedded: EmbeddedRocketMQ, peer: Peer, changed: dict[str, Any], size: int
 ) -> None:
     assert refused(await peer.call(SEND_V2, letters(**changed), b"x" * size)) == (13, ILLEGAL)
@@ -260,21 +264,21 @@ async def test_what_the_store_does_not_take(
         pytest.param({"f": 12}, id="rolled back"),
     ],
 )
-async def test_transactions_are_refused(embedded: EmbeddedRocketMQ, peer: Peer, changed: dict[str, Any]) -> None:
-    """As by a broker with rejectTransactionMessage: nobody would see an ordinary message before its time."""
+async def test_transactions_are_rejected(embedded: EmbeddedRocketMQ, peer: Peer, changed: dict[str, Any]) -> None:
+    """As with rejectTransactionMessage. Otherwise the message would be visible before its transaction ends."""
     reply = await peer.call(SEND_V2, letters(**changed), b"1")
 
     assert refused(reply) == (16, "the broker[127.0.0.1] sending transaction message is forbidden")
     assert embedded.broker.store.end == 0
 
 
-async def test_an_empty_body_is_refused(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_an_empty_body_is_rejected(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     assert (await peer.call(SEND_V2, letters(), b"")).code == 1
     assert embedded.broker.store.end == 0
 
 
-async def test_dead_letters_may_be_sent(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
-    """rmqd's own go this way where a broker does not take them back."""
+async def test_dead_letters_can_be_sent(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    """rmqd sends its own dead letters this way."""
     await peer.call(SEND_V2, letters("%DLQ%g", d=1), b"1")
 
     assert bodies(embedded.broker.store, "%DLQ%g") == ["1"]

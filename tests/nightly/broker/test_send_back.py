@@ -1,4 +1,4 @@
-"""Messages sent back to the embedded broker: what comes again, and when; what is a dead letter. As 5.5.0 does it.
+"""Messages sent back to the embedded broker, as in 5.5.0: retries, dead letters, permissions and errors.
 
 The core of these tests is in tests/broker/test_send_back.py.
 """
@@ -26,7 +26,7 @@ __all__ = ["clock", "offset"]
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 
-async def test_an_ipv6_producer_stays_known(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_a_dead_letter_keeps_the_ipv6_address_of_the_producer(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     host = "[2001:0db8:0000:0000:0000:0000:0000:0001]:4711"
     at = embedded.broker.store.put(replace(MESSAGE, born_host=host)).commit_log_offset
 
@@ -36,8 +36,10 @@ async def test_an_ipv6_producer_stays_known(embedded: EmbeddedRocketMQ, peer: Pe
     assert dead.born_host == host
 
 
-async def test_a_group_without_retry_queues(embedded: EmbeddedRocketMQ, peer: Peer, offset: int) -> None:
-    """The message is gone, and that is a success."""
+async def test_the_message_of_a_group_without_retry_queues_is_discarded(
+    embedded: EmbeddedRocketMQ, peer: Peer, offset: int
+) -> None:
+    """The response is a success."""
     embedded.broker.groups.put(SubscriptionGroupConfig(group_name="g", retry_queue_nums=0))
     end = embedded.broker.store.end
 
@@ -46,7 +48,7 @@ async def test_a_group_without_retry_queues(embedded: EmbeddedRocketMQ, peer: Pe
     assert embedded.broker.topics.get("%RETRY%g") is None
 
 
-async def test_the_groups_retry_queues_take_turns(
+async def test_retries_use_all_retry_queues_of_the_group(
     embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock, offset: int
 ) -> None:
     broker = embedded.broker
@@ -63,14 +65,16 @@ async def test_the_groups_retry_queues_take_turns(
 
 
 @pytest.mark.parametrize("group", ["g?", "g" * 121])
-async def test_a_group_that_cannot_be(peer: Peer, offset: int, group: str) -> None:
+async def test_a_group_with_an_invalid_name_is_rejected(peer: Peer, offset: int, group: str) -> None:
     reply = await send_back(peer, offset=offset, group=group)
 
     assert (reply.code, reply.remark) == (26, f"subscription group not exist, {group} {FAQ}")
 
 
-async def test_permissions(embedded: EmbeddedRocketMQ, peer: Peer, offset: int) -> None:
-    """The broker's and the retry topic's; a dead-letter topic takes messages whatever its own says."""
+async def test_the_permissions_of_the_broker_and_the_retry_topic_are_checked(
+    embedded: EmbeddedRocketMQ, peer: Peer, offset: int
+) -> None:
+    """The permission of the dead-letter topic is not."""
     broker = embedded.broker
     broker.topics.put(TopicConfig(topic_name="%RETRY%closed", perm=4))
     broker.topics.put(TopicConfig(topic_name="%DLQ%g", perm=4))
@@ -83,7 +87,9 @@ async def test_permissions(embedded: EmbeddedRocketMQ, peer: Peer, offset: int) 
     assert (reply.code, reply.remark) == (16, "the broker[127.0.0.1] sending message is forbidden")
 
 
-async def test_what_it_was_first_stays_known(embedded: EmbeddedRocketMQ, peer: Peer, offset: int) -> None:
+async def test_a_second_retry_keeps_the_original_topic_and_id(
+    embedded: EmbeddedRocketMQ, peer: Peer, offset: int
+) -> None:
     store = embedded.broker.store
     origin = {"RETRY_TOPIC": "First", "ORIGIN_MESSAGE_ID": "FIRST"}
     again = store.put(replace(MESSAGE, topic="%RETRY%g", queue_id=0, reconsume_times=4, properties=origin))
@@ -95,7 +101,9 @@ async def test_what_it_was_first_stays_known(embedded: EmbeddedRocketMQ, peer: P
     assert origin.items() <= waiting.properties.items()
 
 
-async def test_the_limit_of_the_client_replaces_the_groups(embedded: EmbeddedRocketMQ, peer: Peer, offset: int) -> None:
+async def test_the_retry_limit_of_the_client_replaces_the_limit_of_the_group(
+    embedded: EmbeddedRocketMQ, peer: Peer, offset: int
+) -> None:
     embedded.broker.groups.put(SubscriptionGroupConfig(group_name="strict", retry_max_times=0))
 
     await send_back(peer, group="strict", offset=offset, maxReconsumeTimes=5)
@@ -111,7 +119,7 @@ async def test_the_limit_of_the_client_replaces_the_groups(embedded: EmbeddedRoc
         pytest.param(b"no stream", id="said to be compressed"),
     ],
 )
-async def test_the_body_stays_as_it_is(embedded: EmbeddedRocketMQ, peer: Peer, stored: bytes) -> None:
+async def test_the_body_is_not_changed(embedded: EmbeddedRocketMQ, peer: Peer, stored: bytes) -> None:
     flag = compressed_flag(CompressionType.ZLIB)
     at = embedded.broker.store.put(replace(MESSAGE, body=stored, sys_flag=flag)).commit_log_offset
 
@@ -122,13 +130,13 @@ async def test_the_body_stays_as_it_is(embedded: EmbeddedRocketMQ, peer: Peer, s
 
 
 @pytest.mark.parametrize("beside", [1, 10**9])
-async def test_an_offset_at_which_no_message_begins(peer: Peer, offset: int, beside: int) -> None:
+async def test_an_offset_without_a_message_is_an_error(peer: Peer, offset: int, beside: int) -> None:
     reply = await send_back(peer, offset=offset + beside)
 
     assert (reply.code, reply.remark) == (1, f"look message by offset failed, {offset + beside}")
 
 
 @pytest.mark.parametrize("missing", ["group", "offset", "delayLevel"])
-async def test_what_the_request_must_say(peer: Peer, offset: int, missing: str) -> None:
+async def test_a_request_without_a_required_field_is_rejected(peer: Peer, offset: int, missing: str) -> None:
     changed: dict[str, Any] = {"offset": offset} | {missing: None}
     assert (await send_back(peer, **changed)).code == 1

@@ -1,4 +1,4 @@
-"""SQL92 conditions beside a real broker: it chooses the same messages, and refuses the same conditions."""
+"""SQL92 conditions compared with a real broker: it selects the same messages, and rejects the same conditions."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ PULL, CHECK = 11, 46
 
 
 class Inventor:
-    """Makes up conditions, most of them right."""
+    """Generates random conditions, most of them valid."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
 
     def properties(self) -> dict[str, str]:
-        """Some properties with odd values."""
+        """Return some properties with unusual values."""
         names = [name for name in NAMES if self.random.random() < 0.7]
         return {name: self.random.choice(VALUES) for name in names}
 
     def condition(self) -> str:
-        """One condition; every fifth with a word too many, too few or out of place."""
+        """Return a condition. Every fifth has an extra, missing or misplaced word."""
         words = list(self._condition(self.random.randint(0, 3)))
         if self.random.random() < 0.2:
             at = self.random.randrange(len(words))
@@ -81,12 +81,12 @@ class Inventor:
         yield self.random.choice(NAMES if self.random.random() < 0.6 else LITERALS)
 
 
-def test_the_real_broker_has_the_same_opinion(rocketmq: RealCluster, topic: str) -> None:
+def test_conditions_have_the_same_result_on_a_real_broker(rocketmq: RealCluster, topic: str) -> None:
     inventor = Inventor(SEED)
     host, port = rocketmq.broker.address.rsplit(":", 1)
     wrong = matched = 0
     with socket.create_connection((host, int(port)), timeout=10) as link:
-        for number in range(32):  # what one reply brings
+        for number in range(32):  # as many as one response holds
             store(link, topic, number, inventor.properties())
         everything = pulled(link, topic, "TRUE")
         assert len(everything) == 32
@@ -99,7 +99,7 @@ def test_the_real_broker_has_the_same_opinion(rocketmq: RealCluster, topic: str)
             wanted = {body for body, message in everything.items() if evaluate(condition, message.properties) is True}
             matched += bool(wanted)
             assert pulled(link, topic, condition).keys() == wanted, condition
-    assert min(wrong, matched) > CONDITIONS / 10  # or the inventor has become dull
+    assert min(wrong, matched) > CONDITIONS / 10  # otherwise the conditions test too little
     print(f"{CONDITIONS} conditions, {wrong} wrong, {matched} with messages; seed {SEED}")
 
 
@@ -125,7 +125,7 @@ def store(link: socket.socket, topic: str, number: int, properties: dict[str, st
 
 
 def pulled(link: socket.socket, topic: str, condition: str) -> dict[bytes, Message]:
-    """The messages of queue 0 that the broker finds, by their bodies."""
+    """Return the messages of queue 0 that the broker finds, by body."""
     fields: dict[str, Any] = dict.fromkeys(("queueId", "queueOffset", "commitOffset", "suspendTimeoutMillis"), 0)
     fields |= {"consumerGroup": "g", "topic": topic, "maxMsgNums": 32, "sysFlag": 4, "subVersion": 0}
     fields |= {"subscription": condition, "expressionType": "SQL92"}

@@ -1,6 +1,6 @@
-"""SQL92 conditions: what they mean for which properties, and what is said of wrong ones.
+"""SQL92 conditions: their results, and the errors of invalid conditions.
 
-The first table is the answers of RocketMQ 5.5.0. test_sql92.py compares random conditions with a real broker.
+The first table has the results of RocketMQ 5.5.0. test_sql92.py compares random conditions with a real broker.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from tests.nightly.broker.conditions import LITERALS, NAMES, VALUES, WORDS, eval
         ("n > 4 AND n < 6 AND n >= 5 AND n <= 5", True),
         ("n = 5.0", True),
         ("n = 5L", True),
-        ("n = 007", False),  # three integers: 0, and what is never looked at
+        ("n = 007", False),  # three integers: the condition ends after n = 0
         ("n > -6", True),
         ("n > +4", True),
-        ("-n = 5", None),  # a property is a string, which has no negative
+        ("-n = 5", None),  # a property is a string, and strings have no negative
         ("d > 5.4", True),
-        ("d > 5", "no answer"),  # "5.5" is no integer
+        ("d > 5", "no answer"),  # "5.5" is not an integer
         ("d > 5 OR n = 5", "no answer"),
-        ("n = 5 OR d > 5", True),  # the right side is not asked
+        ("n = 5 OR d > 5", True),  # the right side is not evaluated
         ("huge = 99999999999", True),
         ("huge > 5", "no answer"),
-        ("huge > -2147483648", True),  # the negative of a long is one, too
+        ("huge > -2147483648", True),  # the negative of a long is also a long
         ("huge > -2147483647", "no answer"),
         ("n > huge", False),  # two strings are compared as doubles
         ("n < s", "no answer"),
@@ -102,7 +102,7 @@ from tests.nightly.broker.conditions import LITERALS, NAMES, VALUES, WORDS, eval
         ("zero = -1.0", False),
     ],
 )
-def test_a_condition(condition: str, expected: object) -> None:
+def test_a_condition_has_the_result_of_rocketmq(condition: str, expected: object) -> None:
     properties = {"n": "5", "s": "it's", "d": "5.5", "t": "true", "huge": "99999999999", "trailing": "1.5d"}
     properties |= {"blank": " 1.5 ", "hex": "0x1p4", "nan": "NaN", "zero": "0"}
     assert evaluate(condition, properties) == expected
@@ -141,13 +141,13 @@ def test_a_condition(condition: str, expected: object) -> None:
         ("1e999 = a", "1e999 is not in the range of a double"),
     ],
 )
-def test_a_wrong_condition_is_refused(condition: str, text: str) -> None:
+def test_an_invalid_condition_is_rejected(condition: str, text: str) -> None:
     with pytest.raises(ExpressionError) as error:
         compile_condition(condition)
     assert str(error.value) == text
 
 
-def test_a_condition_too_deep_is_refused() -> None:
+def test_a_condition_with_too_many_levels_is_rejected() -> None:
     with pytest.raises(ExpressionError, match="too many levels"):
         compile_condition("(" * 100_000)
 
@@ -155,7 +155,7 @@ def test_a_condition_too_deep_is_refused() -> None:
 @pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.sampled_from([*WORDS, *LITERALS, *NAMES, "é", "\x00", '"']), max_size=12), st.data())
-def test_nothing_but_refusals_comes_of_what_anybody_may_send(words: list[str], data: st.DataObject) -> None:
+def test_random_conditions_raise_only_expression_errors(words: list[str], data: st.DataObject) -> None:
     separator = data.draw(st.sampled_from(["", " ", "\t\n"]))
     properties = data.draw(st.dictionaries(st.sampled_from(NAMES), st.one_of(st.sampled_from(VALUES), st.text())))
     with contextlib.suppress(ExpressionError):

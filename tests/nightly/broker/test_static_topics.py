@@ -1,4 +1,4 @@
-"""Static topics on the embedded broker: made as mqadmin makes them on 5.5.0, as far as one broker can have them."""
+"""Static topics on the embedded broker: created as mqadmin does on 5.5.0, if one broker can have all their queues."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ EPOCH = 1_700_000_000_000
 
 
 def item(queue_id: int, **changed: Any) -> LogicQueueMappingItem:
-    """A queue from its beginning on."""
+    """Return the mapping of a queue from its first offset."""
     values: dict[str, Any] = {"queue_id": queue_id, "bname": "broker-a"}
     return LogicQueueMappingItem(**(values | changed))
 
 
 def mapping(*queue_ids: int, epoch: int = EPOCH, **changed: Any) -> TopicQueueMappingDetail:
-    """Of S, with these queues out of 3."""
+    """Return a mapping of the topic S, with these of its 3 queues."""
     values = {"hosted_queues": {queue_id: (item(queue_id),) for queue_id in queue_ids}} | changed
     return TopicQueueMappingDetail("S", "broker-a", 3, epoch, **values)
 
@@ -33,7 +33,7 @@ def mapping(*queue_ids: int, epoch: int = EPOCH, **changed: Any) -> TopicQueueMa
 async def create(
     rmq: Asking, detail: TopicQueueMappingDetail, *, topic: str = "S", force: bool = False
 ) -> RemotingCommand:
-    """513."""
+    """Create or update a static topic (request 513)."""
     fields = {
         "topic": topic,
         "defaultTopic": "TBW102",
@@ -49,14 +49,14 @@ async def create(
 
 
 async def mapped(rmq: Asking) -> dict[str, Any] | None:
-    """What the broker tells of S to who asks for its mapping."""
+    """Return the mapping of S that the broker reports; None without one."""
     reply = await rmq.broker.call(CONFIG, {"topic": "S", "lo": "true"})
     assert reply.code == 0, reply.remark
     told_mapping: dict[str, Any] | None = loose_json.loads(reply.body).get("mappingDetail")
     return told_mapping
 
 
-async def test_a_static_topic_is_told_with_its_queues() -> None:
+async def test_the_mapping_of_a_static_topic_is_in_its_config_and_route() -> None:
     async with asking() as rmq:
         assert told(await create(rmq, mapping(0, 1, 2))) == (0, "not set any response code")
 
@@ -80,7 +80,7 @@ async def test_other_topics_have_no_mapping() -> None:
         assert TopicRouteData.from_json((await rmq.route("S")).body).mappings == ()
 
 
-async def test_a_mapping_grows_and_is_not_overtaken() -> None:
+async def test_a_mapping_gets_more_queues_and_rejects_old_epochs() -> None:
     async with asking() as rmq:
         await create(rmq, mapping(0))
         again = await create(rmq, mapping(1, epoch=EPOCH + 1))
@@ -114,7 +114,7 @@ async def test_a_mapping_grows_and_is_not_overtaken() -> None:
     ],
     ids=["another number", "another broker", "another offset", "a later start", "a past", "nowhere"],
 )
-async def test_queues_that_are_not_as_here_are_refused(items: tuple[LogicQueueMappingItem, ...]) -> None:
+async def test_queues_that_are_not_wholly_on_this_broker_are_rejected(items: tuple[LogicQueueMappingItem, ...]) -> None:
     async with asking() as rmq:
         reply = await create(rmq, mapping(hosted_queues={0: items}))
 
@@ -123,12 +123,12 @@ async def test_queues_that_are_not_as_here_are_refused(items: tuple[LogicQueueMa
 
 
 @pytest.mark.parametrize("topic", ["SCHEDULE_TOPIC_XXXX", "bad name", ""])
-async def test_names_are_checked(topic: str) -> None:
+async def test_invalid_topic_names_are_rejected(topic: str) -> None:
     async with asking() as rmq:
         assert (await create(rmq, mapping(0), topic=topic)).code == 29
 
 
-async def test_it_outlasts_a_restart_and_goes_with_the_topic(tmp_path: Path) -> None:
+async def test_a_mapping_survives_a_restart_and_is_deleted_with_its_topic(tmp_path: Path) -> None:
     options = replace(EmbeddedOptions(), data_dir=tmp_path / "data")
     async with asking(options) as rmq:
         await create(rmq, mapping(0))

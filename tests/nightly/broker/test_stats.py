@@ -1,4 +1,4 @@
-"""Where topics, groups and clients stand, as administrators ask."""
+"""Statistics of topics, groups and clients for administrators."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TOPICS_OF_GROUP, SUBSCRIPTION = 343, 345
 
 @pytest.fixture
 async def mq() -> AsyncIterator[Asking]:
-    """With the topics T and U of two queues; T has two messages in its first and one in its second queue."""
+    """An embedded RocketMQ with the topics T and U of two queues. T has two messages in queue 0 and one in queue 1."""
     async with asking(EmbeddedOptions(topics={"T": 2, "U": 2})) as connections:
         for queue_id in (0, 0, 1):
             await connections.broker.send("T", queue_id=queue_id)
@@ -61,7 +61,7 @@ async def places(mq: Asking, **fields: str) -> dict[MessageQueue, OffsetWrapper]
     return ConsumeStats.from_json(reply.body).offset_table
 
 
-async def test_ends_of_a_topics_queues(mq: Asking) -> None:
+async def test_the_offset_range_of_each_queue_of_a_topic(mq: Asking) -> None:
     await mq.create("T", 2, read_queue_nums=3)
     stats = TopicStatsTable.from_json((await mq.broker.call(TOPIC_STATS, {"topic": "T"})).body)
 
@@ -73,8 +73,8 @@ async def test_ends_of_a_topics_queues(mq: Asking) -> None:
     assert told(await mq.broker.call(TOPIC_STATS, {"topic": "nope"})) == (17, "topic[nope] not exist")
 
 
-async def test_place_of_a_group(mq: Asking) -> None:
-    """In the topics in which it committed; in others only where they are named."""
+async def test_the_offsets_of_a_group(mq: Asking) -> None:
+    """In topics with a commit. Other topics only if the request names them."""
     assert await places(mq) == {}
     await commit(mq, "g", "T", 0, 1)
     await commit(mq, "g", "T", 1, 5)
@@ -90,8 +90,8 @@ async def test_place_of_a_group(mq: Asking) -> None:
     assert await places(mq, topic="nope") == {}
 
 
-async def test_group_with_members_has_a_place_only_where_it_subscribes(mq: Asking) -> None:
-    """Unless a list of topics is given."""
+async def test_a_group_with_members_has_only_offsets_of_its_subscriptions(mq: Asking) -> None:
+    """Unless the request has a list of topics."""
     await beat(mq.broker, "c", consumer("g", "T"))
     await commit(mq, "g", "T", 0, 1)
     await commit(mq, "g", "U", 0, 0)
@@ -101,7 +101,7 @@ async def test_group_with_members_has_a_place_only_where_it_subscribes(mq: Askin
     assert {one.topic for one in await places(mq, topicList="U;nope;")} == {"U"}
 
 
-async def test_places_of_all_groups(mq: Asking) -> None:
+async def test_the_offsets_of_all_groups(mq: Asking) -> None:
     await beat(mq.broker, "c", consumer("g", "T"))
     await commit(mq, "g", "T", 0, 1)
     await commit(mq, "g", "U", 0, 0)
@@ -111,7 +111,7 @@ async def test_places_of_all_groups(mq: Asking) -> None:
     assert stats.broker_addr == mq.rocketmq.broker.address
     (only,) = stats.consume_stats_list["g"]
     assert only.offset_table.keys() == {queue("T", 0), queue("T", 1)}
-    assert only.offset_table[queue("T", 0)].pull_offset == 0  # as the real one has it here, unlike in 208
+    assert only.offset_table[queue("T", 0)].pull_offset == 0  # as in the real broker, although request 208 returns 1
     assert b'"totalDiff":2,"totalInflightDiff":-1}' in reply.body
     assert stats.consume_stats_list["TOOLS_CONSUMER"] == ()
 
@@ -119,7 +119,7 @@ async def test_places_of_all_groups(mq: Asking) -> None:
     assert ordered.consume_stats_list["g"] == ()
 
 
-async def test_age_of_what_is_not_handled(mq: Asking) -> None:
+async def test_the_delay_of_unhandled_messages(mq: Asking) -> None:
     await commit(mq, "g", "T", 0, 1)
     await commit(mq, "g", "T", 1, 1)
     reply = await mq.broker.call(TIME_SPAN, {"topic": "T", "group": "g"})
@@ -128,13 +128,13 @@ async def test_age_of_what_is_not_handled(mq: Asking) -> None:
     assert first.message_queue == queue("T", 0)
     assert first.min_time_stamp == first.consume_time_stamp <= first.max_time_stamp
     assert 0 <= first.delay_time < 60_000
-    assert second.delay_time == 0  # nothing waits
+    assert second.delay_time == 0  # no message waits
     assert set(body(reply)["consumeTimeSpanSet"][0]) >= {"minTimeStampStr", "maxTimeStampStr", "consumeTimeStampStr"}
     assert told(await mq.broker.call(TIME_SPAN, {"topic": "nope", "group": "g"})) == (17, "topic[nope] not exist")
 
 
-async def test_age_where_there_is_no_offset_and_no_message(mq: Asking) -> None:
-    """The real one subtracts the time of what is not there, which is -1."""
+async def test_the_delay_without_an_offset_and_messages(mq: Asking) -> None:
+    """The real broker subtracts the store time of a missing message, which is -1."""
     reply = await mq.broker.call(TIME_SPAN, {"topic": "U", "group": "g"})
     span = QueryConsumeTimeSpanBody.from_json(reply.body).consume_time_span_set[0]
     assert (span.min_time_stamp, span.max_time_stamp, span.consume_time_stamp) == (-1, -1, -1)
@@ -142,7 +142,7 @@ async def test_age_where_there_is_no_offset_and_no_message(mq: Asking) -> None:
     assert ":59:999" in body(reply)["consumeTimeSpanSet"][0]["minTimeStampStr"]
 
 
-async def test_counters(mq: Asking) -> None:
+async def test_counters_of_topics_and_groups(mq: Asking) -> None:
     pulled = {
         "consumerGroup": "g",
         "topic": "T",
@@ -164,14 +164,14 @@ async def test_counters(mq: Asking) -> None:
     assert told(gone) == (1, "The stats <GROUP_GET_NUMS> <T@g> not exist")
 
 
-async def test_entries_of_a_queue(mq: Asking) -> None:
+async def test_the_entries_of_a_queue(mq: Asking) -> None:
     place = {"topic": "T", "queueId": "0", "index": "1", "count": "10"}
     plain = await mq.broker.call(CONSUME_QUEUE, place)
     assert told(plain) == (0, "not set any response code")
     answer = QueryConsumeQueueResponseBody.from_json(plain.body)
     (entry,) = answer.queue_data
     assert (answer.min_queue_index, answer.max_queue_index, answer.filter_data) == (0, 2, None)
-    assert entry == ConsumeQueueData(entry.physic_size, entry.physic_size, 0)  # the second of two of one size
+    assert entry == ConsumeQueueData(entry.physic_size, entry.physic_size, 0)  # the second of two entries of one size
 
     offline = QueryConsumeQueueResponseBody.from_json(
         (await mq.broker.call(CONSUME_QUEUE, {**place, "consumerGroup": "g"})).body
@@ -192,11 +192,11 @@ async def test_entries_of_a_queue(mq: Asking) -> None:
         ({"queueId": "9", "index": "0"}, (1, "9@T is not exist!")),
     ],
 )
-async def test_entries_that_are_not_there(mq: Asking, place: dict[str, str], expected: tuple[int, str]) -> None:
+async def test_missing_entries_of_a_queue(mq: Asking, place: dict[str, str], expected: tuple[int, str]) -> None:
     assert told(await mq.broker.call(CONSUME_QUEUE, {"topic": "T", "count": "1", **place})) == expected
 
 
-async def test_members_of_a_group(mq: Asking) -> None:
+async def test_the_members_of_a_group(mq: Asking) -> None:
     assert told(await mq.broker.call(CONSUMERS, {"consumerGroup": "g"})) == (206, "the consumer group[g] not online")
     await beat(mq.broker, "c", consumer("g", "T"), version=401)
 
@@ -210,7 +210,7 @@ async def test_members_of_a_group(mq: Asking) -> None:
     assert connection.consume_from_where == "CONSUME_FROM_LAST_OFFSET"
 
 
-async def test_producers(mq: Asking) -> None:
+async def test_the_producers_of_a_group_and_of_all_groups(mq: Asking) -> None:
     asked = {"producerGroup": "p"}
     assert told(await mq.broker.call(PRODUCERS, asked)) == (1, "the producer group[p] not exist")
     assert body(await mq.broker.call(ALL_PRODUCERS)) == {"data": {}}
@@ -225,7 +225,7 @@ async def test_producers(mq: Asking) -> None:
 
 
 async def test_groups_of_a_topic_and_topics_of_a_group(mq: Asking) -> None:
-    """By their members, and by their offsets."""
+    """From their members and their offsets."""
     await beat(mq.broker, "c", consumer("online", "T"))
     await commit(mq, "offline", "T", 0, 1)
 
@@ -238,7 +238,7 @@ async def test_groups_of_a_topic_and_topics_of_a_group(mq: Asking) -> None:
         assert TopicList.from_json(reply.body) == TopicList(topics, address)
 
 
-async def test_subscription_of_a_group(mq: Asking) -> None:
+async def test_the_subscription_of_a_group(mq: Asking) -> None:
     asked = {"group": "g", "topic": "T"}
     assert body(await mq.broker.call(SUBSCRIPTION, asked)) == {"group": "g", "topic": "T"}
     await beat(mq.broker, "c", consumer("g", "T"))

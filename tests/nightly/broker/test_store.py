@@ -1,4 +1,4 @@
-"""MessageStore: what is stored, what a read gives, places in time, and what retention gives up.
+"""MessageStore: limits of reads, retention by size, and light queues.
 
 The core of these tests is in test_store_reads.py.
 """
@@ -15,8 +15,8 @@ from tests.clock import ManualClock
 from tests.nightly.broker.test_store_reads import tagged
 
 
-async def test_a_filtered_read_looks_at_800_messages() -> None:
-    """So that a group that wants few does not hold the broker up."""
+async def test_a_filtered_read_checks_at_most_800_messages() -> None:
+    """A group that wants few messages must not block the broker."""
     store = in_memory()
     for _ in range(900):
         put(store, tag="b")
@@ -24,8 +24,8 @@ async def test_a_filtered_read_looks_at_800_messages() -> None:
     assert store.get("T", 0, 0, 32, tagged("a")).next_begin_offset == 800
 
 
-async def test_a_store_stays_below_its_size() -> None:
-    """The oldest go, whatever their queue."""
+async def test_a_store_stays_below_its_maximum_size() -> None:
+    """It deletes the oldest messages of all queues."""
     store = in_memory(BrokerSettings(maxStoreSize=100_000))
     for number in range(1000):
         put(store, str(number).ljust(1000), queue_id=number % 3)
@@ -36,8 +36,8 @@ async def test_a_store_stays_below_its_size() -> None:
     assert len(kept) > 80
 
 
-async def test_room_is_made_in_parts_and_all_of_it_in_the_end() -> None:
-    """However small the messages are: no put has to give up very many at once."""
+async def test_a_smaller_size_is_reached_in_several_steps() -> None:
+    """Even with small messages, no put deletes very many at once."""
     store = in_memory(BrokerSettings(maxStoreSize=4_000_000))
     for _ in range(40_000):
         put(store)
@@ -48,8 +48,8 @@ async def test_room_is_made_in_parts_and_all_of_it_in_the_end() -> None:
     assert store.size_bytes <= 500_000
 
 
-async def test_more_than_its_size_is_kept_where_all_is_needed() -> None:
-    """A broker full of delayed messages takes more, and gives up nothing."""
+async def test_a_store_exceeds_its_size_if_all_messages_are_needed() -> None:
+    """A broker full of delayed messages accepts more, and deletes none."""
     store = in_memory(BrokerSettings(maxStoreSize=10_000))
     store.keep(lambda topic, queue_id: 0)
     for number in range(100):
@@ -58,8 +58,8 @@ async def test_more_than_its_size_is_kept_where_all_is_needed() -> None:
     assert len(bodies(store)) == 100
 
 
-def test_copies_of_a_message_are_in_no_light_queue() -> None:
-    """Those for a retry or for later have its properties; and what is no light queue has no offset."""
+def test_retries_and_delayed_copies_are_not_in_light_queues() -> None:
+    """They keep the message's properties. A queue that is not a light queue has no offset."""
     store = in_memory(BrokerSettings(enableLmq=True, enableMultiDispatch=True))
     properties = {"INNER_MULTI_DISPATCH": "plain,%LMQ%a"}
     for topic in "T", "%RETRY%g", "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "U":
@@ -74,8 +74,8 @@ def put_light(store: MessageStore, body: bytes, names: str, queue_id: int = 0) -
     store.put(StoredMessage(topic="T", queue_id=queue_id, body=body, properties=properties))
 
 
-async def test_light_queues_forget_what_is_deleted(tmp_path: Path) -> None:
-    """What lies in front of it, and is needed in its own queue, too; a restart finds the same."""
+async def test_deleted_messages_leave_the_light_queues(tmp_path: Path) -> None:
+    """Earlier messages leave too, even if their own queue still needs them. A restart does not change that."""
     settings = BrokerSettings(enableLmq=True, enableMultiDispatch=True, fileReservedTime=1)
     clock = ManualClock()
     store, data_dir = in_folder(tmp_path, settings, clock)

@@ -1,4 +1,4 @@
-"""MessageStore: what is stored, what a read gives, places in time, and what retention gives up."""
+"""MessageStore: stored messages, reads, offsets by time, and retention."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tagged(tag: str) -> MessageFilter:
 
 
 async def test_a_message_is_read_as_it_was_sent() -> None:
-    """Everything that the sender said, and what the broker adds: offsets, store time and store host."""
+    """With all fields of the sender, and with the broker's offsets, store time and store host."""
     clock = ManualClock(wall=1_700_000_000.5)
     store = in_memory(clock=clock)
     put(store, b"first")
@@ -51,7 +51,7 @@ async def test_a_message_is_read_as_it_was_sent() -> None:
 
 
 async def test_a_message_that_cannot_be_written_takes_no_offset() -> None:
-    """The next one is stored where it would have been."""
+    """The next message gets the offset."""
     store = in_memory()
 
     with pytest.raises(InvalidMessageError):
@@ -70,8 +70,8 @@ async def test_a_message_that_cannot_be_written_takes_no_offset() -> None:
         (4, Status.OFFSET_OVERFLOW_BADLY, 3),
     ],
 )
-async def test_a_read_says_where_to_go_on(offset: int, status: Status, following: int) -> None:
-    """As the real broker's, which calls a read at the end another thing than one past it."""
+async def test_a_read_returns_the_next_offset(offset: int, status: Status, following: int) -> None:
+    """The status at the end differs from the status behind the end, as in the real broker."""
     store = in_memory()
     for _ in range(3):
         put(store)
@@ -82,15 +82,15 @@ async def test_a_read_says_where_to_go_on(offset: int, status: Status, following
     assert (result.min_offset, result.max_offset) == (0, 3)
 
 
-async def test_a_queue_that_never_had_a_message_says_so() -> None:
-    """Also where nobody knows the topic: the pull's processor asks about that."""
+async def test_a_read_of_an_empty_queue_has_its_own_status() -> None:
+    """Also if the topic is unknown. The pull processor checks the topic."""
     result = in_memory().get("T", 0, 5, 32)
 
     assert (result.status, result.next_begin_offset) == (Status.NO_MESSAGE_IN_QUEUE, 0)
 
 
-async def test_a_read_ends_at_its_count_and_at_32() -> None:
-    """Whatever the client asks for, a message at least."""
+async def test_a_read_returns_at_most_the_requested_messages_and_32() -> None:
+    """At least one message, whatever the client requests."""
     store = in_memory()
     for _ in range(40):
         put(store)
@@ -98,8 +98,8 @@ async def test_a_read_ends_at_its_count_and_at_32() -> None:
     assert [len(store.get("T", 0, 0, asked).records) for asked in (0, 1, 5, 32, 100)] == [1, 1, 5, 32, 32]
 
 
-async def test_a_read_ends_at_256_kib_and_gives_the_first_message_whatever_its_size() -> None:
-    """Four of 60,000 bytes fit, as on the real broker."""
+async def test_a_read_ends_at_256_kib_but_returns_a_first_message_of_any_size() -> None:
+    """Four messages of 60,000 bytes fit, as on the real broker."""
     store = in_memory()
     for _ in range(6):
         put(store, b"x" * 60_000)
@@ -109,8 +109,8 @@ async def test_a_read_ends_at_256_kib_and_gives_the_first_message_whatever_its_s
     assert len(store.get("T", 0, 6, 32).records) == 1
 
 
-async def test_a_filtered_read_stops_when_it_is_full_and_goes_on_behind_what_it_looked_at() -> None:
-    """Java looks whether a reply is full before it looks at a tag: what follows the last match is not skipped yet."""
+async def test_the_next_offset_of_a_filtered_read_is_after_the_checked_messages() -> None:
+    """As in Java, a full response ends the read before the next tag is checked."""
     store = in_memory()
     for number in range(50):
         put(store, str(number), tag="a" if number < 3 else "b")
@@ -127,7 +127,7 @@ async def test_a_filtered_read_stops_when_it_is_full_and_goes_on_behind_what_it_
 def _five_in_time() -> tuple[MessageStore, int]:
     clock = ManualClock()
     store, begin = in_memory(clock=clock), int(clock.wall() * 1000)
-    for seconds in (1, 0, 0, 2, 0):  # stored at 1, 1, 1, 3 and 3 s
+    for seconds in (1, 0, 0, 2, 0):  # store times: 1, 1, 1, 3 and 3 s
         clock.turn(seconds)
         put(store)
     return store, begin
@@ -137,21 +137,20 @@ def _five_in_time() -> tuple[MessageStore, int]:
     ("at_ms", "lower", "upper"),
     [(-1, 0, 0), (999, 0, 0), (1000, 0, 2), (1001, 3, 2), (3000, 3, 4), (3001, 5, 4), (10**12, 5, 4)],
 )
-async def test_a_place_in_time(at_ms: int, lower: int, upper: int) -> None:
-    """The first message at a time or later, or the last that is not later."""
+async def test_an_offset_by_time(at_ms: int, lower: int, upper: int) -> None:
+    """The first message at or after the time, or the last one at or before it."""
     store, begin = _five_in_time()
 
     assert store.offset_by_time("T", 0, begin + at_ms) == lower
     assert store.offset_by_time("T", 0, begin + at_ms, upper=True) == upper
 
 
-async def test_a_place_in_time_of_an_empty_queue() -> None:
-    """It begins at 0."""
+async def test_an_offset_by_time_of_an_empty_queue_is_zero() -> None:
     assert in_memory().offset_by_time("T", 0, 10**12) == 0
 
 
-async def test_what_is_older_than_fileReservedTime_goes() -> None:
-    """In every queue; offsets of what stays and of what comes are as if nothing had gone."""
+async def test_messages_older_than_fileReservedTime_are_deleted() -> None:
+    """In all queues. The offsets of other messages and of later messages do not change."""
     clock = ManualClock()
     store = in_memory(BrokerSettings(fileReservedTime=2), clock)
     put(store, "old", queue_id=0)
@@ -171,8 +170,8 @@ async def test_what_is_older_than_fileReservedTime_goes() -> None:
     assert store.record(young.commit_log_offset)
 
 
-async def test_a_smaller_size_holds_from_the_next_message_on() -> None:
-    """A setting may change while the broker runs."""
+async def test_a_smaller_size_applies_from_the_next_message() -> None:
+    """The setting may change while the broker runs."""
     store = in_memory()
     for _ in range(100):
         put(store, b"x" * 1000)
@@ -183,8 +182,8 @@ async def test_a_smaller_size_holds_from_the_next_message_on() -> None:
     assert store.size_bytes <= 50_000
 
 
-async def test_what_is_still_needed_stays() -> None:
-    """A delayed message older than all others is delivered all the same; what was delivered before it may go."""
+async def test_needed_messages_are_not_deleted() -> None:
+    """A delayed message is delivered even if it is the oldest. Delivered messages may be deleted."""
     clock = ManualClock()
     store = in_memory(BrokerSettings(fileReservedTime=1, maxStoreSize=10_000), clock)
     store.keep(lambda topic, queue_id: 1 if (topic, queue_id) == ("SCHEDULE", 3) else None)
@@ -199,8 +198,8 @@ async def test_what_is_still_needed_stays() -> None:
     assert store.size_bytes <= 10_000
 
 
-async def test_a_deleted_topic_begins_anew() -> None:
-    """Its messages are gone, and another topic's are not."""
+async def test_a_deleted_topic_starts_again_at_offset_zero() -> None:
+    """Other topics keep their messages."""
     store = in_memory()
     gone, stays = put(store, topic="T"), put(store, topic="U")
 

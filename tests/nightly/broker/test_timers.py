@@ -1,4 +1,4 @@
-"""Timer messages of the embedded broker: any time up to three days ahead, on whole seconds, as 5.5.0 does it."""
+"""Timer messages of the embedded broker, as in 5.5.0: whole seconds, up to three days ahead."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ def timed(body: str = "x", **properties: Any) -> StoredMessage:
 
 
 TIMES = [
-    # what is asked, the second that it becomes, when it comes
+    # the requested time, the full second in TIMER_OUT_MS, the time of delivery
     ({"TIMER_DELAY_SEC": 1}, 1_700_000_001_000, 1_700_000_002),
     ({"TIMER_DELAY_MS": 1}, 1_700_000_000_000, 1_700_000_001),
     ({"TIMER_DELAY_MS": 1500}, 1_700_000_001_000, 1_700_000_002),
     ({"TIMER_DELIVER_MS": 1_700_000_005_000}, 1_700_000_004_000, 1_700_000_005),
     ({"TIMER_DELIVER_MS": 1_700_000_005_001}, 1_700_000_005_000, 1_700_000_006),
     ({"TIMER_DELAY_SEC": 3 * DAY_SECONDS}, 1_700_259_200_000, 1_700_259_201),
-    # seconds before milliseconds before a point in time
+    # seconds have priority over milliseconds, and these over a point in time
     ({"TIMER_DELIVER_MS": "x", "TIMER_DELAY_MS": 9999, "TIMER_DELAY_SEC": 1}, 1_700_000_001_000, 1_700_000_002),
     ({"TIMER_DELIVER_MS": "x", "TIMER_DELAY_MS": 1500}, 1_700_000_001_000, 1_700_000_002),
 ]
 
 
 @pytest.mark.parametrize(("asked", "out_ms", "due"), TIMES, ids=[str(asked) for asked, _, _ in TIMES])
-def test_a_message_comes_at_the_full_second_after(
+def test_a_timer_message_is_delivered_at_the_next_full_second(
     clock: ManualClock, asked: dict[str, Any], out_ms: int, due: int
 ) -> None:
     store = in_memory(clock=clock)
@@ -89,8 +89,8 @@ def test_a_message_comes_at_the_full_second_after(
         {"TIMER_DELAY_SEC": 9, "TIMER_OUT_MS": 5},
     ],
 )
-def test_a_time_that_is_over_is_now(clock: ManualClock, asked: dict[str, Any]) -> None:
-    """As is one that says of itself that it was a timer already."""
+def test_a_message_with_a_past_time_is_delivered_at_once(clock: ManualClock, asked: dict[str, Any]) -> None:
+    """So is a message that was already a timer message."""
     store = in_memory(clock=clock)
     ScheduleMessageService(store, BrokerSettings(), clock, NoJournal()).put(timed(**asked))
 
@@ -98,7 +98,7 @@ def test_a_time_that_is_over_is_now(clock: ManualClock, asked: dict[str, Any]) -
     assert come.properties == {key: str(value) for key, value in asked.items()}
 
 
-def test_a_delay_level_goes_first(clock: ManualClock) -> None:
+def test_a_delay_level_has_priority_over_a_timer(clock: ManualClock) -> None:
     store = in_memory(clock=clock)
     schedule = ScheduleMessageService(store, BrokerSettings(), clock, NoJournal())
     schedule.put(timed(DELAY=1, TIMER_DELAY_SEC=9, TIMER_DELAY_MS=9, TIMER_DELIVER_MS=NOW_MS + 9000))
@@ -120,7 +120,7 @@ def test_a_delay_level_goes_first(clock: ManualClock) -> None:
         {"TIMER_DELIVER_MS": str(NOW_MS - 5), "TIMER_DEL_UNIQKEY": "u"},
     ],
 )
-async def test_times_that_are_refused(embedded: EmbeddedRocketMQ, peer: Peer, asked: dict[str, str]) -> None:
+async def test_invalid_times_are_rejected(embedded: EmbeddedRocketMQ, peer: Peer, asked: dict[str, str]) -> None:
     reply = await peer.call(310, letters(properties=asked), b"1")
 
     assert (reply.code, reply.remark) == (
@@ -131,7 +131,7 @@ async def test_times_that_are_refused(embedded: EmbeddedRocketMQ, peer: Peer, as
     assert embedded.broker.store.end == 0
 
 
-async def test_the_longest_delay_is_a_setting(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_the_maximum_delay_is_a_setting(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     embedded.broker.change_settings(replace(embedded.broker.settings, timerMaxDelaySec=10))
 
     assert (await peer.call(310, letters(properties={"TIMER_DELAY_SEC": "10"}), b"1")).code == 0
@@ -140,9 +140,7 @@ async def test_the_longest_delay_is_a_setting(embedded: EmbeddedRocketMQ, peer: 
     assert "the max delay 10000ms" in str(reply.remark)
 
 
-async def test_the_reply_tells_the_queue_that_was_asked_for_and_a_handle(
-    embedded: EmbeddedRocketMQ, peer: Peer
-) -> None:
+async def test_the_response_has_the_requested_queue_and_a_recall_handle(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     fields = letters(properties={"TIMER_DELAY_SEC": "1", "UNIQ_KEY": "u"}, e=3)
     await peer.call(310, fields, b"1")
 
@@ -153,14 +151,14 @@ async def test_the_reply_tells_the_queue_that_was_asked_for_and_a_handle(
     assert (reply.ext_fields["queueId"], reply.ext_fields["queueOffset"]) == ("3", "1")
 
 
-async def test_a_retry_has_no_handle(peer: Peer) -> None:
+async def test_a_retry_has_no_recall_handle(peer: Peer) -> None:
     reply = await peer.call(310, letters("%RETRY%g", {"TIMER_DELAY_SEC": "1"}), b"1")
 
     assert reply.code == 0
     assert "recallHandle" not in reply.ext_fields
 
 
-def test_what_would_not_fit_when_it_comes_is_refused_at_once(clock: ManualClock) -> None:
+def test_a_message_too_large_for_its_delivery_is_rejected_at_once(clock: ManualClock) -> None:
     store = in_memory(clock=clock)
     schedule = ScheduleMessageService(store, BrokerSettings(), clock, NoJournal())
 
@@ -173,10 +171,10 @@ def test_what_would_not_fit_when_it_comes_is_refused_at_once(clock: ManualClock)
     assert len(records(store, "T", 2)) == 1
 
 
-async def test_what_was_sent_to_the_timers_topic_itself_stays_there(
+async def test_a_message_sent_to_the_timer_topic_is_not_delivered(
     embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock
 ) -> None:
-    """RocketMQ's timers stand still from there on."""
+    """In RocketMQ such a message stalls all timers."""
     await peer.call(310, letters(TIMER_TOPIC, {"TIMER_DELAY_SEC": "1"}), b"stray")
     await peer.call(310, letters(properties={"TIMER_DELAY_SEC": "1"}), b"1")
     clock.turn(2)
@@ -185,8 +183,8 @@ async def test_what_was_sent_to_the_timers_topic_itself_stays_there(
     assert bodies(embedded.broker.store, "T") == ["1"]
 
 
-async def test_timers_outlast_a_crash(tmp_path: Path, clock: ManualClock) -> None:
-    """Each comes once: what was delivered is not delivered again."""
+async def test_timers_survive_a_crash(tmp_path: Path, clock: ManualClock) -> None:
+    """Each message is delivered once."""
     store, data_dir = in_folder(tmp_path / "data", clock=clock)
     with closing(data_dir):
         schedule = ScheduleMessageService(store, BrokerSettings(), clock, data_dir)
@@ -196,7 +194,7 @@ async def test_timers_outlast_a_crash(tmp_path: Path, clock: ManualClock) -> Non
         schedule.wake()
         data_dir.commit()
         clock.turn(2)
-        schedule.wake()  # of this nobody heard
+        schedule.wake()  # not committed
         left = Path(shutil.copytree(tmp_path / "data", tmp_path / "left"))
 
     store, data_dir = in_folder(left, clock=clock)
@@ -211,7 +209,7 @@ async def test_timers_outlast_a_crash(tmp_path: Path, clock: ManualClock) -> Non
         assert schedule.next_due() is None
 
 
-def test_what_waits_is_kept(clock: ManualClock) -> None:
+def test_retention_keeps_undelivered_messages(clock: ManualClock) -> None:
     store = in_memory(BrokerSettings(fileReservedTime=1), clock)
     schedule = ScheduleMessageService(store, BrokerSettings(), clock, NoJournal())
     schedule.put(timed("delivered", TIMER_DELAY_SEC=1))

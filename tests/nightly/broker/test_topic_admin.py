@@ -1,4 +1,4 @@
-"""Topics as administrators make, change, list and delete them, in the words of a RocketMQ 5.5.0."""
+"""Topics: administrators create, change, list and delete them. Remarks are from RocketMQ 5.5.0."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DONE = (0, "not set any response code")
 
 @pytest.fixture
 async def mq() -> AsyncIterator[Asking]:
-    """With the topic T of two queues."""
+    """An embedded RocketMQ with the topic T of two queues."""
     async with asking(EmbeddedOptions(topics={"T": 2})) as connections:
         yield connections
 
@@ -29,7 +29,7 @@ async def config(mq: Asking, topic: str) -> dict[str, Any]:
     return value
 
 
-async def test_topic_is_made_and_changed(mq: Asking) -> None:
+async def test_a_topic_is_created_and_changed(mq: Asking) -> None:
     assert told(await mq.broker.call(GET, {"topic": "N"})) == (17, "No topic in this broker. topic: N")
     assert told(await mq.create("N", 3, perm=4, order=True, topic_filter_type="MULTI_TAG", topic_sys_flag=2)) == DONE
     assert await config(mq, "N") == {
@@ -60,21 +60,21 @@ async def test_topic_is_made_and_changed(mq: Asking) -> None:
         ("DefaultCluster_REPLY_TOPIC", "The topic[DefaultCluster_REPLY_TOPIC] is conflict with system topic."),
     ],
 )
-async def test_names_that_are_refused(mq: Asking, topic: str, remark: str) -> None:
-    """Alone and in a list, of which then nothing is made."""
+async def test_invalid_topic_names_are_rejected(mq: Asking, topic: str, remark: str) -> None:
+    """If one name of a list is invalid, no topic is created."""
     assert told(await mq.create(topic)) == (29, remark)
     several = CreateTopicListRequestBody((TopicConfig(topic_name="GOOD"), TopicConfig(topic_name=topic)))
     assert told(await mq.broker.call(CREATE_LIST, body=several.to_json())) == (29, remark)
     assert (await mq.broker.call(GET, {"topic": "GOOD"})).code == 17
 
 
-async def test_filter_type_that_is_none(mq: Asking) -> None:
+async def test_an_invalid_filter_type_is_rejected(mq: Asking) -> None:
     reply = await mq.create("N", topic_filter_type="FOO")
     assert reply.code == 1
     assert "topicFilterType = [FOO] value invalid" in (reply.remark or "")
 
 
-async def test_attributes_are_added_changed_and_taken_away(mq: Asking) -> None:
+async def test_attributes_are_added_changed_and_removed(mq: Asking) -> None:
     assert told(await mq.create("N", attributes="+message.type=FIFO,+reserve.time=-1,+queue.type=SimpleCQ")) == DONE
     assert (await config(mq, "N"))["attributes"] == {
         "message.type": "FIFO",
@@ -105,26 +105,26 @@ async def test_attributes_are_added_changed_and_taken_away(mq: Asking) -> None:
         ("+reserve.time=-2", 1, "value is not in range(-1, 9223372036854775807)"),
     ],
 )
-async def test_attributes_that_are_refused(mq: Asking, attributes: str, code: int, remark: str) -> None:
-    """For a topic that exists; it stays as it is."""
+async def test_invalid_attributes_are_rejected(mq: Asking, attributes: str, code: int, remark: str) -> None:
+    """The existing topic does not change."""
     assert told(await mq.create("T", attributes=attributes)) == (code, remark)
     assert (await config(mq, "T"))["attributes"] == {}
 
 
-async def test_new_topic_has_nothing_to_take_away(mq: Asking) -> None:
+async def test_a_new_topic_has_no_attributes_to_remove(mq: Asking) -> None:
     remark = "only add attribute is supported while creating topic. key: message.type"
     assert told(await mq.create("N", attributes="-message.type")) == (1, remark)
 
 
-async def test_list_of_topics_is_made(mq: Asking) -> None:
+async def test_a_list_of_topics_is_created(mq: Asking) -> None:
     several = (TopicConfig(topic_name="A", attributes={"+message.type": "DELAY"}), TopicConfig(topic_name="B", perm=4))
     assert told(await mq.broker.call(CREATE_LIST, body=CreateTopicListRequestBody(several).to_json())) == DONE
     assert (await config(mq, "A"))["attributes"] == {"message.type": "DELAY"}
     assert (await config(mq, "B"))["perm"] == 4
 
 
-async def test_all_topics_at_once_and_by_pages(mq: Asking) -> None:
-    """A page goes on only in the table's version that it began with."""
+async def test_topics_are_listed_at_once_or_in_pages(mq: Asking) -> None:
+    """If the table's version has changed, the page starts at the beginning."""
     everything = await mq.broker.call(ALL)
     table = TopicConfigSerializeWrapper.from_json(everything.body).topic_config_table
     assert everything.ext_fields == {"totalTopicNum": str(len(table))}
@@ -143,12 +143,12 @@ async def test_all_topics_at_once_and_by_pages(mq: Asking) -> None:
     assert list(TopicConfigSerializeWrapper.from_json(again.body).topic_config_table) == ["A0", names[0]]
 
 
-async def test_system_topics(mq: Asking) -> None:
+async def test_system_topics_are_listed(mq: Asking) -> None:
     topics = TopicList.from_json((await mq.broker.call(SYSTEM_TOPICS)).body).topics
     assert {"TBW102", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRACE_TOPIC", "broker-a", "DefaultCluster"} <= set(topics)
 
 
-async def test_deleted_topic_takes_messages_and_offsets_along(mq: Asking) -> None:
+async def test_deleting_a_topic_deletes_its_messages_and_offsets(mq: Asking) -> None:
     await mq.broker.send("T")
     offset = {"consumerGroup": "g", "topic": "T", "queueId": "0"}
     await mq.broker.call(200, body=json.dumps({"groupName": "g"}).encode())
@@ -170,5 +170,7 @@ async def test_deleted_topic_takes_messages_and_offsets_along(mq: Asking) -> Non
         ("TBW102", (29, "The topic[TBW102] is conflict with system topic.")),
     ],
 )
-async def test_what_else_is_said_to_a_deletion(mq: Asking, topic: str, expected: tuple[int, str | None]) -> None:
+async def test_responses_to_the_deletion_of_missing_and_system_topics(
+    mq: Asking, topic: str, expected: tuple[int, str | None]
+) -> None:
     assert told(await mq.broker.call(DELETE, {"topic": topic})) == expected

@@ -1,6 +1,6 @@
-"""A broker's folder that is damaged, full, foreign, or larger than memory holds: what is said, and what is kept.
+"""A broker's folder that is damaged, full, foreign, or larger than the memory cache: errors and kept messages.
 
-What a folder keeps is in tests/broker/test_data_dir.py.
+The contents of a usable folder are tested in tests/broker/test_data_dir.py.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.clock import ManualClock
 
 @contextmanager
 def full_disk(path: Path) -> Iterator[None]:
-    """No file may grow beyond the size that this one has."""
+    """Limit the size of files to the present size of this file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, hard))
     try:
@@ -42,8 +42,8 @@ def full_disk(path: Path) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-async def test_a_second_broker_is_turned_away_until_the_first_has_gone(tmp_path: Path) -> None:
-    """Two would write over each other's messages."""
+async def test_a_second_broker_is_rejected_until_the_first_has_stopped(tmp_path: Path) -> None:
+    """Two brokers would overwrite each other's messages."""
     with closing(DataDir(tmp_path)), pytest.raises(StorageError, match="in use by another broker"):
         DataDir(tmp_path)
     DataDir(tmp_path).close()
@@ -107,8 +107,8 @@ def _gap(path: Path) -> None:
         (_gap, "the queue T:0 continues at 3 after 1"),
     ],
 )
-async def test_a_folder_that_cannot_be_used_is_refused_in_words(tmp_path: Path, spoil: object, said: str) -> None:
-    """What is wrong with it, and what to do."""
+async def test_an_unusable_folder_is_rejected_with_the_reason(tmp_path: Path, spoil: object, said: str) -> None:
+    """The error also names the folder."""
     assert callable(spoil)
     spoil(tmp_path / FILE_NAME)
 
@@ -118,8 +118,8 @@ async def test_a_folder_that_cannot_be_used_is_refused_in_words(tmp_path: Path, 
     assert str(tmp_path) in str(error.value)
 
 
-async def test_a_crash_leaves_what_the_store_had_at_the_end_of_a_turn(tmp_path: Path) -> None:
-    """Whatever was stored, given up for its age or its size, or deleted with its topic."""
+async def test_a_crash_keeps_the_state_at_the_end_of_a_loop_iteration(tmp_path: Path) -> None:
+    """After puts, deletions for age or size, and deletions of topics."""
     chance, clock = random.Random(5), ManualClock()
     settings = BrokerSettings(fileReservedTime=1, maxStoreSize=4000)
     store, data_dir = in_folder(tmp_path / "data", settings, clock)
@@ -146,7 +146,7 @@ async def test_a_crash_leaves_what_the_store_had_at_the_end_of_a_turn(tmp_path: 
 
 
 async def test_old_records_are_read_from_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory holds the newest only, whatever the folder has; a read may want both."""
+    """The cache holds only the newest records. One read may need both."""
     monkeypatch.setattr("rmqd.broker.store.data_dir.CACHE_BYTES", 10_000)
     with closing(DataDir(tmp_path)) as data_dir:
         for number in range(40):
@@ -160,7 +160,7 @@ async def test_old_records_are_read_from_the_disk(tmp_path: Path, monkeypatch: p
 
 
 async def test_a_full_disk_acknowledges_nothing_and_loses_nothing(tmp_path: Path) -> None:
-    """The producer is told to try elsewhere; with room again, what it was not sure of is there in order."""
+    """The producer gets an error. With space again, the unacknowledged message is stored in order."""
     options = EmbeddedOptions(data_dir=tmp_path / "data", topics={"T": 1})
     remoting = RemotingClient()
     try:
@@ -197,8 +197,8 @@ def _gone(log: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [_cut, _flipped, _gone])
-async def test_messages_that_a_damaged_log_takes_are_told_once(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
-    """SQLite itself drops all from the first damage on, and says nothing."""
+async def test_messages_lost_by_a_damaged_log_are_reported_once(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
+    """SQLite drops everything from the first damage on, without a report."""
     clock = ManualClock()
     store, data_dir = in_folder(tmp_path / "data", clock=clock)
     with closing(data_dir):

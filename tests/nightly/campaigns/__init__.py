@@ -1,1 +1,1 @@
-"""Long runs with faults: `make campaign churn`, `orderly` or `fuzz`. Their figures are in docs/proof/campaigns.md."""
+"""Long runs with faults, such as `make campaign churn`. Their figures are in docs/proof/campaigns.md."""

@@ -1,4 +1,4 @@
-"""`python -m tests.nightly.campaigns churn` (or another one; --help names them): runs it and records its figures."""
+"""Run a campaign and record its figures: `python -m tests.nightly.campaigns churn` (--help lists the others)."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ from tests.rocketmq.fetch import say
 from tests.rocketmq.spec import FILE_NAME, ClusterSpec
 
 CAMPAIGN_ERRORS = (ClusterError, FuzzError, MutantsError, OrderlyError, SimulationError)
-MESSAGES_PER_WORKER = 6000  # half a minute of them, for each that is killed
+MESSAGES_PER_WORKER = 6000  # half a minute of messages for each killed worker
 
 
 def churn_plans(seed: int, messages: int) -> list[ChurnPlan]:
-    """The whole churn: handlers of up to 1 s, then of 8 s, longer than queue_handover_timeout."""
+    """The whole campaign: handlers of up to 1 s, then of 8 s, which is longer than queue_handover_timeout."""
     return [
         ChurnPlan("up-to-1s", seed, messages, per_second=300),
         ChurnPlan("8s", seed + 1, messages // 10, per_second=100, slow_every=100, slow_seconds=8),
@@ -61,7 +61,7 @@ def churn_plans(seed: int, messages: int) -> list[ChurnPlan]:
 
 
 def churn(options: argparse.Namespace) -> bool:
-    """Two rmqd daemons and a Java consumer in one group, joining, leaving and killed -9 under load."""
+    """Two rmqd daemons and a Java consumer in one group join, leave and are killed -9 under load."""
     directory, seed = _place("churn", f"--messages {options.messages}", options)
     cluster = _cluster(directory / "cluster")
     results: list[ChurnResult] = []
@@ -70,13 +70,13 @@ def churn(options: argparse.Namespace) -> bool:
             results.append(Churn(plan, cluster, directory / plan.name).run())
             print(results[-1].report(), flush=True)
     finally:
-        cluster.stop(now=False)  # in order: an interrupted run goes on with all that was committed
+        cluster.stop(now=False)  # an orderly stop keeps all commits for a resumed run
     append(results)
     return all(result.verdict.passed for result in results)
 
 
 def crash(options: argparse.Namespace) -> bool:
-    """A member of rmqd and a Java consumer are killed -9 under load: how much each handles again."""
+    """An rmqd member and a Java consumer are killed -9 under load: how many messages does each group repeat?"""
     directory = _directory("crash", options)
     seed: int = options.seed if options.seed is not None else random.randrange(10**6)
     say(f"seed {seed}, files in {directory}")
@@ -107,14 +107,14 @@ def orderly(options: argparse.Namespace) -> bool:
             results.append(Orderly(plan, cluster, directory / plan.name).run())
             print(results[-1].report(), flush=True)
     finally:
-        cluster.stop(now=False)  # in order: an interrupted run goes on with all that was committed
+        cluster.stop(now=False)  # an orderly stop keeps all commits for a resumed run
     for result in results:
         add_row("orderly", result.cells())
     return all(result.verdict.passed for result in results)
 
 
 def owners(options: argparse.Namespace) -> bool:
-    """Members of Java, Go and rmqd come and go, and agree on every queue's owner by each strategy."""
+    """Java, Go and rmqd members join and leave, and agree on the owner of every queue with each strategy."""
     go_peers.program()
     directory, seed = _place("owners", f"--changes {options.changes}", options)
     cluster = _cluster(directory / "cluster", ClusterSpec(brokers=len(BROKER_NAMES), broker_names=BROKER_NAMES))
@@ -129,7 +129,7 @@ def owners(options: argparse.Namespace) -> bool:
 
 
 def fuzz(options: argparse.Namespace) -> bool:
-    """Inputs that coverage leads to: frames, configurations, requests; each answered or refused, and at once."""
+    """Coverage-guided inputs (frames, configurations, requests): each must be handled or rejected quickly."""
     what = f"--executions {options.executions} --targets {options.targets}"
     directory, seed = _place("fuzz", what, options)
     passed = True
@@ -142,7 +142,7 @@ def fuzz(options: argparse.Namespace) -> bool:
 
 
 def histories(options: argparse.Namespace) -> bool:
-    """Random histories of the offset store (ten times as many) and of hand-overs, with answers in any order."""
+    """Random histories of the offset store (ten times as many) and of hand-overs, with responses in any order."""
     seed: int = options.seed if options.seed is not None else 1
     results = [run_histories("offsets", seed, 10 * options.count), run_histories("hand_over", seed, options.count)]
     for result in results:
@@ -152,7 +152,7 @@ def histories(options: argparse.Namespace) -> bool:
 
 
 def simulation(options: argparse.Namespace) -> bool:
-    """Groups and brokers on simulated hosts that break, as seeds say: nothing lost, and nothing twice unexplained."""
+    """Simulated hosts run groups and brokers with seeded faults: no loss, and a reason for each repetition."""
     directory, seed = _place("simulation", f"--count {options.count}", options)
     result = run_simulation(seed, options.count, directory)
     print(result.report(), flush=True)
@@ -161,7 +161,7 @@ def simulation(options: argparse.Namespace) -> bool:
 
 
 def planted(options: argparse.Namespace) -> bool:
-    """Bugs that are put into rmqd on purpose, one at a time: histories on simulated hosts must show each of them."""
+    """Bugs are planted in rmqd, one at a time: histories on simulated hosts must reveal each of them."""
     directory, seed = _place("planted", f"--count {options.count}", options)
     result = look_for_planted(seed, options.count, directory, first_seeds=recorded_seeds())
     print(result.report(), flush=True)
@@ -171,7 +171,7 @@ def planted(options: argparse.Namespace) -> bool:
 
 
 def faults(options: argparse.Namespace) -> bool:
-    """Two rmqd daemons in one group while brokers and name servers die, hang, move or fail over, one way at a time."""
+    """Two rmqd daemons share a group while brokers and name servers die, hang, move or fail over, one at a time."""
     kinds = options.kinds.split(",")
     if unknown := set(kinds) - set(KINDS):
         raise ClusterError(f"no fault {', '.join(sorted(unknown))}; accepted: {', '.join(KINDS)}")
@@ -183,7 +183,7 @@ def faults(options: argparse.Namespace) -> bool:
 
 
 def durability(options: argparse.Namespace) -> bool:
-    """`rmqd broker --data-dir` killed -9 under load, again and again: what it acknowledged must still be there."""
+    """`rmqd broker --data-dir` is killed -9 under load many times: everything acknowledged must survive."""
     directory, seed = _place("durability", f"--kills {options.kills}", options)
     result = Durability(DurabilityPlan(seed, options.kills), directory).run()
     print(result.report(), flush=True)
@@ -192,7 +192,7 @@ def durability(options: argparse.Namespace) -> bool:
 
 
 def pop(options: argparse.Namespace) -> bool:
-    """A group that pops drains a topic while members are killed -9, and is switched to PULL and back under load."""
+    """A POP group drains a topic while members are killed -9, then switches to PULL and back under load."""
     directory = _directory("pop", options)
     seed: int = options.seed if options.seed is not None else random.randrange(10**6)
     say(f"seed {seed}, files in {directory}")
@@ -210,11 +210,11 @@ def pop(options: argparse.Namespace) -> bool:
 
 
 def dlq_replay(options: argparse.Namespace) -> bool:
-    """`rmqd dlq replay`, killed -9 and resumed, for a concurrent group and an orderly one that holds locks."""
+    """`rmqd dlq replay` is killed -9 and resumed, for a concurrent group and for an orderly group with locks."""
     directory = _directory("dlq_replay", options)
     seed: int = options.seed if options.seed is not None else random.randrange(10**6)
     say(f"seed {seed}, files in {directory}")
-    configure_logging("critical", "console")  # each message that is given up is a line
+    configure_logging("critical", "console")  # each dead letter would log a line
     cluster = _cluster(directory / "cluster")
     results = []
     try:
@@ -230,7 +230,7 @@ def dlq_replay(options: argparse.Namespace) -> bool:
 
 
 def handlers(options: argparse.Namespace) -> bool:
-    """What handlers write to is killed -9 and started again under load: a database, for instance. Nothing is lost."""
+    """The systems that handlers write to, such as databases, are killed -9 and restarted under load: no loss."""
     directory = _directory("handlers", options)
     seed: int = options.seed if options.seed is not None else random.randrange(10**6)
     names = options.counterparts.split(",")
@@ -251,7 +251,7 @@ def handlers(options: argparse.Namespace) -> bool:
 
 
 def mutants(options: argparse.Namespace) -> bool:
-    """Small faults in the modules that keep rmqd's promises, one at a time: the tests must notice nine of ten."""
+    """Small faults in the modules that keep rmqd's promises, one at a time: tests must detect nine of ten."""
     rooms = options.rooms.split(",")
     if unknown := set(rooms) - set(ROOMS):
         raise MutantsError(f"no room {', '.join(sorted(unknown))}; accepted: {', '.join(ROOMS)}")
@@ -270,7 +270,7 @@ def mutants(options: argparse.Namespace) -> bool:
 
 
 def alerts(options: argparse.Namespace) -> bool:
-    """Each alert rule that is shipped fires for a real fault, and resolves, in a real Prometheus at a faster pace."""
+    """Each shipped alert rule fires for a real fault and resolves, in a real Prometheus with shorter times."""
     directory = _directory("alerts", options)
     cluster = _cluster(directory / "cluster")
     try:
@@ -283,7 +283,7 @@ def alerts(options: argparse.Namespace) -> bool:
 
 
 def grow(options: argparse.Namespace) -> bool:
-    """A topic gets more queues, and a second broker, under load: groups there, away, and on Spark lose nothing."""
+    """A topic gets more queues and a second broker under load: running, stopped and Spark groups lose nothing."""
     directory, seed = _place("grow", f"--groups {options.groups}", options)
     groups = tuple(options.groups.split(","))
     if unknown := set(groups) - set(GROUPS):
@@ -292,20 +292,20 @@ def grow(options: argparse.Namespace) -> bool:
     try:
         result = Grow(GrowPlan(seed, groups), cluster, directory / "run").run()
     finally:
-        cluster.stop(now=False)  # in order: an interrupted run goes on with all that was committed
+        cluster.stop(now=False)  # an orderly stop keeps all commits for a resumed run
     print(result.report(), flush=True)
     add_row("grow", result.cells())
     return result.passed
 
 
 def spark_moves(options: argparse.Namespace) -> bool:
-    """A group that moves from engine: local to engine: spark and back while messages are sent."""
+    """A group moves from engine: local to engine: spark and back while messages are sent."""
     directory, seed = _place("spark_moves", f"--moves {options.moves}", options)
     cluster = _cluster(directory / "cluster", with_slave())
     try:
         result = Moves(MovesPlan(seed, options.moves), cluster, directory / "run").run()
     finally:
-        cluster.stop(now=False)  # in order: an interrupted run goes on with all that was committed
+        cluster.stop(now=False)  # an orderly stop keeps all commits for a resumed run
     print(result.report(), flush=True)
     add_row("spark_moves", result.cells())
     return result.passed
@@ -313,7 +313,7 @@ def spark_moves(options: argparse.Namespace) -> bool:
 
 def spark_kills(options: argparse.Namespace) -> bool:
     """Groups on a Spark cluster drain a topic while drivers, executors and the broker are killed -9."""
-    # imports PySpark, which the other campaigns go without
+    # imports PySpark, which the other campaigns do not need
     from tests.nightly.campaigns.spark_kills import BROKER, DRIVER, EXECUTOR, Kills, KillsPlan
 
     directory, seed = _place("spark_kills", f"--messages {options.messages} --kills {options.kills}", options)
@@ -324,30 +324,30 @@ def spark_kills(options: argparse.Namespace) -> bool:
             plan = KillsPlan(seed, options.messages, victims)
             result = Kills(plan, cluster, directory / "run", spark).run()
     finally:
-        cluster.stop(now=False)  # in order: an interrupted run goes on with all that was committed
+        cluster.stop(now=False)  # an orderly stop keeps all commits for a resumed run
     print(result.report(), flush=True)
     add_row("spark_kills", result.cells())
     return result.passed
 
 
 def spark_tables(options: argparse.Namespace) -> bool:
-    """Pipelines from YAML drain topics into PostgreSQL while rmqd and PostgreSQL are killed -9: equal to the truth."""
+    """Pipelines from YAML drain topics into PostgreSQL while rmqd and PostgreSQL are killed -9: correct tables."""
     what = f"--messages {options.messages} --kills {options.kills} --database-kills {options.database_kills}"
     directory, seed = _place("spark_tables", what, options)
-    configure_logging("critical", "console")  # each message that is sent again is a line
+    configure_logging("critical", "console")  # each resent message would log a line
     cluster = _cluster(directory / "cluster")
     try:
         plan = TablesPlan(seed, options.messages, options.kills, options.database_kills)
         result = Tables(plan, cluster, directory / "run").run()
     finally:
-        cluster.stop(now=False)  # in order: an interrupted run goes on with all that was committed
+        cluster.stop(now=False)  # an orderly stop keeps all commits for a resumed run
     print(result.report(), flush=True)
     add_row("spark_tables", result.cells())
     return result.passed
 
 
 def spark_cluster(options: argparse.Namespace) -> bool:
-    """A group that is submitted to a standalone cluster, whose workers are killed and come back."""
+    """A group runs on a standalone Spark cluster whose workers are killed and restarted."""
     directory, seed = _place("spark_cluster", f"--kills {options.kills}", options)
     plan = ClusterPlan(seed, messages=options.kills * MESSAGES_PER_WORKER, kills=options.kills)
     result = SparkCluster(plan, directory / "run").run()
@@ -357,7 +357,7 @@ def spark_cluster(options: argparse.Namespace) -> bool:
 
 
 def spark_connect(options: argparse.Namespace) -> bool:
-    """Source and sink of Spark through Spark Connect, whose packages `pip install 'pyspark[connect]'` brings."""
+    """The Spark source and sink work through Spark Connect; needs `pip install 'pyspark[connect]'`."""
     directory = tempfile.mkdtemp(prefix="rmqd-spark_connect-", dir=options.dir)
     result = SparkConnect(options.messages, Path(directory)).run()
     print(result.report(), flush=True)
@@ -366,7 +366,7 @@ def spark_connect(options: argparse.Namespace) -> bool:
 
 
 def _directory(campaign: str, options: argparse.Namespace) -> Path:
-    """Where a run keeps its files. Others may pass through it: servers that refuse root have a user of their own."""
+    """Return the directory of a run. Other users may enter it: servers that refuse root run as their own user."""
     if options.dir:
         return Path(options.dir)
     directory = Path(tempfile.mkdtemp(prefix=f"rmqd-{campaign}-"))
@@ -375,7 +375,7 @@ def _directory(campaign: str, options: argparse.Namespace) -> Path:
 
 
 def _place(campaign: str, size: str, options: argparse.Namespace) -> tuple[Path, int]:
-    """Where a run keeps its files, and its seed; and word of how it goes on after an interruption."""
+    """Return the directory and the seed of a run, and print the command that resumes it."""
     directory = _directory(campaign, options)
     seed: int = options.seed if options.seed is not None else random.randrange(10**6)
     command = f"python -m tests.nightly.campaigns {campaign} {size} --seed {seed} --dir {directory}"
@@ -393,7 +393,7 @@ def _cluster(directory: Path, spec: ClusterSpec | None = None) -> RealCluster:
 
 
 def main() -> int:
-    """0 where the campaign's promises held."""
+    """Return 0 if the campaign kept its promises."""
     parser = argparse.ArgumentParser(prog="python -m tests.nightly.campaigns", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="CAMPAIGN")
     for call, what, default in (
@@ -466,7 +466,7 @@ def main() -> int:
     sub.add_argument("--every", type=int, default=1, metavar="N", help="judge every N-th mutant (default: all)")
     sub.add_argument("--dir", help="where a run keeps its files; that of an earlier run judges again what could differ")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that members and brokers end with us
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # which also ends members and brokers
     try:
         return 0 if options.call(options) else 1
     except (*CAMPAIGN_ERRORS, RmqdError, RocketMqUnavailable) as error:

@@ -1,4 +1,4 @@
-"""Alerts: each shipped rule fires for a real fault and resolves once that is mended, its times cut by a factor."""
+"""Alerts: each shipped rule fires for a real fault and resolves after the repair. Times are divided by a factor."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.rocketmq.cluster import RealCluster
 
 FACTOR: Final = 10
 PATIENCE_SECONDS: Final = 480.0
-UNMADE: Final = {"RmqdMessagesLost"}  # brokers keep messages for an hour at least: promtool has its case
+UNMADE: Final = {"RmqdMessagesLost"}  # brokers keep messages for at least an hour: promtool tests this rule
 
 
 @dataclass(frozen=True, slots=True)
 class AlertsResult:
-    """What a run gave. `problem` is empty where each alert came and went."""
+    """The result of a run. `problem` is empty if each alert fired and resolved."""
 
     factor: float
     told: Sequence[Told]
@@ -33,18 +33,17 @@ class AlertsResult:
 
     @property
     def passed(self) -> bool:
-        """Whether every rule did."""
+        """Whether every rule fired and resolved."""
         return not self.untold and not self.problem
 
     def cells(self) -> list[object]:
-        """For the campaign's table."""
+        """Return the row of the campaign's table."""
         each = "; ".join(
             f"{one.alert.removeprefix('Rmqd')} {one.fired_seconds:.0f}, {one.resolved_seconds:.0f}" for one in self.told
         )
         return [self.factor, f"{len(self.told)} of {len(self.rules)}", f"{self.seconds:.0f}", each]
 
     def report(self) -> str:
-        """For the person who ran it."""
         lines = [
             f"{one.alert:24} fired after {one.fired_seconds:6.1f} s, resolved after {one.resolved_seconds:6.1f} s"
             for one in self.told
@@ -53,7 +52,7 @@ class AlertsResult:
 
 
 class Alerts:
-    """The faults of groups and daemons side by side, then what kills processes."""
+    """The faults of groups and daemons at the same time, then the faults that kill processes."""
 
     def __init__(self, cluster: RealCluster, directory: Path, factor: float) -> None:
         self._cluster = cluster
@@ -61,7 +60,7 @@ class Alerts:
         self._factor = factor
 
     def run(self) -> AlertsResult:
-        """Everything once."""
+        """Cause each fault once."""
         begin = time.monotonic()
         told: list[Told] = []
         problem = ""
@@ -70,7 +69,7 @@ class Alerts:
             rules = [name for name in shipped if name not in UNMADE]
             try:
                 told += tell(scene, [*scene.faults(), *scene.faults_of_daemons()], PATIENCE_SECONDS)
-                for fault in scene.faults_of_processes():  # one hides the other
+                for fault in scene.faults_of_processes():  # such faults hide each other
                     told += tell(scene, [fault], PATIENCE_SECONDS)
             except AssertionError as error:
                 problem = "\n".join([str(error), *getattr(error, "__notes__", ())])

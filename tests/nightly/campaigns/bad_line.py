@@ -1,4 +1,4 @@
-"""BadLine: a TCP proxy in front of a broker that cuts, delays or resets a share of the frames of both directions."""
+"""BadLine: a TCP proxy for one broker that cuts, delays or resets a share of the frames in both directions."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from tests.rocketmq.spec import HOST, free_port
 
 CUT, DELAY, RESET = "cut", "delayed", "reset"
 DELAY_SECONDS = (0.1, 3.0)
-AT_ONCE = struct.pack("ii", 1, 0)  # SO_LINGER: the end is a reset, and what was not sent yet is thrown away
+AT_ONCE = struct.pack("ii", 1, 0)  # SO_LINGER: close with a reset, and discard unsent data
 
 
 class BadLine:
-    """Passes frames between clients and `target`; its own address is `address`.
+    """Passes frames between clients and `target`. Clients connect to `address`.
 
-    Of a frame that is cut, half arrives, and then the connection's end; one that is delayed holds up all behind it; in
-    place of one that is reset the client gets a reset, and the target too.
+    For a cut, half of the frame is passed, and the connection is closed. A delayed frame holds up all later ones. A
+    reset replaces the frame with a connection reset for both the client and the target.
     """
 
     def __init__(self, target: str, seed: int) -> None:
         host, port = target.rsplit(":", 1)
         self.share = 0.0
-        """Of the frames, from 0 to 1; may be changed at any time."""
+        """The share of damaged frames, from 0 to 1. It may be changed at any time."""
         self.frames = 0
         self.damaged: Counter[str] = Counter()
         self._target = (host, int(port))
         self._random = random.Random(seed)
-        # of five digits, as the target's: an address can then be replaced by another of the same length
+        # five digits like the target's, so that one address can replace the other at the same length
         self._port = free_port(set(), (0,))
         self.address = f"{HOST}:{self._port}"
         self._loop = asyncio.new_event_loop()
@@ -77,13 +77,13 @@ class BadLine:
                 finally:
                     to_target.close()
         except asyncio.CancelledError:
-            pass  # by `_end`; a server's own task must not tell of it
+            pass  # cancelled by `_end`; asyncio would log it
         finally:
             to_client.close()
             self._lines.discard(line)
 
     async def _pass_both_ways(self, *ways: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
-        """Until either end closes, or damage ends both."""
+        """Run until either side closes, or damage ends both."""
         pumps = [asyncio.create_task(self._pass(*way)) for way in ways]
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
@@ -96,7 +96,7 @@ class BadLine:
                 _reset(writer)
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str | None:
-        """Frame by frame; CUT or RESET where such damage ended it, None at the end of either side."""
+        """Pass frame by frame. Return CUT or RESET after such damage, None when either side closes."""
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             while True:
                 head = await reader.readexactly(4)

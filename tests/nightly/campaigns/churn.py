@@ -1,4 +1,4 @@
-"""Churn: two rmqd daemons and a Java consumer in one group, joining, leaving and being killed under load."""
+"""Churn: two rmqd daemons and a Java consumer in one group join, leave and are killed under load."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DRAIN_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class ChurnPlan:
-    """A run: how much is sent how fast, how long handlers take, and how long membership rests between two events."""
+    """A run: how much is sent how fast, how long handlers take, and how long members stay unchanged between events."""
 
     name: str
     seed: int
@@ -40,7 +40,7 @@ class ChurnPlan:
 
 @dataclass(frozen=True, slots=True)
 class ChurnResult:
-    """What a run gave: the verdict, the events by action and kind, and how long membership took to settle."""
+    """The result of a run: the verdict, the events by action and kind, and the times until membership settled."""
 
     plan: ChurnPlan
     verdict: ChurnVerdict
@@ -49,7 +49,6 @@ class ChurnResult:
     seconds: float
 
     def report(self) -> str:
-        """For the person who ran it."""
         events = ", ".join(f"{count} {what}" for what, count in sorted(self.events.items()))
         settled = sorted(self.settle_seconds) or [0.0]
         return "\n".join(
@@ -62,7 +61,7 @@ class ChurnResult:
 
 
 class Churn:
-    """One run in a directory; begun again with the same directory it goes on where it was cut."""
+    """One run in a directory. A new start with the same directory resumes an interrupted run."""
 
     def __init__(self, plan: ChurnPlan, cluster: RealCluster, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -83,7 +82,7 @@ class Churn:
         self._tail = ledger.Tail()
 
     def run(self) -> ChurnResult:
-        """Send everything, with members coming and going, drain, and judge."""
+        """Send all messages while members join and leave, drain, and judge."""
         begin = time.monotonic()
         self._cluster.create_topic(self._group.topic, self._plan.queues)
         (self._directory / "plan.json").write_text(json.dumps(asdict(self._plan)))
@@ -114,7 +113,7 @@ class Churn:
         return self._result(time.monotonic() - begin)
 
     def _settle(self) -> None:
-        """Wait until each queue has one owner; the time that it took is kept."""
+        """Wait until each queue has one owner, and record the time that it took."""
         begin = time.monotonic()
         try:
             wait_until(self._settled, "each queue has one owner, and each member its share", SETTLE_SECONDS)
@@ -124,7 +123,7 @@ class Churn:
         self._note("settled", time.monotonic() - begin)
 
     def _settled(self) -> bool:
-        # a member may be in the middle of coming or going, and then not answer
+        # a member that is joining or leaving may not answer
         with contextlib.suppress(AssertionError, ClusterError, OSError):
             if len(offsets.members(self._cluster, self._group.name)) != len(self._roster.running):
                 return False
@@ -135,7 +134,7 @@ class Churn:
         return False
 
     def _rest(self, load: Load) -> None:
-        """Leave membership alone for a while; what is handled in it shows whether a queue has two owners."""
+        """Keep members unchanged for a while. The messages handled meanwhile show whether a queue has two owners."""
         begin = time.time_ns() // 1000
         deadline = time.monotonic() + self._random.uniform(*self._plan.calm_seconds)
         while time.monotonic() < deadline and not load.done:
@@ -145,7 +144,7 @@ class Churn:
 
     def _drain(self, sent_path: Path) -> None:
         sent = {entry.key for entry in ledger.read(sent_path)}
-        # who decides is the ledger: a drain that never ends shows as messages lost
+        # the ledger judges: an incomplete drain shows as lost messages
         with contextlib.suppress(AssertionError):
             wait_until(lambda: self._tail.finished(self._roster.ledgers()) >= sent, "all is handled", DRAIN_SECONDS)
             wait_until(lambda: self._lag() == 0, "all is committed", 10)

@@ -1,4 +1,4 @@
-"""The verdict over churn: why something was handled again, and whether a queue had two owners."""
+"""The verdict over churn: causes of repetitions, and queues with two owners."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ TIMED_OUT = "a handler took longer than queue_handover_timeout"
 LEFT_TO_JAVA = "an rmqd member left, and a Java member acquired its queues"
 RMQD_TO_RMQD = "from one rmqd member to another"
 
-# what a graceful leave or a join of an rmqd member must never cause
+# a graceful leave or a join of an rmqd member must never cause these
 FORBIDDEN = (LEFT_TO_JAVA, SAME_MEMBER, RMQD_TO_RMQD)
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A time in which membership did not change and had settled, in microseconds since 1970."""
+    """A period of settled and unchanged membership, in microseconds since 1970."""
 
     begin_micros: int
     end_micros: int
@@ -30,7 +30,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class ChurnVerdict(Verdict):
-    """What a ledger says."""
+    """The judged ledger of a churn run."""
 
     forbidden = FORBIDDEN
 
@@ -41,21 +41,20 @@ class ChurnVerdict(Verdict):
         return self.owned_twice
 
     def details(self) -> list[str]:
-        """They again."""
         return listed("queues with two owners", self.owned_twice)
 
 
 @dataclass(slots=True)
 class _Evidence:
-    """The ledger, arranged for questions."""
+    """The ledger, indexed for lookups."""
 
     kinds: Mapping[str, str]
     killed: Mapping[str, int]
     left: Mapping[str, int]
     java_starts: dict[tuple[str, int], list[int]] = field(default_factory=lambda: defaultdict(list))
-    """Queue to the times when a Java member began a message of it."""
+    """By queue, the times when a Java member began one of its messages."""
     long_handlings: dict[tuple[str, str, int], list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
-    """Member and queue to begin and end of what took longer than the timeout."""
+    """By member and queue, begin and end of handlings that took longer than the timeout."""
 
 
 def judge(
@@ -65,7 +64,7 @@ def judge(
     windows: Iterable[Window],
     handover_timeout_seconds: float,
 ) -> ChurnVerdict:
-    """Judge a run; `entries` are in the order of time."""
+    """Judge a run. `entries` are in the order of time."""
     events, handlings = list(events), Handlings(entries)
     evidence = _Evidence(
         kinds={event.member: event.kind for event in events},
@@ -98,7 +97,7 @@ def _cause(evidence: _Evidence, first: Entry, again: Entry) -> str:
     if any(at in between for at in evidence.java_starts[first.broker, first.queue]):
         return JAVA_BETWEEN
     long = evidence.long_handlings[first.member, first.broker, first.queue]
-    # one long handler holds back the offset of everything that was finished above it in its queue
+    # one long handler holds back the offset of all messages finished behind it in its queue
     if any(begin <= again.at_micros and end >= first.at_micros for begin, end in long):
         return TIMED_OUT
     return SAME_MEMBER if first.member == again.member else RMQD_TO_RMQD

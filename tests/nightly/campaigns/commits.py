@@ -1,4 +1,4 @@
-"""What members say that they have committed, asked time and again: a fall, and what a broker must have at least."""
+"""Commits that members report, polled repeatedly: falling offsets, and the least offsets that a broker must have."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Place(NamedTuple):
     queue: int
 
     def __str__(self) -> str:
-        """As rmqd's log has it."""
+        """The format of rmqd's log."""
         return f"{self.topic}@{self.broker}:{self.queue}"
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A member said this for the first time at `at_micros` since 1970; `asked_micros` is when it was asked before."""
+    """A commit that a member first reported at `at_micros` since 1970; `asked_micros` is the previous poll."""
 
     member: str
     place: Place
@@ -43,7 +43,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """An event of a member's log about one queue."""
+    """An event about one queue in a member's log."""
 
     member: str
     event: str
@@ -53,7 +53,7 @@ class LogLine:
 
 
 def log_lines(member: str, events: Iterable[Mapping[str, Any]], *names: str) -> list[LogLine]:
-    """The events of these names."""
+    """Return the events with these names."""
     return [
         LogLine(member, event["event"], event["queue"], int(event["offset"]), micros(event["timestamp"]))
         for event in events
@@ -62,15 +62,16 @@ def log_lines(member: str, events: Iterable[Mapping[str, Any]], *names: str) -> 
 
 
 def micros(timestamp: str) -> int:
-    """A log line's moment, which has milliseconds, in microseconds since 1970."""
+    """Return the time of a log line (to the millisecond) in microseconds since 1970."""
     moment = datetime.strptime(timestamp, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000) * 1000
 
 
 def unexplained_falls(commits: Sequence[Commit], fell: Iterable[LogLine]) -> list[str]:
-    """Commits below what the same member had said of the queue before, and no `offset.fell` of its log says why.
+    """Return commits below an earlier one of the same member and queue that no `offset.fell` in its log explains.
 
-    That line comes where a queue is taken over and the broker's value is lower; within one ownership none may fall.
+    The member logs `offset.fell` if it acquires a queue and the broker's value is lower. Within one ownership no
+    offset may fall.
     """
     lines = list(fell)
     latest: dict[tuple[str, Place], int] = {}
@@ -91,7 +92,7 @@ def unexplained_falls(commits: Sequence[Commit], fell: Iterable[LogLine]) -> lis
 
 
 class History:
-    """The highest offset that any member had committed, at any moment."""
+    """The highest committed offset of all members at any time."""
 
     def __init__(self, commits: Iterable[Commit]) -> None:
         self._rises: dict[tuple[str, int], tuple[list[int], list[int]]] = {}
@@ -102,14 +103,14 @@ class History:
                 highest.append(commit.offset)
 
     def committed(self, broker: str, queue: int, at_micros: int) -> int:
-        """0 where nothing was known yet."""
+        """Return 0 if no commit was known yet."""
         times, highest = self._rises.get((broker, queue), ([], []))
         known = bisect.bisect_right(times, at_micros)
         return highest[known - 1] if known else 0
 
 
 class CommitWatch(Background):
-    """Asks every member for its commits five times a second; each change is a line in a file."""
+    """Asks every member for its commits five times a second and writes each change to a file as a line."""
 
     def __init__(self, members: Mapping[str, RmqdProcess], group: str, topic: str, path: Path) -> None:
         super().__init__(f"commits of {group}")
@@ -120,18 +121,18 @@ class CommitWatch(Background):
 
     @property
     def commits(self) -> list[Commit]:
-        """So far, in the order of time."""
+        """All commits until now, in the order of time."""
         return list(self._commits)
 
     def highest(self) -> dict[Place, int]:
-        """What a broker must have at least, by queue: the highest offset that any member has committed."""
+        """Return the least offset that a broker must have, by queue: the highest that any member has committed."""
         found: dict[Place, int] = {}
         for commit in self.commits:
             found[commit.place] = max(found.get(commit.place, 0), commit.offset)
         return found
 
     def work(self) -> None:
-        """Ask until the end of the block."""
+        """Poll until the end of the block."""
         latest: dict[tuple[str, Place], int] = {}
         asked = dict.fromkeys(self._members, time.time_ns() // 1000)
         with self._path.open("a", buffering=1) as file:
@@ -147,7 +148,7 @@ class CommitWatch(Background):
 
     def _ask(self, process: RmqdProcess) -> list[tuple[Place, int]]:
         code, body = process.get("/api/v1/status")
-        if code != 200:  # it has not begun to listen, or has ended
+        if code != 200:  # the daemon is not listening yet, or has ended
             return []
         groups = [entry for entry in json.loads(body)["groups"] if entry["name"] == self._group]
         return [

@@ -1,4 +1,4 @@
-"""What handlers write to in the campaign `handlers`: each can be killed, started again, and asked what it has."""
+"""The systems that handlers write to in the campaign `handlers`: each can be killed, restarted and queried."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ QUEUES: Final = 4
 
 
 class Counterpart(Protocol):
-    """One other system. As a context manager it runs until the end of the block."""
+    """An external system. As a context manager it runs until the end of the block."""
 
     plugin: str
     is_once: bool
-    """Whether the handler promises that it has each key once."""
+    """Whether the handler promises to store each key once."""
 
     def __enter__(self) -> Self: ...
     def __exit__(self, *_: object) -> None: ...
@@ -45,17 +45,17 @@ class Counterpart(Protocol):
         """kill -9."""
 
     def start(self) -> None:
-        """Start it again, with what it had."""
+        """Restart it with its data."""
 
     def arrived(self) -> Counter[str]:
-        """How often it has each key."""
+        """Return how often the system has each key."""
 
 
 S = TypeVar("S", bound=ServerProcess)
 
 
 class _OneServer(Generic[S]):
-    """What is one server of its own."""
+    """A counterpart with one server."""
 
     def __init__(self, server: S) -> None:
         self._server = server
@@ -75,7 +75,7 @@ class _OneServer(Generic[S]):
 
 
 class PostgresqlTable(_OneServer[PostgresqlServer]):
-    """A table of a PostgreSQL, with a unique key or without."""
+    """A PostgreSQL table with or without a unique key."""
 
     plugin = "postgresql"
 
@@ -102,7 +102,7 @@ class PostgresqlTable(_OneServer[PostgresqlServer]):
 
 
 class MarkedTable(PostgresqlTable):
-    """A table without a key, to which a handler of ours adds rows by `message.once`, or without that."""
+    """A table without a key. The test's own handler adds rows, with or without `message.once`."""
 
     plugin = "tests.nightly.campaigns.once_handler:OnceHandler"
 
@@ -120,10 +120,10 @@ class MarkedTable(PostgresqlTable):
 
 
 class DeduplicatedTable(MarkedTable):
-    """The same with `deduplicate`: what is handled is noted in a store, by rmqd and not by the handler.
+    """The same table with `deduplicate`: rmqd, not the handler, records the handled messages in a store.
 
-    A row is added twice where a process dies, or the database's answer is lost, between the row and the note; not
-    with `marks`, whose transaction has both.
+    A row is added twice if a process dies, or the database's response is lost, between the row and the record. With
+    `marks` one transaction has both.
     """
 
     def __init__(self, store: StoreName, *, marks: bool) -> None:
@@ -143,7 +143,7 @@ class DeduplicatedTable(MarkedTable):
         super().__exit__(*raised)
 
     def group_keys(self) -> dict[str, Any]:
-        """What the group has beside its handler; its batches have one message, as each is confirmed as a whole."""
+        """The group's additional keys. Batches have one message, because a batch is recorded as a whole."""
         urls = {"sqlite": "", "redis": self._redis and self._redis.url, "postgresql": self._url}
         return {
             "consume_message_batch_max_size": 1,
@@ -152,7 +152,7 @@ class DeduplicatedTable(MarkedTable):
 
 
 class OffsetsTable(MarkedTable):
-    """The same with the offsets of the group in the database, in one transaction with the rows."""
+    """The same table with the group's offsets in the database, in one transaction with the rows."""
 
     plugin = "tests.nightly.campaigns.once_handler:OffsetHandler"
 
@@ -163,13 +163,13 @@ class OffsetsTable(MarkedTable):
         return {}
 
     def group_keys(self) -> dict[str, Any]:
-        """Where the group's offsets are."""
+        """The group's offset store."""
         plugin = "rmqd_handlers.postgresql:PostgresqlOffsets"
         return {"offset_store": {"plugin": plugin, "options": {"url": self._url}}}
 
 
 class SqlTable(_OneServer[MariadbServer | PostgresqlServer]):
-    """A table of a MariaDB or a PostgreSQL that `sql` writes to: by a key, or by the mark of `message.once`."""
+    """A MariaDB or PostgreSQL table that `sql` writes to, with a key or with `message.once`."""
 
     plugin = "sql"
     is_once = True
@@ -200,7 +200,7 @@ class SqlTable(_OneServer[MariadbServer | PostgresqlServer]):
 
 
 class WebhookSink(_OneServer[HttpSink]):
-    """An HTTP server that answers some calls with 503 or 429, with half an answer, or not at all."""
+    """An HTTP server that answers some requests with 503 or 429, with half a response, or not at all."""
 
     plugin = "webhook"
     is_once = False
@@ -216,7 +216,7 @@ class WebhookSink(_OneServer[HttpSink]):
 
 
 class RedisKey(_OneServer[RedisServer]):
-    """A stream or a list of a Redis, which remembers messages or not."""
+    """A Redis stream or list, with or without remembered messages."""
 
     plugin = "redis"
 
@@ -239,7 +239,7 @@ class RedisKey(_OneServer[RedisServer]):
 
 
 class CeleryQueue(_OneServer[RedisServer]):
-    """The queue of a Celery whose broker is a Redis; nobody works from it."""
+    """A Celery queue in a Redis broker, without workers."""
 
     plugin = "celery"
     is_once = False
@@ -257,7 +257,7 @@ class CeleryQueue(_OneServer[RedisServer]):
 
 
 class KafkaTopic:
-    """A topic of a Kafka, whose one broker is killed."""
+    """A Kafka topic whose only broker is killed."""
 
     plugin = "kafka"
     is_once = False
@@ -296,7 +296,7 @@ class KafkaTopic:
 
 
 class OtherTopic:
-    """A topic of another cluster, whose broker is killed: of one that is given, or one of its own."""
+    """A topic of another cluster whose broker is killed. The cluster is either given or started here."""
 
     plugin = "rocketmq"
     is_once = False

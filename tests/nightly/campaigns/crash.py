@@ -1,7 +1,7 @@
-"""Crash: a member of rmqd and a Java consumer are killed with -9 under load, and what they handle again is counted.
+"""Crash: an rmqd member and a Java consumer are killed -9 under load, and their repeated messages are counted.
 
-Each has a group of its own on the same topic, and both are killed at the same moments. The next member of a group
-starts at the committed offsets, so it handles again what the killed one had finished and not committed.
+Each has its own group on the same topic, and both are killed at the same moments. The group's next member starts at
+the committed offsets, so it repeats the messages that the killed member had finished and not committed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DRAIN_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class CrashPlan:
-    """A run: how often both members are killed, and how many messages are sent in a second."""
+    """A run: how often both members are killed, and how many messages are sent per second."""
 
     seed: int
     kills: int
@@ -60,9 +60,9 @@ class CrashResult:
     sent: int
     lost: Mapping[str, int]
     again: Mapping[str, list[int]]
-    """How many messages each successor handled that a killed member had finished."""
+    """For each successor, the number of repeated messages that a killed member had finished."""
     uncommitted: Mapping[str, list[int]]
-    """Samples of the number of finished and not committed messages."""
+    """Samples of the number of finished but uncommitted messages."""
 
     @property
     def passed(self) -> bool:
@@ -104,9 +104,9 @@ class Crash:
         self._uncommitted: dict[str, list[int]] = {kind: [] for kind in self._rosters}
 
     def run(self) -> CrashResult:
-        """Send until the last kill, then wait until all is handled."""
+        """Send until the last kill, then wait until all messages are handled."""
         pauses = self._plan.pauses()
-        messages = round(2 * sum(pauses) * self._plan.per_second)  # more than are sent before the run ends
+        messages = round(2 * sum(pauses) * self._plan.per_second)  # more than the run can send
         self._cluster.create_topic(self._topic, QUEUES)
         try:
             self._join()
@@ -153,7 +153,7 @@ class Crash:
         return self._tails[kind].finished(self._rosters[kind].ledgers())
 
     def _sample(self, seconds: float) -> None:
-        """Note four times a second how many messages are finished and not committed."""
+        """Record four times a second how many messages are finished and not committed."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             for kind in self._rosters:

@@ -1,4 +1,4 @@
-"""The ways to divide queues that members of several languages share, and whose each queue then should be."""
+"""Groups with an allocation strategy that members of several languages share, and the expected owner of each queue."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ RMQD, JAVA, GO = "rmqd", "java", "go"
 BROKER_ROOMS = ("east", "west")
 BROKER_NAMES = tuple(f"{room}@{number}" for number, room in enumerate(BROKER_ROOMS, 1))
 ROOM_OF_SLOT = {"rmqd-a": "east", "rmqd-b": "west", "java-c": "west", "java-d": "north", "go-e": "east"}
-"""The slots that members come and go in, and their machine rooms; the last one's has no broker."""
+"""The slots in which members join and leave, and their machine rooms. The last room has no broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """A group with a strategy, and the clients that divide as Java does by it."""
+    """A group with a strategy, and the clients whose allocation equals Java's."""
 
     name: str
     strategy: str
@@ -39,11 +39,11 @@ class Division:
 
     @property
     def peer_text(self) -> str:
-        """As the Java and the Go program read it."""
+        """The format that the Java and the Go program read."""
         return f"{self.strategy}={self.group}={'+'.join(self.machine_rooms)}"
 
     def settings(self, slot: str, queues: Sequence[MessageQueue]) -> dict[str, Any]:
-        """The keys of rmqd's group."""
+        """Return the keys of the rmqd group."""
         found: dict[str, Any] = {"allocate_strategy": self.strategy}
         if self.strategy == "by_config":
             found["allocate_queues"] = [
@@ -55,7 +55,7 @@ class Division:
         return found
 
     def owners(self, members: Mapping[str, str], queues: Sequence[MessageQueue]) -> dict[MessageQueue, list[str]]:
-        """Whose each queue of the group's topics should be, by slot; `members` are the client ids by slot."""
+        """Return the expected owners of each queue, by slot. `members` are the client ids by slot."""
         client_ids = sorted_client_ids(list(members.values()))
         found: dict[MessageQueue, list[str]] = {queue: [] for queue in queues}
         for topic in sorted({queue.topic for queue in queues}):
@@ -74,7 +74,7 @@ class Division:
 
 
 def written_down(slot: str, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
-    """The queues in the list of a slot: every fifth; those of the retry topic are rmqd-a's."""
+    """Return the configured queues of a slot: every fifth queue; the retry queues belong to rmqd-a."""
     slots = list(ROOM_OF_SLOT)
     own = [queue for queue in queues if not queue.topic.startswith(retry_topic(""))][slots.index(slot) :: len(slots)]
     return own + [queue for queue in queues if queue.topic.startswith(retry_topic("")) and slot == slots[0]]
@@ -86,7 +86,7 @@ DIVISIONS = (
     Division("averagely_by_circle", "averagely_by_circle", _ALL),
     Division("by_config", "by_config", _ALL),
     Division("by_machine_room", "by_machine_room", _ALL, BROKER_ROOMS),
-    # what Go has under these names is something else, or wrong; docs/migrating.md
+    # Go's strategies of these names differ or are wrong; see docs/migrating.md
     Division("by_one_machine_room", "by_machine_room", _NOT_GO, BROKER_ROOMS[:1]),
     Division("consistent_hash", "consistent_hash", _NOT_GO),
     Division("machine_room_nearby", "machine_room_nearby", _NOT_GO),

@@ -1,4 +1,4 @@
-"""`rmqd dlq replay`, killed -9 several times: each dead letter is handled again once, by its group alone."""
+"""`rmqd dlq replay`, killed -9 several times: its group alone handles each dead letter again, and only once."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ SLOTS = ("rmqd-a", "rmqd-b", "java-c")
 GIVE_UP_SECONDS = 240.0
 HANDLE_SECONDS = 240.0
 KILLED_BETWEEN = (0.01, 0.9)
-"""The shares of the letters that are settled when the command is killed."""
+"""The range of the share of letters settled before a kill."""
 UNDER_WAY_SHARE = 0.8
-"""Of the kills: those that wait for letters to be under way."""
+"""The share of kills that wait until letters are being sent."""
 WATCH_SECONDS = 10.0
-"""How long is waited for what may come again: the delay of a send-back is a second."""
+"""How long to wait for repetitions. The delay of a send-back is one second."""
 REASONS = 7
 
 
 @dataclass(frozen=True, slots=True)
 class DlqReplayPlan:
-    """A run. An orderly group has members, which hold locks, from before the replay on."""
+    """A run. The members start before the replay. In an orderly group they hold locks."""
 
     name: str
     seed: int
@@ -53,10 +53,10 @@ class DlqReplayPlan:
 
 @dataclass(frozen=True, slots=True)
 class DlqReplayResult:
-    """What a run gave.
+    """The result of a run.
 
-    `under_way` are letters of which nobody knew, after a kill, whether they had gone out. `handled` is how often the
-    group handled each key again, `neighbour` how often the other group handled each.
+    After a kill it is unknown whether the `under_way` letters were sent. `handled` counts how often the group handled
+    each key again, `neighbour` how often the other group handled it.
     """
 
     plan: DlqReplayPlan
@@ -73,26 +73,25 @@ class DlqReplayResult:
 
     @property
     def lost(self) -> int:
-        """Letters that were not handled again."""
+        """Letters that the group did not handle again."""
         return self.plan.letters - len(self.handled)
 
     @property
     def twice(self) -> int:
-        """Letters that were handled more than once again."""
+        """Letters that the group handled again more than once."""
         return sum(times > 1 for times in self.handled.values())
 
     @property
     def strayed(self) -> int:
-        """Messages that the other group got more than once."""
+        """Messages that the other group received more than once."""
         return sum(times > 1 for times in self.neighbour.values())
 
     @property
     def passed(self) -> bool:
-        """Whether each was handled again once, by the group alone, and none is left."""
+        """Whether the group alone handled each letter again once, and no letter is left."""
         return not (self.lost or self.twice or self.strayed or self.left) and self.kills == self.plan.kills
 
     def report(self) -> str:
-        """For the person who ran it."""
         return (
             f"dlq_replay {self.plan.name}, seed {self.plan.seed}, {self.seconds:.0f} s: {self.plan.letters} letters by "
             f"{', '.join(self.ways)}; {self.kills} kills with {self.under_way} under way; the last run sent "
@@ -101,14 +100,14 @@ class DlqReplayResult:
         )
 
     def cells(self) -> list[object]:
-        """For the table of figures."""
+        """Return the row of the table of figures."""
         counts = (self.lost, self.twice, self.strayed, self.left)
         run = (self.plan.name, self.plan.seed, self.plan.letters, self.kills, self.under_way)
         return [*run, *counts, f"{self.seconds:.0f}"]
 
 
 class DlqReplay:
-    """One run in a directory of its own."""
+    """One run in a new directory."""
 
     def __init__(self, plan: DlqReplayPlan, cluster: RealCluster, directory: Path) -> None:
         directory.mkdir(parents=True)
@@ -124,7 +123,7 @@ class DlqReplay:
         self._other = Group(cluster, f"{name}-other", name, self._directory / "other", {"seconds": 0}, settings)
 
     def run(self) -> DlqReplayResult:
-        """Give all up, replay with kills, and judge."""
+        """Dead-letter all messages, replay with kills, and judge."""
         begin, plan = time.monotonic(), self._plan
         (self._directory / "plan.json").write_text(json.dumps(asdict(plan)))
         self._cluster.create_topic(self._group.topic, plan.queues)
@@ -167,7 +166,7 @@ class DlqReplay:
         )
 
     async def _give_up(self) -> None:
-        """Have the group dead-letter everything."""
+        """Dead-letter all messages of the group."""
 
         async def refuse(batch: Batch) -> None:
             raise DeadLetter(f"reason {int((batch[0].keys or 'm0')[1:]) % REASONS}")
@@ -192,7 +191,7 @@ class DlqReplay:
         return 0
 
     def _replay_with_kills(self) -> tuple[int, int]:
-        """Kill the command each time it has come so far. Returns how often, and how many letters were under way."""
+        """Kill the command at each planned share. Return the number of kills and of letters being sent."""
         kills = under_way = 0
         for share in sorted(self._random.uniform(*KILLED_BETWEEN) for _ in range(self._plan.kills)):
             process = subprocess.Popen(
@@ -204,7 +203,7 @@ class DlqReplay:
                 if self._random.random() < UNDER_WAY_SHARE:
                     while not self._marks()["windows"] and process.poll() is None:
                         time.sleep(0.002)
-                time.sleep(self._random.uniform(0, 0.05))  # before, in the middle of or behind the next requests
+                time.sleep(self._random.uniform(0, 0.05))  # before, during or after the next requests
                 kills += process.poll() is None
             finally:
                 process.kill()
@@ -213,7 +212,7 @@ class DlqReplay:
         return kills, under_way
 
     def _settled(self) -> int:
-        """How many letters the command has noted by now."""
+        """Return how many letters the command has recorded as settled."""
         return sum(high - low for queue in self._marks()["queues"] for low, high in queue["settled"])
 
     def _marks(self) -> Any:
@@ -223,11 +222,11 @@ class DlqReplay:
 
     def _wait_for_all(self, ledgers: Iterable[Path]) -> None:
         tail, paths = ledger.Tail(), list(ledgers)
-        with contextlib.suppress(AssertionError):  # who decides is the ledger: what is missing shows as lost
+        with contextlib.suppress(AssertionError):  # the ledger judges: missing messages show as lost
             wait_until(lambda: len(tail.finished(paths)) == self._plan.letters, "all are handled", HANDLE_SECONDS)
 
     def _command(self, *arguments: str) -> Any:
-        """Run `rmqd dlq` to its end; its JSON."""
+        """Run `rmqd dlq` to its end and return its JSON."""
         done = subprocess.run(
             self._arguments(*arguments), env=_environment(), capture_output=True, text=True, check=False
         )

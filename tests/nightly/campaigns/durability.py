@@ -1,4 +1,4 @@
-"""Durability: the embedded broker killed -9 under load, again and again, and asked each time what it still has."""
+"""Durability: the embedded broker is killed -9 under load many times, and its data is checked after each start."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class DurabilityPlan:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A life of the broker: what was wrong at its begin, and what it answered until its end."""
+    """One life of the broker: the problems found at its start, and the acknowledgements until its end."""
 
     life: int
     ready_seconds: float
@@ -64,7 +64,7 @@ class Round:
 
     @classmethod
     def of(cls, line: str) -> Round:
-        """A round that `line` wrote."""
+        """Parse a round from its line."""
         values: dict[str, Any] = json.loads(line)
         kept = values["acknowledged"]
         committed = {int(queue_id): (low, high) for queue_id, (low, high) in kept["committed"].items()}
@@ -74,7 +74,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class DurabilityResult:
-    """What a run gave. `unacknowledged` messages are there though nobody was told: the broker died before it could."""
+    """The result of a run. `unacknowledged` messages are stored, but the broker died before its response."""
 
     plan: DurabilityPlan
     rounds: Sequence[Round]
@@ -85,11 +85,11 @@ class DurabilityResult:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing was missing, wrong or twice."""
+        """Whether no message was lost, wrong or duplicated."""
         return not self.problems
 
     def cells(self) -> list[object]:
-        """For the campaign's table."""
+        """Return the row of the campaign's table."""
         stored = sum(len(one.acknowledged.stored) for one in self.rounds)
         later = sum(len(one.acknowledged.later) for one in self.rounds)
         ready = sorted(one.ready_seconds for one in self.rounds)
@@ -106,7 +106,6 @@ class DurabilityResult:
         ]
 
     def report(self) -> str:
-        """For the person who ran it."""
         seed, kills, stored, later, unacknowledged, size, ready, seconds, problems = self.cells()
         return (
             f"durability, seed {seed}, {seconds} s: killed -9 {kills} times; {stored} messages acknowledged, "
@@ -117,7 +116,7 @@ class DurabilityResult:
 
 @dataclass(slots=True)
 class Seen:
-    """What was read so far: up to where, each message by its place, and how many rounds were looked for in it."""
+    """Data read so far: read positions, messages by queue and offset, and the number of checked rounds."""
 
     at: Counter[tuple[str, int]] = field(default_factory=Counter)
     places: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -127,7 +126,7 @@ class Seen:
 
 
 class Durability:
-    """One run in a directory; begun again with the same directory it goes on after the last life of the broker."""
+    """One run in a directory. A new start with the same directory continues after the broker's last life."""
 
     def __init__(self, plan: DurabilityPlan, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -138,7 +137,7 @@ class Durability:
         self._seen = Seen()
 
     def run(self) -> DurabilityResult:
-        """Kill it as often as the plan says, and look at all that it has in the end."""
+        """Kill the broker as often as the plan says, and check all its data at the end."""
         begin = time.monotonic()
         rounds = [Round.of(line) for line in self._file.read_text().splitlines()] if self._file.exists() else []
         moments = random.Random(self._plan.seed)
@@ -148,10 +147,10 @@ class Durability:
                 rounds.append(asyncio.run(self._life(rounds, seconds)))
                 with self._file.open("a") as file:
                     file.write(rounds[-1].line())
-        self._seen = Seen()  # all is read anew: what was there once must still be
+        self._seen = Seen()  # read everything again: all messages seen before must still exist
         asyncio.run(self._last_life(rounds))
         found = [problem for one in rounds for problem in one.problems] + self._seen.problems
-        problems = list(dict.fromkeys(found))  # what stays wrong is met again and again
+        problems = list(dict.fromkeys(found))  # a lasting problem is found in every round
         known = sum(len(one.acknowledged.stored) for one in rounds)
         return DurabilityResult(
             self._plan,
@@ -171,7 +170,7 @@ class Durability:
         return f"127.0.0.1:{self._ports[1]}"
 
     async def _life(self, rounds: Sequence[Round], seconds: float) -> Round:
-        """Start the broker, look at what it has, load it, kill it."""
+        """Start the broker, check its data, load it, and kill it."""
         with self._broker() as (process, life, ready_seconds):
             consumed = await self._check(rounds, life)
             problems, self._seen.problems = self._seen.problems, []
@@ -183,7 +182,7 @@ class Durability:
         return Round(life, ready_seconds, load.acknowledged, problems)
 
     async def _last_life(self, rounds: Sequence[Round]) -> None:
-        """Wait for what was to come later, and end in order."""
+        """Wait for the delayed messages, and stop the broker in order."""
         wanted = {number for one in rounds for number in one.acknowledged.later}
         with self._broker() as (process, life, _):
             deadline = time.monotonic() + DELIVERY_SECONDS
@@ -201,8 +200,8 @@ class Durability:
 
     @contextlib.contextmanager
     def _broker(self) -> Iterator[tuple[subprocess.Popen[str], int, float]]:
-        """The broker, ready; which of its lives this is, and how long it took to be ready."""
-        with (self._directory / "lives").open("a") as lives:  # a life that was interrupted counts, and its numbers
+        """Yield the ready broker, the number of its life, and its start time in seconds."""
+        with (self._directory / "lives").open("a") as lives:  # an interrupted life counts, because it used its numbers
             lives.write("x")
             life = lives.tell()
         begin = time.monotonic()
@@ -216,13 +215,13 @@ class Durability:
             try:
                 assert process.stdout is not None
                 line = process.stdout.readline()
-                assert line.startswith("nameserver:"), f"it said {line!r}, and more in {self._directory / 'broker.log'}"
+                assert line.startswith("nameserver:"), f"it printed {line!r}; see {self._directory / 'broker.log'}"
                 yield process, life, time.monotonic() - begin
             finally:
                 process.kill()
 
     async def _check(self, rounds: Sequence[Round], life: int) -> dict[int, int]:
-        """Read on in every queue, and note what is missing, wrong or twice; returns where the group is."""
+        """Read on in every queue, and record missing, wrong and duplicated messages. Return the group's offsets."""
         remoting = RemotingClient()
         try:
             for queue_id in range(QUEUES):
@@ -243,7 +242,7 @@ class Durability:
             await remoting.close()
 
     async def _read_on(self, remoting: RemotingClient, topic: str, queue_id: int) -> list[Message]:
-        """What a queue has behind what was read before."""
+        """Return the messages of a queue behind those read before."""
         found: list[Message] = []
         at = self._seen.at[topic, queue_id]
         while True:

@@ -1,4 +1,4 @@
-"""What a broker that is about to be killed is asked to do: messages to keep, messages for later, offsets to commit."""
+"""Load for a broker that will be killed: messages, delayed messages and committed offsets."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PULL_CODES = frozenset(
 
 
 class Stored(NamedTuple):
-    """A message that the broker said it has."""
+    """A message that the broker acknowledged."""
 
     queue_id: int
     offset: int
@@ -52,7 +52,7 @@ class Stored(NamedTuple):
 
 @dataclass(slots=True)
 class Acknowledged:
-    """What the broker answered before it died. `committed`: by queue, the last offset answered, and the last asked."""
+    """Responses of the broker before it died. `committed` has the last answered and last requested offset by queue."""
 
     stored: list[Stored] = field(default_factory=list)
     later: list[int] = field(default_factory=list)
@@ -65,13 +65,13 @@ def queue(topic: str, queue_id: int) -> MessageQueue:
 
 
 def body_of(number: int) -> bytes:
-    """The body of a message, which nothing but its number decides."""
+    """Return the body of a message, which depends only on its number."""
     filler = random.Random(number)
     return b"%d:" % number + filler.randbytes(filler.randrange(LARGEST_BYTES))
 
 
 def number_of(message: Message) -> int | None:
-    """Whose message this is, if it is as it was sent."""
+    """Return the number of the message, or None if the message was changed."""
     number = int(message.body.partition(b":")[0])
     as_sent = message.body == body_of(number) and message.keys == f"k{number}" and message.flag == number % 7
     return number if as_sent else None
@@ -91,7 +91,7 @@ async def pull(
     commit: int | None = None,
     hold_ms: int = 0,
 ) -> tuple[PullMessageResponseHeader, list[Message]]:
-    """Read from an offset on, and commit another where one is given."""
+    """Pull from an offset, and commit an offset if `commit` is given."""
     header = PullMessageRequestHeader(
         consumer_group=GROUP,
         topic=place.topic,
@@ -111,17 +111,17 @@ async def pull(
 
 
 class Load:
-    """Producers and consumers, as fast as the broker answers them, until it answers no more."""
+    """Producers and consumers that run as fast as the broker responds, until it stops."""
 
     def __init__(self, address: str, first: int, consumed: dict[int, int]) -> None:
-        """`consumed` is where the group goes on, by queue."""
+        """`consumed` is the group's offset, by queue."""
         self.acknowledged = Acknowledged(committed={queue_id: (at, at) for queue_id, at in consumed.items()})
         self._address = address
         self._numbers = itertools.count(first)
         self._producers, self._consumers = RemotingClient(), RemotingClient()
 
     async def run(self) -> None:
-        """Until the broker is dead."""
+        """Run until the broker is dead."""
         parts = [self._send_single() for _ in range(SINGLE_PRODUCERS)]
         parts += [self._send_batches() for _ in range(BATCH_PRODUCERS)]
         parts += [self._send_later() for _ in range(LATER_PRODUCERS)]
@@ -152,7 +152,7 @@ class Load:
             number = next(self._numbers)
             later = {"DELAY": "1"} if number % 2 else {"TIMER_DELIVER_MS": str(int(time.time() * 1000) + LATER_MS)}
             await self._send(LATER, 0, body_of(number), properties_of(number, **later), [number])
-            await asyncio.sleep(0.005)  # a broker that is busy with what is due tells little about the rest
+            await asyncio.sleep(0.005)  # many due messages would leave the broker little time for the rest
 
     async def _send(
         self,
@@ -186,7 +186,7 @@ class Load:
             ]
 
     async def _consume(self, queue_id: int) -> None:
-        """Read on, and commit each time: in turn by a request of its own and by the next pull."""
+        """Read on and commit each time: alternately with a commit request and with the next pull."""
         place, committed = queue(TOPIC, queue_id), self.acknowledged.committed
         at = committed[queue_id][0]
         for turn in itertools.count():

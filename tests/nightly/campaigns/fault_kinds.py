@@ -1,4 +1,4 @@
-"""The faults of a fault run: what cluster each wants, what it breaks, and what members must do while it lasts."""
+"""The faults of a fault run: the cluster, the damage, and the expectation on members during each fault."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ HEAP = "384m"
 GET_ALL_TOPIC_CONFIG = 21
 BACKLOG_MESSAGES = 1000
 FEWEST_DAMAGED = 20
-SYNC_SECONDS = 60.0  # a slave asks its master for topics every 10 s
+SYNC_SECONDS = 60.0  # a slave copies its master's topics every 10 s
 
 
 @contextlib.contextmanager
 def straight(cluster: RealCluster, _seed: int) -> Iterator[tuple[str, BadLine | None]]:
-    """Nothing in between."""
+    """No proxy between members and the cluster."""
     yield cluster.nameservers, None
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`strike` breaks something in a scene that runs, watches members go on, mends it, and returns."""
+    """`strike` breaks something in a running scene, checks that members continue, repairs it, and returns."""
 
     name: str
     strike: Callable[[Scene], None]
     specs: tuple[ClusterSpec, ...]
-    """Which clusters it is tried on, one after the other."""
+    """The clusters for the fault, used in turn."""
     way: Callable[[RealCluster, int], contextlib.AbstractContextManager[tuple[str, BadLine | None]]] = straight
-    """The name servers' address for members, and the line that they then come by; with the seed of its damage."""
+    """The members' name server address, and the bad line to the broker, if any. The seed decides its damage."""
 
     @property
     def says(self) -> str:
-        """What is broken, for people."""
+        """The description of the fault for reports."""
         return (self.strike.__doc__ or "").splitlines()[0].rstrip(".")
 
 
 def master_killed(scene: Scene) -> None:
-    """A master is killed with its slave up: the slave is read from until the master is back."""
+    """A master is killed while its slave is up: members read from the slave until the master is back."""
     slave = scene.cluster.node("slave")
     wait_until(lambda: _has_topic(slave.address, scene.topic), "the slave knows the topic", SYNC_SECONDS)
     for member in scene.members.values():
@@ -62,7 +62,7 @@ def master_killed(scene: Scene) -> None:
 
 
 def one_of_two_killed(scene: Scene) -> None:
-    """One of two masters is killed, and comes back later."""
+    """One of two masters is killed, and restarts later."""
     scene.cluster.kill(A)
     with scene.while_others_go_on(B):
         scene.goes_on(B)
@@ -71,12 +71,12 @@ def one_of_two_killed(scene: Scene) -> None:
 
 
 def another_port(scene: Scene) -> None:
-    """The broker is killed, and comes back on another port under the same name."""
+    """The broker is killed, and restarts on another port under the same name."""
     scene.cluster.move(A)
 
 
 def no_name_server(scene: Scene) -> None:
-    """All name servers are killed, and come back later."""
+    """All name servers are killed, and restart later."""
     names = [node.name for node in scene.cluster.nodes if node.spec.kind == "namesrv"]
     for name in names:
         scene.cluster.kill(name)
@@ -88,7 +88,7 @@ def no_name_server(scene: Scene) -> None:
 
 
 def silent_broker(scene: Scene) -> None:
-    """One of two brokers accepts connections and answers nothing (SIGSTOP), and goes on later."""
+    """One of two brokers accepts connections and sends no responses (SIGSTOP), and resumes later."""
     scene.cluster.pause(A)
     with scene.while_others_go_on(B):
         scene.goes_on(B)
@@ -109,7 +109,7 @@ def bad_line(scene: Scene) -> None:
 
 
 def elected_master(scene: Scene) -> None:
-    """In controller mode the master is killed: the other broker becomes master; the killed one comes back."""
+    """In controller mode the master is killed: the other broker becomes master, and the killed one restarts."""
     former = scene.cluster.broker
     wait_until(lambda: len(scene.cluster.in_sync(A)) == len(scene.cluster.brokers), "both are in sync", SYNC_SECONDS)
     scene.cluster.kill(former.name)
@@ -120,7 +120,7 @@ def elected_master(scene: Scene) -> None:
 
 @contextlib.contextmanager
 def through_bad_line(cluster: RealCluster, seed: int) -> Iterator[tuple[str, BadLine | None]]:
-    """A name server that names a line in place of the broker: no damage yet."""
+    """A name server that returns the proxy's address for the broker. There is no damage yet."""
     broker = cluster.broker.address
     with BadLine(broker, seed) as line, FaultProxy(cluster.nameserver, {broker: line.address}) as names:
         yield names.address, line
@@ -131,7 +131,7 @@ def _has_topic(address: str, topic: str) -> bool:
 
 
 def _has_all(scene: Scene, address: str, keys: set[str]) -> bool:
-    """Whether a broker has these messages, of those that were sent to broker-a."""
+    """Return whether a broker has these messages, which were sent to broker-a."""
     ends = [
         int(rpc.call(address, rpc.GET_MAX_OFFSET, {"topic": scene.topic, "queueId": number}).fields["offset"])
         for number in range(scene.queues)

@@ -1,4 +1,4 @@
-"""What a fault run has around its fault: a cluster, messages that go on being sent, two members, and what they did."""
+"""The surroundings of a fault: a cluster, continuous messages, two members, and their records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.rocketmq import ClusterError, RealCluster, ledger, offsets, rpc
 from tests.rocketmq.producer import Producer
 from tests.waiting import wait_until
 
-GO_ON_SECONDS = 90.0  # for a member to find what it needs: its routes are at most 30 s old, and each try has a deadline
+GO_ON_SECONDS = 90.0  # time for a member to find brokers: routes are refreshed every 30 s, and each try has a deadline
 GO_ON_MESSAGES = 100
 LIFT_SECONDS = 60.0
 KEYS_OF_A_BROKER = 10**6
@@ -26,7 +26,7 @@ IDLE_MESSAGES = 20
 
 @dataclass(slots=True)
 class Scene:
-    """The run, as its fault sees it. `topic` has `queues` queues that are sent to on each broker, and an idle one."""
+    """The run as its fault sees it. On each broker `topic` has `queues` loaded queues and an idle one."""
 
     cluster: RealCluster
     group: str
@@ -34,27 +34,27 @@ class Scene:
     queues: int
     directory: Path
     outage_seconds: float
-    """How long a fault lasts that has no end of its own."""
+    """The duration of a fault that does not end itself."""
     damaged_share: float = 0.01
-    """Of the frames on a bad line."""
+    """The share of damaged frames on a bad line."""
     line: BadLine | None = None
-    """Between the members and the first broker, where the fault has one."""
+    """The line between the members and the first broker, if the fault has one."""
     members: dict[str, RmqdMember] = field(default_factory=dict)
     loads: dict[str, Load] = field(default_factory=dict)
-    """By the name of the broker."""
+    """By broker name."""
     watch: CommitWatch | None = None
     idle: list[str] = field(default_factory=list)
-    """The keys in the idle queues, which nothing follows."""
+    """The keys in the idle queues, which get no later messages."""
     windows: list[tuple[str, float, float]] = field(default_factory=list)
-    """Times in which a broker had to be consumed from, whatever else was broken: its name, begin and end (Unix)."""
+    """Periods in which members must consume from a broker despite the fault: its name, begin and end (Unix)."""
     tail: ledger.Tail = field(default_factory=ledger.Tail)
 
     # --- sending
 
     @contextlib.contextmanager
     def sending(self, per_second: float) -> Iterator[None]:
-        """Send to every broker, at this rate to each, until the end of the block."""
-        # a copy on one broker alone is lost with it, where the controller makes another one master
+        """Send to every broker at this rate until the end of the block."""
+        # a message stored on one broker only is lost if the controller elects another master
         accepted = (rpc.SUCCESS,) if self.cluster.spec.controller else rpc.STORED
         names = sorted({node.spec.broker_name for node in self.cluster.brokers})
         with contextlib.ExitStack() as stack:
@@ -73,18 +73,18 @@ class Scene:
             yield
 
     def master(self, broker_name: str) -> str:
-        """Where messages for a broker name go. Raises ClusterError where it has no master."""
+        """Return the address of a broker name's master. Raises ClusterError if there is none."""
         for node in self.cluster.masters:
             if node.spec.broker_name == broker_name:
                 return node.address
         raise ClusterError(f"{broker_name} has no master")
 
     def sent(self) -> set[str]:
-        """Every key that a broker said it has."""
+        """Return every key that a broker acknowledged."""
         return {key for load in self.loads.values() for key in list(load.sent)} | set(self.idle)
 
     def send_idle(self) -> None:
-        """A few messages to one more queue of each broker; return once they are committed."""
+        """Send a few messages to one more queue of each broker, and wait until they are committed."""
         for name in self.loads:
             with Producer(self.master(name), self.topic) as producer:
                 for _ in range(IDLE_MESSAGES):
@@ -99,20 +99,20 @@ class Scene:
     # --- what members did
 
     def finished(self) -> set[str]:
-        """The keys that were handled to the end."""
+        """Return the keys of all finished messages."""
         return self.tail.finished(self.ledgers())
 
     def ledgers(self) -> list[Path]:
-        """Of every member."""
+        """Return the ledgers of all members."""
         return sorted(self.directory.glob("*.ledger"))
 
     def highest(self) -> Mapping[Place, int]:
-        """What members have committed, by queue."""
+        """Return the highest commits of the members, by queue."""
         assert self.watch is not None
         return self.watch.highest()
 
     def goes_on(self, *brokers: str) -> None:
-        """Wait until messages that are sent from now on are handled, of each of these brokers (all)."""
+        """Wait until members handle new messages of each of these brokers (default: all)."""
         before = {name: set(self.loads[name].sent) for name in brokers or self.loads}
         for name in before:
             what = f"{GO_ON_MESSAGES} messages that were sent to {name} from then on are handled"
@@ -123,19 +123,19 @@ class Scene:
 
     @contextlib.contextmanager
     def while_others_go_on(self, *brokers: str) -> Iterator[None]:
-        """The block in which these brokers must be consumed from; how long each stood still in it is a figure."""
+        """Members must consume from these brokers within the block. Their longest standstill in it is a figure."""
         begin = time.time()
         yield
         self.windows += [(name, begin, time.time()) for name in brokers]
 
     def lasts(self) -> None:
-        """Let the fault last."""
+        """Wait for the duration of the fault."""
         time.sleep(self.outage_seconds)
 
-    # --- what brokers have
+    # --- offsets at the brokers
 
     def below(self, least: Mapping[Place, int]) -> list[str]:
-        """The queues whose broker has less than this."""
+        """Return the queues with a lower offset at the broker."""
         try:
             stored = offsets.committed(self.cluster, self.group, self.topic)
         except (OSError, ClusterError) as error:
@@ -148,7 +148,7 @@ class Scene:
         ]
 
     def wait_lifted(self) -> float:
-        """Wait until brokers have again what members have committed by now; the seconds that it took."""
+        """Wait until the brokers have all offsets that members committed. Return the seconds."""
         begin, least = time.monotonic(), self.highest()
         try:
             wait_until(lambda: not self.below(least), "brokers have what members have committed", LIFT_SECONDS)

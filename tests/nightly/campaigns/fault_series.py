@@ -1,4 +1,4 @@
-"""Every fault several times, each on a cluster of its own; what was finished before an interruption is not repeated."""
+"""Every fault several times, each on a new cluster. An interrupted series does not repeat finished runs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.rocketmq import RealCluster
 from tests.rocketmq.fetch import say
 from tests.rocketmq.spec import FILE_NAME
 
-LAST_BEGIN_SECONDS = 16 * 60  # a run takes 4 minutes at most, and a call is to end within 20
+LAST_BEGIN_SECONDS = 16 * 60  # a run takes at most 4 minutes, and a call must end within 20
 FIGURES = "figures.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What stays of a run."""
+    """The recorded figures of a run."""
 
     seed: int
     passed: bool
@@ -40,7 +40,7 @@ class Figures:
 
     @classmethod
     def of(cls, result: FaultResult) -> Figures:
-        """Of a run's result."""
+        """Take the figures from a result."""
         verdict = result.verdict
         return cls(
             seed=result.seed,
@@ -59,7 +59,7 @@ class Figures:
 
 
 def cells(fault: str, runs: Sequence[Figures]) -> list[object]:
-    """The row of docs/proof/campaigns.md for all runs of a fault."""
+    """Return the row of docs/proof/campaigns.md for all runs of a fault."""
     repeated: Counter[str] = Counter()
     for run in runs:
         repeated.update(run.repeated)
@@ -79,7 +79,7 @@ def cells(fault: str, runs: Sequence[Figures]) -> list[object]:
 
 
 class FaultSeries:
-    """`times` runs of each fault, in a directory; begun again there, it goes on with the runs that are missing."""
+    """`times` runs of each fault in a directory. A new start there continues with the missing runs."""
 
     def __init__(self, kinds: Iterable[str], times: int, seed: int, directory: Path, page: Path = PAGE) -> None:
         self._faults = [KINDS[kind] for kind in kinds]
@@ -92,11 +92,11 @@ class FaultSeries:
 
     @property
     def passed(self) -> bool:
-        """Whether every run is done, and every promise held."""
+        """Whether every run is done and kept every promise."""
         return len(self._runs) == self._times * len(self._faults) and all(run.passed for run in self._runs)
 
     def run(self) -> None:
-        """Run what is missing; a fault with all its runs done gets its row."""
+        """Run the missing runs. A fault gets its row when all its runs are done."""
         for place, fault in enumerate(self._faults):
             done = list[Figures]()
             for number in range(self._times):
@@ -117,7 +117,7 @@ class FaultSeries:
 
     def _do(self, fault: Fault, number: int, seed: int) -> Figures:
         place = self._place(fault, number)
-        if (place / "cluster" / FILE_NAME).exists():  # of a run that was interrupted
+        if (place / "cluster" / FILE_NAME).exists():  # left by an interrupted run
             RealCluster.load(place / "cluster").stop()
         shutil.rmtree(place, ignore_errors=True)
         say(f"{fault.name}, run {number + 1} of {self._times}: {fault.says}")

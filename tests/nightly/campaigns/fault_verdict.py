@@ -1,4 +1,4 @@
-"""The verdict over a fault run: what was lost, what was handled again and why, and whether a commit fell."""
+"""The verdict over a fault run: lost messages, repetitions with their causes, and commits that fell."""
 
 from __future__ import annotations
 
@@ -19,34 +19,33 @@ SENT_BACK = "it came by the retry topic"
 TWO_OWNERS = "both members briefly owned its queue"
 SAME_OWNERSHIP = "again within one ownership of its queue"
 
-# handlers neither fail nor time out, and within one ownership no member pulls below what it had
+# handlers neither fail nor time out, and within one ownership no member pulls below its offset
 FORBIDDEN = (SENT_BACK, SAME_OWNERSHIP)
 
 
 @dataclass(frozen=True, slots=True)
 class FaultVerdict(Verdict):
-    """What ledger, commits and logs say."""
+    """The judged ledger, commits and logs of a fault run."""
 
     forbidden = FORBIDDEN
 
     falls: list[str]
-    """Commits that fell within one ownership, or at a take-over without a word in the log."""
+    """Commits that fell within one ownership, or at an acquisition without an `offset.fell` in the log."""
     fell_at_takeover: int
-    """Those that the log tells of: a take-over begins where the broker says."""
+    """Falls that the log reports: an acquired queue begins at the broker's offset."""
 
     def broken(self) -> list[str]:
         """Commits that fell."""
         return self.falls
 
     def details(self) -> list[str]:
-        """They again."""
         return listed(f"commits that fell (told of at a take-over: {self.fell_at_takeover})", self.falls)
 
 
 def judge(
     sent: Collection[str], entries: Iterable[Entry], commits: Sequence[Commit], log: Iterable[LogLine]
 ) -> FaultVerdict:
-    """Judge a run; `entries` and `commits` are in the order of time, `log` has STARTS and FELL of every member."""
+    """Judge a run. `entries` and `commits` are in the order of time; `log` has STARTS and FELL of every member."""
     lines = sorted(log, key=lambda line: line.at_micros)
     fell = [line for line in lines if line.event == FELL]
     handlings = Handlings(entries)
@@ -56,7 +55,7 @@ def judge(
 
 
 class _Evidence:
-    """Ledger, commits and log, arranged for questions."""
+    """Ledger, commits and log, indexed for lookups."""
 
     def __init__(self, handlings: Iterable[Handling], commits: Iterable[Commit], lines: Iterable[LogLine]) -> None:
         self._history = History(commits)

@@ -1,4 +1,4 @@
-"""Fault runs: two rmqd daemons consume one group under load while a cluster is broken in one of seven ways."""
+"""Fault runs: two rmqd daemons consume one group under load during one of seven faults of the cluster."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.waiting import wait_until
 MEMBERS = ("rmqd-a", "rmqd-b")
 DRAIN_SECONDS = 120.0
 SETTLE_SECONDS = 60.0
-# what must not be in a member's log, whatever is broken
+# events that no fault may cause in a member's log
 BAD_EVENTS = ("group.failed", "offset.corrected", "offset.illegal")
 
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """A run of one fault. `per_second` is sent to each broker, and `outage_seconds` is how long it lasts at least."""
+    """A run of one fault. `per_second` applies to each broker; the fault lasts at least `outage_seconds`."""
 
     seed: int
     per_second: float = 150.0
@@ -36,7 +36,7 @@ class FaultPlan:
     usual_seconds: float = 0.01
     queues: int = 4
     calm_messages: int = 1500
-    """Handled before the fault, and again after it."""
+    """The number of messages handled before the fault, and again after it."""
     damaged_share: float = 0.01
     settings: dict[str, Any] = field(default_factory=dict)
     """Keys of the group."""
@@ -44,16 +44,16 @@ class FaultPlan:
 
 @dataclass(frozen=True, slots=True)
 class FaultResult:
-    """What a run gave; `problems` are other broken promises than the verdict's."""
+    """The result of a run. `problems` are broken promises outside of the verdict."""
 
     fault: str
     seed: int
     verdict: FaultVerdict
     seconds: float
     lifted_seconds: float
-    """From the first messages that were handled after the fault until brokers had what members had committed."""
+    """From the first messages handled after the fault until the brokers had all commits of the members."""
     stood_still_seconds: float
-    """The longest that brokers which were well stood still while others were broken."""
+    """The longest standstill of a healthy broker while another one was broken."""
     damaged: Counter[str]
     problems: list[str]
 
@@ -63,7 +63,6 @@ class FaultResult:
         return self.verdict.passed and not self.problems
 
     def report(self) -> str:
-        """For the person who ran it."""
         damaged = ", ".join(f"{count} frames {what}" for what, count in sorted(self.damaged.items()))
         lines = [
             f"fault {self.fault}, seed {self.seed}, {self.seconds:.0f} s{f': {damaged}' if damaged else ''}",
@@ -76,10 +75,10 @@ class FaultResult:
 
 
 class Faults:
-    """One run of one fault in a directory of its own, which holds none before."""
+    """One run of one fault in a new directory."""
 
     def __init__(self, fault: Fault, plan: FaultPlan, cluster: RealCluster, directory: Path, name: str) -> None:
-        """`name` is the topic's and, with a suffix, the group's; nobody used it before."""
+        """`name` is the topic and, with a suffix, the group. Both must be unused."""
         directory.mkdir(parents=True)
         self._fault = fault
         self._plan = plan
@@ -96,7 +95,7 @@ class Faults:
         self._problems: list[str] = []
 
     def run(self) -> FaultResult:
-        """Two members and load, the fault, and what comes after it; then the verdict."""
+        """Start two members and load, cause the fault, wait for the recovery, and judge."""
         begin = time.monotonic()
         scene, plan = self._scene, self._plan
         scene.cluster.create_topic(scene.topic, plan.queues + 1)
@@ -114,7 +113,7 @@ class Faults:
             lifted_seconds = 0.0
             try:
                 lifted_seconds = self._consume(group)
-            except AssertionError as error:  # something was waited for in vain; the ledger says what came of it
+            except AssertionError as error:  # a wait timed out; the ledger shows the effect
                 self._problems.append(" ".join([str(error), *getattr(error, "__notes__", [])]))
             finally:
                 for member in scene.members.values():
@@ -154,7 +153,7 @@ class Faults:
 
     def _drain(self) -> None:
         scene = self._scene
-        # who decides is the ledger: a drain that never ends shows as messages lost
+        # the ledger judges: an incomplete drain shows as lost messages
         with contextlib.suppress(AssertionError):
             wait_until(lambda: scene.finished() >= scene.sent(), "all is handled", DRAIN_SECONDS)
         try:
@@ -187,7 +186,7 @@ class Faults:
 
 
 def standstill(entries: list[ledger.Entry], broker: str, begin: float, end: float) -> float:
-    """The longest time between two messages of this broker that were finished between these moments (Unix)."""
+    """Return the longest time without a finished message of this broker between these moments (Unix)."""
     moments = [entry.at_micros / 1e6 for entry in entries if entry.event == FINISH and entry.broker == broker]
     within = [begin, *(at for at in moments if begin < at < end), end]
     return max(later - earlier for earlier, later in itertools.pairwise(within))

@@ -1,4 +1,4 @@
-"""Fuzz: inputs that are chosen by the coverage that others had, for each target, in parts that a process each runs."""
+"""Fuzz: coverage-guided inputs for each target, in parts that run in one process each."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from tests.rocketmq.fetch import say
 PART_EXECUTIONS: Final = 25_000
 HANGING_SECONDS: Final = 10
 MAX_RSS_MIB: Final = 256
-"""The process takes some 80 MiB, its instrumentation included."""
+"""The process needs about 80 MiB, including its instrumentation."""
 _TOP: Final = Path(__file__).parents[3]
 _DONE: Final = re.compile(r"^Done \d+ in \d+ second", re.MULTILINE)
 _COVERAGE: Final = re.compile(r"\bcov: (\d+) ft: (\d+) corp: (\d+)/")
 
 
 class FuzzError(Exception):
-    """A campaign cannot go on in a directory, or an input was found that the target fails at."""
+    """The run in a directory cannot continue, or the target fails for an input."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some executions of a run and what came of them: a line of the run's file."""
+    """Some executions of a run and their figures: a line of the run's file."""
 
     target: str
     seed: int
     executions: int
     cases: int
-    """How many frames, configurations or requests were in the inputs."""
+    """The number of frames, configurations or requests in the inputs."""
     seconds: float
     slowest_seconds: float
     slowest_input: str
     peak_rss_bytes: int
     edges: int
     inputs: int
-    """How many inputs are kept in all as no other has their coverage."""
+    """The number of inputs kept in total because of their coverage."""
 
     def line(self) -> str:
         """The part as a line of JSON."""
@@ -51,17 +51,17 @@ class Part:
 
     @classmethod
     def of(cls, line: str) -> Part:
-        """A part that `line` wrote."""
+        """Parse a part from its line."""
         return cls(**json.loads(line))
 
 
 RunPart = Callable[[str, int, int, Path], Part]
-"""Runs so many executions with a seed in a directory: `run_part`, unless a test has its own."""
+"""Runs a number of executions with a seed in a directory: `run_guided`, or a test's replacement."""
 
 
 @dataclass(frozen=True, slots=True)
 class FuzzResult:
-    """What all parts of a target gave together."""
+    """The result of all parts of a target."""
 
     target: str
     seed: int
@@ -69,12 +69,12 @@ class FuzzResult:
 
     @property
     def executions(self) -> int:
-        """How often the target has run."""
+        """The number of executions of the target."""
         return sum(part.executions for part in self.parts)
 
     @property
     def cases(self) -> int:
-        """How many frames, configurations or requests these were."""
+        """The number of frames, configurations or requests."""
         return sum(part.cases for part in self.parts)
 
     @property
@@ -84,16 +84,15 @@ class FuzzResult:
 
     @property
     def peak_rss_mib(self) -> float:
-        """The most memory that a part had."""
+        """The peak memory of all parts."""
         return max(part.peak_rss_bytes for part in self.parts) / 2**20
 
     @property
     def passed(self) -> bool:
-        """No input took long, and memory stayed bounded; what fails otherwise ends the run."""
+        """Whether no input was slow, and memory stayed bounded. Other failures end the run."""
         return self.slowest_seconds <= SLOW_SECONDS and self.peak_rss_mib <= MAX_RSS_MIB
 
     def report(self) -> str:
-        """For the person who ran it."""
         last = self.parts[-1]
         return (
             f"fuzz, {self.target}, seed {self.seed}: {self.executions} inputs, {self.cases} cases, {last.edges} edges, "
@@ -119,7 +118,7 @@ class FuzzResult:
 
 
 class Fuzz:
-    """One target's run in a directory; begun again with the same directory it goes on where it was cut."""
+    """The run of one target in a directory. A new start with the same directory resumes an interrupted run."""
 
     def __init__(
         self,
@@ -130,7 +129,7 @@ class Fuzz:
         *,
         run_part: RunPart | None = None,
     ) -> None:
-        """Raises FuzzError for a directory in which another seed was run."""
+        """Raises FuzzError if the directory holds a run with another seed."""
         if target not in TARGETS:
             raise FuzzError(f"no target {target}; accepted: {', '.join(TARGETS)}")
         self._target, self._planned, self._seed = target, executions, seed
@@ -146,9 +145,9 @@ class Fuzz:
             )
 
     def run(self) -> FuzzResult:
-        """Run what is left. Raises FuzzError for an input that the target fails at."""
+        """Run the missing executions. Raises FuzzError if the target fails for an input."""
         done = sum(part.executions for part in self._parts)
-        with self._path.open("w") as file:  # without a last line that was cut
+        with self._path.open("w") as file:  # without an incomplete last line
             file.writelines(part.line() for part in self._parts)
             while done < self._planned:
                 count = min(PART_EXECUTIONS, self._planned - done)
@@ -164,7 +163,7 @@ class Fuzz:
 
 
 def run_guided(target: str, executions: int, seed: int, directory: Path) -> Part:
-    """One part, in a process of its own. What it finds is kept in `directory`, and the next part begins with it."""
+    """Run one part in a new process. The next part starts with the inputs that this part keeps in `directory`."""
     kept, log, figures = directory / "corpus", directory / "log.txt", directory / "figures.json"
     kept.mkdir(exist_ok=True)
     figures.unlink(missing_ok=True)
@@ -192,13 +191,13 @@ def run_guided(target: str, executions: int, seed: int, directory: Path) -> Part
 
 
 def _why(log: str) -> str:
-    """The exception that ended it, or what libFuzzer says instead."""
+    """Return the exception that ended the fuzzer, or libFuzzer's summary."""
     lines = log.partition("Uncaught Python exception: ===\n")[2].splitlines()
     summaries = [line for line in log.splitlines() if line.startswith("SUMMARY")]
     return next(iter([*lines, *summaries]), "no reason given")
 
 
 def _whole_parts(path: Path) -> list[Part]:
-    """What earlier processes of the run finished; a line that a kill cut in two is not counted."""
+    """Return the finished parts of earlier processes. An incomplete line of a killed process does not count."""
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     return [Part.of(line) for line in lines if line.endswith("\n")]

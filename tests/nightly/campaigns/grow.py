@@ -1,8 +1,7 @@
 """Grow: a topic gets more queues, and a second broker, while messages are sent; groups have RocketMQ's defaults.
 
-A new group begins at the end. So all groups are there first, and consume; what is sent from then on is theirs,
-whatever queue it goes to and whenever a member learns of that. Producers learn first: each time the topic grows, they
-use what is new at once.
+A new group begins at the end of the queues. So all groups exist and consume first; then every new message is theirs,
+in any queue and whenever a member sees that queue. Producers see new queues first and use them at once.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ END_SECONDS: Final = 90.0
 
 @dataclass(frozen=True, slots=True)
 class GrowPlan:
-    """A run: which groups take part, how fast is sent, and how long the topic stays as it is."""
+    """A run: the groups, the rate, and how long the topic keeps its shape."""
 
     seed: int
     groups: Sequence[str] = GROUPS
@@ -50,23 +49,22 @@ class GrowPlan:
 
 @dataclass(frozen=True, slots=True)
 class GrowResult:
-    """What a run gave."""
+    """The result of a run."""
 
     plan: GrowPlan
     sent: int
     lost: Mapping[str, Sequence[str]]
-    """By group."""
+    """Lost keys by group."""
     handled_again: Counter[str]
     not_committed: Mapping[str, int]
     seconds: float
 
     @property
     def passed(self) -> bool:
-        """Nothing is lost, and all is committed."""
+        """Whether no message is lost, and all are committed."""
         return self.sent > 0 and not any(self.lost.values()) and not any(self.not_committed.values())
 
     def report(self) -> str:
-        """For the person who ran it."""
         lines = [f"grow, seed {self.plan.seed}, {self.seconds:.0f} s: sent {self.sent}"]
         lines += [
             f"  {group}: lost {len(lost)}{''.join(f' {key}' for key in lost[:10])}, handled again "
@@ -91,7 +89,7 @@ class GrowResult:
 
 @dataclass(slots=True)
 class Grow:
-    """One run in a directory; begun again with the same directory it goes on with the stage where it was cut."""
+    """One run in a directory. A new start with the same directory resumes the interrupted stage."""
 
     plan: GrowPlan
     cluster: RealCluster
@@ -100,7 +98,7 @@ class Grow:
     _daemons: dict[str, RmqdProcess] = field(default_factory=dict)
 
     def run(self) -> GrowResult:
-        """Found the groups, send while the topic grows, drain, and judge."""
+        """Start the groups, send while the topic grows, drain, and judge."""
         begin = time.monotonic()
         self.directory = self.directory.absolute()
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -145,7 +143,7 @@ class Grow:
         return [(address, queue.queue_id) for queue, address in offsets.queues(self.cluster, TOPIC).items()]
 
     def _loads(self) -> list[GrowingLoad]:
-        """Each waits for the answer to every message: one alone does not come to 2,000 a second."""
+        """Each load waits for every response, so one load alone does not reach 2,000 messages a second."""
         first = 1 + max((int(entry.key[1:]) for entry in ledger.read(self._sent_path)), default=-1)
         return [
             GrowingLoad(
@@ -162,7 +160,7 @@ class Grow:
     # --- the groups
 
     def _found(self, *, is_first: bool) -> None:
-        """Have every group there. Those that are to be away meanwhile leave again."""
+        """Start every group. The groups that are absent later stop again."""
         if RUNNING in self.plan.groups:
             group = Group(self.cluster, RUNNING, TOPIC, self._folder(RUNNING), {"seconds": 0.0}, {}, JAVAS_DEFAULT)
             self._rosters.append(Roster(group))
@@ -176,14 +174,14 @@ class Grow:
                 self._end(name)
 
     def _return(self) -> None:
-        """Have those that were away back, and wait until every group has done all."""
+        """Restart the absent groups, and wait until every group has handled all messages."""
         if AWAY in self.plan.groups:
             self._start(AWAY, "local")
         if MOVED in self.plan.groups:
             self._start(MOVED, "spark")
         for name in self.plan.groups:
             sent, tail = {entry.key for entry in ledger.read(self._sent_path)}, ledger.Tail()
-            with contextlib.suppress(AssertionError):  # who decides is the ledger: what is missing shows as lost
+            with contextlib.suppress(AssertionError):  # the ledger judges: missing messages show as lost
                 wait_until(
                     lambda tail=tail, name=name, sent=sent: tail.finished(self._ledgers(name)) >= sent,  # type: ignore[misc]
                     f"{name} has handled all",
@@ -231,7 +229,7 @@ class Grow:
     def _lag(self, name: str) -> int:
         return offsets.lag(self.cluster, name, TOPIC)
 
-    # --- what is kept
+    # --- state on disk
 
     @property
     def _sent_path(self) -> Path:

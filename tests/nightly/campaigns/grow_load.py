@@ -1,4 +1,4 @@
-"""Sends at a pace to all queues that a topic has by now, of several brokers; they become more while it sends."""
+"""A steady load on all current queues of a topic on several brokers. The queues grow during the load."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Place = tuple[str, int]
 
 
 class GrowingLoad(Background):
-    """Sends the keys m`first`, m`first + step` and so on, each once, until `stop`; whatever fails ends the run."""
+    """Sends the keys m`first`, m`first + step` and so on once each until `stop`. Any error ends the run."""
 
     def __init__(
         self, topic: str, places: Iterable[Place], *, per_second: float, first: int, step: int, path: Path
     ) -> None:
         super().__init__(f"load {topic}")
         self.places = list(places)
-        """Where it sends to, in turn; to be replaced as a whole."""
+        """The target queues, used in turn. Replace the list as a whole."""
         self._number = first
         self._step = step
         self._topic = topic
@@ -30,7 +30,7 @@ class GrowingLoad(Background):
         self._path = path
 
     def work(self) -> None:
-        """Send, each message when it is due."""
+        """Send each message at its time."""
         begin, first = time.monotonic(), self._number
         producers: dict[str, Producer] = {}
         try:

@@ -1,4 +1,4 @@
-"""Handlers that write to other systems, with the other system killed and started again under load: nothing is lost."""
+"""Handlers write to other systems, which are killed and restarted under load: nothing is lost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BATCH = 20
 CONCURRENCY = 8
 DRAIN_SECONDS = 120.0
 KILLED_BETWEEN = (0.05, 0.95)
-"""The shares of the messages that are sent when the counterpart is killed."""
+"""The range of the share of messages sent before a kill."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +33,20 @@ class HandlersPlan:
     messages: int
     kills: int
     daemon_kills: int = 0
-    """How often rmqd itself is killed -9 and started again, among the kills of the counterpart."""
+    """How often rmqd itself is killed -9 and restarted, in between the kills of the counterpart."""
     per_second: float = 1000.0
     away_seconds: tuple[float, float] = (0.2, 6.0)
     retry_for_seconds: float = 3.0
-    """Less than the longest outage: some batches are waited for in place, others fail and wait."""
+    """Shorter than the longest outage: some batches are retried in place, others fail."""
 
 
 @dataclass(frozen=True, slots=True)
 class HandlersResult:
-    """What a run gave. `arrived` is how often the counterpart has each key; `failed_batches` are calls that raised."""
+    """The result of a run. `arrived` counts each key in the counterpart; `failed_batches` are calls that raised."""
 
     plan: HandlersPlan
     most_twice: int | None
-    """How many keys it may have twice; None where that is not limited."""
+    """The allowed number of duplicate keys; None without a limit."""
     sent: set[str]
     arrived: Counter[str]
     kills: int
@@ -56,26 +56,25 @@ class HandlersResult:
 
     @property
     def lost(self) -> list[str]:
-        """Keys that the counterpart does not have."""
+        """Keys that are missing in the counterpart."""
         return sorted(self.sent - self.arrived.keys())
 
     @property
     def twice(self) -> int:
-        """Keys that it has more than once."""
+        """The number of keys that the counterpart has more than once."""
         return sum(times > 1 for times in self.arrived.values())
 
     @property
     def passed(self) -> bool:
-        """Whether nothing is lost or given up, and nothing is there twice where that is promised."""
+        """Whether nothing is lost or dead-lettered, and duplicates are within the promise."""
         return not (self.lost or self.dead or self.too_many_twice) and self.kills == self.plan.kills
 
     @property
     def too_many_twice(self) -> bool:
-        """Whether more keys are there twice than may be."""
+        """Whether there are more duplicates than allowed."""
         return self.most_twice is not None and self.twice > self.most_twice
 
     def report(self) -> str:
-        """For the person who ran it."""
         plan, forbidden = self.plan, " (FORBIDDEN)" if self.too_many_twice else ""
         return (
             f"handlers {plan.counterpart}, seed {plan.seed}, {self.seconds:.0f} s: {len(self.sent)} sent, "
@@ -84,14 +83,14 @@ class HandlersResult:
         )
 
     def cells(self) -> list[object]:
-        """For the table of figures."""
+        """Return the row of the table of figures."""
         kills = f"{self.kills} + {self.plan.daemon_kills}" if self.plan.daemon_kills else self.kills
         run = (self.plan.counterpart, self.plan.seed, len(self.sent), kills, self.failed_batches)
         return [*run, len(self.lost), self.twice, self.dead, f"{self.seconds:.0f}"]
 
 
 class Handlers:
-    """One run in a directory of its own."""
+    """One run in a new directory."""
 
     def __init__(self, plan: HandlersPlan, cluster: RealCluster, directory: Path) -> None:
         directory.mkdir(parents=True)
@@ -103,9 +102,9 @@ class Handlers:
         self._group = f"{self._topic}-group"
 
     def run(self, given: Counterpart | None = None) -> HandlersResult:
-        """Send, kill the counterpart and start it again, wait for the rest, and judge.
+        """Send, kill and restart the counterpart, drain, and judge.
 
-        `given` is one that the caller has, in place of a new one of the plan's name.
+        `given` replaces the counterpart of the plan's name.
         """
         begin, plan = time.monotonic(), self._plan
         (self._directory / "plan.json").write_text(json.dumps(asdict(plan)))
@@ -153,11 +152,11 @@ class Handlers:
             return 0
         if not isinstance(counterpart, DeduplicatedTable):
             return None
-        # what was with handlers when somebody was killed: each has one message
+        # batches in flight at a kill; each has one message
         return (self._plan.kills + self._plan.daemon_kills) * CONCURRENCY
 
     def _kill_under_load(self, counterpart: Counterpart, daemon: RmqdProcess, load: Load) -> int:
-        """Kill at moments of the load. Returns how often the counterpart was killed."""
+        """Kill at moments of the load. Return the number of kills of the counterpart."""
         shares = sorted(self._random.uniform(*KILLED_BETWEEN) for _ in range(self._plan.kills))
         moments = [(share, "counterpart") for share in shares]
         moments += [(self._random.uniform(*KILLED_BETWEEN), "daemon") for _ in range(self._plan.daemon_kills)]
@@ -170,14 +169,14 @@ class Handlers:
                 daemon.wait_ready()
                 continue
             counterpart.kill()
-            # the first is longer than a batch is waited for in place, so that some fail
+            # the first outage exceeds the in-place retry time, so that some batches fail
             away = self._plan.away_seconds
             time.sleep(away[1] if share == shares[0] else self._random.uniform(*away))
             counterpart.start()
         return len(shares)
 
     def _drain(self, counterpart: Counterpart, sent: dict[str, tuple[int, int]]) -> None:
-        """Wait for all to arrive, for as long as something does; what is missing then shows as lost."""
+        """Wait until all messages have arrived, as long as more arrive. Missing messages show as lost."""
         had = -1
         while len(arrived := counterpart.arrived()) > had:
             had = len(arrived)
@@ -186,7 +185,7 @@ class Handlers:
                 return
 
     def _has_all(self, counterpart: Counterpart, sent: dict[str, tuple[int, int]]) -> bool:
-        """Whether all has arrived, and nothing is under way that would arrive again."""
+        """Return whether all messages have arrived, and none is in flight that would arrive again."""
         return (
             counterpart.arrived().keys() >= sent.keys()
             and offsets.lag(self._cluster, self._group, self._topic) == 0

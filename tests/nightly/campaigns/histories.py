@@ -1,4 +1,4 @@
-"""Histories: thousands of random ones of the offset store and of hand-overs, in time that jumps."""
+"""Histories: thousands of random histories of the offset store and of hand-overs, in simulated time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LINES_ON_PAGE = 3
 
 @dataclass(frozen=True, slots=True)
 class Histories:
-    """What the histories of one kind gave."""
+    """The results of the histories of one kind."""
 
     kind: str
     seed: int
@@ -22,11 +22,10 @@ class Histories:
 
     @property
     def passed(self) -> bool:
-        """Whether all of them held."""
+        """Whether every history passed."""
         return not self.failures
 
     def report(self) -> str:
-        """For the person who ran it."""
         return "\n".join([f"{self.kind} from seed {self.seed}: {self.figures}", *self.failures])
 
     def cells(self) -> list[object]:
@@ -37,7 +36,7 @@ class Histories:
 
 
 def run(kind: str, seed: int, count: int) -> Histories:
-    """Run `count` of a kind in a process of their own, whose sets have an order that can be had again."""
+    """Run `count` histories of a kind in a new process, with a fixed hash seed for reproducible sets."""
     command = [
         sys.executable,
         "-m",

@@ -1,7 +1,7 @@
-"""A slave that is behind its master, and alone now and then: what it does not have is on the master, and is not lost.
+"""A slave that lags behind its master and sometimes serves alone. Its missing messages are on the master, not lost.
 
-It is down while most of the messages are sent. When the master is killed it comes up, and answers whoever reads with
-`slaveReadEnable`; it goes down again before the master is back, so that it never catches up.
+The slave is down while most messages are sent. When the master is killed the slave starts and serves readers, because
+of `slaveReadEnable`. It stops before the master is back, so that it never catches up.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from tests.rocketmq.spec import ClusterSpec
 from tests.waiting import wait_until
 
 GET_ALL_TOPIC_CONFIG: Final = 21
-COPIED_SECONDS: Final = 90.0  # a slave may have been away
+COPIED_SECONDS: Final = 90.0  # the slave may have been down
 
 
 def with_slave() -> ClusterSpec:
-    """A master, and a slave that may be read."""
+    """A master with a readable slave."""
     return ClusterSpec(slaves=True, heap="384m", settings={"slaveReadEnable": "true"})
 
 
@@ -31,29 +31,29 @@ class LaggingSlave:
 
     @property
     def node(self) -> Node:
-        """It, whether it runs or not. Raises ClusterError where the cluster has none."""
+        """The slave, running or not. Raises ClusterError if the cluster has none."""
         return self._cluster.node("slave")
 
     @property
     def is_there(self) -> bool:
-        """Whether the cluster has one."""
+        """Whether the cluster has a slave."""
         return self._cluster.spec.slaves
 
     def leave_behind(self, topic: str, queues: int) -> None:
-        """Go down, once it has all that the topic has by now."""
+        """Stop the slave once it has copied the topic's current messages."""
         ends = self._ends(self._cluster.broker, topic, queues)
         wait_until(lambda: self._ends(self.node, topic, queues) == ends, "the slave has copied all", COPIED_SECONDS)
         self._cluster.down([self.node], now=True)
 
     def come_or_go(self) -> None:
-        """Be there if it was not, and else go down at once: while it is away it falls behind, and then catches up."""
+        """Start the slave if it is down, or kill it: it falls behind while it is down, and then catches up."""
         if self.node.state == "running":
             self._cluster.down([self.node], now=True)
         else:
             self._cluster.up([self.node])
 
     def serve_alone(self, seconds: float) -> None:
-        """Be there without the master for so long, which is killed with -9."""
+        """Kill the master, and let the slave serve alone for this time."""
         master = self._cluster.broker
         self._cluster.down([master], now=True)
         self._cluster.up([self.node])

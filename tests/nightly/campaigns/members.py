@@ -1,4 +1,4 @@
-"""Members of a group that come and go: rmqd daemons and official Java consumers, each keeping a ledger."""
+"""Members of a group that join and leave: rmqd daemons and official Java consumers, each with a ledger."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ JOIN, LEAVE, LEFT, KILL = "join", "leave", "left", "kill"
 
 @dataclass(frozen=True, slots=True)
 class MemberEvent:
-    """Something that happened to a member; `member` is its name in the ledger, new at each join."""
+    """An event of a member. `member` is its name in the ledger, new at each join."""
 
     at_micros: int
     action: str
@@ -35,7 +35,7 @@ class MemberEvent:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What every member of a run has in common."""
+    """The common settings of a run's members."""
 
     cluster: RealCluster
     name: str
@@ -48,7 +48,7 @@ class Group:
     peer_options: dict[str, object] = field(default_factory=dict)
     """Further options of a Java member."""
     nameserver: str = ""
-    """Where rmqd members find the cluster, where not at its name servers themselves."""
+    """The name server of rmqd members; the cluster's own if empty."""
 
 
 class Member(Protocol):
@@ -59,17 +59,17 @@ class Member(Protocol):
     ledger: Path
 
     def leave(self) -> None:
-        """End in order, and wait for it."""
+        """Stop in order, and wait for the end."""
 
     def kill(self) -> None:
         """kill -9."""
 
     def queues(self) -> Iterable[Queue]:
-        """The queues of the topic that it says are its own."""
+        """Return the topic's queues that the member reports as its own."""
 
 
 class RmqdMember:
-    """`rmqd run` in a process of its own."""
+    """An `rmqd run` process."""
 
     kind = RMQD
 
@@ -84,7 +84,7 @@ class RmqdMember:
         self.process.wait_ready()
 
     def leave(self) -> None:
-        """SIGTERM; a daemon that ends with another status than 0 fails the run."""
+        """Send SIGTERM. Another exit status than 0 fails the run."""
         status, _ = self.process.terminate(60)
         assert status == 0, f"{self.name} left with status {status}\n{self.process.tail()}"
 
@@ -93,7 +93,7 @@ class RmqdMember:
         self.process.kill()
 
     def queues(self) -> list[Queue]:
-        """From /api/v1/status."""
+        """Read the queues from /api/v1/status."""
         return [
             Queue(queue["broker"], queue["queue"])
             for queue in self.process.queues(self._group.name)
@@ -117,7 +117,7 @@ class JavaMember:
         )
 
     def leave(self) -> None:
-        """SIGTERM: consumer.shutdown(), which waits for handlers."""
+        """Send SIGTERM: consumer.shutdown() waits for handlers."""
         self._process.stop()
 
     def kill(self) -> None:
@@ -125,21 +125,21 @@ class JavaMember:
         self._process.kill()
 
     def queues(self) -> list[Queue]:
-        """As it tells the broker, when asked by `mqadmin consumerStatus`."""
+        """Return the queues that the member reports to the broker for `mqadmin consumerStatus`."""
         return offsets.queues_of(self._group.cluster, self._group.name, self._group.topic, self._process.client_id)
 
 
 class Roster:
-    """Who is there, and who was: every join and every end is a line in `members.jsonl`."""
+    """Present and past members: every join and every end is a line in `members.jsonl`."""
 
     def __init__(self, group: Group) -> None:
         self.path = group.directory / "members.jsonl"
         self.running: dict[str, Member] = {}
-        """By slot: the place of a member that comes and goes, such as `rmqd-a`."""
+        """By slot, such as `rmqd-a`. Members of a slot follow each other."""
         self._group = group
 
     def join(self, slot: str) -> None:
-        """Start the next incarnation of a slot; its kind is the slot's name before the dash."""
+        """Start the next incarnation of a slot. Its kind is the part of the slot's name before the dash."""
         kind = slot.partition("-")[0]
         number = sum(event.action == JOIN and event.member.startswith(f"{slot}.") for event in self.events()) + 1
         name = f"{slot}.{number}"
@@ -147,7 +147,7 @@ class Roster:
         self.running[slot] = RmqdMember(self._group, name) if kind == RMQD else JavaMember(self._group, name)
 
     def step(self, slots: Sequence[str], chance: random.Random, kill_share: float = 0.5) -> None:
-        """One event: someone who is away joins, someone there leaves or, in this share of cases, is killed."""
+        """Cause one event: a member joins, leaves or, with the probability `kill_share`, is killed."""
         away = [slot for slot in slots if slot not in self.running]
         there = [slot for slot in slots if slot in self.running]
         if away and (len(there) == 1 or chance.random() < 0.6):
@@ -158,25 +158,25 @@ class Roster:
             self.kill(chance.choice(there))
 
     def leave(self, slot: str) -> None:
-        """End a member in order."""
+        """Stop a member in order."""
         member = self.running.pop(slot)
         self._write(LEAVE, member.name, member.kind)
         member.leave()
         self._write(LEFT, member.name, member.kind)
 
     def kill(self, slot: str) -> None:
-        """End a member by kill -9."""
+        """Kill a member with kill -9."""
         member = self.running.pop(slot)
         member.kill()
         self._write(KILL, member.name, member.kind)
 
     def kill_all(self) -> None:
-        """End whoever is there."""
+        """Kill all running members."""
         for slot in list(self.running):
             self.kill(slot)
 
     def owners(self) -> dict[Queue, list[str]]:
-        """Every queue of the topic with the members that say it is theirs."""
+        """Return every queue of the topic with the members that report it as theirs."""
         found: dict[Queue, list[str]] = {queue: [] for queue in offsets.queues(self._group.cluster, self._group.topic)}
         for member in self.running.values():
             for queue in member.queues():
@@ -184,13 +184,13 @@ class Roster:
         return found
 
     def events(self) -> list[MemberEvent]:
-        """Everything so far, also what an earlier process of the same run wrote."""
+        """Return all events, including events of an earlier process of the same run."""
         if not self.path.exists():
             return []
         return [MemberEvent(**json.loads(line)) for line in self.path.read_text().splitlines()]
 
     def ledgers(self) -> list[Path]:
-        """The ledger of every member there ever was."""
+        """Return the ledgers of all present and past members."""
         return sorted(self.path.parent.glob("*.ledger"))
 
     def _write(self, action: str, member: str, kind: str) -> None:

@@ -1,4 +1,4 @@
-"""How a process gets a mutant: a function that is there gets other code, or a module is imported from another text."""
+"""How a process gets a mutant: an existing function gets new code, or a module is imported from another source."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.nightly.campaigns.mutations import Mutant
 
 
 def live_code(mutant: Mutant) -> tuple[FunctionType, CodeType] | None:
-    """The function that has the fault, and its code with the fault; None where code cannot take the other's place."""
-    module = importlib.import_module(mutant.module)  # some are imported when they are needed
+    """Return the faulty function and its faulty code; None if the code cannot be replaced."""
+    module = importlib.import_module(mutant.module)  # some modules are imported lazily
     assert module.__file__ is not None
     changed = _codes(compile(mutant.source, module.__file__, "exec", dont_inherit=True))[mutant.where]
     live = [function for function in _functions(module) if function.__code__.co_qualname == mutant.where]
@@ -45,7 +45,7 @@ def _codes(code: CodeType) -> dict[str, list[CodeType]]:
 
 
 def _functions(module: ModuleType) -> list[FunctionType]:
-    """All functions and methods that a module defines."""
+    """Return all functions and methods that a module defines."""
     found: dict[int, FunctionType] = {}
     waiting: list[object] = list(vars(module).values())
     seen = set[int]()
@@ -68,7 +68,7 @@ def _functions(module: ModuleType) -> list[FunctionType]:
 
 
 class Instead(importlib.abc.MetaPathFinder):
-    """Has a module imported from another text."""
+    """Imports a module from another source."""
 
     def __init__(self, module: str, source: Path) -> None:
         self._module = module

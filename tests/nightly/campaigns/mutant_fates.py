@@ -1,4 +1,4 @@
-"""What became of each mutant, kept in a file."""
+"""The results for mutants, in a file."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tests.nightly.campaigns.mutations import ROOT, Mutant
 
 @dataclass(slots=True)
 class Fate:
-    """What became of a mutant."""
+    """The result for one mutant."""
 
     status: str  # killed, hung, survived, unreached
     test: str = ""
-    tests: int = 0  # that were to judge it
+    tests: int = 0  # the number of tests for it
 
 
 class Fates:
-    """What became of the mutants of a room, in a file that grows line by line."""
+    """The results for the mutants of a room, in a file that grows line by line."""
 
     def __init__(self, directory: Path, room: str) -> None:
         self._file = directory / f"{room}.jsonl"
@@ -32,20 +32,19 @@ class Fates:
         self._kept: dict[str, dict[str, Any]] = {}
         if self._file.exists():
             for line in self._file.read_text().splitlines(keepends=True):
-                if line.endswith("\n"):  # or it was cut when the run was
+                if line.endswith("\n"):  # an interrupted run leaves an incomplete line
                     entry = json.loads(line)
                     self._kept[entry["key"]] = entry
             self._file.write_text("".join(json.dumps(entry) + "\n" for entry in self._kept.values()))
 
     def holds(self, mutant: Mutant) -> bool:
-        """Whether the fate is known: of a killed one until its module changes, of another until a test does."""
+        """Return whether a result is valid: killed or hung until the module changes, others until a test does, too."""
         entry = self._kept.get(mutant.key)
         if entry is None or entry["source"] != self._source(mutant):
             return False
         return entry["status"] in ("killed", "hung") or entry["tests_stamp"] == self._tests
 
     def add(self, mutant: Mutant, fate: Fate) -> None:
-        """Keep it."""
         entry = {
             "key": mutant.key, "status": fate.status, "test": fate.test, "tests": fate.tests,
             "line": mutant.lines.start, "source": self._source(mutant), "tests_stamp": self._tests,
@@ -55,7 +54,7 @@ class Fates:
             file.write(json.dumps(entry) + "\n")
 
     def of(self, mutant: Mutant) -> dict[str, Any]:
-        """The entry of a mutant that is held."""
+        """Return the entry of a mutant with a result."""
         return self._kept[mutant.key]
 
     def _source(self, mutant: Mutant) -> str:
@@ -65,7 +64,7 @@ class Fates:
 
 
 def stamp(paths: Sequence[Path]) -> str:
-    """A short text that changes with the files."""
+    """Return a short hash of the files."""
     whole = hashlib.sha256()
     for path in paths:
         whole.update(path.read_bytes())

@@ -1,4 +1,4 @@
-"""Tests that were collected and run one by one, and which lines of the mutated modules each of them reaches."""
+"""Runs collected tests one by one, and records which lines of the mutated modules each test reaches."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from tests.nightly.campaigns.mutant_rooms import ROOMS, tests_of_all
 from tests.nightly.campaigns.mutations import ROOT
 
 MEMORY_BYTES = 4 << 30
-PROFILE = "mutants"  # of hypothesis
+PROFILE = "mutants"  # a hypothesis profile
 COUNTED_OUT = "process or rocketmq or spark"
 
 
 @dataclass(slots=True)
 class Reach:
-    """What a test does while nothing is changed."""
+    """The effects of a test without mutants."""
 
-    stamp: str  # of what is mutated and the test's file: as long as it is the same, the rest is taken to be
+    stamp: str  # hash of the mutated modules and the test's file; the entry is valid until the hash changes
     seconds: float
     passed: bool
-    lines: dict[str, list[int]]  # executed by it, by module
+    lines: dict[str, list[int]]  # executed lines by module
 
 
 class Judge(Protocol):
-    """What is done once the tests are collected."""
+    """Runs after the tests are collected."""
 
     def run(self, items: list[pytest.Item]) -> None: ...
 
 
 class Plugin:
-    """Hands the collected tests to a judge instead of running them, and notes failures."""
+    """Passes the collected tests to a judge instead of running them, and records failures."""
 
     def __init__(self, judge: Judge) -> None:
         self.failed = False
@@ -51,7 +51,7 @@ class Plugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_configure(self) -> None:
-        import hypothesis  # not before pytest, which rewrites its assertions
+        import hypothesis  # pytest must rewrite its assertions first
 
         hypothesis.settings.register_profile(
             PROFILE,
@@ -59,7 +59,7 @@ class Plugin:
             max_examples=30,
             derandomize=True,
             database=None,
-            phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate),  # the smallest failure is of no interest
+            phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate),  # the smallest failure is irrelevant
             suppress_health_check=list(hypothesis.HealthCheck),
         )
 
@@ -73,20 +73,20 @@ class Plugin:
         self.failed |= report.failed
 
     def passes(self, item: pytest.Item) -> bool:
-        """Run a test."""
+        """Run a test, and return whether it passes."""
         self.failed = False
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
         return not self.failed
 
 
 def arguments() -> Iterator[str]:
-    """What pytest is told: the tests of all rooms, in this process, and nothing that forked ones would share."""
+    """Yield pytest's arguments: the tests of all rooms in this process, without resources that forks would share."""
     yield from ("-q", "-n0", "--capture=sys", "-p", "no:cacheprovider", "-p", "no:faulthandler", "--tb=no")
     yield from (f"--hypothesis-profile={PROFILE}", "-m", f"not ({COUNTED_OUT})", *map(str, tests_of_all()))
 
 
 def begin_child(config: pytest.Config, directory: Path) -> None:
-    """Give a forked process what it may not share with others."""
+    """Give a forked process its own signals, files, limits and directory."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     void = os.open(os.devnull, os.O_RDWR)
@@ -100,7 +100,7 @@ def begin_child(config: pytest.Config, directory: Path) -> None:
 
 
 def reaches(plugin: Plugin, items: list[pytest.Item], file: Path, side_by_side: int) -> dict[str, Reach]:
-    """What each test reaches; measured for those that changed since they were."""
+    """Return the reach of each test. Only tests with a changed stamp are measured."""
     mutated = stamp([ROOT / path for room in ROOMS.values() for path in room.paths()])
     stamps = {path: mutated + stamp([path]) for path in {item.path for item in items}}
     known: dict[str, Reach] = {}

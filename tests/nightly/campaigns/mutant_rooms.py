@@ -1,4 +1,4 @@
-"""What is mutated: the modules that keep rmqd's promises, by room, and the tests that are nearest to them."""
+"""The mutated modules, which keep rmqd's promises, by room, and the nearest tests."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from tests.nightly.campaigns.mutations import ROOT, Mutant, mutants_of
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Modules below rmqd/consumer, and folders and modules below tests/consumer whose tests judge them first."""
+    """Modules below rmqd/consumer, and the folders and modules below tests/consumer that judge them first."""
 
     name: str
     modules: tuple[str, ...]
     tests: tuple[str, ...]
 
     def paths(self) -> list[str]:
-        """The modules, from the top of the repository."""
+        """Return the paths of the modules, relative to the repository."""
         consumer = ROOT / "rmqd/consumer"
         found = [path for module in self.modules for path in sorted(consumer.glob(f"{module}.py"))]
         return [str(path.relative_to(ROOT)) for path in found]
 
     def mutants(self) -> list[Mutant]:
-        """All of them."""
+        """Return all mutants of the modules."""
         return [mutant for path in self.paths() for mutant in mutants_of(path)]
 
     def is_nearest(self, test: str) -> bool:
-        """Whether a test, by its id, is of one of the room's folders or modules."""
+        """Return whether a test id belongs to one of the room's folders or modules."""
         return any(test.startswith((f"tests/consumer/{name}/", f"tests/consumer/{name}.py:")) for name in self.tests)
 
 
@@ -66,5 +66,5 @@ ROOMS = {
 
 
 def tests_of_all() -> tuple[Path, ...]:
-    """The folders of daily tests that judge every room: those of the consumer, and of groups that run in a test."""
+    """Return the folders of daily tests that judge every room: tests of the consumer, and of groups inside a test."""
     return ROOT / "tests/consumer", ROOT / "tests/testing"

@@ -1,12 +1,11 @@
 """`python -m tests.nightly.campaigns.mutant_runs ROOM DIRECTORY N`: the tests against every N-th mutant of a room.
 
-One process collects the tests once and forks a child for each mutant. The child gives the changed function the
-mutant's code, and runs the tests that reach the changed lines, the nearest and quickest first, until one fails twice.
-What is executed when a module is imported, such as its constants, takes a process of its own, where the module is
-imported so.
+One process collects the tests once and forks a child for each mutant. The child replaces the code of the mutated
+function and runs the tests that reach the changed lines, the nearest and quickest first, until one fails twice.
+Code that runs on import, such as constants, needs a new process that imports the mutated module.
 
-Which test reaches which line, and how long it takes, is measured first. Both that and what became of each mutant is
-kept in the directory, so that an interrupted run goes on, and one after a change judges again only what could differ.
+The lines that each test reaches, and its duration, are measured first. They and the results are kept in the
+directory. So a new start resumes an interrupted run, and a run after a change judges only the affected mutants again.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ from tests.nightly.campaigns.mutant_rooms import ROOMS, Room
 from tests.nightly.campaigns.mutations import ROOT, Mutant
 
 SIDE_BY_SIDE = 6  # tests mostly wait for a timer: six of them suit two cores
-FARTHER_SECONDS = 30.0  # of tests outside of the room's folders, for one mutant
-HANG_SECONDS = 10.0  # beyond five times what a test takes otherwise
+FARTHER_SECONDS = 30.0  # for one mutant's tests outside of the room's folders
+HANG_SECONDS = 10.0  # beyond five times the usual duration of a test
 
 
 class _OneMutant:
-    """A process whose tests all see one mutant."""
+    """A process in which all tests see one mutant."""
 
     def __init__(self, order: Sequence[str], say_to: int) -> None:
         self.plugin = Plugin(self)
@@ -53,9 +52,9 @@ class _OneMutant:
 
 
 def _judge(plugin: Plugin, items: Sequence[pytest.Item], say_to: int) -> None:
-    """Run tests until one fails twice, and say to the parent how far we are."""
+    """Run tests until one fails twice, and report the progress to the parent."""
     for item in items:
-        for _ in range(2):  # a busy machine alone fails no test twice
+        for _ in range(2):  # a busy machine may fail a test once, but not twice
             _tell(say_to, "begin", item.nodeid)
             if plugin.passes(item):
                 break
@@ -78,14 +77,14 @@ class _Child:
     reads: int
     directory: Path
     tests: int
-    test: str = ""  # that runs
+    test: str = ""  # the running test
     deadline: float = 0.0
     heard: bytes = b""
 
 
 @dataclass(slots=True)
 class _Room:
-    """Judges the mutants of a room, several side by side."""
+    """Judges the mutants of a room, several at the same time."""
 
     room: Room
     directory: Path
@@ -136,9 +135,9 @@ class _Room:
                 self._end(child)
 
     def _order(self, mutant: Mutant) -> list[str]:
-        """The tests that reach the mutant: those of the room, and then others for some time; the quickest first.
+        """Return the tests that reach the mutant: first the room's, then others for a limited time; quickest first.
 
-        Before all, those that noticed another mutant of the same function.
+        Tests that detected another mutant of the same function come before all others.
         """
         lines = set(mutant.lines)
         nearest, farther = list[str](), list[str]()
@@ -169,8 +168,8 @@ class _Room:
                 function.__code__ = changed
                 _judge(self.plugin, [self._items[test] for test in order], writes)
             except MemoryError:
-                pass  # of the mutant, as an end without a word is
-            except BaseException as error:  # noqa: BLE001  also an exit: a child says why it ends
+                pass  # the exit without a report marks the mutant as killed
+            except BaseException as error:  # noqa: BLE001  also an exit: a child reports why it ends
                 _tell(writes, "broken", repr(error))
             finally:
                 os._exit(0)
@@ -180,7 +179,7 @@ class _Room:
     def _look(self, child: _Child, *, heard: bool) -> Fate | None:
         if heard:
             data = os.read(child.reads, 65536)
-            if not data:  # the mutant ended its process, or ate its memory
+            if not data:  # the mutant ended its process, or used up its memory
                 return Fate("killed", child.test, child.tests)
             *lines, child.heard = (child.heard + data).split(b"\n")
             for line in lines:
@@ -206,16 +205,16 @@ class _Room:
 
 
 def _start_process(mutant: Mutant, order: list[str], writes: int, directory: Path) -> int:
-    """A process that imports the mutant in the place of its module."""
+    """Start a process that imports the mutant instead of its module."""
     source, tests = directory / "mutant.py", directory / "tests.json"
     source.write_text(mutant.source)
     tests.write_text(json.dumps(order))
     command = [sys.executable, "-m", __spec__.name, "--imported", mutant.module, str(directory), str(writes)]
     devnull = subprocess.DEVNULL
-    started = subprocess.Popen(  # its end is awaited by its id
+    started = subprocess.Popen(  # `_end` waits for it by its id
         command, cwd=ROOT, pass_fds=[writes], stdin=devnull, stdout=devnull, stderr=devnull
     )
-    started.returncode = 0  # so that nobody else waits for it
+    started.returncode = 0  # so that Popen does not wait for it
     return started.pid
 
 
@@ -228,7 +227,7 @@ def _imported(module: str, directory: Path, say_to: int) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0 when every mutant of the room was judged."""
+    """Return 0 if every mutant of the room was judged."""
     if arguments[0] == "--imported":
         _imported(arguments[1], Path(arguments[2]), int(arguments[3]))
         return 0

@@ -1,8 +1,8 @@
-"""Mutants: small faults in the modules that keep rmqd's promises, one at a time; the tests are to notice each of them.
+"""Mutants: small faults in the modules that keep rmqd's promises, one at a time. The tests should detect each.
 
-`mutants_harmless.toml` beside this module lists those that change nothing that anybody could notice, and why. An entry
-names a mutant by the texts of its line before and after, so that it holds while other lines change; one that fits no
-mutant any more is told.
+`mutants_harmless.toml` next to this module lists mutants without a noticeable effect, with the reason. An entry names
+a mutant by its line before and after the change, so that it stays valid while other lines change. An entry that
+matches no mutant is reported.
 """
 
 from __future__ import annotations
@@ -24,37 +24,36 @@ WANTED_PERCENT = 90.0
 
 
 class MutantsError(Exception):
-    """The campaign cannot be run to its end."""
+    """The campaign cannot be completed."""
 
 
 @dataclass(frozen=True, slots=True)
 class MutantsResult:
-    """What became of the mutants of a room."""
+    """The results for the mutants of a room."""
 
     room: str
     seconds: float
     statuses: Counter[str]
     harmless: int
     survivors: tuple[str, ...]
-    stale: tuple[str, ...]  # entries of mutants_harmless.toml that fit no mutant
+    stale: tuple[str, ...]  # entries of mutants_harmless.toml that match no mutant
 
     @property
     def counted(self) -> int:
-        """Mutants that are not listed as harmless."""
+        """The number of mutants that are not listed as harmless."""
         return sum(self.statuses.values())
 
     @property
     def percent(self) -> float:
-        """How many of them were noticed."""
+        """The percentage of detected mutants."""
         return 100.0 * (self.statuses["killed"] + self.statuses["hung"]) / max(1, self.counted)
 
     @property
     def passed(self) -> bool:
-        """Whether those are enough."""
+        """Whether enough mutants were detected, and no entry is stale."""
         return self.percent >= WANTED_PERCENT and not self.stale
 
     def report(self) -> str:
-        """For the person who ran it."""
         lines = [f"{self.room}: {self.percent:.1f} % of {self.counted} mutants noticed; {self.harmless} are harmless"]
         lines += [f"survived: {survivor}" for survivor in self.survivors]
         lines += [f"{HARMLESS.name} has what fits no mutant: {entry}" for entry in self.stale]
@@ -69,7 +68,7 @@ class MutantsResult:
 
 
 def harmless() -> dict[str, str]:
-    """The reason for each mutant that is listed, by its key. Raises MutantsError for two of the same."""
+    """Return the reason for each listed mutant by its key. Raises MutantsError for a duplicate."""
     found: dict[str, str] = {}
     for entry in tomllib.loads(HARMLESS.read_text())["harmless"]:
         path, _, where = entry["where"].partition(": ")
@@ -83,7 +82,7 @@ def harmless() -> dict[str, str]:
 
 
 def run(room: str, directory: Path, every: int) -> MutantsResult:
-    """Judge every n-th mutant of a room whose fate the directory does not have. Raises MutantsError."""
+    """Judge every n-th mutant of a room without a result in the directory. Raises MutantsError."""
     began = time.monotonic()
     directory.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "tests.nightly.campaigns.mutant_runs", room, str(directory), str(every)]
@@ -95,7 +94,7 @@ def run(room: str, directory: Path, every: int) -> MutantsResult:
 def verdict(
     room: str, fates: Fates, mutants: list[Mutant], reasons: dict[str, str], seconds: float, every: int = 1
 ) -> MutantsResult:
-    """Count what became of every n-th mutant."""
+    """Count the results of every n-th mutant."""
     listed = {mutant.key for mutant in mutants if mutant.key in reasons}
     statuses: Counter[str] = Counter()
     survivors, is_harmless = [], 0

@@ -1,10 +1,10 @@
-"""Small faults put into the text of a module, one at a time: a mutant is the module with one of them.
+"""Small faults in the source of a module, one at a time: a mutant is the module with one of them.
 
-What only logs is left alone: calls of `log`, and an `if` that has nothing but them. So are docstrings, annotations,
-and what is done for types. Texts are not changed either: names among them fail at once, the others are for people.
+Logging is not mutated: calls of `log`, and an `if` that contains only such calls. Docstrings, annotations and code for
+types are not mutated either, nor are strings: changed names fail at once, and other texts are for people.
 
-Two libraries do the same. mutmut 3.8 leaves every property alone and removes no statement; cosmic-ray 8.7 starts a
-process for each mutant, which takes longer here than most tests. Both would leave us the larger part: which tests judge
+Two libraries do the same. mutmut 3.8 skips properties and removes no statements; cosmic-ray 8.7 starts a process for
+each mutant, which takes longer here than most tests. With both, the larger part would be left to us: which tests judge
 a mutant, and how.
 """
 
@@ -37,27 +37,27 @@ class Mutant:
     """A module with one fault in it."""
 
     path: str  # from the top of the repository
-    where: str  # qualified name of the function or method of the module that has the fault; "" outside of them
+    where: str  # qualified name of the function or method with the fault; "" outside of functions
     before: str  # the changed lines, with single spaces
     after: str
-    nth: int  # among those that read the same in the same place; the first is 1
-    lines: range  # of the statement, or of the head of one, that has the fault
-    source: str  # of the whole module
+    nth: int  # among equal mutants in the same place; the first is 1
+    lines: range  # lines of the statement with the fault, or of its head
+    source: str  # source of the whole module
 
     @property
     def key(self) -> str:
-        """What stays the same when the rest of the module changes."""
+        """The identity of the mutant while the rest of the module changes."""
         again = f" ({self.nth})" if self.nth > 1 else ""
         return f"{self.path}: {self.where}: {self.before} -> {self.after or 'nothing'}{again}"
 
     @property
     def module(self) -> str:
-        """The dotted name."""
+        """The dotted name of the module."""
         return self.path.removesuffix(".py").replace("/", ".")
 
 
 def mutants_of(path: str, root: Path = ROOT) -> list[Mutant]:
-    """All mutants of a module."""
+    """Return all mutants of a module."""
     source = (root / path).read_text()
     found: list[Mutant] = []
     seen: set[str] = set()
@@ -76,12 +76,12 @@ def mutants_of(path: str, root: Path = ROOT) -> list[Mutant]:
 @dataclass(frozen=True, slots=True)
 class _Change:
     node: ast.expr | ast.stmt
-    text: str  # that replaces the node
+    text: str  # the replacement for the node
     where: str
     lines: range
 
     def applied(self, source: str) -> tuple[str, str, str]:
-        """The changed lines before and after, and the whole text after."""
+        """Return the changed lines before and after, and the whole new source."""
         lines = source.splitlines(keepends=True)
         node = self.node
         assert node.end_lineno is not None
@@ -96,7 +96,7 @@ class _Change:
 
 
 class _Changes:
-    """Finds the places of a module that can be changed."""
+    """The possible changes of a module."""
 
     def __init__(self, source: str) -> None:
         self._tree = ast.parse(source)
@@ -105,7 +105,7 @@ class _Changes:
         yield from self._body(self._tree.body, "", "")
 
     def _body(self, statements: list[ast.stmt], scope: str, where: str) -> Iterator[_Change]:
-        """`scope` is the name of the class or function around; `where` that of the function, if there is one."""
+        """`scope` is the name of the enclosing class or function; `where` is that of the outermost function, if any."""
         for statement in statements:
             if isinstance(statement, ast.ClassDef):
                 inner = f"{scope}{statement.name}."
@@ -172,7 +172,7 @@ def _statement_changes(statement: ast.stmt, where: str) -> Iterator[str]:
         case ast.Return(value=None):
             yield "pass"
         case ast.Return(value=ast.Constant(value=None | bool())):
-            pass  # None is as false as False, and True becomes False
+            pass  # None is falsy like False, and another change turns True into False
         case ast.Return():
             yield "return None"
         case ast.Raise() | ast.Delete():
@@ -185,7 +185,7 @@ def _statement_changes(statement: ast.stmt, where: str) -> Iterator[str]:
                 target, value = ast.unparse(statement.target), ast.unparse(statement.value)
                 yield f"{target} {CALCULATED[type(op)]}= {value}"
         case ast.Assign(targets=targets) if not where.endswith("__init__"):
-            # without an attribute of its own the object would fail at once, and so would a function without a local
+            # an object without its attribute, or a function without its local variable, would fail at once
             if any(isinstance(part, ast.Attribute | ast.Subscript) for target in targets for part in _parts(target)):
                 yield "pass" if all(not _binds(target) for target in targets) else _without_attributes(statement)
         case ast.Break():
@@ -253,12 +253,12 @@ def _parts(target: ast.expr) -> list[ast.expr]:
 
 
 def _binds(target: ast.expr) -> bool:
-    """Whether a local name gets its value here."""
+    """Return whether the target assigns a local name."""
     return any(isinstance(part, ast.Name) for part in _parts(target))
 
 
 def _without_attributes(statement: ast.Assign) -> str:
-    """`a = self.b = c` as `a = c`; `a, self.b = c` as `a, _ = c`."""
+    """Turn `a = self.b = c` into `a = c`, and `a, self.b = c` into `a, _ = c`."""
     kept = [target for target in statement.targets if _binds(target)]
     texts = []
     for target in kept:
@@ -297,7 +297,7 @@ def _root(node: ast.expr) -> str:
 
 
 def _lines(node: ast.expr | ast.stmt) -> range:
-    """Those of a simple statement, or of the head of a compound one."""
+    """Return the lines of a simple statement, or of the head of a compound statement."""
     end = node.end_lineno or node.lineno
     body = getattr(node, "body", None)
     if isinstance(node, ast.stmt) and isinstance(body, list) and body:

@@ -1,4 +1,4 @@
-"""A handler with an effect in PostgreSQL that is to happen once, by `message.once`; or without, for comparison."""
+"""A handler that adds PostgreSQL rows exactly once with `message.once`, or without it for comparison."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rmqd.offset_stores import offset_connection
 
 
 def keys_of(message: Message) -> str:
-    """What a row has of a message."""
+    """Return the value of a message's row."""
     return message.keys or ""
 
 
@@ -21,24 +21,24 @@ class OnceHandler:
     """Adds a row for each message. Its plugin name is `tests.nightly.campaigns.once_handler:OnceHandler`."""
 
     class Options(BaseModel):
-        """`marks`: whether rows are added once, by the mark of the message."""
+        """`marks`: whether `message.once` is used."""
 
         url: str
         marks: bool
         retry_for: str
-        """Taken as every handler of the campaign does; here a failed batch is sent back at once."""
+        """Accepted because every handler of the campaign has it. Here a failed batch is sent back at once."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._pool: AsyncConnectionPool | None = None
 
     async def start(self) -> None:
-        """Open the pool; the database may be away."""
+        """Open the pool. The database may be unavailable."""
         self._pool = AsyncConnectionPool(self._options.url, open=False, min_size=1, max_size=8, timeout=5)
         await self._pool.open()
 
     async def handle(self, batch: Batch) -> None:
-        """Add a row for each message. Raises what the database says."""
+        """Add a row for each message. Raises the database's errors."""
         assert self._pool is not None
         for message in batch:
             async with contextlib.AsyncExitStack() as block:
@@ -56,18 +56,18 @@ class OnceHandler:
 
 
 class OffsetHandler:
-    """Adds rows by the connection of the group's offset store, so that an offset and its rows are one transaction."""
+    """Adds rows over the connection of the group's offset store: offset and rows are one transaction."""
 
     class Options(BaseModel):
-        """`retry_for` is taken as every handler of the campaign does."""
+        """`retry_for` is accepted because every handler of the campaign has it."""
 
         retry_for: str
 
     def __init__(self, options: Options) -> None:
-        """Keep nothing."""
+        """Ignore the options."""
 
     @handler(decode=keys_of)
     async def handle(self, keys: list[str], connection: Annotated[Any, Depends(offset_connection)]) -> None:
-        """Add a row for each message. Raises what the database says."""
+        """Add a row for each message. Raises the database's errors."""
         for key in keys:
             await connection.execute("INSERT INTO handled VALUES (%s)", (key,))

@@ -1,8 +1,8 @@
-"""Orderly consumption by members that come and go: order by sharding key, and one member at a time in each queue.
+"""Orderly consumption while members join and leave: order by sharding key, and one member at a time in each queue.
 
-Runs with `order_by` have up to 64 messages handled at once, of different sharding keys. In one of them the Java member
-is an orderly one, and all hold the queues' locks. In the other it is a concurrent one: it promises no order for what it
-handles itself, and does not wait at a hand-over, so that run shows what rmqd keeps beside it.
+Runs with `order_by` handle up to 64 messages of different sharding keys at once. In one of them the Java member is
+orderly, and all members hold the queues' locks. In the other the Java member is concurrent: it promises no order for
+its own messages and does not wait at a hand-over, so that run shows which order rmqd keeps next to it.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from tests.waiting import wait_until
 
 SLOTS = ("rmqd-a", "rmqd-b", "java-c")
 TOPIC, GROUP = "orderly", "orderly-group"
-# Java waits 500 ms for a handler of a queue that it gives up; one that takes longer it may leave at work, unlock the
-# queue, and so have two members at it. That is Java's own, and here it would hide what is rmqd's.
+# Java waits 500 ms for the handler of a queue to release. After that it may unlock the queue while the handler still
+# runs, and two members handle the queue. This behaviour of Java would hide faults of rmqd here.
 JAVA_SLOW_SECONDS = 0.4
-BY = "sharding_key"  # a message's own keys name it in the ledger
+BY = "sharding_key"  # not its keys, which identify a message in the ledger
 HANDOVER_SECONDS = 5.0  # queue_handover_timeout, by default
-DRAIN_SECONDS = 180.0  # a killed member's locks last up to 60 s, and then their queues have to catch up
+DRAIN_SECONDS = 180.0  # a killed member's locks last up to 60 s; then the queues must catch up
 
 
 @dataclass(frozen=True, slots=True)
 class OrderlyPlan:
-    """A run: what is sent, how its handling goes, and how long membership rests between two events.
+    """A run: the messages, the duration and failures of handling, and the time between two membership changes.
 
-    A handler takes `usual_seconds`, for each `slow_every`-th key `slow_seconds`, and fails the first attempt of each
-    `fail_every`-th (0: of none). A Java member's handlers are slow for `JAVA_SLOW_SECONDS` at most.
+    A handler takes `usual_seconds`, and `slow_seconds` for every `slow_every`-th key. The first attempt fails for every
+    `fail_every`-th key (0: never). A Java member's handlers take at most `JAVA_SLOW_SECONDS`.
     """
 
     name: str
@@ -57,7 +57,7 @@ class OrderlyPlan:
     kill_share: float = 0.35
     order_by: str = ""
     java_orderly: bool = True
-    """Whether the group is an orderly one, Java members too; without it, queues have no locks."""
+    """Whether the group, including Java members, is orderly. Otherwise queues have no locks."""
 
     @property
     def settings(self) -> dict[str, object]:
@@ -68,7 +68,7 @@ class OrderlyPlan:
 
     @property
     def handler_options(self) -> dict[str, float]:
-        """Those of LedgerHandler."""
+        """The options of LedgerHandler."""
         return {
             "seconds": self.usual_seconds,
             "slow_every": self.slow_every,
@@ -78,7 +78,7 @@ class OrderlyPlan:
 
     @property
     def peer_options(self) -> dict[str, object]:
-        """Those of LedgerConsumer, for the same handling but for the slow ones."""
+        """The options of LedgerConsumer, for the same handling except for slow keys."""
         return {
             "orderly": self.java_orderly,
             "batch": self.batch,
@@ -89,9 +89,9 @@ class OrderlyPlan:
 
 
 def plans(seed: int, messages: int, slots: tuple[str, ...] = SLOTS) -> list[OrderlyPlan]:
-    """The whole campaign: one by one with failures for five minutes; in batches, with handlers of 8 s, for two.
+    """Return all runs: one by one with failures for five minutes, and in batches with 8 s handlers for two.
 
-    And by key, two minutes each: with locks and failures; and beside a concurrent Java member.
+    The runs by key take two minutes each: with locks and failures, and with a concurrent Java member.
     """
     by_key = partial(
         OrderlyPlan, messages=messages // 3, per_second=250, slots=slots, queues=4, usual_seconds=0.02, order_by=BY
@@ -107,21 +107,20 @@ def plans(seed: int, messages: int, slots: tuple[str, ...] = SLOTS) -> list[Orde
 
 
 class OrderlyError(Exception):
-    """A campaign cannot go on in a directory."""
+    """The campaign cannot continue in a directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class OrderlyResult:
-    """What a run gave: the verdict, and what happened to members while messages were sent, by kind and action."""
+    """The result of a run: the verdict, and the membership changes during the load by kind and action."""
 
     plan: OrderlyPlan
     verdict: OrderlyVerdict
     events: Counter[str]
     seconds: float
-    """Of the whole run, without the time between an interruption and its going on."""
+    """The duration of the whole run without interruptions."""
 
     def report(self) -> str:
-        """For the person who ran it."""
         events = ", ".join(f"{count} {what}" for what, count in sorted(self.events.items()))
         plan = self.plan
         return (
@@ -150,10 +149,10 @@ class OrderlyResult:
 
 
 class Orderly:
-    """One run in a directory; begun again with the same directory it goes on where it was cut."""
+    """One run in a directory. A new start with the same directory resumes an interrupted run."""
 
     def __init__(self, plan: OrderlyPlan, cluster: RealCluster, directory: Path) -> None:
-        """Raises OrderlyError for a directory in which another plan was run."""
+        """Raises OrderlyError if the directory holds another plan."""
         directory.mkdir(parents=True, exist_ok=True)
         self._plan = plan
         self._cluster = cluster
@@ -174,7 +173,7 @@ class Orderly:
         self._tail = ledger.Tail()
 
     def run(self) -> OrderlyResult:
-        """Send everything, with members coming and going, drain, and judge."""
+        """Send all messages while members join and leave, drain, and judge."""
         begin = time.monotonic()
         self._cluster.create_topic(self._group.topic, self._plan.queues)
         try:
@@ -203,7 +202,7 @@ class Orderly:
         path.write_text(text)
 
     def _sender(self) -> JavaPeer:
-        """The official Java producer, at the first message that was not sent yet."""
+        """Start the official Java producer at the first unsent message."""
         return start_producer(
             PeerOptions(self._cluster.nameserver, self._group.topic, self._sent_path),
             self._plan.messages,
@@ -219,7 +218,7 @@ class Orderly:
 
     def _drain(self) -> None:
         sent = {entry.key for entry in ledger.read(self._sent_path)}
-        # who decides is the ledger: a drain that never ends shows as messages lost
+        # the ledger judges: an incomplete drain shows as lost messages
         with contextlib.suppress(AssertionError):
             wait_until(lambda: self._tail.finished(self._roster.ledgers()) >= sent, "all is handled", DRAIN_SECONDS)
             wait_until(lambda: self._lag() == 0, "all is committed", 10)

@@ -1,8 +1,8 @@
-"""The verdict over a ledger of orderly consumption: whether the order was kept, and each queue had one member.
+"""The verdict over a ledger of orderly consumption: the order of messages, and one member for each queue.
 
-Beside concurrent Java members (`judge_beside_concurrent`) a group with `order_by` has no locks, and Java handles the
-messages of a sharding key side by side. So a pair of messages in which such a member had a hand is left out, and so is
-what two members do in a queue at once; why something came again is told as for a concurrent group.
+In a run with concurrent Java members (`judge_beside_concurrent`) a group with `order_by` has no locks, and Java handles
+messages of a sharding key in parallel. So pairs of messages that such a member handled are not judged, nor are two
+members in one queue at once. The causes of repetitions are those of a concurrent group.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ FORBIDDEN = (SAME_MEMBER, RMQD_GAVE_UP)
 
 @dataclass(frozen=True, slots=True)
 class OrderlyVerdict(Verdict):
-    """What a ledger says."""
+    """The judged ledger of an orderly run."""
 
     forbidden: ClassVar[tuple[str, ...]] = FORBIDDEN
 
     disordered: list[str]
-    """Messages that were begun before the one before them in their sharding key was finished, with the evidence.
+    """Messages begun before their predecessor in the sharding key was finished, with the evidence.
 
-    And attempts that one member made while it had another message of the sharding key.
+    Also attempts that a member began while it handled another message of the sharding key.
     """
     overlapping: list[str]
-    """Attempts that two members made at once in one queue."""
+    """Simultaneous attempts of two members in one queue."""
     longest_wait_seconds: float
     """The longest time from the send of a message to its first attempt."""
     pairs: int
-    """Of two messages that follow each other in their sharding key, whose order was judged."""
+    """The number of judged pairs of consecutive messages of a sharding key."""
     left_out: int = 0
-    """Pairs that are not judged, as a Java member had a hand in them which handles messages side by side."""
+    """Pairs that are not judged, because a concurrent Java member handled one of their messages."""
 
     def broken(self) -> list[str]:
-        """Orders that were not kept, and queues with two members."""
+        """Broken orders, and queues with two members."""
         return self.disordered + self.overlapping
 
     def details(self) -> list[str]:
-        """They again, and how long messages waited."""
+        """The longest wait, the number of pairs, and the first breaches."""
         return [
             f"longest wait of a message {self.longest_wait_seconds:.1f} s",
             f"pairs of a sharding key {self.pairs}, {self.left_out} more left out",
@@ -69,14 +69,14 @@ class OrderlyVerdict(Verdict):
 
 @dataclass(frozen=True, slots=True)
 class BesideConcurrentVerdict(OrderlyVerdict):
-    """What a ledger says of a group with concurrent Java members."""
+    """The judged ledger of a group with concurrent Java members."""
 
     forbidden = churn_verdict.FORBIDDEN
 
 
 @dataclass(slots=True)
 class _Evidence:
-    """The ledger, arranged for questions."""
+    """The ledger, indexed for lookups."""
 
     kinds: Mapping[str, str]
     killed: Mapping[str, int]
@@ -84,7 +84,7 @@ class _Evidence:
 
 
 def judge(sent: Sequence[Entry], entries: Iterable[Entry], events: Iterable[MemberEvent]) -> OrderlyVerdict:
-    """Judge a run; `entries` are in the order of time, and every key of theirs has the form that `sharding` reads."""
+    """Judge a run. `entries` are in the order of time, with keys in the format of `sharding`."""
     events = list(events)
     handlings = _handlings(entries, events)
     evidence = _Evidence(
@@ -107,7 +107,7 @@ def judge(sent: Sequence[Entry], entries: Iterable[Entry], events: Iterable[Memb
 def judge_beside_concurrent(
     sent: Sequence[Entry], entries: Iterable[Entry], events: Iterable[MemberEvent], handover_timeout_seconds: float
 ) -> BesideConcurrentVerdict:
-    """Judge a run whose Java members are concurrent ones; the arguments are those of `judge`."""
+    """Judge a run with concurrent Java members. The arguments are those of `judge`."""
     entries, events = list(entries), list(events)
     handlings = _handlings(entries, events)
     keys = [entry.key for entry in sent]
@@ -143,7 +143,7 @@ def _first_finish(attempts: Iterable[Handling]) -> int | None:
 
 
 def _pairs(handlings: Handlings) -> Iterator[tuple[list[Handling], list[Handling]]]:
-    """The attempts at a message and at the one before it in its sharding key, which nobody may have begun."""
+    """Yield the attempts at a message after those at its predecessor in the sharding key, which may have none."""
     for key, attempts in list(handlings.by_key.items()):
         name, number = sharding(key)
         if number:
@@ -151,7 +151,7 @@ def _pairs(handlings: Handlings) -> Iterator[tuple[list[Handling], list[Handling
 
 
 def _disordered(pairs: Iterable[tuple[list[Handling], list[Handling]]]) -> Iterator[str]:
-    """The first attempt at a message must come after the first success with the one before it."""
+    """Check that the first attempt at a message follows the first success of its predecessor."""
     for before, attempts in pairs:
         finished = _first_finish(before)
         if finished is None or finished > attempts[0].begin.at_micros:
@@ -159,7 +159,7 @@ def _disordered(pairs: Iterable[tuple[list[Handling], list[Handling]]]) -> Itera
 
 
 def _at_once(handlings: Iterable[Handling]) -> Iterator[str]:
-    """Attempts, given in the order of their begins, during an earlier one of the same sharding key and member."""
+    """Yield attempts during an earlier one of the same sharding key and member. Attempts are ordered by their begin."""
     last: dict[tuple[str, str], Handling] = {}
     for handling in handlings:
         of = sharding(handling.begin.key)[0], handling.begin.member
@@ -170,7 +170,7 @@ def _at_once(handlings: Iterable[Handling]) -> Iterator[str]:
 
 
 def _overlapping(handlings: Iterable[Handling]) -> Iterator[str]:
-    """Attempts in one queue, given in the order of their begins, that began during another member's."""
+    """Yield attempts that began during another member's attempt in the queue. Attempts are ordered by their begin."""
     running: list[Handling] = []
     for handling in handlings:
         begin = handling.begin
@@ -196,7 +196,7 @@ def _cause(evidence: _Evidence, before: Handling, again: Handling) -> str:
 
 
 def _given_up(evidence: _Evidence, handling: Handling, until_micros: int) -> bool:
-    """Whether another member had the queue after this attempt and before that time; then its offset was committed."""
+    """Return whether another member had the queue after this attempt and before that time: its offset was committed."""
     in_queue = evidence.handlings.by_queue[handling.queue]
     after = bisect.bisect_right(in_queue, handling.begin.at_micros, key=lambda other: other.begin.at_micros)
     between = itertools.takewhile(lambda other: other.begin.at_micros < until_micros, in_queue[after:])

@@ -1,4 +1,4 @@
-"""Owners: members of three languages come and go, and agree on every queue's owner by each strategy."""
+"""Owners: members of three languages join and leave, and agree on every queue's owner with each strategy."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tests.waiting import ASK_SECONDS
 
 TOPIC = "owners"
 QUEUES_EACH = 6
-# Clients look for themselves every 20 s, should a broker's word be lost; and where Go's cannot read an offset
-# within 3 s, on a busy machine, it leaves the queue to nobody until it looks again
+# Clients rebalance every 20 s in case a notification of the broker is lost. If Go's client cannot read an offset
+# within 3 s on a busy machine, the queue has no owner until the next rebalance.
 AGREE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class OwnersPlan:
-    """A run: how many members come or go, after all of them have joined."""
+    """A run: the number of membership changes after all members have joined."""
 
     seed: int
     changes: int
@@ -38,13 +38,13 @@ class OwnersPlan:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A member came or went: how long each division took to agree; None where it did not within the bound."""
+    """A membership change, and the time each division took to agree; None without an agreement within the limit."""
 
     action: str
     slot: str
     seconds: dict[str, float | None]
     found: dict[str, str] = field(default_factory=dict)
-    """Who had what where there was no agreement, by division."""
+    """The owners by division where there was no agreement."""
 
     def line(self) -> str:
         """The change as a line of JSON."""
@@ -53,31 +53,30 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class OwnersResult:
-    """What a run gave."""
+    """The result of a run."""
 
     plan: OwnersPlan
     changes: list[Change]
 
     @property
     def passed(self) -> bool:
-        """All divisions agreed after every change."""
+        """Whether all divisions agreed after every change."""
         return len(self.changes) >= self.plan.changes and not any(self.missed(one.name) for one in DIVISIONS)
 
     def missed(self, division: str) -> int:
-        """How often a division did not agree in time."""
+        """Return how often a division did not agree in time."""
         return sum(change.seconds[division] is None for change in self.changes)
 
     def settled(self, division: str) -> tuple[float, float]:
-        """Median and longest time to agreement, in seconds, where there was one."""
+        """Return the median and the longest time to agreement, in seconds."""
         seconds = sorted(at for change in self.changes if (at := change.seconds[division]) is not None) or [0.0]
         return seconds[len(seconds) // 2], seconds[-1]
 
     def events(self) -> Counter[str]:
-        """The changes by kind of member and action."""
+        """Count the changes by kind of member and action."""
         return Counter(f"{change.slot.partition('-')[0]} {change.action}" for change in self.changes)
 
     def report(self) -> str:
-        """For the person who ran it."""
         events = ", ".join(f"{count} {what}" for what, count in sorted(self.events().items()))
         lines = [f"owners, seed {self.plan.seed}: {len(self.changes)} changes ({events})"]
         for division in DIVISIONS:
@@ -90,7 +89,7 @@ class OwnersResult:
         return "\n".join(lines)
 
     def rows(self) -> Iterator[list[object]]:
-        """A row of docs/proof/campaigns.md for each division."""
+        """Yield a row of docs/proof/campaigns.md for each division."""
         actions = Counter(change.action for change in self.changes)
         for division in DIVISIONS:
             median, longest = self.settled(division.name)
@@ -109,7 +108,7 @@ class OwnersResult:
 
 
 class Owners:
-    """One run in a directory; begun again with the same directory it goes on where it was cut."""
+    """One run in a directory. A new start with the same directory resumes an interrupted run."""
 
     def __init__(self, plan: OwnersPlan, cluster: RealCluster, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -121,7 +120,7 @@ class Owners:
         self._queues: dict[str, list[MessageQueue]] = {}
 
     def run(self) -> OwnersResult:
-        """Let all members join, then come and go one after the other."""
+        """Start all members, then let them join and leave one at a time."""
         done = self._done()
         chance = random.Random(f"{self._plan.seed} {len(done)}")
         self._make_topics()
@@ -151,10 +150,10 @@ class Owners:
 
     def _expect_start(self) -> None:
         agreed, found = self._settle()
-        assert None not in agreed.values(), f"the members do not even begin with the same view: {found}"
+        assert None not in agreed.values(), f"the members do not agree at the start: {found}"
 
     def _change(self, chance: random.Random) -> Change:
-        """One event: someone who is away joins, or someone who is there leaves or is killed."""
+        """Cause one event: an absent member joins, or a running member leaves or is killed."""
         away = [slot for slot in self._plan.slots if slot not in self._running]
         there = [slot for slot in self._plan.slots if slot in self._running]
         if away and (len(there) == 1 or chance.random() < 0.5):
@@ -172,9 +171,9 @@ class Owners:
         self._running[slot] = Process(slot, name, divisions, self._cluster, self._directory, self._queues)
 
     def _settle(self) -> tuple[dict[str, float | None], dict[str, str]]:
-        """Wait until every division agrees; the seconds that each took, and what was found where it does not.
+        """Wait until every division agrees. Return the seconds of each, and the differences of the others.
 
-        What agrees for the first time after the bound has no seconds either.
+        A division that agrees only after the limit has no seconds either.
         """
         begin = time.monotonic()
         seconds: dict[str, float | None] = {}
@@ -186,14 +185,14 @@ class Owners:
                     if not found[division.name]:
                         seconds[division.name] = time.monotonic() - begin
             time.sleep(ASK_SECONDS)
-        for division in DIVISIONS:  # once more: what was agreed must last
+        for division in DIVISIONS:  # check again: an agreement must last
             found[division.name] = self._difference(division)
             if found[division.name] or division.name not in seconds:
                 seconds[division.name] = None
         return seconds, {name: text for name, text in found.items() if text}
 
     def _difference(self, division: Division) -> str:
-        """Where owners are not whose the strategy says; empty where they are."""
+        """Return the queues with other owners than the strategy gives; empty if there are none."""
         queues = self._queues[division.name]
         members = {slot: one for slot, one in self._running.items() if slot.partition("-")[0] in division.kinds}
         try:
@@ -202,7 +201,7 @@ class Owners:
             for slot, one in members.items():
                 for queue in one.queues(division):
                     owners.setdefault(queue, []).append(slot)
-        except (AssertionError, ClusterError, OSError) as error:  # a member may be in the middle of coming
+        except (AssertionError, ClusterError, OSError) as error:  # a member may still be joining
             return f"{division.name}: {error}"
         expected = division.owners(client_ids, queues)
         wrong = [
@@ -217,7 +216,7 @@ class Owners:
 
 
 class Process:
-    """A process that is a member of every division that its client knows."""
+    """A process that is a member of every division that its client supports."""
 
     def __init__(
         self,
@@ -261,7 +260,7 @@ class Process:
             self._peer = start(directory, options)
 
     def client_id(self, division: Division) -> str:
-        """As the broker lists it; raises AssertionError while it does not."""
+        """Return the client id that the broker lists. Raises AssertionError while it is missing."""
         if division.name not in self._client_ids:
             listed = offsets.members(self._cluster, division.group)
             named = [client_id for client_id in listed if client_id.endswith(f"@{self._name}")]
@@ -270,7 +269,7 @@ class Process:
         return self._client_ids[division.name]
 
     def queues(self, division: Division) -> list[MessageQueue]:
-        """The queues that it says are its own."""
+        """Return the queues that the member reports as its own."""
         if self._rmqd is None:
             found = offsets.all_queues_of(self._cluster, division.group, self.client_id(division))
             return [MessageQueue(topic, queue.broker, queue.queue_id) for topic, queue in found]
@@ -282,7 +281,7 @@ class Process:
         ]
 
     def leave(self) -> None:
-        """SIGTERM, and the orderly end."""
+        """Send SIGTERM, and wait for the orderly end."""
         if self._rmqd is not None:
             status, _ = self._rmqd.terminate(60)
             assert status == 0, f"{self._name} left with status {status}\n{self._rmqd.tail()}"

@@ -1,4 +1,4 @@
-"""Parquet files in a bucket, as what the handler `parquet` writes to in the campaign `handlers`."""
+"""Parquet files in a bucket: the target of the handler `parquet` in the campaign `handlers`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOPIC: Final = "handled"
 
 
 class ParquetFiles:
-    """Files in a bucket of an S3. What counts is what the manifest lists."""
+    """Files in an S3 bucket. Only files listed in the manifest count."""
 
     plugin = "parquet"
     is_once = False
@@ -42,7 +42,7 @@ class ParquetFiles:
         self._server.start()
 
     def arrived(self) -> Counter[str]:
-        """By what it has on the disk: it answers late while it is loaded, and not at all while it is away."""
+        """Read the server's disk, because the server responds late under load, and not at all while it is down."""
         folder = f"{TOPIC}/"
         for name in self._server.kept(f"{folder}_manifest/"):
             if name not in self._arrived:

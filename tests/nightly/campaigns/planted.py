@@ -19,7 +19,7 @@ from tests.nightly.simulation.planted.search import Search
 
 PAGE: Final = CAMPAIGNS.parent / "planted-bugs.md"
 HANGS_SECONDS: Final = 3600.0
-"""Limit of one search: the bug makes a member loop for ever, which no history shows."""
+"""Limit of one search. A bug that makes a member loop forever produces no history."""
 MAX_TEXT: Final = 80
 
 
@@ -103,7 +103,7 @@ def run(
 ) -> Searches:
     """Search for the bugs without a result in the directory, one after the other in each of two processes.
 
-    The history of a bug's first seed comes first. It shows the bug at once, unless plans are drawn differently by now.
+    The history of a bug's first seed comes first. It shows the bug at once, unless plans are drawn differently now.
     In the directory of a run with fewer histories, the search continues with the next history.
     """
     directory.mkdir(parents=True, exist_ok=True)

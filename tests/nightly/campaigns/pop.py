@@ -1,4 +1,4 @@
-"""POP: a group drains a topic while its members are killed, and is then switched to PULL and back under load."""
+"""POP: a group drains a topic while its members are killed, and then switches to PULL and back under load."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ POP, PULL = "POP", "PULL"
 START_SECONDS = 60.0
 DRAIN_SECONDS = 300.0
 KILLED_BETWEEN = (0.02, 0.9)
-"""The shares of the messages that are handled when a member is killed."""
+"""The range of the share of messages handled before a kill."""
 FOLLOW_SECONDS = 60.0
-"""Within which a member asks the broker how its group reads: every 20 s, as Java's."""
+"""Members query the group's consume mode every 20 s, as Java's do. They must follow within this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class PopPlan:
-    """A run: how many messages are drained while members are killed, and how many are sent while the group is switched.
+    """A run: the messages drained while members are killed, and the messages sent while the mode is switched.
 
     `switches` is how often the mode changes, from POP; an even number ends with POP.
     """
@@ -47,14 +47,14 @@ class PopPlan:
     usual_seconds: float = 0.02
     invisible_seconds: float = 10.0
     revive_seconds: float = 15.0
-    """RocketMQ shows messages again some seconds after their time."""
+    """RocketMQ redelivers messages some seconds after their invisible time."""
     calm_seconds: tuple[float, float] = (1.0, 4.0)
     queues: int = 8
 
 
 @dataclass(frozen=True, slots=True)
 class PopResult:
-    """What a run gave: the verdicts over both parts, and what happened to the members."""
+    """The result of a run: the verdicts over both parts, and the events of the members."""
 
     plan: PopPlan
     drain: PopVerdict
@@ -66,11 +66,10 @@ class PopResult:
 
     @property
     def passed(self) -> bool:
-        """Whether both promises held."""
+        """Whether both parts passed."""
         return self.drain.passed and (self.switch is None or self.switch.passed)
 
     def report(self) -> str:
-        """For the person who ran it."""
         lines = [
             f"pop {self.plan.name}, seed {self.plan.seed}, {self.seconds:.0f} s",
             f"drained in {self.drain_seconds:.0f} s, {self.kills} members killed with -9",
@@ -81,7 +80,7 @@ class PopResult:
         return "\n".join(lines)
 
     def cells(self) -> list[object]:
-        """For the table of figures."""
+        """Return the row of the table of figures."""
         repeated = self.drain.repeated + (Counter() if self.switch is None else self.switch.repeated)
         causes = "; ".join(f"{count}: {cause}" for cause, count in repeated.most_common())
         lost = f"{len(self.drain.lost)}, {len(self.switch.lost) if self.switch else 0}"
@@ -97,7 +96,7 @@ class PopResult:
 
 
 class PopCampaign:
-    """One run in a directory of its own."""
+    """One run in a new directory."""
 
     def __init__(self, plan: PopPlan, cluster: RealCluster, directory: Path) -> None:
         directory.mkdir(parents=True)
@@ -124,7 +123,7 @@ class PopCampaign:
         self._switches: list[int] = []
 
     def run(self) -> PopResult:
-        """Drain with kills, then switch under load, and judge both."""
+        """Drain with kills, then switch under load, and judge both parts."""
         begin, plan = time.monotonic(), self._plan
         (self._directory / "plan.json").write_text(json.dumps(asdict(plan)))
         self._cluster.create_topic(self._group.topic, plan.queues)
@@ -147,22 +146,22 @@ class PopCampaign:
 
     def _drain_with_kills(self, sent: set[str]) -> float:
         begin = time.monotonic()
-        with ThreadPoolExecutor(len(self._plan.slots)) as joining:  # at once: one alone would have drained much by then
+        with ThreadPoolExecutor(len(self._plan.slots)) as joining:  # at once: one alone would drain much first
             list(joining.map(self._roster.join, self._plan.slots))
-        # by what is drained already, so that a fast machine has as many kills as a slow one
+        # the drained share decides, so that a fast machine has as many kills as a slow one
         for share in sorted(self._random.uniform(*KILLED_BETWEEN) for _ in range(self._plan.kills)):
             at_least = min(share * len(sent), len(sent) - 1)
             wait_until(lambda: len(self._finished()) >= at_least, f"{at_least:.0f} are handled", DRAIN_SECONDS)  # noqa: B023 - asked at once
             victim = self._random.choice(list(self._roster.running))
             self._roster.kill(victim)
             self._roster.join(victim)
-        # who decides is the ledger: a drain that never ends shows as messages lost
+        # the ledger judges: an incomplete drain shows as lost messages
         with contextlib.suppress(AssertionError):
             wait_until(lambda: self._finished() >= sent, "all is handled", DRAIN_SECONDS)
         return time.monotonic() - begin
 
     def _watch_for_repetitions(self) -> None:
-        """What comes again comes within this time: no invisible time begins any more."""
+        """Wait for the last possible repetition: no invisible time starts any more."""
         time.sleep(self._plan.invisible_seconds + self._plan.revive_seconds)
 
     def _switch_under_load(self) -> PopVerdict:
@@ -183,7 +182,7 @@ class PopCampaign:
                 self._follow(POP if number % 2 else PULL)
             load.wait(plan.switched / plan.per_second * 3)
         sent = {entry.key for entry in ledger.read(sent_path)}
-        # who decides is the ledger: a drain that never ends shows as messages lost
+        # the ledger judges: an incomplete drain shows as lost messages
         with contextlib.suppress(AssertionError):
             wait_until(lambda: self._finished() >= sent, "all is handled", DRAIN_SECONDS)
             self._watch_for_repetitions()
@@ -191,19 +190,19 @@ class PopCampaign:
         return judge(sent, entries, self._roster.events(), self._switches)
 
     def _switch(self, mode: str) -> None:
-        """As administrators do it."""
+        """Switch the mode with mqadmin, as administrators do."""
         arguments = ("-t", self._group.topic, "-g", self._group.name, "-m", mode, "-q", "0")
         self._cluster.admin("setConsumeMode", "-b", self._cluster.broker.address, *arguments)
 
     def _follow(self, mode: str) -> None:
-        """Wait until every rmqd member reads by this mode, and go on so for a while."""
+        """Wait until every rmqd member uses this mode, and keep it for a while."""
         for member in self._roster.running.values():
             if isinstance(member, RmqdMember):
                 wait_until(lambda: self._mode(member) == mode, f"{member.name} reads by {mode}", FOLLOW_SECONDS)  # noqa: B023 - asked at once
         time.sleep(self._random.uniform(*self._plan.calm_seconds))
 
     def _mode(self, member: RmqdMember) -> str:
-        """POP where all its queues of the topic are popped, PULL where none is."""
+        """Return POP if all its queues of the topic are popped, PULL if none is, else an empty string."""
         queues = {queue.queue_id for queue in member.queues()}
         return POP if queues == {-1} else PULL if queues and -1 not in queues else ""
 

@@ -1,4 +1,4 @@
-"""The verdict over a ledger of a group that pops: what was lost, and what was handled again and why."""
+"""The verdict over a ledger of a POP group: lost messages, and repetitions with their causes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ NOT_HIDDEN = "shown to others while a handler had it"
 
 FORBIDDEN = (SEEN_AGAIN, NOT_HIDDEN)
 HEARD_SECONDS = 5.0
-"""What a member finished so shortly before it was killed, its broker may not have heard of."""
+"""The broker may have missed acknowledgements of messages finished less than this before a kill."""
 
 
 @dataclass(frozen=True, slots=True)
 class PopVerdict(Verdict):
-    """What a ledger says."""
+    """The judged ledger of a POP group."""
 
     forbidden = FORBIDDEN
 
@@ -28,7 +28,7 @@ class PopVerdict(Verdict):
 def judge(
     sent: Collection[str], entries: Iterable[Entry], events: Iterable[MemberEvent], switches: Iterable[int] = ()
 ) -> PopVerdict:
-    """Judge a run; `entries` are in the order of time, `switches` are microseconds since 1970."""
+    """Judge a run. `entries` are in the order of time; `switches` are in microseconds since 1970."""
     killed = {event.member: event.at_micros for event in events if event.action == KILL}
     switched = list(switches)
     return PopVerdict.of(
@@ -42,7 +42,7 @@ def _cause(first: Handling, again: Entry, killed_at: int | None, switches: Seque
     ended = first.finished_micros
     if killed_at is not None and (ended is None or killed_at - ended <= HEARD_SECONDS * 1e6):
         return KILLED
-    # what was popped before a switch may come again after it, and what was pulled and not committed as well
+    # popped messages, and pulled ones that were not committed, may be redelivered after a switch
     if any(at <= again.at_micros for at in switches):
         return SWITCHED
     return NOT_HIDDEN if ended is None or ended > again.at_micros else SEEN_AGAIN

@@ -1,4 +1,4 @@
-"""docs/proof/campaigns.md: the figures of every campaign, with the commit that they were measured at."""
+"""Adds the figures of every campaign, with the measured commit, to docs/proof/campaigns.md."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tests.nightly.campaigns.churn import ChurnResult
 TOP = Path(__file__).parents[3]
 PAGE = TOP / "docs" / "proof" / "campaigns.md"
 DIRTY = "-dirty"
-"""What ends the name of a commit if files have changed since."""
+"""The suffix of a commit's name if files have changed since."""
 ACTIONS = ("join", "leave", "kill")
 
 
 def append(results: Iterable[ChurnResult]) -> None:
-    """Add a row for each churn."""
+    """Add a row for each churn run."""
     for result in results:
         add_row("churn", _churn_cells(result))
 
 
 def add_row(campaign: str, cells: Sequence[object], page: Path = PAGE) -> None:
-    """Add a row to the table of a campaign, which is the first one after `**campaign**`; date and commit come first."""
+    """Add a row with date and commit to the table of a campaign, which is the first table after `**campaign**`."""
     lines = page.read_text().splitlines(keepends=True)
     at = next(number for number, line in enumerate(lines) if line.startswith(f"**{campaign}**"))
     while not lines[at].startswith("|"):
@@ -54,7 +54,7 @@ def _churn_cells(result: ChurnResult) -> list[object]:
 
 
 def commit() -> str:
-    """The commit, marked where the tree differs from it; what campaigns write is no difference."""
+    """Return the commit, marked if the tree differs. Files that campaigns write do not count."""
     pages = ("README.md", "campaigns.md", "conformance.md", "planted-bugs.md")
     written = (*(f"docs/proof/{page}" for page in pages), "tests/nightly/conformance/results.json")
     changed = _git("status", "--porcelain", "--", ".", *(f":(exclude){path}" for path in written))

@@ -1,4 +1,4 @@
-"""Sends a backlog, as fast as the broker takes it."""
+"""Sends a backlog as fast as the broker accepts it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AGAIN_SECONDS = 0.5
 
 
 def send_numbered(nameserver: str, topic: str, messages: int, first: int = 0) -> None:
-    """Store messages with the keys m`first` up to m`messages` - 1, each once: what is not answered is an error."""
+    """Send messages with the keys m`first` up to m`messages` - 1 once each. A missing response is an error."""
     asyncio.run(_send(nameserver, topic, range(first, messages)))
 
 
@@ -35,7 +35,7 @@ async def _send(nameserver: str, topic: str, wanted: range) -> None:
 
 
 def send_at_least_once(nameserver: str, topic: str, messages: int, body_of: Callable[[int], bytes]) -> None:
-    """Store messages with the keys m0 up to m`messages` - 1; the topic may have one twice where no answer came."""
+    """Send messages with the keys m0 up to m`messages` - 1. A message without a response may be stored twice."""
     asyncio.run(_send_patiently(nameserver, topic, messages, body_of))
 
 

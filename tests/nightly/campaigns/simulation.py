@@ -1,4 +1,4 @@
-"""Simulation: thousands of histories of groups and brokers on simulated hosts, by their seeds; and planted bugs."""
+"""Simulation: thousands of seeded histories of groups and brokers on simulated hosts, also with planted bugs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class SimulationError(Exception):
 
 
 def figures_of(first: int, count: int, *options: str, most_seconds: float | None = None) -> dict[str, Any]:
-    """What `python -m tests.nightly.simulation --json` says of the histories from a seed on, in a process of its own.
+    """Run `python -m tests.nightly.simulation --json` for the histories from a seed on, and return its figures.
 
-    Raises SimulationError where it says nothing, and subprocess.TimeoutExpired.
+    Raises SimulationError if there are none, and subprocess.TimeoutExpired.
     """
     command = [
         sys.executable,
@@ -47,37 +47,36 @@ def figures_of(first: int, count: int, *options: str, most_seconds: float | None
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What the histories from one seed on gave."""
+    """The results of the histories from one seed on."""
 
     first: int
     histories: int
     wrong: dict[str, str]
-    """What is wrong first, by the seed."""
+    """The first fault of each failed history, by seed."""
     twice: dict[str, int]
     hours: float
-    """Simulated."""
+    """Simulated hours."""
     seconds: float
 
     @classmethod
     def run(cls, first: int, count: int) -> Self:
-        """Run them in a process of their own. Raises SimulationError."""
+        """Run the histories in a new process. Raises SimulationError."""
         return cls(**figures_of(first, count))
 
 
 @dataclass(frozen=True, slots=True)
 class Histories:
-    """What all parts gave."""
+    """The results of all parts."""
 
     seed: int
     parts: tuple[Part, ...]
 
     @property
     def wrong(self) -> dict[str, str]:
-        """What is wrong first, by the seed."""
+        """The first fault of each failed history, by seed."""
         return {seed: what for part in self.parts for seed, what in part.wrong.items()}
 
     def report(self) -> str:
-        """For the person who ran it."""
         ran = sum(part.histories for part in self.parts)
         lines = [f"{ran} histories from seed {self.seed}, {len(self.wrong)} wrong"]
         return "\n".join([*lines, *(f"    seed {seed}: {what}" for seed, what in self.wrong.items())])
@@ -93,7 +92,7 @@ class Histories:
 
 
 def run(seed: int, count: int, directory: Path) -> Histories:
-    """Run the histories that the directory has no verdict of, a part at a time in each of two processes."""
+    """Run the histories without a result in the directory, one part at a time in each of two processes."""
     directory.mkdir(parents=True, exist_ok=True)
 
     def part(first: int) -> Part:

@@ -1,6 +1,6 @@
-"""`rmqd spark submit` on a standalone cluster whose workers are killed and come back, while messages arrive.
+"""`rmqd spark submit` on a standalone cluster whose workers are killed and restarted while messages arrive.
 
-The handler is a module in the working directory, which no executor would find but for the archive that is submitted.
+The handler is a module in the working directory. Executors find it only in the submitted archive.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ groups:
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """How much of it."""
+    """The size of a run."""
 
     seed: int
     messages: int
@@ -77,25 +77,25 @@ class ClusterPlan:
 
 @dataclass(frozen=True, slots=True)
 class ClusterResult:
-    """What became of the messages, by the handler's own ledger."""
+    """The results of a run, from the handler's ledger."""
 
     plan: ClusterPlan
     kills: int
     executors: int
-    """Different ones that handled something."""
+    """The number of executors that handled messages."""
     lost: int
     again: int
-    """Handled a second time."""
+    """The number of repeated handlings."""
     committed: int
     exit_code: int
     first_seconds: float
-    """From the command to the first handled message."""
+    """The time from the command to the first handled message."""
     stop_seconds: float
     seconds: float
 
     @property
     def passed(self) -> bool:
-        """Whether nothing was lost, each worker's executors took part, and the group ended in order with all done."""
+        """Whether nothing is lost, enough executors took part, and the group ended in order with all commits."""
         return (
             (self.lost, self.committed, self.exit_code) == (0, self.plan.messages, 0)
             and self.kills == self.plan.kills
@@ -103,7 +103,6 @@ class ClusterResult:
         )
 
     def report(self) -> str:
-        """For the person who ran it."""
         return (
             f"seed {self.plan.seed}: {self.plan.messages} messages, {self.kills} workers killed, {self.executors} "
             f"executors took part; {self.lost} lost, {self.again} handled again, {self.committed} committed; exit code "
@@ -112,14 +111,14 @@ class ClusterResult:
         )
 
     def cells(self) -> list[object]:
-        """The row of the ledger."""
+        """Return the row of the campaign's table."""
         plan = self.plan
         times = (f"{self.first_seconds:.0f}", f"{self.stop_seconds:.1f}", f"{self.seconds:.0f}")
         return [plan.seed, plan.messages, self.kills, self.executors, self.lost, self.again, *times]
 
 
 class SparkCluster:
-    """One run."""
+    """One run in a directory."""
 
     def __init__(self, plan: ClusterPlan, directory: Path) -> None:
         self._plan = plan
@@ -130,7 +129,7 @@ class SparkCluster:
         self._read = 0
 
     def run(self) -> ClusterResult:
-        """Raises RmqdError where the group stands still or ends."""
+        """Run the campaign. Raises RmqdError if the group stalls or ends."""
         self._folder.mkdir(parents=True, exist_ok=True)
         began = time.monotonic()
         broker_folder, spark_folder = self._folder / "broker", self._folder / "spark"
@@ -202,7 +201,7 @@ class SparkCluster:
             time.sleep(count / self._plan.per_second)
 
     def _kill_workers(self, submitted: subprocess.Popen[bytes], cluster: StandaloneCluster) -> int:
-        """One after the other, spread over the messages, each while the other works; the killed one comes back."""
+        """Kill one worker at a time, spread over the messages. Restart it once the other one has handled a message."""
         killed = 0
         for number in range(self._plan.kills):
             step = self._plan.messages // (self._plan.kills + 1)
@@ -218,7 +217,7 @@ class SparkCluster:
         return killed
 
     def _await(self, submitted: subprocess.Popen[bytes], done: Callable[[], bool], patience_seconds: float) -> None:
-        """Until it is so. The patience begins anew with each message that is handled."""
+        """Wait for a condition. The patience starts again with each handled message."""
         seen, deadline = len(self._handled), time.monotonic() + patience_seconds
         while not done():
             if submitted.poll() is not None:
@@ -231,7 +230,7 @@ class SparkCluster:
             self._look()
 
     def _look(self) -> None:
-        """Read what the ledger has more."""
+        """Read the new lines of the ledger."""
         path = self._folder / "ledger"
         if not path.exists():
             return

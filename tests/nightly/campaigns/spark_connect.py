@@ -1,4 +1,4 @@
-"""Source and sink through Spark Connect: a client, a server in a JVM of its own, and the format found by itself.
+"""The Spark source and sink through Spark Connect: a client, a server in another JVM, and automatic discovery.
 
 It takes a minute, and packages that rmqd does not need: `pip install 'pyspark[connect]'`.
 """
@@ -25,7 +25,7 @@ SECONDS: Final = 120
 
 @dataclass(frozen=True, slots=True)
 class SparkConnectResult:
-    """What was found: rows of a bounded read, copies that a stream wrote, and where its group was then."""
+    """The rows of a bounded read, the copies that a stream wrote, and its group's committed offsets."""
 
     pyspark: str
     messages: int
@@ -37,30 +37,29 @@ class SparkConnectResult:
 
     @property
     def passed(self) -> bool:
-        """Whether each message was read once and copied once, the group has no lag, and wrong options are told."""
+        """Whether each message was read and copied once, the group has no lag, and wrong options are reported."""
         counts = {self.read, self.copied, self.committed}
         return counts == {self.messages} and "nameserver: missing" in self.refused
 
     def report(self) -> str:
-        """For the person who ran it."""
         found = f"{self.messages} messages, {self.read} read, {self.copied} copied, {self.committed} committed"
         told = "told" if "nameserver: missing" in self.refused else f"not told: {self.refused}"
         return f"PySpark {self.pyspark} Connect, {self.seconds:.0f} s: {found}; wrong options are {told}"
 
     def cells(self) -> list[object]:
-        """The row of the ledger."""
+        """Return the row of the campaign's table."""
         return [self.pyspark, self.messages, self.read, self.copied, self.committed, f"{self.seconds:.0f}"]
 
 
 class SparkConnect:
-    """One run, in a process that has had no other Spark session."""
+    """One run, in a process without an earlier Spark session."""
 
     def __init__(self, messages: int, directory: Path) -> None:
         self._each = messages // QUEUES
         self._directory = directory
 
     def run(self) -> SparkConnectResult:
-        """Raises RmqdError where Spark Connect is not installed."""
+        """Run the campaign. Raises RmqdError if Spark Connect is not installed."""
         try:
             importlib.import_module("grpc")
         except ImportError as error:
@@ -71,7 +70,7 @@ class SparkConnect:
         from rmqd.spark.prepare import prepare
 
         began = time.monotonic()
-        # in place of an installed wheel
+        # instead of an installed wheel
         os.environ["PYTHONPATH"] = os.pathsep.join(map(str, (TOP, TOP / "rmqd" / "spark" / "discovery")))
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         prepare()
@@ -96,7 +95,7 @@ class SparkConnect:
 
     @staticmethod
     def _read(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> int:
-        """How many different bodies a topic has; -1 where one comes twice."""
+        """Return the number of messages of a topic; -1 if a body occurs twice."""
         frame = spark.read.format("rocketmq").options(nameserver=broker.nameserver, subscribe=topic).load()
         (row,) = frame.selectExpr("count(*) AS messages", "count(DISTINCT body) AS bodies").collect()
         return int(row.messages) if row.messages == row.bodies else -1
@@ -120,6 +119,6 @@ class SparkConnect:
     def _refusal(spark: SparkSession) -> str:
         try:
             spark.read.format("rocketmq").option("subscribe", "orders").load().count()
-        except Exception as error:  # noqa: BLE001  # whatever Spark makes of it: its text is compared
+        except Exception as error:  # noqa: BLE001  # Spark may wrap the error: its text is compared
             return str(error)
         return "nothing was refused"

@@ -1,8 +1,8 @@
 """Kills: two groups on Spark drain a topic while drivers, executors and the broker are killed -9 at random moments.
 
-One group has a handler that keeps a ledger, the other archives to Parquet. Nothing may be lost; the archive has each
-message once, for a reader that knows nothing of Spark; and at no moment may a broker's offset be ahead of what the
-checkpoint says. Where the broker has a slave, that is behind, and is alone whenever the broker is killed.
+One group has a handler that keeps a ledger, the other archives to Parquet. Nothing may be lost. A reader without Spark
+must find each message once in the archive. The broker's offsets must never be ahead of the checkpoint. If the broker
+has a slave, the slave lags behind, and serves alone whenever the broker is killed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ BACKEND: Final = b"CoarseGrainedExecutorBackend"
 
 @dataclass(frozen=True, slots=True)
 class KillsPlan:
-    """A run: how much is drained, who is killed, and how long the groups are left alone in between."""
+    """A run: the messages to drain, the victims, and the pauses between kills."""
 
     seed: int
     messages: int
@@ -58,15 +58,15 @@ class KillsPlan:
 
 @dataclass(slots=True)
 class KillsResult:
-    """What a run gave."""
+    """The result of a run."""
 
     plan: KillsPlan
     killed: list[str]
     lost: list[str]
     repeated: int
-    """Attempts beyond the first."""
+    """The number of second and later attempts."""
     archived: Counter[str]
-    """How often a key is in the archive."""
+    """The number of rows for each key in the archive."""
     ahead: list[str]
     looks: int
     generations: dict[str, int]
@@ -76,23 +76,22 @@ class KillsResult:
 
     @property
     def missing_in_archive(self) -> int:
-        """Messages that the archive does not have."""
+        """The number of messages missing in the archive."""
         return self.plan.messages - len(self.archived) if self.plan.archives else 0
 
     @property
     def twice_in_archive(self) -> int:
-        """Rows too many."""
+        """The number of surplus rows in the archive."""
         return self.archived.total() - len(self.archived)
 
     @property
     def passed(self) -> bool:
-        """All that is promised."""
+        """Whether the run kept all promises."""
         wrong = self.lost or self.missing_in_archive or self.twice_in_archive or self.ahead or self.problems
         is_whole = len(self.killed) == len(self.plan.victims) and not any(self.lag.values())
         return not wrong and is_whole and all(number == 1 for number in self.generations.values())
 
     def report(self) -> str:
-        """For the person who ran it."""
         counts = ", ".join(f"{count} {what}" for what, count in sorted(Counter(self.killed).items()))
         lines = [
             f"spark_kills, seed {self.plan.seed}, {self.seconds:.0f} s: {self.plan.messages} messages, killed {counts}",
@@ -120,12 +119,12 @@ class KillsResult:
 
 
 class Kills:
-    """One run in a directory; begun again with the same directory it goes on with what is left of it."""
+    """One run in a directory. A new start with the same directory continues with the remaining kills."""
 
     def __init__(
         self, plan: KillsPlan, cluster: RealCluster, directory: Path, spark: StandaloneCluster | None = None
     ) -> None:
-        """Without a Spark cluster, groups run in `local[2,4]`, where no executor can be killed."""
+        """Without a Spark cluster the groups run in `local[2,4]`, which has no executors to kill."""
         directory.mkdir(parents=True, exist_ok=True)
         self._plan = plan
         self._cluster = cluster
@@ -138,7 +137,7 @@ class Kills:
         self._groups = [HANDLING, ARCHIVING] if plan.archives else [HANDLING]
 
     def run(self) -> KillsResult:
-        """Send everything, drain it under fire, and judge."""
+        """Send all messages, drain them during the kills, and judge."""
         begin = time.monotonic()
         topic = self._sent_topic()
         problems: list[str] = []
@@ -168,7 +167,7 @@ class Kills:
         return victims
 
     def _sent_topic(self) -> str:
-        """A topic that has all messages; one that an interruption left half full is left alone."""
+        """Return a topic with all messages. An incomplete topic of an interrupted run is not used."""
         done = self._directory / "topic"
         if not done.exists():
             topic = f"kills-{time.time_ns() // 1_000_000}"
@@ -224,7 +223,7 @@ class Kills:
     # --- killing
 
     def _await_progress(self, daemon: RmqdProcess) -> None:
-        """Wait until each group that has something left has done something more."""
+        """Wait until each group with remaining messages has made progress."""
         before = {group: self._progress(group) for group in self._groups}
 
         def moved() -> bool:
@@ -302,7 +301,7 @@ class Kills:
 
 
 class Watch:
-    """Compares, again and again, what the broker says that groups have done with what their checkpoints say."""
+    """Compares the groups' offsets at the broker with their checkpoints several times a second."""
 
     def __init__(self, cluster: RealCluster, directory: Path, topic: str, groups: Sequence[str]) -> None:
         self.ahead: list[str] = []
@@ -325,12 +324,12 @@ class Watch:
     def _run(self) -> None:
         while not self._stop.wait(POLL_SECONDS):
             for group in self._groups:
-                with contextlib.suppress(ClusterError, OSError, RmqdError):  # killed just now
+                with contextlib.suppress(ClusterError, OSError, RmqdError):  # a process was just killed
                     self._look(group)
 
     def _look(self, group: str) -> None:
         stored = offsets.committed(self._cluster, group, self._topic)
-        done = done_of(self._directory, group)  # after it: a commit follows the checkpoint
+        done = done_of(self._directory, group)  # read after the offsets, because a commit follows its checkpoint
         self.looks += 1
         for queue, offset in stored.items():
             known = done.get(MessageQueue(self._topic, queue.broker, queue.queue_id), 0)
@@ -339,13 +338,13 @@ class Watch:
 
 
 def last_generation(directory: Path, group: str) -> int:
-    """The number of a group's last checkpoint; 0 where there is none yet."""
+    """Return the number of a group's last checkpoint generation; 0 if there is none."""
     names = [path.name for path in (directory / "checkpoints" / group).glob("generation-*")]
     return max((int(name.rpartition("-")[2]) for name in names), default=0)
 
 
 def done_of(directory: Path, group: str) -> dict[MessageQueue, int]:
-    """What a group's checkpoint says is done."""
+    """Return the offsets in a group's checkpoint."""
     number = last_generation(directory, group)
     if not number:
         return {}
@@ -354,7 +353,7 @@ def done_of(directory: Path, group: str) -> dict[MessageQueue, int]:
 
 
 def keys_in(archive: Path) -> Counter[str]:
-    """How often each key is there, for a reader that takes every Parquet file of a folder."""
+    """Count each key in the archive as a reader of all Parquet files in the folder does."""
     from pyarrow import dataset  # type: ignore[import-untyped]
 
     table = dataset.dataset(str(archive), format="parquet", partitioning="hive").to_table(columns=["keys"])
@@ -362,20 +361,20 @@ def keys_in(archive: Path) -> Counter[str]:
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes that a process has started."""
+    """Return the child processes of a process."""
     with contextlib.suppress(OSError):
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return []
 
 
 def command_of(pid: int) -> bytes:
-    """Its command line; empty where it is gone."""
+    """Return the command line of a process; empty if the process has ended."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     return b""
 
 
 def kill(pid: int) -> None:
-    """-9; one that is gone is no error."""
+    """Send SIGKILL. A process that has ended is not an error."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)

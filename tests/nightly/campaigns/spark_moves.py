@@ -1,9 +1,9 @@
-"""Moves: one group goes from engine: local to engine: spark and back, again and again, while messages are sent.
+"""Moves: one group changes from engine: local to engine: spark and back many times while messages are sent.
 
-Each move is one of three: the daemon ends and another one begins; the configuration changes and the daemon is told by
-SIGHUP; or the next daemon is there first, is refused because the group is held elsewhere, and has it when the former
-one ends. All are graceful, so that nothing may be lost and nothing handled twice. Where the broker has a slave, that is
-killed and comes back in turn.
+There are three ways to move: the daemon stops and another one starts; the configuration changes and the daemon gets a
+SIGHUP; or the next daemon starts early, is refused because the group is held elsewhere, and acquires the group when the
+previous daemon stops. All are graceful, so nothing may be lost or handled twice. If the broker has a slave, each move
+alternately kills and restarts the slave.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ TOPIC, GROUP = "moves", "moves-group"
 QUEUES: Final = 8
 ENGINES: Final = ("local", "spark")
 WAYS: Final = ("restart", "reload", "overlap")
-START_WAY: Final = "start"  # of the first leg, and of the one after an interruption
-UNLIMITED: Final = 10**9  # messages: they end with the moves
+START_WAY: Final = "start"  # the first leg, or the first one after an interruption
+UNLIMITED: Final = 10**9  # messages: the load ends with the moves
 BEGIN_SECONDS: Final = 300.0  # Spark starts in 10 s, and in minutes on a busy machine
 END_SECONDS: Final = 90.0
 STILL_SECONDS: Final = 120.0
@@ -41,7 +41,7 @@ STILL_SECONDS: Final = 120.0
 
 @dataclass(frozen=True, slots=True)
 class MovesPlan:
-    """A run: how fast is sent, how often the group moves and in which ways, and how long it stays."""
+    """A run: the rate, the number and ways of moves, and the time between moves."""
 
     seed: int
     moves: int
@@ -54,7 +54,7 @@ class MovesPlan:
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """A stay on one engine, and how the group came there."""
+    """A period on one engine, and the way of the move to it."""
 
     number: int
     engine: str
@@ -63,30 +63,29 @@ class Leg:
 
 @dataclass(frozen=True, slots=True)
 class MovesResult:
-    """What a run gave."""
+    """The result of a run."""
 
     plan: MovesPlan
     legs: list[Leg]
     sent: int
     lost: list[str]
     twice: list[tuple[Entry, Entry]]
-    """Begun twice by the same attempt: the two entries."""
+    """Pairs of entries that began the same attempt."""
     handled: Counter[str]
-    """Attempts that were finished, by engine."""
+    """Finished attempts by engine."""
     failed: int
     stood_still_seconds: list[float]
-    """Between a leg's last message and the next one's first."""
+    """The time between the last message of each leg and the first of the next one."""
     refused: int
     lag: int
     seconds: float
 
     @property
     def passed(self) -> bool:
-        """Nothing is lost, nothing was handled twice, all is committed, and both engines had their part."""
+        """Whether nothing is lost or handled twice, all is committed, and both engines handled messages."""
         return not self.lost and not self.twice and not self.lag and all(self.handled[engine] for engine in ENGINES)
 
     def report(self) -> str:
-        """For the person who ran it."""
         ways = Counter(f"to {leg.engine} by {leg.way}" for leg in self.legs[1:])
         still = sorted(self.stood_still_seconds) or [0.0]
         lines = [
@@ -120,7 +119,7 @@ class MovesResult:
 
 
 class Moves:
-    """One run in a directory; begun again with the same directory it goes on where it was cut."""
+    """One run in a directory. A new start with the same directory resumes an interrupted run."""
 
     def __init__(self, plan: MovesPlan, cluster: RealCluster, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -200,7 +199,7 @@ class Moves:
         assert status == 0, f"rmqd ended with {status}\n{daemon.tail()}"
 
     def _begin(self, number: int, way: str) -> None:
-        """Wait until the leg's engine handles messages."""
+        """Wait until the leg's engine handles messages, and record the leg."""
         path = self._ledger(number)
         wait_until(lambda: ledger.read(path), f"{path.name} has a message", BEGIN_SECONDS)
         leg = Leg(number, self._engine(number), way)
@@ -211,7 +210,7 @@ class Moves:
         plan = self._plan
         options = {"seconds": plan.handler_seconds, "fail_every": plan.fail_every}
         more: dict[str, Any] = {"engine": engine, "delay_level_when_next_consume": 1}
-        more["consume_from_where"] = "first_offset"  # messages are sent before it begins
+        more["consume_from_where"] = "first_offset"  # messages are sent before the group starts
         if engine == "spark":
             more["spark"] = {"master": "local[2,4]", "checkpoint": str(self._directory / "checkpoint")}
         return ledger_group(TOPIC, self._ledger(number), f"{number}-{engine}", handler_options=options, **more)
@@ -233,7 +232,7 @@ class Moves:
     def _drain(self, sent_path: Path) -> None:
         sent = {entry.key for entry in ledger.read(sent_path)}
         paths = [self._ledger(leg.number) for leg in self._legs()]
-        # who decides is the ledger: a drain that stands still shows as messages lost
+        # the ledger judges: a stalled drain shows as lost messages
         with contextlib.suppress(AssertionError):
             while not (finished := self._tail.finished(paths)) >= sent:
                 wait_until(partial(self._is_further, paths, len(finished)), "more is handled", STILL_SECONDS)
@@ -269,7 +268,7 @@ class Moves:
 
 
 def begun_twice(entries: Sequence[Entry], cut: Collection[str] = ()) -> list[tuple[Entry, Entry]]:
-    """What was begun again in the same attempt, but for what members had begun whom an interruption cut."""
+    """Return attempts that began twice, except those first begun by members that an interruption cut."""
     first: dict[tuple[str, int], Entry] = {}
     found = []
     for entry in entries:

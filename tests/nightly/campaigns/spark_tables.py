@@ -1,10 +1,10 @@
 """Tables: pipelines from YAML drain topics of JSON into PostgreSQL, while rmqd and PostgreSQL are killed -9.
 
-One group adds a row for every message, with the reason where its body is bad; then another one keeps the last row of
-each order; a third one follows the changes of a table, with deletions and changed keys, by `cdc`. Each kill has a
-moment: as Spark starts, at any time, in a copy, in the sink's transaction, or just behind it, when the checkpoint does
-not know the batch yet. Mostly the daemon dies with all that it has started; sometimes alone, so that its driver lives
-on beside the next one. In the end the tables must equal what follows from what was sent.
+The first group adds a row for every message, with the reason if its body is bad. The next group keeps the last row of
+each order. The third follows the changes of a table, including deletions and changed keys, with `cdc`. Each kill has a
+moment: while Spark starts, at any time, in a copy, in the sink's transaction, or just after it, before the checkpoint
+has the batch. Most kills hit the daemon and all its child processes. Others hit the daemon alone, so that its driver
+and the next one run at the same time. In the end the tables must match the sent messages.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ BY_KEY: Final[Mapping[str, Mapping[str, Any]]] = {
 DELETED: Final = "SELECT id FROM rmqd_deleted_copies"
 DIFFERENCES: Final = ("missing", "twice", "wrong", "not the last", "not as the source")
 QUEUES: Final = 4
-QUICK_START: Final = {"spark.driver.extraJavaOptions": SHORT_LIFE}  # a start is repeated ten times
+QUICK_START: Final = {"spark.driver.extraJavaOptions": SHORT_LIFE}  # the group starts many times
 ALL, ALONE, DATABASE = "all", "daemon alone", "database"
 BEGIN_SECONDS: Final = 600.0  # Spark starts in 10 s, and in minutes on a busy machine
 DRAIN_SECONDS: Final = 600.0
@@ -67,20 +67,20 @@ AWAY_SECONDS: Final = (0.0, 4.0)
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """Who is killed, and where one of the groups is then."""
+    """The victim, and the moment of a group at which it is killed."""
 
     who: str
     moment: str
     group: str
 
     def __str__(self) -> str:
-        """As it is noted when it is done."""
+        """The line in the file of kills."""
         return f"{self.who}, {self.moment}, {self.group}"
 
 
 @dataclass(frozen=True, slots=True)
 class TablesPlan:
-    """A run: how much is drained, and how often rmqd and the database are killed."""
+    """A run: the number of messages, and of kills of rmqd and the database."""
 
     seed: int
     messages: int
@@ -91,7 +91,7 @@ class TablesPlan:
     moments: Sequence[str] = MOMENTS
 
     def all_kills(self) -> list[Kill]:
-        """Group by group, each moment as often as the others, one in five alone, and the database in between."""
+        """Return the kills by group: moments equally often, one in five of the daemon alone, some of the database."""
         chance = random.Random(self.seed)
         moments = itertools.cycle(chance.sample(self.moments, len(self.moments)))
         groups = itertools.cycle(self.groups)
@@ -106,14 +106,14 @@ class TablesPlan:
 
 @dataclass(frozen=True, slots=True)
 class TablesResult:
-    """What a run gave."""
+    """The result of a run."""
 
     plan: TablesPlan
     killed: list[str]
     rows: Mapping[str, int]
-    """How many each table has."""
+    """The number of rows of each table."""
     bad: int
-    """How many of them are of messages whose bodies are bad."""
+    """The number of messages with bad bodies."""
     differences: list[tuple[str, str]]
     stagings: int
     lag: Mapping[str, int]
@@ -122,17 +122,16 @@ class TablesResult:
 
     @property
     def passed(self) -> bool:
-        """The tables equal the truth, all is committed, and everybody was killed as often as planned."""
+        """Whether the tables are correct, all is committed, and each kill of the plan was done."""
         wrong = self.differences or self.problems or any(self.lag.values())
         return not wrong and len(self.killed) == len(self.plan.all_kills()) and self.stagings <= len(self.plan.groups)
 
     @property
     def counts(self) -> Counter[str]:
-        """How often who was killed."""
+        """The number of kills by victim."""
         return Counter(what.partition(",")[0] for what in self.killed)
 
     def report(self) -> str:
-        """For the person who ran it."""
         counts = ", ".join(f"{count} {who}" for who, count in sorted(self.counts.items()))
         kinds = Counter(kind for kind, _ in self.differences)
         lines = [
@@ -162,21 +161,21 @@ class TablesResult:
 
 
 class Tables:
-    """One run in a directory; begun again with the same directory it goes on with what is left of it."""
+    """One run in a directory. A new start with the same directory continues with the remaining kills."""
 
     def __init__(self, plan: TablesPlan, cluster: RealCluster, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._plan = plan
         self._cluster = cluster
         self._directory = directory.absolute()
-        self._directory.chmod(0o711)  # the database is another user's, where we are root
+        self._directory.chmod(0o711)  # as root, the database runs as another user
         self._killed = self._directory / "killed"
         self._server = PostgresqlServer(self._directory / "postgresql")
         self._url = self._server.url("postgres")
         self._moments = Moments(self._url, random.Random(f"{plan.seed} moments {len(self._killed_so_far())}"))
 
     def run(self) -> TablesResult:
-        """Send everything, drain it under fire, and judge."""
+        """Send all messages, drain them during the kills, and judge."""
         begin = time.monotonic()
         topics = {group: self._sent_topic(group) for group in self._plan.groups}
         problems: list[str] = []
@@ -187,21 +186,21 @@ class Tables:
             return self._result(topics, problems, time.monotonic() - begin)
 
     def _drained_under_fire(self, group: str, topic: str) -> Iterator[str]:
-        """Have a group drain the topic while all is killed that is to be. Returns what went wrong."""
+        """Let a group drain its topic during its kills. Yield the problems."""
         kills = [kill for kill in self._plan.all_kills()[len(self._killed_so_far()) :] if kill.group == group]
         with RmqdProcess(self._directory / group, self._cluster.nameserver, self._config(group, topic)) as daemon:
             for kill in kills:
                 if not self._is_killed(kill, daemon, topic):
                     yield f"{group} had drained all before everybody had been killed"
                     break
-            with contextlib.suppress(AssertionError):  # the table tells what is missing
+            with contextlib.suppress(AssertionError):  # the table shows missing rows
                 wait_until(lambda: self._lag(group, topic) == 0, "all is written and committed", DRAIN_SECONDS)
             status, _ = daemon.terminate(60)
             if status:
                 yield f"rmqd ended with {status}"
 
     def _sent_topic(self, group: str) -> str:
-        """The topic of a group, with all messages; one that an interruption left half full is left alone."""
+        """Return the group's topic with all messages. An incomplete topic of an interrupted run is not used."""
         plan, is_following = self._plan, group == FOLLOWING
         done = self._directory / ("topic-of-changes" if is_following else "topic")
         if not done.exists():
@@ -241,7 +240,7 @@ class Tables:
     # --- killing
 
     def _is_killed(self, kill: Kill, daemon: RmqdProcess, topic: str) -> bool:
-        """Await the moment, and kill. False where all is drained."""
+        """Wait for the moment, and kill. Return False if all messages are drained."""
         if kill.moment != STARTING:
             self._await_progress(kill.group, daemon, topic)
         if self._lag(kill.group, topic) == 0:
@@ -263,7 +262,7 @@ class Tables:
         return True
 
     def _await_progress(self, group: str, daemon: RmqdProcess, topic: str) -> None:
-        """Wait until the group has written something more, if it has anything left."""
+        """Wait until the group has written another batch, or has drained its topic."""
         before = self._moments.written_at(group)
 
         def has_moved() -> bool:
@@ -311,7 +310,7 @@ class Tables:
 
 
 def kill_tree(pid: int) -> None:
-    """-9 for a process and all that it has started, in whatever process group."""
+    """Kill a process and all its descendants with -9, in any process group."""
     pids = [pid, *_descendants(pid)]
     for one in pids:
         with contextlib.suppress(ProcessLookupError):

@@ -1,6 +1,6 @@
-"""The change data that the campaign `spark_tables` sends, and what a copy of its source must hold then. Pure.
+"""The change data that the campaign `spark_tables` sends, and the expected copy of its source. Pure.
 
-Envelopes of Debezium, each with its place in the source's log: the topic's queues have them in no order.
+The changes are Debezium envelopes with positions in the source's log, because queues do not keep their order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CHANGES: Final[Mapping[str, Any]] = {
     "order": "position",
     "bad_rows": "leave_out",
 }
-"""The options of `cdc` for them."""
+"""The options of `cdc` for these changes."""
 OTHERS_SHARE: Final = 0.05
 SNAPSHOT_SHARE: Final = 0.05
 TIME_MS: Final = 1_772_359_200_000
@@ -30,19 +30,19 @@ TIME_MS: Final = 1_772_359_200_000
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A table as it is behind all of its changes."""
+    """A table after all its changes."""
 
     bodies: tuple[bytes, ...]
-    """What is sent, in the order of the source's log."""
+    """The sent messages in the order of the source's log."""
     rows: Mapping[int, Order]
     deleted: frozenset[int]
-    """The keys that it had."""
+    """The keys of deleted rows."""
     bad: int
-    """How many of the messages are no change."""
+    """The number of messages that are not valid changes."""
 
 
 class _Table:
-    """Makes one change after the other."""
+    """Makes changes one at a time."""
 
     def __init__(self, seed: int, messages: int) -> None:
         self.rows: dict[int, Order] = {}
@@ -54,7 +54,7 @@ class _Table:
         self._has_deleted = False
 
     def body(self, number: int) -> bytes:
-        """The message of a number."""
+        """Return the body of the message with this number."""
         if self._has_deleted:
             self._has_deleted = False
             return b"null"  # the tombstone
@@ -69,7 +69,7 @@ class _Table:
         return _written({"schema": {"type": "struct"}, "payload": envelope} if draw > 0.5 else envelope)
 
     def _change(self, number: int) -> dict[str, Any]:
-        """A statement of one row; an update may change its key."""
+        """Return a change of one row. An update may change the row's key."""
         key = self._chance.randrange(self._most)
         former = self.rows.pop(key, None)
         if former is None:
@@ -96,7 +96,7 @@ class _Table:
         return key, amount, self._chance.choice(STATES), number
 
     def _bad(self, number: int) -> bytes:
-        """What is no change, and would be seen in the table."""
+        """Return an invalid change that would be visible in the table."""
         good = _envelope("u", None, (self._chance.randrange(self._most), None, "bad", number), number)
         return self._chance.choice(
             (
@@ -111,7 +111,7 @@ class _Table:
 
 
 def source_of(seed: int, messages: int) -> Source:
-    """All messages, and the table behind them."""
+    """Return all messages, and the table after them."""
     table = _Table(seed, messages)
     bodies = tuple(table.body(number) for number in range(messages))
     return Source(bodies, table.rows, frozenset(table.keys - table.rows.keys()), table.bad)
@@ -120,10 +120,10 @@ def source_of(seed: int, messages: int) -> Source:
 def copy_differences(
     source: Source, copy: Iterable[Sequence[Any]], deleted: Iterable[Sequence[Any]]
 ) -> Iterator[tuple[str, str]]:
-    """Where a copy differs from its source: the kind of the difference, and of which row it is.
+    """Yield the differences between a copy and its source: the kind of the difference, and the row.
 
-    `copy` are rows of id, amount, state and version, whatever follows; `deleted` those of the keys that are kept as
-    deleted.
+    `copy` are rows of id, amount, state, version and optional further columns. `deleted` are rows that begin with a key
+    recorded as deleted.
     """
     there = {row[0]: tuple(row[:4]) for row in copy}
     for key in sorted(there.keys() | source.rows.keys()):
@@ -136,7 +136,7 @@ def copy_differences(
 def _envelope(
     op: str, before: Order | int | None, after: Order | None, number: int, table: str = "orders"
 ) -> dict[str, Any]:
-    """An envelope; of what was before, some sources tell the key alone."""
+    """Return an envelope. `before` is a row or only its key, because some sources send only the key."""
     place = {"db": "shop", "schema": "public", "table": table, "ts_ms": TIME_MS + number // 10, "lsn": 1000 + number}
     former = {"id": before} if isinstance(before, int) else _row(before)
     return {"op": op, "before": former, "after": _row(after), "source": place, "ts_ms": TIME_MS + number}

@@ -1,4 +1,4 @@
-"""The moments at which the campaign `spark_tables` kills: at any time, in a copy, in a transaction, behind it."""
+"""The moments at which the campaign `spark_tables` kills: start, any time, copy, transaction, or after it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Looking = psycopg.Connection[tuple[Any, ...]]
 STARTING, ANY, COPY, TRANSACTION, NOTED = "starting", "any", "copy", "transaction", "noted"
 MOMENTS: Final = (STARTING, ANY, COPY, TRANSACTION, NOTED)
 CALM_SECONDS: Final = 4.0
-CATCH_SECONDS: Final = 60.0  # for a moment of a group that has messages
+CATCH_SECONDS: Final = 60.0  # timeout for a moment of a group with messages
 POLL_SECONDS: Final = 0.002
 
 
 class Moments:
-    """Awaits a moment of a group, and holds it where it can be held."""
+    """Waits for a moment of a group, and prolongs a transaction."""
 
     def __init__(self, url: str, chance: random.Random) -> None:
         self._url = url
@@ -30,7 +30,7 @@ class Moments:
 
     @contextlib.contextmanager
     def at(self, moment: str, group: str, table: str) -> Iterator[None]:
-        """The block runs at that moment. In a transaction the group waits for the table until the end of the block."""
+        """Run the block at that moment. In a transaction the group waits for a table lock until the block ends."""
         if moment == STARTING:
             time.sleep(self._chance.uniform(0.5, 2 * CALM_SECONDS))
             yield
@@ -41,7 +41,7 @@ class Moments:
             with contextlib.closing(psycopg.connect(self._url, autocommit=True)) as looking:
                 if moment == TRANSACTION:
                     with contextlib.closing(psycopg.connect(self._url)) as holding:
-                        holding.execute(f"LOCK TABLE {table} IN SHARE MODE".encode())  # nobody may add rows
+                        holding.execute(f"LOCK TABLE {table} IN SHARE MODE".encode())  # blocks new rows
                         catch(lambda: _waits_for(looking, table), f"{group} waits for its table")
                         yield
                 elif moment == COPY:
@@ -53,13 +53,13 @@ class Moments:
                     yield
 
     def written_at(self, group: str) -> Any:
-        """When the group's last batch was written; None where there is none yet."""
+        """Return when the group's last batch was written; None if there is none."""
         with psycopg.connect(self._url, autocommit=True) as looking:
             return _written_at(looking, group)
 
 
 def catch(question: Callable[[], object], what: str) -> None:
-    """Ask all the time: a moment may be short."""
+    """Poll fast, because a moment may be short."""
     patience = Patience(CATCH_SECONDS)
     while not question():
         assert not patience.is_over(), f"not within {CATCH_SECONDS:g} s: {what}"

@@ -1,4 +1,4 @@
-"""What the campaign `spark_tables` sends, and what the tables must hold then. Pure."""
+"""The messages that the campaign `spark_tables` sends, and the expected tables. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 VALUE_SCHEMA: Final = "id bigint, amount decimal(12,2), state string, version bigint"
 BAD_SHARE: Final = 0.05
 MESSAGES_PER_ORDER: Final = 20
-# what a copy has to quote, and what is no ASCII
+# values that COPY must quote, and a value outside of ASCII
 STATES: Final = ("paid", "", None, "tab\tand\nline", "back\\slash \\N", "'quoted', \"twice\"", "käuflich 買")
 
 Order = tuple[int, Decimal | None, str | None, int]
@@ -20,7 +20,7 @@ Order = tuple[int, Decimal | None, str | None, int]
 
 
 def body_of(seed: int, number: int, messages: int) -> bytes:
-    """The body of a message: a change of an order, or what is none."""
+    """Return the body of a message: a change of an order, or a bad body."""
     order = _order(seed, number, messages)
     chance = random.Random(f"{seed} {number} bad")
     if chance.random() >= BAD_SHARE:
@@ -50,12 +50,12 @@ def _document(order: Order) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What follows from all that was sent."""
+    """The expected results of all messages."""
 
     changes: dict[str, Order]
-    """Every change of an order, by its message's key."""
+    """Each change of an order, by the message's key."""
     bad: frozenset[str]
-    """The keys of the other messages."""
+    """The keys of messages with bad bodies."""
 
     @property
     def latest(self) -> dict[int, Order]:
@@ -64,7 +64,7 @@ class Truth:
 
 
 def truth_of(seed: int, messages: int) -> Truth:
-    """What the tables must hold once all is handled."""
+    """Return the expected contents of the tables."""
     changes, bad = {}, set()
     for number in range(messages):
         order = _order(seed, number, messages)
@@ -81,10 +81,10 @@ def differences(
     changes: Iterable[Sequence[Any]] | None,
     latest: Iterable[Sequence[Any]] | None,
 ) -> Iterator[tuple[str, str]]:
-    """Where tables differ from the truth: the kind of the difference, and of which row it is.
+    """Yield the differences between the tables and the truth: the kind of the difference, and the row.
 
-    `ends` are the ends of the topic's queues, by their numbers. `changes` are rows of queue, offset, key, id, amount,
-    state, version, and why the message is bad; `latest` those of an order. A table that is None was not asked for.
+    `ends` are the ends of the topic's queues by queue id. `changes` are rows of queue, offset, key, id, amount, state,
+    version and the reason of a bad message; `latest` are rows of orders. A table that is None is not checked.
     """
     if changes is not None:
         yield from _of_changes(truth, ends, changes)
@@ -98,7 +98,7 @@ def differences(
 
 
 def _of_changes(truth: Truth, ends: Mapping[int, int], changes: Iterable[Sequence[Any]]) -> Iterator[tuple[str, str]]:
-    """By places in queues: the topic itself may have a key twice, where a producer got no answer."""
+    """Compare by queue and offset: the topic may have a key twice if a producer got no response."""
     places: set[tuple[int, int]] = set()
     keys: set[str] = set()
     for queue, offset, key, *order, why in changes:

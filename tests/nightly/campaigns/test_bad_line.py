@@ -1,4 +1,4 @@
-"""BadLine passes frames as they are, but for the share that it cuts, delays or resets."""
+"""BadLine passes frames unchanged, except for the share that it cuts, delays or resets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FRAME = struct.pack(">I", 1000) + bytes(1000)
 
 @pytest.fixture
 def echo() -> Iterator[str]:
-    """A server that answers with what it gets."""
+    """A server that sends back all data."""
     with socket.create_server((HOST, 0)) as listener:
         thread = threading.Thread(target=_echo, args=(listener,), daemon=True)
         thread.start()
@@ -42,7 +42,7 @@ def _echo(listener: socket.socket) -> None:
 
 
 def ask(address: str) -> bytes:
-    """What comes back of a frame until it is whole or the connection ends. Raises ConnectionResetError."""
+    """Send a frame, and return its echo, which ends with the connection. Raises ConnectionResetError."""
     host, port = address.rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=20) as link:
         link.sendall(FRAME)
@@ -52,16 +52,15 @@ def ask(address: str) -> bytes:
         return data
 
 
-def test_without_damage_frames_pass(echo: str) -> None:
-    """Both ways."""
+def test_frames_pass_unchanged_without_damage(echo: str) -> None:
     with BadLine(echo, 1) as line:
         assert [ask(line.address) for _ in range(5)] == [FRAME] * 5
         assert line.frames == 10
         assert not line.damaged
 
 
-def test_every_kind_of_damage_is_done(echo: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A frame arrives whole, be it later, or by half, or not at all, or a reset comes in its place."""
+def test_every_kind_of_damage_occurs(echo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frame arrives completely, perhaps late, or half, or not at all, or the connection is reset."""
     monkeypatch.setattr(bad_line, "DELAY_SECONDS", (0.0, 0.01))
     outcomes = set()
     with BadLine(echo, 3) as line:

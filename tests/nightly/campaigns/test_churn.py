@@ -1,4 +1,4 @@
-"""A cut of the churn campaign, short enough for every run of the tests."""
+"""A short churn campaign for every run of the tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.conformance import behaviour
 from tests.nightly.campaigns.churn import Churn, ChurnPlan
 from tests.rocketmq import RealCluster
 
-# rmqd members leave twice, join three times and are killed once in it; the Java member is killed
+# with this seed rmqd members leave twice, join three times and are killed once; the Java member is killed
 SEED = 70
 
 
@@ -23,7 +23,7 @@ SEED = 70
 )
 @pytest.mark.slow
 def test_short_churn_loses_nothing(rocketmq: RealCluster, tmp_path: Path) -> None:
-    """Half a minute of members joining, leaving and dying loses nothing, and repeats nothing without a reason."""
+    """Members join, leave and are killed for half a minute. Each repetition must have an allowed cause."""
     plan = ChurnPlan("short", SEED, messages=6000, per_second=200, slow_every=200, calm_seconds=(1.0, 3.0))
 
     result = Churn(plan, rocketmq, tmp_path).run()

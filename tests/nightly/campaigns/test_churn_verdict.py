@@ -1,4 +1,4 @@
-"""The verdict over a ledger: every cause is told from the others, and what was promised is held against it."""
+"""The verdict over a churn ledger: causes of repetitions, and broken promises."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MEMBERS = [
 
 
 def handling(key: str, member: str, begin: float, end: float | None, *, queue: int = 0) -> list[Entry]:
-    """A message begun and, unless `end` is None, finished; times in seconds."""
+    """Return a message's start and, unless `end` is None, its finish. Times are in seconds."""
     entries = [Entry(START, key, "b", queue, 0, member, int(begin * SECOND), 0)]
     if end is not None:
         entries.append(Entry(FINISH, key, "b", queue, 0, member, int(end * SECOND), 0))
@@ -28,21 +28,19 @@ def handling(key: str, member: str, begin: float, end: float | None, *, queue: i
 def judged(
     *handlings: list[Entry], events: tuple[MemberEvent, ...] = (), sent: tuple[str, ...] = ("m",)
 ) -> ChurnVerdict:
-    """The verdict over these, with a handover timeout of 5 s and one window from 100 s to 200 s."""
+    """Return the verdict with a hand-over timeout of 5 s and one window from 100 s to 200 s."""
     entries = sorted((entry for entries in handlings for entry in entries), key=lambda entry: entry.at_micros)
     return judge(sent, entries, [*MEMBERS, *events], [Window(100 * SECOND, 200 * SECOND)], 5.0)
 
 
 def test_a_message_never_finished_is_lost() -> None:
-    """Begun is not handled."""
     found = judged(handling("m", "rmqd-a.1", 1, None), sent=("m", "n"))
 
     assert found.lost == ["m", "n"]
     assert not found.passed
 
 
-def test_all_handled_once_passes() -> None:
-    """No repetition, no loss."""
+def test_messages_handled_once_pass() -> None:
     found = judged(handling("m", "rmqd-a.1", 1, 2))
 
     assert found.passed
@@ -74,8 +72,8 @@ CASES = {
 
 
 @pytest.mark.parametrize("cause", CASES)
-def test_a_repetition_has_its_cause(cause: str) -> None:
-    """Each way to a second delivery is told from the others, and only what rmqd promises fails the run."""
+def test_each_cause_of_a_repetition_is_recognized(cause: str) -> None:
+    """Only causes that rmqd promises to avoid fail the run."""
     found = CASES[cause]
 
     assert dict(found.repeated) == {cause: 1}
@@ -83,8 +81,8 @@ def test_a_repetition_has_its_cause(cause: str) -> None:
     assert cause in found.report()
 
 
-def test_a_slow_handler_in_another_queue_excuses_nothing() -> None:
-    """What was finished in a queue without a slow handler must not be handled again."""
+def test_a_slow_handler_does_not_explain_repetitions_in_another_queue() -> None:
+    """A slow handler explains repetitions only in its own queue."""
     slow = handling("slow", "rmqd-a.1", 1, 9, queue=1)
 
     found = judged(handling("m", "rmqd-a.1", 1, 2), slow, handling("m", "rmqd-b.1", 7, 8))
@@ -92,8 +90,8 @@ def test_a_slow_handler_in_another_queue_excuses_nothing() -> None:
     assert dict(found.repeated) == {churn_verdict.RMQD_TO_RMQD: 1}
 
 
-def test_two_owners_in_a_settled_time_are_reported() -> None:
-    """A queue whose messages two members begin while nobody comes or goes has two owners."""
+def test_two_owners_during_settled_membership_are_reported() -> None:
+    """Two members must not begin messages of one queue in a window without membership changes."""
     settled = judged(handling("m", "rmqd-a.1", 110, 111), handling("n", "rmqd-b.1", 120, 121), sent=("m", "n"))
     moving = judged(handling("m", "rmqd-a.1", 90, 91), handling("n", "rmqd-b.1", 120, 121), sent=("m", "n"))
 

@@ -1,4 +1,4 @@
-"""A cut of the campaign of replays, short enough for every run of the tests."""
+"""A short campaign of dead-letter replays for every run of the tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.rocketmq import RealCluster
 
 @pytest.mark.slow
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
-def test_a_replay_that_is_killed_sends_each_once(rocketmq: RealCluster, tmp_path: Path, *, orderly: bool) -> None:
+def test_a_killed_replay_sends_each_letter_once(rocketmq: RealCluster, tmp_path: Path, *, orderly: bool) -> None:
     plan = DlqReplayPlan(
         f"short-{'orderly' if orderly else 'concurrent'}",
         11,

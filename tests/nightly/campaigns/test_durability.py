@@ -1,4 +1,4 @@
-"""A cut of the durability campaign, and that it notices what a broker must never do."""
+"""A short durability campaign, and its detection of broken promises."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ PLAN = DurabilityPlan(seed=3, kills=4, load_seconds=(0.1, 1.0))
 
 
 @pytest.mark.slow
-def test_nothing_acknowledged_is_lost_by_a_few_kills(tmp_path: Path) -> None:
-    """Messages, batches, messages for later and committed offsets."""
+def test_kills_lose_nothing_that_the_broker_acknowledged(tmp_path: Path) -> None:
+    """Messages, batches, delayed messages and committed offsets survive."""
     result = Durability(PLAN, tmp_path).run()
 
     print(result.report())
@@ -28,8 +28,8 @@ def test_nothing_acknowledged_is_lost_by_a_few_kills(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_broker_must_never_do_is_noticed(tmp_path: Path) -> None:
-    """A message gone, a message changed, an offset that nobody asked for: each is told of by the last life."""
+def test_lost_changed_and_uncommitted_data_is_reported(tmp_path: Path) -> None:
+    """The last life reports a deleted message, a changed message, and an offset that was never committed."""
     plan = DurabilityPlan(seed=4, kills=1, load_seconds=(1.0, 1.0))
     [life] = Durability(plan, tmp_path).run().rounds
     last = {stored.queue_id: stored for stored in life.acknowledged.stored}

@@ -1,4 +1,4 @@
-"""The verdict over a fault run tells what was lost, why something was handled again, and whether a commit fell."""
+"""The verdict over a fault run: lost messages, causes of repetitions, and commits that fell."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ PLACE = Place("topic", "broker-a", 3)
 
 
 def entry(event: str, member: str, at: int, *, offset: int = 5, times: int = 0) -> Entry:
-    """A line about the one message; `at` is in seconds."""
+    """Return an entry of the only message. `at` is in seconds."""
     return Entry(event, "m1", "broker-a", 3, offset, member, at * SECOND, times)
 
 
 def commit(member: str, offset: int, at: int) -> Commit:
-    """A commit that was seen within the second before."""
+    """Return a commit seen within the second before `at`."""
     return Commit(member, PLACE, offset, (at - 1) * SECOND, at * SECOND)
 
 
 def line(member: str, event: str, at: int, offset: int = 0) -> LogLine:
-    """A line of a member's log."""
+    """Return a line of a member's log."""
     return LogLine(member, event, str(PLACE), offset, at * SECOND)
 
 
 def cause(verdict: FaultVerdict) -> str:
-    """Of the one repetition."""
+    """Return the cause of the only repetition."""
     [(found, count)] = verdict.repeated.items()
     assert count == 1
     return found
 
 
-def test_what_was_not_finished_is_lost() -> None:
-    """Whether it was begun or not."""
+def test_unfinished_messages_are_lost() -> None:
+    """A begun message counts as lost, too."""
     entries = [entry(START, "a", 1)]
 
     verdict = judge({"m1", "m2"}, entries, [], [])
@@ -69,8 +69,8 @@ def test_what_was_not_finished_is_lost() -> None:
         (entry(START, "b", 9), [commit("b", 6, 10)], NOT_COMMITTED),
     ],
 )
-def test_repetitions_have_a_cause(again: Entry, commits: list[Commit], expected: str) -> None:
-    """By where the message was, and what was committed by then."""
+def test_causes_of_repetitions(again: Entry, commits: list[Commit], expected: str) -> None:
+    """The cause depends on the message's offset and on the commits until then."""
     entries = [entry(START, "a", 1), entry(FINISH, "a", 2), again, entry(FINISH, "b", 10)]
 
     verdict = judge({"m1"}, entries, commits, [line("b", STARTS, 4)])
@@ -79,14 +79,14 @@ def test_repetitions_have_a_cause(again: Entry, commits: list[Commit], expected:
     assert verdict.passed == (expected != SENT_BACK)
 
 
-def test_a_handler_that_was_cut_short_is_no_surprise() -> None:
-    """Its queue went to another member meanwhile."""
+def test_a_handler_cut_short_by_a_hand_over_explains_a_repetition() -> None:
+    """Its queue moved to another member meanwhile."""
     entries = [entry(START, "a", 1), entry(FAIL, "a", 2), entry(START, "b", 9), entry(FINISH, "b", 10)]
 
     assert cause(judge({"m1"}, entries, [], [line("b", STARTS, 4)])) == CUT_SHORT
 
 
-def test_within_one_ownership_nothing_may_come_again() -> None:
+def test_a_repetition_within_one_ownership_fails_the_run() -> None:
     """A member may handle a message again only if it acquired the queue in between."""
     entries = [entry(START, "a", 1), entry(FINISH, "a", 2), entry(START, "a", 9), entry(FINISH, "a", 10)]
     before = [line("a", STARTS, 0)]
@@ -98,15 +98,15 @@ def test_within_one_ownership_nothing_may_come_again() -> None:
     assert cause(judge({"m1"}, entries, [], [*before, line("a", STARTS, 5)])) == NOT_COMMITTED
 
 
-def test_two_owners_are_told_from_a_handover() -> None:
-    """The second member had the queue before the first one began."""
+def test_two_owners_are_distinguished_from_a_hand_over() -> None:
+    """The second member acquired the queue before the first one began the message."""
     entries = [entry(START, "a", 4), entry(START, "b", 5), entry(FINISH, "a", 6), entry(FINISH, "b", 7)]
 
     assert cause(judge({"m1"}, entries, [], [line("b", STARTS, 1)])) == TWO_OWNERS
 
 
-def test_a_commit_may_fall_only_where_the_log_says_why() -> None:
-    """By the same member, in the same queue, at that moment."""
+def test_a_commit_may_fall_only_if_the_log_explains_it() -> None:
+    """The log line must have the same member, queue and moment."""
     commits = [commit("a", 9, 2), commit("b", 3, 3), commit("a", 4, 6)]
 
     verdict = judge(set(), [], commits, [line("b", FELL, 6), line("a", FELL, 3)])
@@ -116,22 +116,21 @@ def test_a_commit_may_fall_only_where_the_log_says_why() -> None:
     assert judge(set(), [], commits, [line("a", FELL, 6)]).passed
 
 
-def test_history_knows_what_was_committed_when() -> None:
-    """By whichever member."""
+def test_history_returns_the_highest_commit_at_a_time() -> None:
+    """Commits of all members count."""
     history = History([commit("a", 5, 2), commit("b", 3, 3), commit("b", 8, 4)])
 
     assert [history.committed("broker-a", 3, at * SECOND) for at in (1, 2, 3, 4, 9)] == [0, 5, 5, 8, 8]
     assert history.committed("broker-b", 3, 9 * SECOND) == 0
 
 
-def test_a_standstill_has_the_ends_of_its_time_too() -> None:
-    """Whoever handles nothing at all stood still for all of it."""
+def test_a_standstill_includes_the_ends_of_its_period() -> None:
+    """Without finished messages a broker has a standstill of the whole period."""
     entries = [entry(FINISH, "a", at) for at in (1, 12, 17, 30)]
 
     assert standstill(entries, "broker-a", 10, 20) == 5
     assert standstill(entries, "broker-b", 10, 20) == 10
 
 
-def test_log_lines_have_their_moment() -> None:
-    """As rmqd writes it, in UTC."""
+def test_log_timestamps_are_read_as_utc() -> None:
     assert micros("1970-01-01T00:00:02.345Z") == 2_345_000

@@ -1,4 +1,4 @@
-"""Cuts of the fault runs, short enough for every run of the tests."""
+"""Short fault runs for every run of the tests."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ PLAN = FaultPlan(
     calm_messages=200,
     outage_seconds=2,
     damaged_share=0.05,
-    settings={"persist_consumer_offset_interval": "1s"},  # which every run waits for, more than once
+    settings={"persist_consumer_offset_interval": "1s"},  # every run waits for it more than once
 )
 
 
 @pytest.fixture(scope="module")
 def two_masters() -> Iterator[RealCluster]:
-    """Of which one may be silent."""
+    """A cluster with two masters. A test may pause one of them with SIGSTOP."""
     try:
         cluster = RealCluster.start(ClusterSpec(brokers=2, heap="384m"))
     except NotEmbeddedError as error:
@@ -37,7 +37,7 @@ def two_masters() -> Iterator[RealCluster]:
 
 
 def short_run(fault: str, cluster: RealCluster, directory: Path) -> FaultResult:
-    """A run of a fault that must have kept every promise."""
+    """Run a fault, and check that every promise was kept."""
     result = Faults(KINDS[fault], PLAN, cluster, directory / "run", fresh_name(fault, "topic")).run()
     print(result.report())
     assert result.passed, result.report()
@@ -46,14 +46,14 @@ def short_run(fault: str, cluster: RealCluster, directory: Path) -> FaultResult:
 
 @pytest.mark.slow
 def test_a_broker_is_found_on_another_port(rocketmq_faulty: RealCluster, tmp_path: Path) -> None:
-    """By the route, under the name that it had."""
+    """Its route still has the same broker name."""
     short_run("another_port", rocketmq_faulty, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.rocketmq
-def test_a_silent_broker_is_in_nobodys_way(two_masters: RealCluster, tmp_path: Path) -> None:
-    """The other one's messages are handled as before."""
+def test_a_silent_broker_does_not_delay_the_other_broker(two_masters: RealCluster, tmp_path: Path) -> None:
+    """The other broker's messages are handled as before."""
     short_run("silent_broker", two_masters, tmp_path)
 
 
@@ -66,8 +66,8 @@ def test_a_bad_line_loses_nothing(rocketmq_faulty: RealCluster, tmp_path: Path) 
 
 
 @pytest.mark.process
-def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
-    """A series whose runs are all there adds its row, once, and says whether all promises were kept."""
+def test_a_finished_series_adds_its_row_once(tmp_path: Path) -> None:
+    """A series whose runs are all done runs nothing. It passes only if each run passed."""
     page = tmp_path / "page.md"
     page.write_text("**faults**: so and so\n\n| date |\n|---|\n")
     for number, passed in ((1, True), (2, False)):
@@ -84,8 +84,8 @@ def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
     assert page.read_text().count("another_port") == 1
 
 
-def test_a_row_has_all_runs_of_a_fault() -> None:
-    """Counts added up, times at their worst."""
+def test_a_row_combines_all_runs_of_a_fault() -> None:
+    """Counts are added up; times are the maximum."""
     one = Figures(1, True, 10, 0, {"x": 2}, 0, 1, 0.5, 2.0, {}, [], 30.0)
     other = Figures(2, False, 20, 1, {"x": 1, "y": 5}, 1, 0, 1.5, 1.0, {}, ["broken"], 40.4)
 

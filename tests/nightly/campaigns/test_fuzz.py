@@ -1,4 +1,4 @@
-"""The fuzz campaign: a run that was cut goes on, and its figures reach their table."""
+"""The fuzz campaign: resumed runs, failures, and rows in the table."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ GOOD = Part("frames", SEED, 5, 6, 1.0, SLOW_SECONDS, "00", MAX_RSS_MIB * 2**20, 
 
 
 def ran(target: str, executions: int, seed: int, directory: Path) -> Part:
-    """A part that does as it is told."""
+    """Return a good part with the given figures."""
     return replace(GOOD, target=target, executions=executions, seed=seed)
 
 
-def test_parts_make_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part that was cut is done again, and each part has a seed of its own, so that it does something else."""
+def test_an_interrupted_run_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An incomplete part runs again. Each part has a different seed, so that its inputs differ."""
     monkeypatch.setattr(fuzz, "PART_EXECUTIONS", 200)
     seeds: list[int] = []
 
@@ -33,7 +33,7 @@ def test_parts_make_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     Fuzz("frames", 400, SEED, tmp_path, run_part=run_part).run()
     with (tmp_path / "frames" / "parts.jsonl").open("a") as file:
-        file.write('{"seed": 11, "sec')  # killed while it wrote
+        file.write('{"seed": 11, "sec')  # killed during a write
     result = Fuzz("frames", 700, SEED, tmp_path, run_part=run_part).run()
 
     assert [part.executions for part in result.parts] == [200, 200, 200, 100]
@@ -42,8 +42,8 @@ def test_parts_make_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert Fuzz("frames", 700, SEED, tmp_path, run_part=run_part).run() == result
 
 
-def test_a_directory_belongs_to_a_seed(tmp_path: Path) -> None:
-    """Figures of two seeds in one row would be nobody's."""
+def test_a_directory_accepts_only_the_seed_of_its_run(tmp_path: Path) -> None:
+    """A row must not mix figures of two seeds."""
     Fuzz("frames", 10, SEED, tmp_path, run_part=ran).run()
     with pytest.raises(FuzzError, match="seed 11, not 12"):
         Fuzz("frames", 10, SEED + 1, tmp_path)
@@ -51,8 +51,7 @@ def test_a_directory_belongs_to_a_seed(tmp_path: Path) -> None:
         Fuzz("frame", 10, SEED, tmp_path)
 
 
-def test_the_slowest_input_and_the_most_memory_decide() -> None:
-    """Over all parts of a run."""
+def test_the_slowest_input_and_peak_memory_of_all_parts_decide() -> None:
     slow = replace(GOOD, slowest_seconds=SLOW_SECONDS + 0.01)
     large = replace(GOOD, peak_rss_bytes=MAX_RSS_MIB * 2**20 + 1)
     assert FuzzResult("frames", SEED, [GOOD, GOOD]).passed
@@ -62,8 +61,8 @@ def test_the_slowest_input_and_the_most_memory_decide() -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("campaign", ["fuzz", "churn"])
-def test_a_row_goes_to_the_campaigns_own_table(tmp_path: Path, campaign: str) -> None:
-    """Below its last row, in the page as it is, and nothing else changes."""
+def test_a_row_is_added_to_the_table_of_its_campaign(tmp_path: Path, campaign: str) -> None:
+    """The row follows the last one; nothing else changes."""
     page = tmp_path / "campaigns.md"
     page.write_text(PAGE.read_text())
 
@@ -79,15 +78,15 @@ def test_a_row_goes_to_the_campaigns_own_table(tmp_path: Path, campaign: str) ->
     assert f"| frames | {SEED} | 5 | 6 |" in added
 
 
-def test_the_page_says_what_each_cell_is() -> None:
-    """Date and commit, then the campaign's own."""
+def test_the_table_has_a_heading_for_each_cell() -> None:
+    """Date and commit come first."""
     table = PAGE.read_text().partition("**fuzz**")[2].partition("\n| ")[2].splitlines()
     assert table[0].count("|") == len(FuzzResult("frames", SEED, [GOOD]).cells()) + 2
 
 
 @pytest.mark.process
-def test_an_input_that_fails_ends_the_run_and_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the exception, and how to have it again."""
+def test_a_failing_input_ends_the_run_and_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error has the exception and the command that repeats it."""
     program = tmp_path / "python"
     found = tmp_path / "crash-1"
     program.write_text(
@@ -102,10 +101,8 @@ def test_an_input_that_fails_ends_the_run_and_is_told(tmp_path: Path, monkeypatc
 
 @pytest.mark.process
 @pytest.mark.parametrize("done", [True, False])
-def test_a_part_counts_if_the_fuzzer_came_to_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool
-) -> None:
-    """Even if a late timer of libFuzzer ends the process; what ends it before does not count."""
+def test_a_part_counts_if_the_fuzzer_completed_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool) -> None:
+    """A late timer of libFuzzer may end a completed process. An earlier end does not count."""
     program = tmp_path / "python"
     figures = '{"executions": 10, "cases": 12, '
     figures += '"seconds": 1, "slowest_seconds": 0, "slowest_input": "", "peak_rss_bytes": 1}'

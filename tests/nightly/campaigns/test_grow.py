@@ -1,4 +1,4 @@
-"""A cut of the growing topic, short enough for every run of the tests."""
+"""A short campaign with a growing topic for every run of the tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.rocketmq import RealCluster
 )
 @pytest.mark.slow
 def test_a_topic_that_grows_loses_nothing(rocketmq: RealCluster, tmp_path: Path) -> None:
-    """Producers use new queues at once, and members learn of them within half a minute."""
+    """Producers use new queues at once; members discover them within half a minute."""
     plan = GrowPlan(
         1, (RUNNING, AWAY), per_second=500, stay_seconds=(1.0, 2.0), queues=(1, 4, 8), second_broker=False,
         drain_seconds=60.0,

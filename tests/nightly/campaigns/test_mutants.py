@@ -1,4 +1,4 @@
-"""The mutants campaign: which faults it makes of a text, what judges them, and how they are counted."""
+"""The mutants campaign: the mutants of a source, the tests that judge them, and their counts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATH = "rmqd/consumer/cache/flow_control.py"
 
 
 def made_of(tmp_path: Path, text: str) -> list[Mutant]:
-    """The mutants of a module with this text."""
+    """Return the mutants of a module with this source."""
     (tmp_path / "room.py").write_text(text)
     return mutants_of("room.py", tmp_path)
 
@@ -44,13 +44,13 @@ def made_of(tmp_path: Path, text: str) -> list[Mutant]:
     ],
 )
 def test_faults_of_a_line(tmp_path: Path, line: str, faults: set[str]) -> None:
-    """Each kind that the page of campaigns speaks of."""
+    """Each kind of mutant that docs/proof/campaigns.md lists."""
     made = made_of(tmp_path, f"class Room:\n    async def enter(self, a, b):\n        {line}\n")
     assert {mutant.after for mutant in made} == faults
     assert {(mutant.where, mutant.before, *mutant.lines) for mutant in made} <= {("Room.enter", line, 3)}
 
 
-def test_a_condition_is_negated_and_what_only_logs_is_left_alone(tmp_path: Path) -> None:
+def test_conditions_are_negated_and_logging_is_not_mutated(tmp_path: Path) -> None:
     made = made_of(
         tmp_path,
         "def f(a):\n    while a.left:\n        if a.odd:\n            log.info('odd')\n        break\n",
@@ -58,14 +58,14 @@ def test_a_condition_is_negated_and_what_only_logs_is_left_alone(tmp_path: Path)
     assert [mutant.after for mutant in made] == ["while (not (a.left)):", "continue"]
 
 
-def test_lines_that_read_the_same_are_told_apart(tmp_path: Path) -> None:
-    """The list of harmless mutants names one of them."""
+def test_equal_lines_have_different_keys(tmp_path: Path) -> None:
+    """The list of harmless mutants can name one of them."""
     made = made_of(tmp_path, "def f(a):\n    a.go()\n    a.go()\n")
     assert [mutant.key for mutant in made] == ["room.py: f: a.go() -> pass", "room.py: f: a.go() -> pass (2)"]
 
 
-def test_rooms_have_modules_and_tests() -> None:
-    """One that was moved would not be judged any more."""
+def test_modules_and_tests_of_rooms_exist() -> None:
+    """The campaign would silently skip a module that was moved."""
     for room in ROOMS.values():
         paths = room.paths()
         assert all(any(path.startswith(f"rmqd/consumer/{name.rstrip('*')}") for path in paths) for name in room.modules)
@@ -73,8 +73,8 @@ def test_rooms_have_modules_and_tests() -> None:
         assert all((consumer / name).is_dir() or (consumer / f"{name}.py").is_file() for name in room.tests)
 
 
-def test_what_is_kept_holds_until_something_changes(tmp_path: Path) -> None:
-    """And a line that was cut counts for nothing."""
+def test_results_stay_valid_until_a_module_or_test_changes(tmp_path: Path) -> None:
+    """An incomplete line does not count."""
     one, two, *_ = mutants_of(PATH)
     Fates(tmp_path, "cache").add(one, Fate("killed", "tests/test_x.py::test", 3))
     with (tmp_path / "cache.jsonl").open("a") as file:
@@ -88,8 +88,8 @@ def test_what_is_kept_holds_until_something_changes(tmp_path: Path) -> None:
     assert (fates.holds(one), fates.holds(two)) == (True, False)
 
 
-def test_the_score_is_of_what_is_not_harmless(tmp_path: Path) -> None:
-    """Survivors and what no test reaches count against it."""
+def test_harmless_mutants_do_not_count_for_the_score(tmp_path: Path) -> None:
+    """Survivors and mutants that no test reaches lower the score."""
     mutants = mutants_of(PATH)[:5]
     fates = Fates(tmp_path, "cache")
     for mutant, status in zip(mutants, ("killed", "hung", "survived", "unreached", "survived"), strict=True):
@@ -105,7 +105,7 @@ def test_harmless_mutants_have_reasons() -> None:
     assert all(why.strip() for why in harmless().values())
 
 
-def test_an_entry_that_is_there_twice_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_duplicate_harmless_entry_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = '[[harmless]]\nwhere = "a.py: f"\ncode = "b"\nbecomes = ["c"]\nwhy = "d"\n'
     (tmp_path / "twice.toml").write_text(entry * 2)
     monkeypatch.setattr("tests.nightly.campaigns.mutants.HARMLESS", tmp_path / "twice.toml")
@@ -113,7 +113,7 @@ def test_an_entry_that_is_there_twice_is_refused(tmp_path: Path, monkeypatch: py
         harmless()
 
 
-@pytest.mark.process  # git names the commit
+@pytest.mark.process  # runs git for the commit
 def test_rows_fit_their_table(tmp_path: Path) -> None:
     page = tmp_path / "campaigns.md"
     page.write_text(PAGE.read_text())

@@ -1,4 +1,4 @@
-"""A cut of the orderly campaign, short enough for every run of the tests."""
+"""A short orderly campaign for every run of the tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.nightly.campaigns.orderly import BY, SLOTS, Orderly, OrderlyPlan
 from tests.nightly.campaigns.orderly_verdict import FAILED
 from tests.rocketmq import RealCluster
 
-# whoever is killed keeps its locks for up to 60 s: that is for the whole campaign
+# no kills: the locks of a killed member last up to 60 s, which only the whole campaign can afford
 SEED = 70
 
 
@@ -24,14 +24,14 @@ SEED = 70
 )
 @pytest.mark.slow
 def test_short_orderly_campaign_keeps_the_order(rocketmq: RealCluster, tmp_path: Path) -> None:
-    """Members join and leave for some twenty seconds: every sharding key keeps its order, nothing is handled again."""
+    """Members join and leave for twenty seconds. Failed attempts are repeated; every sharding key keeps its order."""
     plan = OrderlyPlan(
         "short",
         SEED,
         messages=3000,
         per_second=150,
         slots=SLOTS,
-        slow_every=25,  # at every change of membership some queue is in the middle of a slow one
+        slow_every=25,  # at every membership change some queue has a slow message in flight
         slow_seconds=0.4,
         fail_every=200,
         rest_seconds=(0.5, 2.5),
@@ -51,7 +51,7 @@ def test_short_orderly_campaign_keeps_the_order(rocketmq: RealCluster, tmp_path:
 def test_short_campaign_keeps_the_order_of_each_key(
     rocketmq: RealCluster, tmp_path: Path, *, java_orderly: bool
 ) -> None:
-    """With `order_by`, beside a Java member that locks its queues; and among rmqd's own beside one that does not."""
+    """The Java member locks its queues in one run. In the other it does not, and only rmqd's messages are judged."""
     plan = OrderlyPlan(
         f"short-{'by-key' if java_orderly else 'concurrent'}",
         SEED + 1,

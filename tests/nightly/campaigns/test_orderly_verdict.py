@@ -1,4 +1,4 @@
-"""The verdict over orderly ledgers: what was promised is held against them, and a doctored ledger does not pass."""
+"""The verdict over orderly ledgers: broken promises are found, and a changed ledger does not pass."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ JOINS = [
 def entry(
     event: str, key: str, member: str, seconds: float, *, queue: int = 0, times: int = 0, offset: int = 0
 ) -> Entry:
-    """A line of the ledger."""
+    """Return a line of the ledger."""
     return Entry(event, key, "b", queue, offset, member, int(seconds * SECOND), times)
 
 
@@ -38,7 +38,7 @@ def attempt(
     times: int = 0,
     offset: int = 0,
 ) -> list[Entry]:
-    """A message begun and, unless `end` is None, ended; times in seconds."""
+    """Return a message's start and, unless `end` is None, its end. Times are in seconds."""
     entries = [entry(START, key, member, begin, queue=queue, times=times, offset=offset)]
     if end is not None:
         entries.append(entry(outcome, key, member, end, queue=queue, times=times, offset=offset))
@@ -46,19 +46,19 @@ def attempt(
 
 
 def judged(*attempts: list[Entry], events: tuple[MemberEvent, ...] = (), sent: tuple[str, ...] = ()) -> OrderlyVerdict:
-    """The verdict over these; sent at 0 s is what was begun, or `sent`."""
+    """Return the verdict. The messages, or `sent`, are sent at 0 s."""
     entries = sorted((entry for entries in attempts for entry in entries), key=lambda entry: entry.at_micros)
     keys = sent or tuple(dict.fromkeys(entry.key for entry in entries))
     return judge([entry(SENT, key, "producer", 0) for key in keys], entries, [*JOINS, *events])
 
 
 def ended(action: str, member: str, seconds: float) -> MemberEvent:
-    """The end of a member."""
+    """Return the end of a member."""
     return MemberEvent(int(seconds * SECOND), action, member, member.partition("-")[0])
 
 
 def test_each_key_in_order_with_one_member_at_a_time_passes() -> None:
-    """A queue may go from member to member, and other queues do not matter to it."""
+    """A queue may change its member. Queues are independent."""
     found = judged(
         attempt("s.0", "rmqd-a.1", 1, 2),
         attempt("t.0", "java-c.1", 1, 5, queue=1),
@@ -72,7 +72,7 @@ def test_each_key_in_order_with_one_member_at_a_time_passes() -> None:
 
 
 def test_a_message_never_finished_is_lost() -> None:
-    """Begun, or failed, is not handled."""
+    """A begun or failed message is not handled."""
     found = judged(
         attempt("s.0", "rmqd-a.1", 1, None), attempt("t.0", "rmqd-a.1", 1, 2, outcome=FAIL), sent=("s.0", "t.0", "u.0")
     )
@@ -96,7 +96,7 @@ def test_a_message_never_finished_is_lost() -> None:
     ids=["reversed", "begun too soon", "overtakes a failed one", "one left out"],
 )
 def test_a_broken_order_is_reported(attempts: list[list[Entry]]) -> None:
-    """What comes later in a sharding key waits until what comes before was handled."""
+    """A message of a sharding key must wait until its predecessor is handled."""
     found = judged(*attempts)
 
     assert found.disordered
@@ -104,8 +104,8 @@ def test_a_broken_order_is_reported(attempts: list[list[Entry]]) -> None:
     assert found.disordered[0] in found.report()
 
 
-def test_two_messages_of_a_key_at_once_with_one_member_are_reported() -> None:
-    """Also where each of them was handled in order before, and comes again."""
+def test_a_member_that_handles_two_messages_of_a_key_at_once_is_reported() -> None:
+    """Here both messages are repetitions, and were handled in order before."""
     found = judged(
         *(attempt(f"s.{number}", "rmqd-a.1", number, number + 0.5) for number in (0, 1)),
         *(attempt(f"s.{number}", "rmqd-b.1", 70, 71) for number in (0, 1)),
@@ -117,14 +117,14 @@ def test_two_messages_of_a_key_at_once_with_one_member_are_reported() -> None:
 
 
 def beside_concurrent(*attempts: list[Entry]) -> OrderlyVerdict:
-    """The verdict where the Java member is a concurrent one."""
+    """Return the verdict of a run with a concurrent Java member."""
     entries = sorted((entry for entries in attempts for entry in entries), key=lambda entry: entry.at_micros)
     sent = [entry(SENT, key, "producer", 0) for key in dict.fromkeys(one.key for one in entries)]
     return judge_beside_concurrent(sent, entries, JOINS, 5.0)
 
 
-def test_what_a_concurrent_java_member_had_a_hand_in_has_no_order() -> None:
-    """It handles messages of a key side by side, and beside the next owner of the queue."""
+def test_pairs_with_a_concurrent_java_member_are_not_judged() -> None:
+    """It handles messages of a key in parallel, and at the same time as the queue's next owner."""
     found = beside_concurrent(
         attempt("s.0", "java-c.1", 1, 3),
         attempt("s.1", "java-c.1", 1, 2),
@@ -136,8 +136,8 @@ def test_what_a_concurrent_java_member_had_a_hand_in_has_no_order() -> None:
     assert (found.pairs, found.left_out) == (1, 2)
 
 
-def test_beside_a_concurrent_java_member_rmqd_s_own_keep_theirs() -> None:
-    """Each by itself, and from one to the other; and they repeat nothing between them."""
+def test_rmqd_keeps_the_order_next_to_a_concurrent_java_member() -> None:
+    """Order is kept within and between rmqd members, without repetitions between them."""
     too_soon = beside_concurrent(attempt("s.0", "rmqd-a.1", 1, 3), attempt("s.1", "rmqd-a.1", 2, 4))
     handed_over = beside_concurrent(attempt("s.0", "rmqd-a.1", 1, 3), attempt("s.1", "rmqd-b.1", 2, 4))
     twice = beside_concurrent(attempt("s.0", "rmqd-a.1", 1, 2), attempt("s.0", "rmqd-b.1", 3, 4))
@@ -148,8 +148,8 @@ def test_beside_a_concurrent_java_member_rmqd_s_own_keep_theirs() -> None:
     assert not any(found.passed for found in (too_soon, handed_over, twice, never))
 
 
-def test_a_repetition_of_earlier_messages_breaks_no_order() -> None:
-    """The first attempts count: after a kill a queue goes back to the committed offset."""
+def test_repetitions_after_a_kill_do_not_break_the_order() -> None:
+    """Only first attempts count: after a kill a queue restarts at the committed offset."""
     found = judged(
         *(attempt(f"s.{number}", "rmqd-a.1", number, number + 0.5) for number in (1, 2, 3)),
         attempt("s.0", "rmqd-a.1", 0.1, 0.2),
@@ -161,8 +161,8 @@ def test_a_repetition_of_earlier_messages_breaks_no_order() -> None:
     assert dict(found.repeated) == {KILLED: 2}
 
 
-def test_two_members_at_once_are_reported() -> None:
-    """Even where each message is handled once and in order."""
+def test_two_members_in_one_queue_at_once_are_reported() -> None:
+    """This holds even if each message is handled once and in order."""
     found = judged(attempt("s.0", "rmqd-a.1", 1, 3), attempt("t.0", "java-c.1", 2, 4))
 
     assert len(found.overlapping) == 1
@@ -170,15 +170,15 @@ def test_two_members_at_once_are_reported() -> None:
     assert not found.passed
 
 
-def test_two_members_in_two_queues_are_none_of_our_business() -> None:
-    """The lock is the queue's."""
+def test_two_members_may_handle_two_queues_at_once() -> None:
+    """Locks belong to queues."""
     assert judged(attempt("s.0", "rmqd-a.1", 1, 3), attempt("t.0", "java-c.1", 2, 4, queue=1)).passed
 
 
 @pytest.mark.parametrize("action", [KILL, LEFT])
 @pytest.mark.parametrize(("ended_at", "passes"), [(2.5, True), (3.5, False)])
 def test_an_open_attempt_ends_with_its_member(action: str, ended_at: float, passes: bool) -> None:
-    """Who is gone handles nothing; who is still there does."""
+    """A member that has ended no longer handles its open message."""
     found = judged(
         attempt("s.0", "rmqd-a.1", 1, None),
         attempt("s.0", "java-c.1", 3, 4),
@@ -203,8 +203,8 @@ CASES = {
 
 
 @pytest.mark.parametrize("cause", CASES)
-def test_a_repetition_has_its_cause(cause: str) -> None:
-    """Each way to a second attempt is told from the others, and only what rmqd promises fails the run."""
+def test_each_cause_of_a_repetition_is_recognized(cause: str) -> None:
+    """Only causes that rmqd promises to avoid fail the run."""
     found = CASES[cause]
 
     assert dict(found.repeated) == {cause: 1}
@@ -212,8 +212,8 @@ def test_a_repetition_has_its_cause(cause: str) -> None:
     assert cause in found.report()
 
 
-def test_a_graceful_leave_repeats_nothing() -> None:
-    """What an rmqd member finished before it left must not be handled again."""
+def test_a_repetition_after_a_graceful_leave_is_reported() -> None:
+    """Messages that an rmqd member finished before it left must not be handled again."""
     events = (ended(LEAVE, "rmqd-a.1", 2.5), ended(LEFT, "rmqd-a.1", 2.8))
 
     found = judged(attempt("s.0", "rmqd-a.1", 1, 2), attempt("s.0", "rmqd-b.1", 3, 4), events=events)
@@ -221,8 +221,8 @@ def test_a_graceful_leave_repeats_nothing() -> None:
     assert dict(found.repeated) == {orderly_verdict.RMQD_GAVE_UP: 1}
 
 
-def test_a_kill_excuses_only_what_the_member_still_had() -> None:
-    """A queue that the member had given up before it was killed had its offset committed."""
+def test_a_kill_explains_repetitions_only_in_queues_that_the_member_still_owned() -> None:
+    """If the member released the queue before the kill, its offset was committed."""
     found = judged(
         attempt("s.0", "rmqd-a.1", 1, 2),
         attempt("s.1", "rmqd-b.1", 3, 4),
@@ -233,8 +233,8 @@ def test_a_kill_excuses_only_what_the_member_still_had() -> None:
     assert dict(found.repeated) == {orderly_verdict.RMQD_GAVE_UP: 1}
 
 
-def test_the_other_messages_of_a_failed_batch_are_repeated_with_it() -> None:
-    """A failed batch is repeated whole; its messages have one more attempt behind them."""
+def test_all_messages_of_a_failed_batch_may_be_repeated() -> None:
+    """A failed batch is retried as a whole, so its other messages have one more attempt, too."""
     found = judged(
         attempt("s.0", "rmqd-a.1", 1, 2),
         attempt("s.1", "rmqd-a.1", 2, 3, outcome=FAIL),
@@ -247,7 +247,7 @@ def test_the_other_messages_of_a_failed_batch_are_repeated_with_it() -> None:
 
 
 def sound_run(chance: random.Random) -> list[list[Entry]]:
-    """Two queues with two sharding keys each; each queue changes its member now and then."""
+    """Return attempts in two queues with two sharding keys each. Each queue changes its member sometimes."""
     attempts = []
     for queue in range(2):
         now, member = 1.0, "rmqd-a.1"
@@ -261,8 +261,8 @@ def sound_run(chance: random.Random) -> list[list[Entry]]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_doctored_ledger_does_not_pass(seed: int) -> None:
-    """A sound ledger passes; with one attempt moved, dropped, cut, doubled or meddled with it does not."""
+def test_a_changed_ledger_does_not_pass(seed: int) -> None:
+    """A sound ledger passes. It fails if an attempt is moved, dropped, cut or overlapped, or rmqd doubles its own."""
     chance = random.Random(seed)
     attempts = sound_run(chance)
     sent = tuple(lines[0].key for lines in attempts)
@@ -278,5 +278,5 @@ def test_a_doctored_ledger_does_not_pass(seed: int) -> None:
     assert begin.key in judged(*attempts[:at], *attempts[at + 1 :], sent=sent).lost
     assert begin.key in judged(*attempts[:at], [begin], *attempts[at + 1 :], sent=sent).lost
     doubled = judged(*attempts, attempt(begin.key, "rmqd-a.1", 100, 101, queue=queue, offset=offset), sent=sent)
-    assert doubled.passed == (begin.member == "java-c.1")  # what Java repeats is Java's business
+    assert doubled.passed == (begin.member == "java-c.1")  # repetitions by Java are allowed
     assert judged(*attempts, attempt("x.0", other, seconds + 0.2, seconds + 0.3, queue=queue), sent=sent).overlapping

@@ -1,4 +1,4 @@
-"""A cut of the owners campaign, short enough for every run of the tests; and that its verdict can fail."""
+"""A short owners campaign for every run of the tests, and failures of its verdict."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.nightly.rocketmq import go_peers
 from tests.rocketmq import RealCluster
 from tests.rocketmq.spec import ClusterSpec
 
-# somebody of each language leaves and is killed in it
+# with this seed a member of each language leaves and is killed
 SEED = 3
 CHANGES = 9
 
@@ -35,7 +35,7 @@ CHANGES = 9
 @pytest.mark.rocketmq
 @pytest.mark.timeout(240)
 def test_members_of_three_languages_agree_on_every_owner(tmp_path: Path) -> None:
-    """By each strategy, on two brokers, after each of some joins, leaves and kills."""
+    """The members use each strategy on two brokers, through several joins, leaves and kills."""
     without_go = ("rmqd-a", "rmqd-b", "java-c")
     has_go = go_peers.available()
     plan = OwnersPlan(SEED, CHANGES, (*without_go, "go-e") if has_go else without_go)
@@ -56,16 +56,15 @@ def result_of(*seconds: float | None) -> OwnersResult:
     return OwnersResult(OwnersPlan(SEED, 2), changes)
 
 
-def test_a_change_without_agreement_fails_the_run() -> None:
-    """So does a run that was cut."""
+def test_a_change_without_agreement_or_an_incomplete_run_fails() -> None:
     assert result_of(0.1, 0.2).passed
     assert not result_of(0.1, None).passed
     assert not result_of(0.1).passed
 
 
 @pytest.mark.parametrize("division", DIVISIONS, ids=lambda division: division.name)
-def test_every_queue_has_one_owner_where_all_are_there(division: Division) -> None:
-    """And with half of the members gone, by strategies that have no fixed lists or rooms."""
+def test_every_queue_has_one_owner_if_all_members_are_present(division: Division) -> None:
+    """Strategies without fixed lists or rooms also work with two of the members."""
     retries = f"%RETRY%{division.group}"
     topics = [(topic, number) for topic, count in (("owners", 6), (retries, 1)) for number in range(count)]
     queues = sorted(MessageQueue(topic, broker, number) for broker in BROKER_NAMES for topic, number in topics)

@@ -1,4 +1,4 @@
-"""A cut of the POP campaign, short enough for every run of the tests."""
+"""A short POP campaign for every run of the tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.rocketmq import RealCluster
 
 @pytest.mark.slow
 def test_short_drain_with_kills_loses_nothing(rocketmq: RealCluster, tmp_path: Path) -> None:
-    """Every kill costs the invisible time of what the member had, and no more."""
+    """A kill delays the member's messages by the invisible time, and has no other effect."""
     plan = PopPlan(
         "short",
         11,

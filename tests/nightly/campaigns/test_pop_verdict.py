@@ -1,4 +1,4 @@
-"""What the verdict makes of ledgers that were written by hand."""
+"""The verdict over hand-written POP ledgers."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ def judged(*entries: Entry, kills: tuple[MemberEvent, ...] = (), switches: tuple
     return judge({"m0"}, entries, kills, [round(at * SECOND) for at in switches])
 
 
-def test_once_is_well() -> None:
+def test_a_message_handled_once_passes() -> None:
     verdict = judged(entry(START, "a", 1), entry(FINISH, "a", 2))
 
     assert verdict.passed
     assert not verdict.repeated
 
 
-def test_what_nobody_finished_is_lost() -> None:
+def test_unfinished_messages_are_lost() -> None:
     assert judged(entry(START, "a", 1)).lost == ["m0"]
     assert not judged().passed
 
 
-def test_what_a_killed_member_had_comes_again() -> None:
-    """Also what it finished a moment before; not what it finished long ago."""
+def test_messages_of_a_killed_member_may_be_redelivered() -> None:
+    """This includes messages finished just before the kill, but not those finished long before."""
     again = entry(START, "b", 60), entry(FINISH, "b", 61)
     begun = judged(entry(START, "a", 1), *again, kills=(killed("a", 1.5),))
     just_finished = judged(entry(START, "a", 1), entry(FINISH, "a", 2), *again, kills=(killed("a", 3),))
@@ -48,7 +48,7 @@ def test_what_a_killed_member_had_comes_again() -> None:
     assert long_ago.repeated == Counter({SEEN_AGAIN: 1})
 
 
-def test_what_a_living_member_acknowledged_must_not_come_again() -> None:
+def test_acknowledged_messages_must_not_be_redelivered() -> None:
     verdict = judged(entry(START, "a", 1), entry(FINISH, "a", 2), entry(START, "b", 60), entry(FINISH, "b", 61))
 
     assert verdict.repeated == Counter({SEEN_AGAIN: 1})
@@ -56,14 +56,14 @@ def test_what_a_living_member_acknowledged_must_not_come_again() -> None:
     assert "(FORBIDDEN)" in verdict.report()
 
 
-def test_what_a_handler_has_must_be_hidden() -> None:
+def test_messages_in_flight_must_be_invisible() -> None:
     verdict = judged(entry(START, "a", 1), entry(START, "b", 2), entry(FINISH, "b", 3), entry(FINISH, "a", 4))
 
     assert verdict.repeated == Counter({NOT_HIDDEN: 1})
     assert not verdict.passed
 
 
-def test_a_switch_explains_what_comes_after_it() -> None:
+def test_a_mode_switch_explains_later_repetitions() -> None:
     twice = entry(START, "a", 1), entry(FINISH, "a", 2), entry(START, "b", 60), entry(FINISH, "b", 61)
 
     assert judged(*twice, switches=(30,)).repeated == Counter({SWITCHED: 1})

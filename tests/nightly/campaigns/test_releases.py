@@ -1,4 +1,4 @@
-"""New code for running groups at 500 messages a second, twenty times: restarts, and canaries."""
+"""Twenty releases of new code to running groups at 500 messages a second, with restarts and canaries."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ LONGEST_SECONDS = 300
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_twenty_releases_lose_and_repeat_nothing(rocketmq: RealCluster, topic: str, tmp_path: Path) -> None:
-    """Each round restarts both groups with new code, gives half of the keys to the canary, and takes them back.
+    """Each round restarts two groups with new code and sets their canaries' share to half of the keys and back to none.
 
-    At the end the canary is promoted. Order is kept in the orderly group. The third group is not touched, and its
-    shadow only counts.
+    At the end the canary is promoted. The orderly group keeps its order. The third group keeps its code, and its shadow
+    must report no differences.
     """
     releases = Releases(rocketmq, tmp_path, topic, per_second=500)
     versions = [f"version-{number}" for number in range(ROUNDS)]

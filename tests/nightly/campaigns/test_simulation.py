@@ -1,4 +1,4 @@
-"""The campaign of histories: what it has a verdict of it does not run again, and what is wrong makes it fail."""
+"""The simulation campaign: resumed runs, and failed histories."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.nightly.campaigns import simulation
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 
-def test_a_run_goes_on_where_it_was_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_run_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulation, "PART", 2)
     before = {"first": 1, "histories": 2, "wrong": {"2": "lost: k1"}, "twice": {"cut": 3}, "hours": 1.0, "seconds": 9.0}
     (tmp_path / "1.json").write_text(json.dumps(before))

@@ -1,4 +1,4 @@
-"""A cut of `spark_cluster`: a group is submitted to a cluster, and a worker of it is killed."""
+"""A short `spark_cluster` campaign: a group is submitted to a cluster, and a worker is killed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PASSED = ClusterResult(
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.timeout(900)  # six Java machines start, on two cores that may be busy
+@pytest.mark.timeout(900)  # six JVMs start, on two cores that may be busy
 def test_a_submitted_group_survives_the_loss_of_a_worker(tmp_path: Path) -> None:
     result = SparkCluster(ClusterPlan(seed=1, messages=2000, kills=1), tmp_path / "run").run()
 
@@ -30,6 +30,6 @@ def test_a_submitted_group_survives_the_loss_of_a_worker(tmp_path: Path) -> None
     [{"lost": 1}, {"committed": 99}, {"exit_code": 1}, {"kills": 0}, {"executors": 1}],
     ids=lambda changed: next(iter(changed)),
 )
-def test_what_goes_wrong_is_noticed(otherwise: dict[str, int]) -> None:
+def test_a_wrong_result_fails_the_campaign(otherwise: dict[str, int]) -> None:
     assert PASSED.passed
     assert not replace(PASSED, **otherwise).passed  # type: ignore[arg-type]

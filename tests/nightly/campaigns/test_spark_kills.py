@@ -1,4 +1,4 @@
-"""A cut of the kills, over the embedded broker and without a Spark cluster; and that wrong results are told."""
+"""A short campaign of kills on the embedded broker without a Spark cluster, and wrong results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.nightly.campaigns.spark_kills import BROKER, DRIVER, Kills, KillsPlan
 @pytest.mark.spark
 @pytest.mark.timeout(400)  # the start of a JVM, twice, on a machine that may be busy
 def test_a_killed_driver_loses_nothing(tmp_path: Path) -> None:
-    """Its group starts again, and goes on from the checkpoint."""
+    """Its group restarts from the checkpoint."""
     plan = KillsPlan(seed=2, messages=1500, victims=(DRIVER,), calm_seconds=(0.0, 0.5), archives=False)
     with RealCluster.start(ClusterSpec(version=EMBEDDED), tmp_path / "cluster") as cluster:
         result = Kills(plan, cluster, tmp_path / "run").run()
@@ -58,6 +58,6 @@ RESULT = KillsResult(
     ],
     ids=lambda wrong: next(iter(wrong)),
 )
-def test_what_must_not_be_fails_it(wrong: dict[str, object]) -> None:
+def test_a_wrong_result_fails_the_campaign(wrong: dict[str, object]) -> None:
     assert RESULT.passed
     assert not replace(RESULT, **wrong).passed  # type: ignore[arg-type]  # each is of its field's type

@@ -1,4 +1,4 @@
-"""A cut of the moves, over the embedded broker, and that the campaign notices what it is for."""
+"""A short campaign of moves on the embedded broker, and the detection of repetitions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.rocketmq.spec import ClusterSpec
 @pytest.mark.spark
 @pytest.mark.timeout(400)  # the start of a JVM, twice, on a machine that may be busy
 def test_a_group_moves_to_spark_and_back_under_load(tmp_path: Path) -> None:
-    """By reloads: nothing is lost, and nothing handled twice."""
+    """The moves are reloads: nothing is lost or handled twice."""
     plan = MovesPlan(seed=1, moves=2, per_second=100, stay_seconds=(0.5, 1.0), ways=("reload",))
     with RealCluster.start(ClusterSpec(version=EMBEDDED), tmp_path / "cluster") as cluster:
         result = Moves(plan, cluster, tmp_path / "run").run()
@@ -27,8 +27,8 @@ def test_a_group_moves_to_spark_and_back_under_load(tmp_path: Path) -> None:
     assert [leg.engine for leg in result.legs] == ["local", "spark", "local"]
 
 
-def test_what_was_begun_twice_is_noticed() -> None:
-    """But a retry is another attempt, and what an interruption cut is nobody's fault."""
+def test_attempts_that_begin_twice_are_found() -> None:
+    """A retry is another attempt, and messages of an interrupted member are excluded."""
 
     def entry(event: str, key: str, member: str, at: int, times: int = 0) -> Entry:
         return Entry(event, key, "broker-a", 0, 7, member, at, times)

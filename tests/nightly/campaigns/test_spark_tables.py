@@ -1,4 +1,4 @@
-"""A cut of the campaign of tables, over the embedded broker; and that wrong tables are told."""
+"""A short campaign of tables on the embedded broker, and wrong tables."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from tests.nightly.campaigns.spark_tables import (  # noqa: E402
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.usefixtures("postgresql")  # which says where there is none
+@pytest.mark.usefixtures("postgresql")  # skips without PostgreSQL
 @pytest.mark.timeout(900)  # the start of a JVM, twice, on a machine that may be busy
-def test_a_pipeline_that_is_killed_behind_its_transaction_writes_each_batch_once(tmp_path: Path) -> None:
-    """The batch is in the table then, and not in the checkpoint: it comes again, and is left out.
+def test_a_pipeline_killed_after_its_transaction_writes_each_batch_once(tmp_path: Path) -> None:
+    """The table has the batch then, but the checkpoint does not: the repeated batch is skipped.
 
-    Of the groups this one alone shows what was written twice: the others have a row for each key.
+    Only this group shows duplicate rows, because the others have one row for each key.
     """
     plan = TablesPlan(seed=1, messages=400, kills=1, database_kills=0, batch=100, groups=(ADDING,), moments=(NOTED,))
     _open(tmp_path)
@@ -50,7 +50,7 @@ def test_a_pipeline_that_is_killed_behind_its_transaction_writes_each_batch_once
 
 
 def _open(path: Path) -> None:
-    """Have the database's own user reach a folder of pytest's."""
+    """Let the database's user reach a temporary folder of pytest."""
     for folder in (path, *path.parents):
         if folder.owner() == path.owner() and folder.stat().st_mode & 0o011 != 0o011:
             folder.chmod(folder.stat().st_mode | 0o011)
@@ -80,13 +80,13 @@ RESULT = TablesResult(
     ],
     ids=lambda wrong: next(iter(wrong)),
 )
-def test_what_must_not_be_fails_it(wrong: dict[str, object]) -> None:
+def test_a_wrong_result_fails_the_campaign(wrong: dict[str, object]) -> None:
     assert RESULT.passed
     assert not replace(RESULT, **wrong).passed  # type: ignore[arg-type]  # each is of its field's type
 
 
 def test_each_group_is_killed_at_each_moment() -> None:
-    """Once alone, and the database under it."""
+    """One of its kills hits the daemon alone, and one more hits the database."""
     for group in PLAN.groups:
         kills = [kill for kill in PLAN.all_kills() if kill.group == group]
         assert Counter(kill.who for kill in kills) == {ALL: 4, ALONE: 1, DATABASE: 1}
@@ -94,7 +94,7 @@ def test_each_group_is_killed_at_each_moment() -> None:
 
 
 def test_differences_from_the_truth_are_found() -> None:
-    """Of rows that are missing, there twice, or wrong, and of orders whose last change is not there."""
+    """They are missing, duplicate and wrong rows, and orders without their last change."""
     truth = truth_of(7, 400)
     assert len({body_of(7, int(key[1:]), 400)[:2] for key in truth.bad}) > 2
     good = [(key, *order, None) for key, order in truth.changes.items()]
@@ -108,7 +108,7 @@ def test_differences_from_the_truth_are_found() -> None:
     assert kinds(changes, latest) == []
     first, second, last_bad, last = changes[0], changes[1], changes[-2], latest[0]
     assert kinds(changes[1:], latest) == ["missing"]
-    assert kinds([first, *changes[2:]], latest) == ["missing", "missing"]  # of its place, and of its key
+    assert kinds([first, *changes[2:]], latest) == ["missing", "missing"]  # one for its offset, and one for its key
     assert kinds([*changes, first], latest) == ["twice"]
     assert kinds([first, (*second[:6], -1, None), *changes[2:]], latest) == ["wrong"]
     assert kinds([*changes[:-2], (*last_bad[:7], None), changes[-1]], latest) == ["wrong"]
@@ -116,8 +116,8 @@ def test_differences_from_the_truth_are_found() -> None:
     assert kinds(changes, latest[1:]) == ["not the last"]
 
 
-def test_a_source_is_what_its_changes_make_of_a_table() -> None:
-    """As the pipeline reads them: one after the other, by their places in the log; with all kinds of changes."""
+def test_applying_all_changes_results_in_the_source_table() -> None:
+    """The pipeline's decoder reads the changes in the order of the log. All kinds of changes occur."""
     from rmqd_handlers.cdc.change_formats import BadChangeError
     from rmqd_handlers.cdc.columns import BadValueError
     from rmqd_handlers.cdc.pipeline import ChangeDecoder, Options
@@ -150,7 +150,7 @@ def test_a_source_is_what_its_changes_make_of_a_table() -> None:
 
 
 def test_differences_of_a_copy_from_its_source_are_found() -> None:
-    """Of rows that are missing, too many or not the last, and of keys that are deleted."""
+    """They are missing, surplus and outdated rows, and wrong deleted keys."""
     source = source_of(7, 2000)
     copy: list[tuple[object, ...]] = [(*row, [1, 2]) for row in source.rows.values()]
     deleted: list[tuple[object, ...]] = [(key,) for key in source.deleted]

@@ -1,4 +1,4 @@
-"""What every verdict over a ledger has: attempts at messages, what was lost, and what was handled again and why."""
+"""Common parts of all verdicts over ledgers: attempts at messages, lost messages, and causes of repetitions."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ SHOWN = 10
 
 @dataclass(slots=True)
 class Handling:
-    """One attempt at one message by one member, from its begin to its end, in microseconds since 1970."""
+    """One attempt of one member at one message, with begin and end in microseconds since 1970."""
 
     begin: Entry
     end_micros: int | None = None
     outcome: str = ""
-    """FINISH or FAIL; empty if the ledger has no end of it."""
+    """FINISH or FAIL; empty if the ledger has no end of the attempt."""
 
     @property
     def queue(self) -> tuple[str, int]:
-        """Broker and number."""
+        """Broker and queue id."""
         return self.begin.broker, self.begin.queue
 
     @property
@@ -37,16 +37,16 @@ class Handling:
         return self.end_micros if self.outcome == FINISH else None
 
     def __str__(self) -> str:
-        """For the report."""
+        """The format of the report."""
         begin = self.begin
         return f"{begin.key} at {begin.broker}/{begin.queue} by {begin.member} at {begin.at_micros}..{self.end_micros}"
 
 
 class Handlings(list[Handling]):
-    """Every attempt of a ledger, in the order of their begins."""
+    """All attempts of a ledger, in the order of their begin."""
 
     def __init__(self, entries: Iterable[Entry], ends: Mapping[str, int] | None = None) -> None:
-        """`entries` are in the order of time. `ends` has when members ended: what they had in hand ends then.
+        """`entries` are in the order of time. `ends` are the ends of members, which end their open attempts.
 
         A second start by the same member ends its earlier attempt at the message.
         """
@@ -71,38 +71,38 @@ class Handlings(list[Handling]):
 
     @property
     def finished(self) -> set[str]:
-        """The keys that were handled."""
+        """The keys of finished messages."""
         return {one.begin.key for one in self if one.outcome == FINISH}
 
     def lost(self, sent: Collection[str]) -> list[str]:
-        """What nobody finished of these keys."""
+        """Return the keys that no member finished."""
         return sorted(set(sent) - self.finished)
 
     def again(self) -> Iterator[tuple[Handling, Handling]]:
-        """Pairs of consecutive attempts at one message: the earlier and the later one."""
+        """Yield pairs of consecutive attempts at one message: the earlier and the later one."""
         for attempts in self.by_key.values():
             yield from itertools.pairwise(attempts)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a ledger says."""
+    """The judged ledger of a run."""
 
     forbidden: ClassVar[tuple[str, ...]]
-    """Causes of repetition that rmqd promises not to produce."""
+    """Causes of repetitions that rmqd promises to avoid."""
 
     sent: int
     lost: list[str]
     repeated: Counter[str]
-    """Second and later attempts, by cause."""
+    """The number of second and later attempts by cause."""
     examples: dict[str, tuple[Handling, Handling]]
-    """For each cause one pair of attempts at one message."""
+    """One pair of attempts at one message for each cause."""
 
     @classmethod
     def of(
         cls, sent: Collection[str], handlings: Handlings, cause: Callable[[Handling, Handling], str], **more: Any
     ) -> Self:
-        """`cause` says why the second attempt was made; `more` are a verdict's own fields."""
+        """`cause` returns the reason for the second attempt; `more` are fields of the subclass."""
         repeated: Counter[str] = Counter()
         examples: dict[str, tuple[Handling, Handling]] = {}
         for before, again in handlings.again():
@@ -112,20 +112,19 @@ class Verdict:
         return cls(len(sent), handlings.lost(sent), repeated, examples, **more)
 
     def broken(self) -> list[str]:
-        """What broke this campaign's own promises."""
+        """The broken promises of this campaign."""
         return []
 
     def details(self) -> list[str]:
-        """This campaign's own lines of the report."""
+        """Further lines of this campaign's report."""
         return []
 
     @property
     def passed(self) -> bool:
-        """Nothing lost, nothing broken, and no repetition that rmqd promises not to cause."""
+        """Whether nothing is lost or broken, and no repetition has a forbidden cause."""
         return not self.lost and not self.broken() and not any(self.repeated[cause] for cause in self.forbidden)
 
     def report(self) -> str:
-        """For the person who ran it."""
         lines = [
             f"sent {self.sent}, lost {len(self.lost)}{''.join(f' {key}' for key in self.lost[:SHOWN])}",
             f"handled again: {self.repeated.total()}",

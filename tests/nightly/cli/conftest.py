@@ -14,13 +14,13 @@ from tests.rocketmq import RealCluster
 
 @pytest.fixture
 def commands(rocketmq: RealCluster, group: str, tmp_path: Path) -> Commands:
-    """Of a fresh group."""
+    """The `rmqd dlq` commands for a new group."""
     return Commands(rocketmq, group, tmp_path / "state")
 
 
 @pytest.fixture
 async def remoting() -> AsyncIterator[RemotingClient]:
-    """For requests that no client sends of itself."""
+    """A client for single requests."""
     client = RemotingClient()
     yield client
     await client.close()

@@ -1,4 +1,4 @@
-"""`rmqd broker` in this process: signals, settings, the addresses that clients are told, what it cannot use.
+"""`rmqd broker` in this process: signals, settings, advertised addresses and unusable arguments.
 
 A test in tests/cli/test_broker.py starts the program.
 """
@@ -28,7 +28,7 @@ from tests.waiting import wait_until
 
 @pytest.fixture(autouse=True)
 def _garbage_is_collected_as_before() -> Iterator[None]:
-    """The program changes that for its own process."""
+    """`rmqd broker` changes the garbage collection of its process."""
     threshold = gc.get_threshold()
     yield
     gc.set_threshold(*threshold)
@@ -38,7 +38,7 @@ def _garbage_is_collected_as_before() -> Iterator[None]:
 def while_it_runs(
     *arguments: str, do: Callable[[str], object], host: str = "127.0.0.1", end: signal.Signals = signal.SIGTERM
 ) -> Ended:
-    """Run `rmqd broker`, and call `do` with the name server's address meanwhile; then end it by a signal."""
+    """Run `rmqd broker`, call `do` with the name server's address, and end the broker by a signal."""
     port = free_port(set(), (0,))
     reachable = {"0.0.0.0": "127.0.0.1", "[::1]": "::1"}.get(host, host)
     is_over = threading.Event()
@@ -71,7 +71,7 @@ def while_it_runs(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_ends_it_in_order_and_it_has_logged_nothing(number: signal.Signals) -> None:
+def test_a_signal_stops_the_broker_without_error_output(number: signal.Signals) -> None:
     ended = while_it_runs(do=lambda nameserver: send(nameserver, "made_by_sending"), end=number)
 
     assert (ended.code, ended.err) == (0, "")
@@ -80,7 +80,7 @@ def test_a_signal_ends_it_in_order_and_it_has_logged_nothing(number: signal.Sign
     assert hint.startswith("try: rmqd send orders 'hello' --nameserver 127.0.0.1:")
 
 
-def test_topics_and_settings_are_as_they_were_asked_for() -> None:
+def test_topics_and_settings_are_applied() -> None:
     def do(nameserver: str) -> None:
         for topic, queues in (("one", {0}), ("four", {0, 1, 2, 3})):
             results = send(nameserver, topic, 8)
@@ -95,8 +95,8 @@ def test_topics_and_settings_are_as_they_were_asked_for() -> None:
 @pytest.mark.parametrize(
     ("listen", "host"), [("0.0.0.0", local_address()), ("localhost", "127.0.0.1"), ("[::1]", "[::1]")]
 )
-def test_clients_are_told_an_address_that_they_can_connect_to(listen: str, host: str) -> None:
-    """An address for everybody is warned of."""
+def test_the_broker_advertises_an_address_that_clients_can_connect_to(listen: str, host: str) -> None:
+    """A broker that listens at every address prints a warning."""
     if "::1" in listen and not _has_ipv6():
         pytest.skip("this machine has no IPv6 loopback")
     ended = while_it_runs(do=lambda nameserver: send(nameserver, "orders"), host=listen)
@@ -108,16 +108,16 @@ def test_clients_are_told_an_address_that_they_can_connect_to(listen: str, host:
     assert (warning in ended.err) is (listen == "0.0.0.0"), ended.err
 
 
-def test_the_address_that_clients_are_told_may_be_another_one() -> None:
-    """As where a container's ports are published: the broker's port is then fixed."""
+def test_the_advertised_address_can_be_set() -> None:
+    """Published ports of a container need this. The broker's port is then fixed."""
     port = free_port(set(), (0, -2))
     arguments = ("--broker-port", str(port), "--setting", "brokerIP1=127.0.0.1")
     ended = while_it_runs(*arguments, do=lambda nameserver: send(nameserver, "orders"), host="0.0.0.0")
     assert f" at 127.0.0.1:{port};" in ended.out
 
 
-def test_what_it_cannot_use_is_said_in_one_line(tmp_path: Path) -> None:
-    """A port in use, a folder that is none, an unknown host."""
+def test_an_unusable_address_or_folder_is_reported_in_one_line(tmp_path: Path) -> None:
+    """A port in use, a file instead of a folder, and an unknown host."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
         address = f"127.0.0.1:{sock.getsockname()[1]}"
         ended = rmqd("broker", "--listen", address)

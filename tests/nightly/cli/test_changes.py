@@ -31,7 +31,7 @@ from tests.testing.test_offset_stores import OWN, MemoryOffsets
 __all__ = ["_as_on_a_machine_without_rmqd", "_commands_look_often", "cluster", "own_cluster"]
 
 
-def test_several_messages_go_to_the_queues_that_are_chosen(cluster: Cluster) -> None:
+def test_send_uses_all_queues_or_the_chosen_one(cluster: Cluster) -> None:
     cluster.create_topic("several", 8)
     sent = cluster.json("send", "several", "x", "--count", "100")
     assert len({document["msg_id"] for document in sent}) == 100
@@ -70,7 +70,7 @@ def test_a_delayed_message_waits_at_the_broker(cluster: Cluster) -> None:
     assert "0 of 1 messages were sent" in refused.err
 
 
-def test_a_reset_that_cannot_be_made_changes_nothing(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_failed_reset_changes_nothing(cluster: Cluster, tmp_path: Path) -> None:
     cluster.fill("kept", 1)
     cluster.commit("keeper", "kept", 0, 0, 0, 0)
     cluster.create_topic("%DLQ%keeper", 1)
@@ -94,8 +94,10 @@ def test_a_reset_that_cannot_be_made_changes_nothing(cluster: Cluster, tmp_path:
     assert cluster.offsets("keeper", "kept") == dict.fromkeys(range(QUEUES), 0)
 
 
-def test_files_of_one_cluster_do_not_count_on_another(cluster: Cluster, own_cluster: Cluster, tmp_path: Path) -> None:
-    """Of the same names, in one state_dir. Files of 0.1.0, which note no cluster, are still understood."""
+def test_state_files_of_one_cluster_are_not_used_for_another(
+    cluster: Cluster, own_cluster: Cluster, tmp_path: Path
+) -> None:
+    """Groups have the same names, in one state_dir. Files of 0.1.0, which name no cluster, can still be read."""
     state = ("--set", f"state_dir={tmp_path}")
     for one in (cluster, own_cluster):
         one.fill("both", 2)
@@ -133,7 +135,7 @@ def test_files_of_one_cluster_do_not_count_on_another(cluster: Cluster, own_clus
 
 
 def test_a_plan_of_another_cluster_is_refused(tmp_path: Path) -> None:
-    """Also one of 0.1.0, which does not say where it belongs."""
+    """A plan of 0.1.0, which does not name its cluster, is refused too."""
     ours, other = (ReplayFolder(tmp_path, "shop", Identity(cluster, "", "shop")) for cluster in ("c1", "c2"))
     plan = ReplayPlan("shop", "1h", None, 0, 1, "2026-11-25T08:14:03Z", (), ours.identity)
     ours.write(plan)
@@ -151,7 +153,7 @@ def test_a_plan_of_another_cluster_is_refused(tmp_path: Path) -> None:
 
 
 def test_dead_letters_that_cannot_be_replayed_are_named(cluster: Cluster, tmp_path: Path) -> None:
-    """One was sent by hand. The others are sent, and the exit code is 1; for an unknown group nothing is written."""
+    """A letter was sent by hand. The other one is replayed. Nothing is written for an unknown group."""
     cluster.give_up("sender", "failing", "k1")
     cluster.send("%DLQ%sender", "x", keys="by-hand", queue_id=0)
     state = ("--set", f"state_dir={tmp_path / 'state'}")
@@ -185,8 +187,8 @@ def handle(batch):
 """
 
 
-def test_each_replay_has_the_effects_again(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also those that happen once: of a shadow group's earlier replay nothing counts."""
+def test_each_replay_repeats_the_effects(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Effects in `message.once` are repeated too, because records of an earlier replay are not used."""
     configured(cluster, monkeypatch, tmp_path, "once_shop", "twice")
     (tmp_path / "once_shop.py").write_text(ONCE)
     config = yaml.safe_load(Path("rmqd.yaml").read_text())
@@ -201,7 +203,7 @@ def test_each_replay_has_the_effects_again(cluster: Cluster, tmp_path: Path, mon
             assert connection.execute("SELECT count(*) FROM orders").fetchone() == (count,)
 
 
-def test_a_mode_is_set_once_it_is_asked_for(cluster: Cluster) -> None:
+def test_a_consume_mode_is_set_only_after_confirmation(cluster: Cluster) -> None:
     cluster.create_topic("popped", QUEUES)
     command = ("groups", "mode", "popper", "popped")
 
@@ -253,8 +255,8 @@ def problems(ended: Ended) -> list[str]:
     return [f"{one['subject']}: {one['message']}" for one in ended.json()["checks"] if one["level"] != "ok"]
 
 
-def test_check_finds_a_cluster_that_agrees(cluster: Cluster, check: Check) -> None:
-    """It joins no group, and makes none."""
+def test_check_passes_if_cluster_and_configuration_agree(cluster: Cluster, check: Check) -> None:
+    """The check neither joins nor creates a group."""
     unknown = check("checker")
     (warning,) = problems(unknown)
     assert (unknown.code, "does not know the group yet" in warning) == (0, True)
@@ -274,8 +276,8 @@ def test_check_finds_a_cluster_that_agrees(cluster: Cluster, check: Check) -> No
     assert [one.startswith("name server 127.0.0.1:1: does not answer") for one in problems(one_away)] == [True]
 
 
-def test_check_names_each_disagreement(cluster: Cluster, check: Check) -> None:
-    """Each has the exit code 1 and a line."""
+def test_check_names_each_mismatch(cluster: Cluster, check: Check) -> None:
+    """Each mismatch has one line and exit code 1, except the consume mode, which is a warning."""
     cluster.make_group("checker")
     cluster.make_group("forbidden", consume_enable=False)
     cluster.make_group("no_retries", retry_queue_nums=0)
@@ -312,7 +314,7 @@ def test_check_names_each_disagreement(cluster: Cluster, check: Check) -> None:
     assert (pops.code, "`rmqd groups mode checker checked pop`, or set consume_mode" in line) == (0, True)
 
 
-def test_a_replay_does_not_use_the_offsets_that_an_earlier_one_left_in_a_store(
+def test_a_replay_ignores_offsets_of_an_earlier_replay_in_an_offset_store(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MemoryOffsets, "rows", {})
@@ -333,7 +335,7 @@ def test_a_replay_does_not_use_the_offsets_that_an_earlier_one_left_in_a_store(
 
 
 def test_a_backup_of_another_namespace_is_refused(cluster: Cluster, tmp_path: Path) -> None:
-    """Also if only requests name it, and no topic or group."""
+    """`namespace_v2` is part of requests, and not of the names of topics and groups."""
     cluster.fill("shared", 1)
     cluster.commit("sharer", "shared", 0, 0, 0, 0)
 

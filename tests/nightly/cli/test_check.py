@@ -1,4 +1,4 @@
-"""`rmqd check` and `handlers`, as a person runs them.
+"""`rmqd check` and `rmqd handlers` on the command line.
 
 The core of these tests is in tests/cli/test_check.py.
 """
@@ -19,9 +19,7 @@ from tests.cli.test_check import GOOD
 __all__ = ["_as_on_a_machine_without_rmqd"]
 
 
-def test_a_constructor_that_fails_is_a_problem_of_the_configuration(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_constructor_is_a_configuration_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     constructor = "def __init__(self, options): raise ValueError('no sender')"
     code = f"class Mailer:\n    {constructor}\n    def handle(self, batch): ...\n"
     Path("failing_mailer.py").write_text(code)
@@ -35,7 +33,7 @@ def test_a_constructor_that_fails_is_a_problem_of_the_configuration(
 
 
 @pytest.mark.process
-def test_letters_that_the_terminal_lacks_are_escaped(tmp_path: Path) -> None:
+def test_characters_that_the_terminal_cannot_show_are_escaped(tmp_path: Path) -> None:
     (tmp_path / "rmqd.yaml").write_text(GOOD.replace("paid || refunded", "退款"))
     ended = command.rmqd("check", "-c", "rmqd.yaml", "--show", cwd=tmp_path, variables={"PYTHONIOENCODING": "latin-1"})
     assert (ended.code, "\\u9000\\u6b3e" in ended.out) == (0, True)
@@ -48,8 +46,8 @@ def test_handlers_as_json() -> None:
     assert {one["name"] for one in found["jsonl"]["options"] if one["required"]} == {"path"}
 
 
-def test_pipelines_are_listed_beside_handlers() -> None:
-    """Without Spark being imported, so that it may be missing."""
+def test_pipelines_are_listed_with_handlers() -> None:
+    """Spark is not imported, so it may be missing."""
     result = rmqd("handlers")
     assert "per_minute (pipeline)  rmqd-handlers" in result.out
     assert '  lateness (string, default "10m"): a duration: how much older' in result.out
@@ -58,7 +56,7 @@ def test_pipelines_are_listed_beside_handlers() -> None:
     assert found["archive"]["error"] is None
 
 
-def test_a_broken_handler_is_listed_with_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_handler_is_listed_with_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = tmp_path / "shop-1.2.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shop\nVersion: 1.2\n")
@@ -71,8 +69,8 @@ def test_a_broken_handler_is_listed_with_why(tmp_path: Path, monkeypatch: pytest
     )
 
 
-def test_a_group_on_spark_needs_pyspark_and_a_java(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Told at the group, before anything is started."""
+def test_check_verifies_java_and_the_options_of_a_group_on_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors are reported at the group's line, before anything is started."""
     monkeypatch.setattr("rmqd.config.rules.spark_rules.PACKAGES", ())
     Path("rmqd.yaml").write_text(GOOD.replace("    handler:", "    engine: spark\n    handler:"))
     monkeypatch.setattr("rmqd.spark.check_versions", lambda: None)
@@ -97,8 +95,8 @@ def test_a_group_on_spark_needs_pyspark_and_a_java(monkeypatch: pytest.MonkeyPat
     assert result.err == ("rmqd.yaml:5:13: groups.mailer.engine: Spark needs Java 17 or later, but there is none\n")
 
 
-def test_filters_that_match_no_message_are_warned_of() -> None:
-    """With their place, and the form that was meant."""
+def test_filters_that_match_no_message_get_a_warning() -> None:
+    """The warning has the filter's place in the file, and the form that was probably meant."""
     for written, meant in (
         ("paid, refunded", 'matches no message: || joins tags; expected "paid || refunded"'),
         (

@@ -1,4 +1,4 @@
-"""`rmqd check --connect`: each disagreement of cluster and configuration has its line and its exit code."""
+"""`rmqd check --connect`: each mismatch of cluster and configuration has a line and an exit code."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def errors(ended: Ended) -> list[str]:
 
 @contextlib.asynccontextmanager
 async def member(cluster: RealCluster, group: str, subscriptions: dict[str, str]) -> AsyncIterator[None]:
-    """Somebody else in the group, as long as the block lasts."""
+    """Another member of the group, while the block runs."""
     wanted = tuple(tag_subscription(topic, expression, 1) for topic, expression in subscriptions.items())
     remoting = RemotingClient()
     heartbeat = HeartbeatData("10.1.2.3@other", (ConsumerData(group, wanted),))
@@ -56,7 +56,7 @@ async def member(cluster: RealCluster, group: str, subscriptions: dict[str, str]
         await remoting.close()
 
 
-def test_a_cluster_that_agrees(check: Check, rocketmq: RealCluster, group: str, topic: str) -> None:
+def test_a_matching_cluster_passes(check: Check, rocketmq: RealCluster, group: str, topic: str) -> None:
     settings = SubscriptionGroupConfig(group_name=group)
     asyncio.run(_update(rocketmq, settings))
 
@@ -70,7 +70,7 @@ def test_a_cluster_that_agrees(check: Check, rocketmq: RealCluster, group: str, 
     assert any(one["message"] == "8 queues on 1 broker" for one in document["checks"])
 
 
-def test_looking_joins_no_group(check: Check, rocketmq: RealCluster, group: str) -> None:
+def test_check_does_not_join_the_group(check: Check, rocketmq: RealCluster, group: str) -> None:
     check()
 
     async def ask() -> None:
@@ -90,10 +90,10 @@ def test_a_group_that_the_broker_does_not_know_yet_is_a_warning(check: Check) ->
     assert ended.code == 0
     (warning,) = errors(ended)
     assert "does not know the group yet" in warning
-    assert errors(check()) == [warning]  # and it was not made by being asked about
+    assert errors(check()) == [warning]  # the first check did not create the group
 
 
-def test_a_topic_that_does_not_exist(check: Check, group: str) -> None:
+def test_a_missing_topic_is_an_error(check: Check, group: str) -> None:
     ended = check(subscriptions={"no-such-topic": "*"})
 
     assert ended.code == 1
@@ -104,7 +104,7 @@ def test_a_topic_that_does_not_exist(check: Check, group: str) -> None:
     ]
 
 
-def test_a_topic_that_may_not_be_read(check: Check, rocketmq: RealCluster, topic: str) -> None:
+def test_an_unreadable_topic_is_an_error(check: Check, rocketmq: RealCluster, topic: str) -> None:
     rocketmq.create_topic(topic, permission=2)
 
     ended = check()
@@ -120,7 +120,7 @@ def test_a_topic_that_may_not_be_read(check: Check, rocketmq: RealCluster, topic
         ({"retry_queue_nums": 0}, "has no retry queue for the group (retryQueueNums)"),
     ],
 )
-def test_settings_of_the_group_at_the_broker(
+def test_broker_settings_that_prevent_consuming_or_retries_are_errors(
     check: Check, rocketmq: RealCluster, group: str, change: dict[str, Any], said: str
 ) -> None:
     asyncio.run(_update(rocketmq, replace(SubscriptionGroupConfig(group_name=group), **change)))
@@ -131,8 +131,8 @@ def test_settings_of_the_group_at_the_broker(
     assert any(said in error for error in errors(ended))
 
 
-def test_settings_that_concern_a_broadcasting_group(check: Check, rocketmq: RealCluster, group: str) -> None:
-    """It has no retries."""
+def test_broker_settings_of_a_broadcasting_group(check: Check, rocketmq: RealCluster, group: str) -> None:
+    """Broadcasting groups have no retries."""
     settings = SubscriptionGroupConfig(group_name=group, retry_queue_nums=0)
     asyncio.run(_update(rocketmq, settings))
     assert check(message_model="broadcasting").code == 0
@@ -158,7 +158,7 @@ def test_an_sql_filter_that_the_broker_refuses(check: Check, topic: str) -> None
     assert "\n" not in error
 
 
-def test_an_sql_filter_that_the_broker_takes(check: Check, topic: str) -> None:
+def test_an_sql_filter_that_the_broker_accepts(check: Check, topic: str) -> None:
     ended = check(subscriptions={topic: {"sql": "amount > 100 AND region = 'eu'"}})
 
     assert ended.code == 0
@@ -174,7 +174,7 @@ def test_an_sql_filter_that_the_broker_takes(check: Check, topic: str) -> None:
         (None, "*", "do not subscribe to {topic}, the configuration does"),
     ],
 )
-async def test_members_that_subscribe_to_something_else(
+async def test_the_subscriptions_of_other_members_are_compared(
     check: Check, rocketmq: RealCluster, group: str, topic: str, theirs: str | None, ours: str, said: str | None
 ) -> None:
     subscriptions = {"other-topic": "*"} if theirs is None else {topic: theirs}
@@ -190,7 +190,7 @@ async def test_members_that_subscribe_to_something_else(
         assert all("10.1.2.3@other" in error for error in errors(ended))
 
 
-def test_people_get_a_line_for_each_check(rocketmq: RealCluster, group: str, topic: str, tmp_path: Path) -> None:
+def test_text_output_has_a_line_for_each_check(rocketmq: RealCluster, group: str, topic: str, tmp_path: Path) -> None:
     (tmp_path / "rmqd.yaml").write_text(
         f"nameserver: {rocketmq.nameserver}\n"
         f'groups: {{{group}: {{subscriptions: {{{topic}: "*"}}, handler: {{plugin: log}}}}}}\n'
@@ -201,7 +201,7 @@ def test_people_get_a_line_for_each_check(rocketmq: RealCluster, group: str, top
     assert f"OK           name server {rocketmq.nameserver}: answers, and knows 1 broker" in ended.out.splitlines()
 
 
-def test_a_name_server_that_is_away_exits_with_69(tmp_path: Path) -> None:
+def test_an_unreachable_name_server_exits_with_69(tmp_path: Path) -> None:
     (tmp_path / "rmqd.yaml").write_text(
         'nameserver: 127.0.0.1:1\ngroups: {g: {subscriptions: {t: "*"}, handler: {plugin: log}}}\n'
     )
@@ -213,7 +213,7 @@ def test_a_name_server_that_is_away_exits_with_69(tmp_path: Path) -> None:
     assert (found["level"], found["subject"]) == ("unreachable", "name server 127.0.0.1:1")
 
 
-def test_one_name_server_of_two_that_is_away_is_a_warning(check: Check, rocketmq: RealCluster) -> None:
+def test_one_unreachable_name_server_of_two_is_a_warning(check: Check, rocketmq: RealCluster) -> None:
     ended = check("--set", f"nameserver={rocketmq.nameserver};127.0.0.1:1")
 
     assert ended.code == 0, ended.out
@@ -221,8 +221,8 @@ def test_one_name_server_of_two_that_is_away_is_a_warning(check: Check, rocketmq
 
 
 @pytest.mark.skipif(release.wanted() != release.DEFAULT, reason="only the default release has a proxy here")
-def test_a_proxy_in_place_of_a_name_server_is_said_to_be_one(rocketmq_proxied: RealCluster, tmp_path: Path) -> None:
-    """Groups run through it, and it answers nothing of what is asked here."""
+def test_a_proxy_in_place_of_a_name_server_is_a_warning(rocketmq_proxied: RealCluster, tmp_path: Path) -> None:
+    """Groups can consume through a proxy, but it does not answer the requests of this check."""
     group = 'g: {subscriptions: {t: "*"}, handler: {plugin: log}}'
     (tmp_path / "rmqd.yaml").write_text(f"nameserver: {rocketmq_proxied.proxy}\ngroups: {{{group}}}\n")
 
@@ -234,7 +234,7 @@ def test_a_proxy_in_place_of_a_name_server_is_said_to_be_one(rocketmq_proxied: R
     assert "is a proxy" in found["message"]
 
 
-def test_a_bad_configuration_comes_before_the_cluster(tmp_path: Path) -> None:
+def test_a_wrong_configuration_is_reported_without_connecting(tmp_path: Path) -> None:
     (tmp_path / "rmqd.yaml").write_text("nameserver: 127.0.0.1:1\ngroups: {g: {}}\n")
 
     ended = rmqd("check", "--connect", "-c", tmp_path / "rmqd.yaml", "-o", "json")
@@ -244,10 +244,10 @@ def test_a_bad_configuration_comes_before_the_cluster(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(release.is_4(), reason="RocketMQ 4.9 has no POP")
-def test_a_group_in_pop_mode_is_told_what_the_broker_says_and_the_command_that_changes_it(
+def test_a_wrong_consume_mode_is_reported_with_the_command_to_change_it(
     check: Check, rocketmq: RealCluster, group: str, topic: str
 ) -> None:
-    """By what was set, and nothing is set by asking."""
+    """The check does not change the mode."""
     asyncio.run(_update(rocketmq, SubscriptionGroupConfig(group_name=group)))
 
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""`rmqd convert`: settings of Java and Spring become a configuration, and nothing is left out in silence.
+"""`rmqd convert`: settings of Java and Spring become a configuration, and every omission is reported.
 
 The core of these tests is in tests/cli/test_convert.py.
 """

@@ -1,4 +1,4 @@
-"""`rmqd status`, `pause`, `resume` and `reload` against a daemon in this process, and where there is none.
+"""`rmqd status` and `rmqd pause`: the printed text, and the defence against servers that are not rmqd.
 
 The core of these tests is in tests/cli/test_daemon_commands.py.
 """
@@ -21,10 +21,10 @@ from tests.cli.test_daemon_commands import secret_config, stranger
 __all__ = ["_as_on_a_machine_without_rmqd"]
 
 
-def test_the_token_goes_to_no_other_port_of_a_configuration_that_was_merely_found(
+def test_the_token_of_a_found_configuration_is_not_sent_to_another_port(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What listens there may be anybody's."""
+    """RMQD_CONFIG names the configuration, not `--config`. Any program may listen at the other port."""
     config = secret_config(tmp_path)
     with stranger() as other:
         monkeypatch.setenv("RMQD_CONFIG", str(config))
@@ -33,8 +33,8 @@ def test_the_token_goes_to_no_other_port_of_a_configuration_that_was_merely_foun
     assert "secret" not in "".join(other.requests)
 
 
-def test_the_token_goes_along_no_redirect(tmp_path: Path) -> None:
-    """A daemon sends nobody elsewhere."""
+def test_the_token_is_not_sent_to_the_target_of_a_redirect(tmp_path: Path) -> None:
+    """rmqd's daemon never redirects."""
     with stranger() as second, stranger(302, Location=f"http://127.0.0.1:{second.port}/") as first:
         address = f"127.0.0.1:{first.port}"
         ended = rmqd("pause", "mailer", "--config", secret_config(tmp_path, address))
@@ -44,8 +44,8 @@ def test_the_token_goes_along_no_redirect(tmp_path: Path) -> None:
     assert "is not rmqd: it redirects" in ended.err
 
 
-def test_what_is_not_rmqd_is_said_to_be_so() -> None:
-    """Exit 69, and no traceback."""
+def test_a_server_that_is_not_rmqd_is_reported() -> None:
+    """The exit code is 69, without a traceback."""
     for body in (b'{"hello": 1}', b"[]", b"<html>", b'{"version": 1, "client_id": 2, "groups": [{}]}'):
         with stranger(body=body) as other:
             ended = rmqd("status", "--http", f"127.0.0.1:{other.port}")
@@ -55,8 +55,8 @@ def test_what_is_not_rmqd_is_said_to_be_so() -> None:
         assert "Traceback" not in ended.err
 
 
-def test_what_strangers_chose_does_nothing_to_the_terminal() -> None:
-    """A broker's name, and what a handler raised over a message."""
+def test_status_escapes_control_characters() -> None:
+    """They may come from another server, or from a handler's exception about a message."""
     group = {
         "name": "mailer", "engine": "local", "message_model": "clustering", "state": "failed", "paused": False,
         "failing": False, "failure": "KeyError('\x1b]0;pwned\x07\\u202e\nmailer  running')", "not_ready_reason": None,
@@ -71,22 +71,21 @@ def test_what_strangers_chose_does_nothing_to_the_terminal() -> None:
     assert r"\x1b]0;pwned\x07" in ended.out
 
 
-def test_an_address_that_is_none_is_refused() -> None:
-    """With the expected form."""
+def test_an_invalid_address_is_refused_with_the_expected_form() -> None:
     for address in ("ftp://localhost:1", "http://", "localhost:port", "file:///etc/passwd"):
         ended = rmqd("status", "--http", address)
         assert (ended.code, "such as 127.0.0.1:9464" in ended.err) == (ExitCode.CONFIG, True), address
 
 
-def test_a_stopped_queue_and_a_reason_are_readable() -> None:
-    """The table has a line per queue; what is not known is a dash."""
+def test_status_shows_stalled_queues_and_the_reasons_of_problems() -> None:
+    """The table has a line for each queue. Unknown values are dashes."""
     queue = {
         "topic": "orders", "is_retry": False, "broker": "broker-a", "queue": 3, "state": "stuck", "committed": None,
         "max": 10, "lag": 4, "lag_seconds": 2.25, "cached": 0, "pulled_from": "10.0.0.1:10911", "at_slave": False,
         "worker": 2, "stall": {"cause": "corrupt_message", "evidence": "the message at 7 is torn", "next": "skip it"},
     }  # fmt: skip
     group: dict[str, Any] = {
-        "name": "mailer", "message_model": "broadcasting", "engine": "spark",  # which is not both
+        "name": "mailer", "message_model": "broadcasting", "engine": "spark",  # a real group is not both
         "state": "failed", "paused": True, "failure": "boom", "not_ready_reason": None,
     }  # fmt: skip
     group["failing"] = True
@@ -118,7 +117,7 @@ def test_a_stopped_queue_and_a_reason_are_readable() -> None:
     assert lines[4] == "  boom"
     assert lines[5] == "  handled 2.5/s, failed 2.5/s, retried 2.5/s, dead-lettered 0.0/s"
     assert lines[6] == "  last error: 2023-11-14 22:13:20 UTC, orders, message A1: KeyError('x')"
-    assert status_lines(document)[6] != lines[6], "it is red"
+    assert status_lines(document)[6] != lines[6], "the last error is red"
     assert lines[7] == "  skipped since the start: 3 late rows, 2 lost messages, 4 messages that were handled before"
     del lines[5:8]
     assert lines[5] == "  mode_mismatch: others are orderly. Next: part them"

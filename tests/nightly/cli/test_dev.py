@@ -1,6 +1,6 @@
-"""`rmqd dev` as a program: a RocketMQ, the groups, messages from its input, and reloads of saved files.
+"""`rmqd run` as a program, interrupted by Ctrl-C.
 
-The core of these tests is in tests/cli/test_dev.py.
+The tests of `rmqd dev` are in tests/cli/test_dev.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`rmqd dlq`: dead letters that rmqd and Java made, and why they are there."""
+"""`rmqd dlq`: dead letters of rmqd and Java members, and their reasons."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.process
 
 
 def listed(cluster: RealCluster, group: str) -> dict[str, Any]:
-    """The group's line of the list; nothing where it has none."""
+    """The group's entry in `rmqd dlq list`; empty if it has none."""
     ended = rmqd("dlq", "list", "-n", cluster.nameserver, "-o", "json")
     assert ended.code == 0, ended.err
     found: list[dict[str, Any]] = [one for one in ended.json() if one["group"] == group]
@@ -30,7 +30,7 @@ def listed(cluster: RealCluster, group: str) -> dict[str, Any]:
 
 
 async def test_dead_letters_are_shown_with_their_reason(rocketmq: RealCluster, topic: str, group: str) -> None:
-    """The newest, in their order; what is shown stays where it is."""
+    """The newest letters are shown in their order, and stay in the topic."""
 
     async def give_up(batch: Batch) -> None:
         raise DeadLetter(f"no such order: {batch[0].keys}")
@@ -44,8 +44,8 @@ async def test_dead_letters_are_shown_with_their_reason(rocketmq: RealCluster, t
         async def are_there() -> bool:
             return (await asyncio.to_thread(listed, rocketmq, group)).get("messages") == 5
 
-        await eventually(are_there, "all are given up")
-        await eventually(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
+        await eventually(are_there, "all messages are dead-lettered")
+        await eventually(lambda: offsets.lag(rocketmq, group, topic) == 0, "all offsets are committed")
     line = await asyncio.to_thread(listed, rocketmq, group)
     assert (line["brokers"], line["last_stored_ms"] > 0) == (["broker-a"], True)
     for _ in range(2):
@@ -63,12 +63,12 @@ async def test_dead_letters_are_shown_with_their_reason(rocketmq: RealCluster, t
 
 
 def test_java_s_dead_letters_are_shown_too(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
-    """They have no reason."""
+    """Java stores no reason."""
     with Producer(rocketmq.broker.address, topic) as producer:
         producer.send(key="k1", properties={"script": "later:-1"})
     options = {"subscriptions": f"{topic}=TAG=*", "attempts": tmp_path / "attempts"}
     with start_scripted(rocketmq.nameserver, group, tmp_path, **options):
-        wait_until(lambda: listed(rocketmq, group).get("messages") == 1, "it is given up")
+        wait_until(lambda: listed(rocketmq, group).get("messages") == 1, "the message is dead-lettered")
     (letter,) = rmqd("dlq", "show", group, "-n", rocketmq.nameserver, "-o", "json").json()
     assert (letter["keys"], letter["reason"], letter["topic"]) == ("k1", None, f"%DLQ%{group}")
 
@@ -80,7 +80,7 @@ def test_a_group_without_dead_letters(rocketmq: RealCluster, group: str) -> None
 
 
 def test_a_group_that_no_broker_knows_is_refused(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
-    """Its name may be misspelt; a known group without dead letters has nothing to do."""
+    """Its name may be misspelt. For a known group without dead letters, both commands succeed."""
     for command in ("replay", "purge"):
         common = "dlq", command, group, "--yes", "-n", rocketmq.nameserver, "--set", f"state_dir={tmp_path / command}"
         refused = rmqd(*common)

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.process
 
 @contextlib.asynccontextmanager
 async def three_letters() -> AsyncIterator[Peer]:
-    """A broker with three dead letters of group mailer, which does not answer once they are settled."""
+    """A broker with three dead letters of group mailer. It does not answer offset commits."""
     async with Peer() as peer:
         broker = ScriptedBroker(peer)
         (queue,) = broker.create_topic("%DLQ%mailer")
@@ -33,7 +33,7 @@ async def three_letters() -> AsyncIterator[Peer]:
         peer.on(RequestCode.GET_BROKER_CLUSTER_INFO, Reply(body=cluster.to_json()))
         stats = TopicStatsTable({queue: TopicOffset(0, 3)})
         peer.on(RequestCode.GET_TOPIC_STATS_INFO, Reply(body=stats.to_json()))
-        peer.on(RequestCode.UPDATE_CONSUMER_OFFSET, None)  # what comes after the letters are settled
+        peer.on(RequestCode.UPDATE_CONSUMER_OFFSET, None)  # the request after the letters are settled
         yield peer
 
 
@@ -46,7 +46,10 @@ def purge(peer: Peer, state_dir: Path, *more: str) -> Iterator[Terminal]:
 
 
 def interrupted(terminal: Terminal) -> int:
-    """Press Ctrl-C until the program ends: Python sees one that comes just before it reads a line with the next one."""
+    """Press Ctrl-C until the program ends.
+
+    If one arrives just before Python reads a line, Python notices it only with the next one.
+    """
     for _ in range(5):
         terminal.press("\x03")
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -60,8 +63,8 @@ def refused(terminal: Terminal) -> int:
     return terminal.wait()
 
 
-async def test_a_purge_that_is_interrupted_says_what_was_done(tmp_path: Path) -> None:
-    """On a line of its own, where the progress stood."""
+async def test_an_interrupted_purge_reports_its_progress(tmp_path: Path) -> None:
+    """The report replaces the line of the progress."""
     async with three_letters() as peer:
         with purge(peer, tmp_path, "--yes") as terminal:
             await peer.received(RequestCode.UPDATE_CONSUMER_OFFSET)
@@ -72,11 +75,11 @@ async def test_a_purge_that_is_interrupted_says_what_was_done(tmp_path: Path) ->
 
 
 async def test_ctrl_c_at_the_question_changes_nothing(tmp_path: Path) -> None:
-    """Another answer than yes is a refusal, which ends with another code."""
+    """The answer no changes nothing either, but has another exit code."""
     async with three_letters() as peer:
         for answer, code in ((interrupted, ExitCode.INTERRUPTED), (refused, ExitCode.FAILURE)):
             with purge(peer, tmp_path) as terminal:
-                await asyncio.to_thread(terminal.wait_for, r"Do it\? \[y/N\]: ")  # the space comes as it reads
+                await asyncio.to_thread(terminal.wait_for, r"Do it\? \[y/N\]: ")  # printed when it reads the answer
                 assert await asyncio.to_thread(answer, terminal) == code
             assert terminal.text.endswith("\r\nrmqd: nothing was changed\r\n")
         assert not peer.got(RequestCode.UPDATE_CONSUMER_OFFSET)

@@ -1,4 +1,4 @@
-"""`rmqd dlq replay` and `rmqd dlq purge`: which letters, to whom, by which way, and what is left."""
+"""`rmqd dlq replay` and `rmqd dlq purge`: the chosen letters, how they are sent, and the remaining ones."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from tests.waiting import eventually, wait_until
 pytestmark = pytest.mark.process
 
 
-async def test_letters_are_handled_again_by_their_group_alone(
+async def test_letters_are_handled_again_only_by_their_group(
     rocketmq: RealCluster, topic: str, commands: Commands
 ) -> None:
-    """As they were, with all retries before them; once; another group of the topic gets none."""
+    """Each letter is sent once, unchanged, and can be retried again. Another group of the topic receives none."""
     await give_up(commands, topic, [f"k{number}" for number in range(70)])
     other = Seen()
     again = Seen(
@@ -40,14 +40,14 @@ async def test_letters_are_handled_again_by_their_group_alone(
     )
     neighbour = group_of(f"{commands.group}-other", topic)
     async with member(rocketmq.nameserver, other.handle, **neighbour):
-        await eventually(lambda: len(other.messages) == 70, "the other group has them all")
+        await eventually(lambda: len(other.messages) == 70, "the other group has all messages")
         result = await commands.replay()
         assert (result["chosen"], result["sent"], result["failed"], result["left"]) == (70, 70, [], 0)
         assert result["topic"] == f"%RETRY%{commands.group}"
         assert await commands.counts() == (0, 70)
         options = group_of(commands.group, topic, delay_level_when_next_consume=1)
         async with member(rocketmq.nameserver, again.handle, **options):
-            await eventually(lambda: len(again.messages) == 71, "all come again, and the one that fails once more")
+            await eventually(lambda: len(again.messages) == 71, "all letters are handled again, one of them twice")
     by_key = {message.keys or "": message for message in again.messages if not message.reconsume_times}
     assert sorted(by_key) == sorted(f"k{number}" for number in range(70))
     one = by_key["k7"]
@@ -60,8 +60,8 @@ async def test_letters_are_handled_again_by_their_group_alone(
     assert (ended.code, ended.out) == (0, f"{commands.group} has no dead letters left\n")
 
 
-async def test_what_it_will_do_is_shown_and_asked(topic: str, commands: Commands) -> None:
-    """Without a terminal nothing is sent; the figures are mqadmin's."""
+async def test_the_plan_is_shown_and_needs_confirmation(topic: str, commands: Commands) -> None:
+    """Nothing is sent without a terminal or `--yes`. The figures are the same as mqadmin's."""
     await give_up(commands, topic, ["a1", "a2", "b1"], reason=lambda key: f"no shop {key[0]}")
     stats = commands.cluster.admin("topicStatus", "-t", f"%DLQ%{commands.group}")
     assert await commands.counts() == (3, 3)
@@ -84,7 +84,7 @@ async def test_what_it_will_do_is_shown_and_asked(topic: str, commands: Commands
 
 
 async def test_options_choose_letters(topic: str, commands: Commands) -> None:
-    """To be shown, purged or replayed; the rest stays."""
+    """For show, purge and replay. Other letters stay."""
     await give_up(commands, topic, ["a1", "a2", "b1", "b2"], reason=lambda key: f"No Shop {key}")
     assert sorted(await commands.shown("--key", "a1", "--key", "b2", "--since", "1h")) == ["a1", "b2"]
     ended = await commands.run("purge", commands.group, "--dry-run", "--tag", "tag-a2", "--reason", "no shop a")
@@ -98,42 +98,44 @@ async def test_options_choose_letters(topic: str, commands: Commands) -> None:
     assert sorted(await commands.shown()) == ["a1", "a2"]
 
 
-async def test_an_orderly_group_that_holds_locks(rocketmq: RealCluster, topic: str, commands: Commands) -> None:
-    """What is sent to its retry topic would become dead letters: they go by send-back, each once."""
+async def test_letters_of_an_orderly_group_with_locks_go_by_send_back(
+    rocketmq: RealCluster, topic: str, commands: Commands
+) -> None:
+    """Messages in the retry topic of such a group would become dead letters."""
     await give_up(commands, topic, [f"k{number}" for number in range(20)], consume_mode="orderly")
     again = Seen()
     async with member(
         rocketmq.nameserver, again.handle, **group_of(commands.group, topic, consume_mode="orderly")
     ) as one:
-        await eventually(lambda: {queue for _, queue in one.owned()}, "it has queues")
+        await eventually(lambda: {queue for _, queue in one.owned()}, "the member has queues")
         result = await commands.replay()
         assert (result["sent"], result["left"], set(result["ways"].values())) == (20, 0, {"send_back"})
-        await eventually(lambda: len(again.messages) == 20, "all come again")
+        await eventually(lambda: len(again.messages) == 20, "all letters are handled again")
     assert again.keys() == sorted(f"k{number}" for number in range(20))
     assert {(message.topic, message.reconsume_times) for message in again.messages} == {(topic, 1)}
     assert await commands.counts() == (0, 20)
 
 
 @pytest.mark.skipif(release.is_4(), reason="a RocketMQ 4 takes every retry that is sent, whoever holds the lock")
-async def test_locks_of_a_member_that_is_gone(
+async def test_letters_go_by_send_back_while_locks_of_a_stopped_member_last(
     rocketmq: RealCluster, topic: str, commands: Commands, remoting: RemotingClient
 ) -> None:
-    """They hold for a minute: what the broker gives back is no letter, and the letter goes by send-back."""
+    """Locks last for a minute. The first letter is also tried by the retry topic; its copy is not counted as left."""
     await give_up(commands, topic, ["k0", "k1", "k2"], consume_mode="orderly")
     queues = [MessageQueue(topic, "broker-a", 1)]
     await lock_batch(remoting, rocketmq.broker.address, commands.group, "one that is gone", queues)
     result = await commands.replay()
     assert (result["sent"], result["failed"], set(result["ways"].values())) == (3, [], {"send_back"})
-    assert await commands.counts() == (0, 4)  # one was tried by the other way
+    assert await commands.counts() == (0, 4)  # one was also tried by the retry topic
     await unlock_batch(remoting, rocketmq.broker.address, commands.group, "one that is gone", queues)
     again = Seen()
     options = group_of(commands.group, topic, consume_mode="orderly")
     async with member(rocketmq.nameserver, again.handle, **options):
-        await eventually(lambda: len(again.messages) == 3, "all come again")
+        await eventually(lambda: len(again.messages) == 3, "all letters are handled again")
     assert again.keys() == ["k0", "k1", "k2"]
 
 
-async def test_a_compressed_body_goes_as_it_is_stored(
+async def test_a_compressed_body_is_replayed_as_it_is_stored(
     rocketmq: RealCluster, topic: str, commands: Commands, remoting: RemotingClient
 ) -> None:
     body = b"a body " * 1000
@@ -151,13 +153,13 @@ async def test_a_compressed_body_goes_as_it_is_stored(
     result = await commands.replay()
     again = Seen()
     async with member(rocketmq.nameserver, again.handle, **group_of(commands.group, topic)):
-        await eventually(lambda: len(again.messages) == result["sent"], "all come again")
+        await eventually(lambda: len(again.messages) == result["sent"], "all letters are handled again")
     one = next(message for message in again.messages if message.keys == "z1")
     assert (one.body, one.flag, one.born_timestamp, len(one.stored_body) < 1000) == (body, 7, 1, True)
 
 
-async def test_what_is_purged_is_settled_and_stays_stored(topic: str, commands: Commands, tmp_path: Path) -> None:
-    """The rest is left; another machine knows what is settled before that."""
+async def test_purged_letters_are_settled_but_stay_stored(topic: str, commands: Commands, tmp_path: Path) -> None:
+    """Another machine knows only the settled letters before the first remaining one."""
     await give_up(commands, topic, ["a1", "a2", "b1", "a3"], reason=lambda key: f"no shop {key[0]}")
     order = await commands.shown()
     ended = await commands.run("purge", commands.group, "--reason", "no shop a", "--yes", "-o", "json")
@@ -172,8 +174,8 @@ async def test_what_is_purged_is_settled_and_stays_stored(topic: str, commands: 
     assert await elsewhere.counts() == (0, 4)
 
 
-async def test_a_lost_folder_of_state(topic: str, commands: Commands, tmp_path: Path) -> None:
-    """What went out is known by the copies in the retry topic, also where letters before them are left."""
+async def test_replayed_letters_are_found_without_the_state_dir(topic: str, commands: Commands, tmp_path: Path) -> None:
+    """They are found by their copies in the retry topic, even if earlier letters remain."""
     await give_up(commands, topic, ["a1", "a2", "b1", "b2"])
     assert (await commands.replay("--property", "shop=b"))["sent"] == 2
     elsewhere = Commands(commands.cluster, commands.group, tmp_path / "elsewhere")
@@ -181,15 +183,15 @@ async def test_a_lost_folder_of_state(topic: str, commands: Commands, tmp_path: 
     assert (result["sent"], result["found"], result["left"]) == (2, 2, 0)
     again = Seen()
     async with member(commands.cluster.nameserver, again.handle, **group_of(commands.group, topic)):
-        await eventually(lambda: len(again.messages) == 4, "all come again")
+        await eventually(lambda: len(again.messages) == 4, "all letters are handled again")
         await eventually(
-            lambda: offsets.lag(commands.cluster, commands.group, f"%RETRY%{commands.group}") == 0, "no more"
+            lambda: offsets.lag(commands.cluster, commands.group, f"%RETRY%{commands.group}") == 0, "no message is left"
         )
     assert again.keys() == ["a1", "a2", "b1", "b2"]
 
 
-async def test_what_cannot_be_replayed_is_named(topic: str, commands: Commands) -> None:
-    """A dead letter that somebody sent there by hand; the others go out, and it ends with 1."""
+async def test_a_letter_that_cannot_be_replayed_is_named(topic: str, commands: Commands) -> None:
+    """The letter was sent to the topic by hand. The other one is replayed, and the exit code is 1."""
     await give_up(commands, topic, ["k1"])
     with Producer(commands.cluster.broker.address, f"%DLQ%{commands.group}", queues=1) as producer:
         producer.send(key="by-hand")
@@ -200,18 +202,18 @@ async def test_what_cannot_be_replayed_is_named(topic: str, commands: Commands) 
     assert "1 message failed" in ended.err
 
 
-async def test_a_message_that_is_given_up_again_is_a_new_letter(topic: str, commands: Commands) -> None:
+async def test_a_message_that_is_dead_lettered_again_is_a_new_letter(topic: str, commands: Commands) -> None:
     await give_up(commands, topic, ["k1"])
     for times in (1, 2):
         assert (await commands.replay())["sent"] == 1
         again = Seen(fails=lambda _, times=times: DeadLetter(f"still {times}"))  # type: ignore[misc]
         async with member(commands.cluster.nameserver, again.handle, **group_of(commands.group, topic)):
-            await eventually(lambda: stored(commands) == 1 + times, "it is given up again")  # noqa: B023 - asked at once
+            await eventually(lambda: stored(commands) == 1 + times, "it is dead-lettered")  # noqa: B023 - asked at once
         assert (await commands.run("show", commands.group, "-o", "json")).json()[0]["reason"] == f"still {times}"
 
 
 async def test_a_group_in_a_namespace(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
-    """Its names are those of its users."""
+    """The output has the names without the namespace."""
     wrapped = Commands(rocketmq, f"shop%{group}", tmp_path / "state")
     rocketmq.create_topic(f"shop%{topic}", 1)
     await give_up(wrapped, f"shop%{topic}", ["k1"])
@@ -224,7 +226,7 @@ async def test_a_group_in_a_namespace(rocketmq: RealCluster, topic: str, group: 
     async with member(
         rocketmq.nameserver, again.handle, **group_of(f"shop%{group}", f"shop%{topic}", namespace="shop")
     ):
-        await eventually(lambda: len(again.messages) == 1, "it comes again")
+        await eventually(lambda: len(again.messages) == 1, "the letter is handled again")
     assert (again.messages[0].keys, again.messages[0].topic) == ("k1", topic)
 
 
@@ -244,7 +246,7 @@ async def test_a_group_that_pops(rocketmq: RealCluster, topic: str, commands: Co
 def test_a_group_of_java_members(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, *, orderly: bool
 ) -> None:
-    """Java's dead letters have no reason; its members handle what is replayed."""
+    """Dead letters of Java have no reason. Java members handle the replayed message."""
     with Producer(rocketmq.broker.address, topic) as producer:
         producer.send(
             b"body", key="k1", properties={"script": "later:-1" if not orderly else "suspend:10,suspend:10,ok"}
@@ -259,11 +261,11 @@ def test_a_group_of_java_members(
         return next((one["left"] for one in listed if one["group"] == group), 0)
 
     with start_scripted(rocketmq.nameserver, group, tmp_path, **options):
-        wait_until(lambda: left() == 1, "it is given up")
+        wait_until(lambda: left() == 1, "the message is dead-lettered")
         attempts = len(Attempts.read(tmp_path / "attempts"))
         ended = rmqd("dlq", "replay", group, "--yes", "-o", "json", *common)
         assert (ended.code, ended.json()["sent"]) == (0, 1), ended.err
         assert ended.json()["reasons"] == [{"reason": None, "messages": 1}]
-        wait_until(lambda: len(Attempts.read(tmp_path / "attempts")) > attempts, "it comes again")
+        wait_until(lambda: len(Attempts.read(tmp_path / "attempts")) > attempts, "the message is handled again")
     again = Attempts.read(tmp_path / "attempts")[attempts]
     assert (again.keys, again.topic) == ("k1", topic)

@@ -1,4 +1,4 @@
-"""docs/first-handler.md leads from nothing to rows in PostgreSQL: its own blocks, in their order, in a shell."""
+"""docs/first-handler.md: its blocks, run in order in a shell, lead to a row in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BLOCK = re.compile(
 
 
 class Newcomer:
-    """Somebody at a shell, who does what the page says. What is started with `&` runs until `leave`."""
+    """A user who follows the page in a shell. Commands started with `&` run until `leave`."""
 
     def __init__(self, folder: Path, variables: dict[str, str]) -> None:
         self._folder = folder
@@ -49,12 +49,12 @@ class Newcomer:
         """Type a block, and wait for its last command."""
         done = f"block {os.urandom(4).hex()} is done"
         assert self._shell.stdin is not None
-        self._shell.stdin.write(f"{{\n{text}\n}} </dev/null\necho {done}\n")  # commands must not read what follows
+        self._shell.stdin.write(f"{{\n{text}\n}} </dev/null\necho {done}\n")  # commands must not read the next lines
         self._shell.stdin.flush()
         self.reads(lambda log: done in log.splitlines(), text)
 
     def reads(self, is_there: Callable[[str], object], what: str) -> None:
-        """Wait for something in what is printed."""
+        """Wait until `is_there` is true for the printed text."""
 
         def question() -> bool:
             log = self.log.read_text()
@@ -84,7 +84,7 @@ class Newcomer:
         self._log.close()
 
 
-def test_the_path_leads_to_one_row_for_each_order(postgresql: PostgresqlServer, tmp_path: Path) -> None:
+def test_the_steps_of_the_page_lead_to_a_row_in_the_database(postgresql: PostgresqlServer, tmp_path: Path) -> None:
     shop, test = postgresql.database(), postgresql.database()
     newcomer = Newcomer(tmp_path, {"SHOP_DB": shop, "SHOP_TEST_DB": test})
     blocks = [(found["file"], found["language"], found["text"]) for found in BLOCK.finditer(PAGE)]
@@ -98,7 +98,7 @@ def test_the_path_leads_to_one_row_for_each_order(postgresql: PostgresqlServer, 
     try:
         newcomer.run(project)
         newcomer.reads(lambda log: "3 passed" in log, "the project's own tests pass")
-        config = tmp_path / "order-book" / "config" / "rmqd.yaml"  # ports of this test's own in place of the usual ones
+        config = tmp_path / "order-book" / "config" / "rmqd.yaml"  # a free port in place of the usual one
         config.write_text(f"http: {{listen: 127.0.0.1:{free_port()}}}\n{config.read_text()}")
         newcomer.run(dev.replace("rmqd dev", "rmqd dev &"))  # the second terminal
         newcomer.reads(lambda log: "RocketMQ 127" in log, "the broker listens")

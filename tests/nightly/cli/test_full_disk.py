@@ -14,7 +14,7 @@ pytestmark = pytest.mark.process
 
 
 @pytest.mark.parametrize("words", ["lag -n 127.0.0.1:1 -o json", "schema", "--help"])
-def test_output_that_cannot_be_written_is_told_in_a_line(words: str) -> None:
+def test_output_that_cannot_be_written_is_reported_in_one_line(words: str) -> None:
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(
             [sys.executable, "-m", "rmqd", *words.split()], stdout=full, stderr=subprocess.PIPE, text=True, check=False

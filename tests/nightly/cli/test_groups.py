@@ -1,4 +1,4 @@
-"""`rmqd groups`: what brokers and members say of groups, beside mqadmin; and whether a group pops or pulls."""
+"""`rmqd groups`: groups and their members, compared with mqadmin, and the consume mode."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def send(cluster: RealCluster, topic: str, count: int) -> None:
 
 
 async def ask(*arguments: str | Path) -> Ended:
-    """The command, beside members in this process."""
+    """Run the command while members run in this process."""
     return await asyncio.to_thread(rmqd, *arguments)
 
 
@@ -42,7 +42,7 @@ def listed(ended: Ended, group: str) -> dict[str, Any]:
 
 
 @pytest.mark.process
-async def test_a_group_of_rmqd_is_listed_and_shown_with_its_member_and_places(
+async def test_a_group_of_rmqd_is_listed_and_shown_with_member_and_offsets(
     rocketmq: RealCluster, topic: str, group: str
 ) -> None:
     seen = Seen()
@@ -52,14 +52,14 @@ async def test_a_group_of_rmqd_is_listed_and_shown_with_its_member_and_places(
             producer.send(key=f"m{number}", tags="a")
     nameserver = "-n", rocketmq.nameserver, "-o", "json"
     async with member(rocketmq.nameserver, seen, persist_consumer_offset_interval_seconds=0.2, **options) as m:
-        await eventually(lambda: len(seen.keys) == 16, "all is handled")
+        await eventually(lambda: len(seen.keys) == 16, "all messages are handled")
         shown: dict[str, Any] = {}
 
         async def is_committed() -> bool:
             shown.update((await ask("groups", "show", group, *nameserver)).json())
             return sum(queue["committed"] or 0 for queue in shown["queues"]) == 16
 
-        await eventually(is_committed, "all is committed, and shown so")
+        await eventually(is_committed, "all offsets are committed and shown")
         entry = listed(await ask("groups", "list", *nameserver), group)
         table = await ask("groups", "show", group, "-n", rocketmq.nameserver)
 
@@ -68,7 +68,7 @@ async def test_a_group_of_rmqd_is_listed_and_shown_with_its_member_and_places(
     assert (entry["lag"], entry["brokers"]) == (0, ["broker-a"])
     (one,) = shown["members"]
     assert (one["client_id"], one["language"], one["version"]) == (client_id, "PYTHON", "5.5.0")
-    assert one["queues"] == QUEUES + 1  # and that of the retry topic
+    assert one["queues"] == QUEUES + 1  # and the queue of the retry topic
     assert shown["subscriptions"][topic] == "a || b"
     of_topic = [queue for queue in shown["queues"] if queue["topic"] == topic]
     assert {(queue["broker"], queue["queue"]) for queue in of_topic} == {("broker-a", n) for n in range(QUEUES)}
@@ -81,7 +81,7 @@ async def test_a_group_of_rmqd_is_listed_and_shown_with_its_member_and_places(
 
 
 @pytest.mark.process
-def test_a_java_group_is_shown_with_who_owns_which_queue(
+def test_a_java_group_is_shown_with_the_owner_of_each_queue(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
     with start_consumer(PeerOptions(rocketmq.nameserver, topic, tmp_path / "ledger"), group) as java:
@@ -92,15 +92,15 @@ def test_a_java_group_is_shown_with_who_owns_which_queue(
             owners = [queue["owner"] for queue in document["queues"] if queue["topic"] == topic]
             return document if owners == [java.client_id] * QUEUES else None
 
-        (one,) = wait_until(owned, "it has all queues")["members"]
+        (one,) = wait_until(owned, "the member has all queues")["members"]
     assert (one["client_id"], one["language"], one["version"]) == (java.client_id, "JAVA", "5.5.0")
 
 
 @pytest.mark.process
-def test_a_group_s_lag_is_what_mqadmin_says(rocketmq: RealCluster, topic: str, group: str) -> None:
-    """Without members, too: they are what is missing where a group is behind."""
+def test_the_lag_of_a_group_is_the_same_as_in_mqadmin(rocketmq: RealCluster, topic: str, group: str) -> None:
+    """The group has no members, which is a common reason for a lag."""
     send(rocketmq, topic, 16)
-    rocketmq.create_topic(retry_topic(group), 1)  # mqadmin finds groups by theirs
+    rocketmq.create_topic(retry_topic(group), 1)  # mqadmin finds groups by their retry topics
     commit(rocketmq, group, topic, {0: 1, 1: 2})
     entry = listed(rmqd("groups", "list", "-n", rocketmq.nameserver, "-o", "json"), group)
     shown = rmqd("groups", "show", group, "-n", rocketmq.nameserver, "-o", "json").json()
@@ -110,7 +110,7 @@ def test_a_group_s_lag_is_what_mqadmin_says(rocketmq: RealCluster, topic: str, g
     offsets = rmqd("offsets", "show", group, topic, "-n", rocketmq.nameserver, "-o", "json").json()
     table = rmqd("offsets", "show", group, "-n", rocketmq.nameserver)
     assert (entry["members"], entry["consume_type"], entry["lag"]) == (0, None, of_mqadmin)
-    ends = {int(row[2]): (int(row[3]), int(row[4])) for row in of_topic}  # 0 where there is no offset
+    ends = {int(row[2]): (int(row[3]), int(row[4])) for row in of_topic}  # 0 if there is no offset
     assert {one["queue"]: (one["max"], one["committed"] or 0) for one in offsets} == ends
     assert re.search(rf"^{topic} +broker-a +1 +2 +0 +2 +0 +0s$", table.out, re.MULTILINE), table.out
     assert {queue["owner"] for queue in shown["queues"]} == {""}
@@ -119,7 +119,7 @@ def test_a_group_s_lag_is_what_mqadmin_says(rocketmq: RealCluster, topic: str, g
 
 
 @pytest.mark.process
-def test_a_group_that_nobody_knows_and_a_cluster_that_nobody_answers_for(rocketmq: RealCluster, group: str) -> None:
+def test_an_unknown_group_and_an_unreachable_cluster_are_errors(rocketmq: RealCluster, group: str) -> None:
     unknown = rmqd("groups", "show", group, "-n", rocketmq.nameserver)
     assert (unknown.code, unknown.out) == (1, "")
     assert unknown.err == f"rmqd: no broker knows group {group}; run `rmqd groups list` to see all\n"
@@ -132,8 +132,8 @@ def test_a_group_that_nobody_knows_and_a_cluster_that_nobody_answers_for(rocketm
 
 
 @pytest.mark.process
-def test_a_mode_is_set_once_it_is_asked_for(rocketmq: RealCluster, topic: str, group: str) -> None:
-    """On every broker of the topic; nothing is set by `--dry-run`, nor without `--yes` where nobody can be asked."""
+def test_a_consume_mode_is_set_only_after_confirmation(rocketmq: RealCluster, topic: str, group: str) -> None:
+    """Nothing is set by `--dry-run`, or without `--yes` if there is no terminal for the question."""
     if rocketmq.spec.version != release.EMBEDDED and rocketmq.spec.version.startswith("4."):
         pytest.skip("RocketMQ 4 knows no POP")
     commit(rocketmq, group, topic, {0: 0})
@@ -169,7 +169,7 @@ def test_a_mode_is_set_once_it_is_asked_for(rocketmq: RealCluster, topic: str, g
 
 @pytest.mark.process
 def test_the_plan_of_a_mode_says_that_no_broker_knows_the_group(rocketmq: RealCluster, topic: str, group: str) -> None:
-    """It may be a typing error, or a group that is to start later."""
+    """The name may be misspelt, or the group may start later."""
     if rocketmq.spec.version != release.EMBEDDED and rocketmq.spec.version.startswith("4."):
         pytest.skip("RocketMQ 4 knows no POP")
     ended = rmqd("groups", "mode", group, topic, "pop", "--dry-run", "-n", rocketmq.nameserver)
@@ -178,7 +178,7 @@ def test_the_plan_of_a_mode_says_that_no_broker_knows_the_group(rocketmq: RealCl
 
 
 @pytest.mark.process
-async def test_a_group_that_was_set_to_pop_pops(rocketmq: RealCluster, topic: str, group: str) -> None:
+async def test_a_group_pops_after_its_mode_was_set_to_pop(rocketmq: RealCluster, topic: str, group: str) -> None:
     """`consume_mode: pop` needs no mqadmin."""
     if rocketmq.spec.version.startswith("4."):
         pytest.skip("RocketMQ 4 knows no POP")
@@ -187,6 +187,6 @@ async def test_a_group_that_was_set_to_pop_pops(rocketmq: RealCluster, topic: st
     seen = Seen()
     options: dict[str, Any] = {"group": group, "subscriptions": [topic], "consume_from_where": "first_offset"}
     async with member(rocketmq.nameserver, seen, consume_mode="pop", **options) as m:
-        await eventually(lambda: any(queue.popped for queue in m.consumer.snapshot().queues), "it pops")
+        await eventually(lambda: any(queue.popped for queue in m.consumer.snapshot().queues), "the group pops")
         await asyncio.to_thread(send, rocketmq, topic, 3)
-        await eventually(lambda: len(seen.keys) == 3, "what is sent is handled")
+        await eventually(lambda: len(seen.keys) == 3, "all messages are handled")

@@ -1,4 +1,4 @@
-"""What an operator reads during incidents: a command in, its text out."""
+"""The output of commands that an operator uses during incidents."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.cli.cluster import Cluster
 from tests.cli.in_process import rmqd
 
 
-def test_check_warns_of_a_read_only_broker_and_of_a_silent_name_server(tmp_path: Path) -> None:
+def test_check_warns_of_a_read_only_broker_and_an_unreachable_name_server(tmp_path: Path) -> None:
     """Both leave the group running, until a message fails or the other name server is down too."""
     with Cluster() as cluster:
         cluster.fill("orders", 1)
@@ -37,7 +37,7 @@ def test_check_warns_of_a_read_only_broker_and_of_a_silent_name_server(tmp_path:
 
 
 def test_dead_letters_of_one_reason_show_their_exceptions() -> None:
-    """Each kind of letter needs another repair."""
+    """Each exception needs a different repair."""
     errors = {"k0": "KeyError: 'city'", "k1": "shop.TooLateError: by 3 s"}
     with Cluster() as cluster:
         cluster.give_up("mailer", "orders")
@@ -63,7 +63,7 @@ def test_a_reset_needs_no_topic_if_the_group_has_one(tmp_path: Path) -> None:
         assert [*cluster.offsets("mailer", "orders").values()] == [0, 0, 0, 0]
 
 
-def test_a_consequence_is_below_its_cause_without_a_step_of_its_own() -> None:
+def test_a_consequence_is_listed_below_its_cause_without_a_next_step() -> None:
     causes = ("no_route", "topic_missing", "retries_dropped")
     problems = tuple(make_problem(cause, f"evidence of {cause}", group="mailer", topic="orders") for cause in causes)
     lines = _lines(Diagnosis("mailer", problems, {}))

@@ -98,8 +98,8 @@ def _failed(ended: object) -> str:
     return ended.err.rpartition(" is")[0] + " is" if ended.code == 1 else ""
 
 
-def test_an_old_group_with_a_new_message_is_not_old(rocketmq: RealCluster, topic: str, group: str) -> None:
-    """Consume stats would give the age of the last handled message, days perhaps; what waits is what counts."""
+def test_lag_seconds_is_the_age_of_the_oldest_waiting_message(rocketmq: RealCluster, topic: str, group: str) -> None:
+    """RocketMQ's consume stats give the age of the last handled message, which may be days."""
     with Producer(rocketmq.broker.address, topic) as producer:
         producer.send(queue=0, properties={})
         commit(rocketmq, group, topic, {0: 1})
@@ -108,7 +108,7 @@ def test_an_old_group_with_a_new_message_is_not_old(rocketmq: RealCluster, topic
 
     (document,) = rmqd("lag", group, "-n", rocketmq.nameserver, "-o", "json").json()
     assert document["lag"] == 1
-    assert document["lag_seconds"] <= _span_seconds(rocketmq, group, topic) - 1.5  # whatever the command took to start
+    assert document["lag_seconds"] <= _span_seconds(rocketmq, group, topic) - 1.5  # even if the command starts slowly
 
 
 def _span_seconds(cluster: RealCluster, group: str, topic: str) -> float:
@@ -138,7 +138,7 @@ def test_a_topic_that_does_not_exist_is_named_and_the_others_are_shown(
     assert f"{group}, no-such-topic: no route" in ended.err
 
 
-def test_a_group_that_nobody_knows(rocketmq: RealCluster, group: str) -> None:
+def test_an_unknown_group_is_an_error(rocketmq: RealCluster, group: str) -> None:
     ended = rmqd("lag", group, "-n", rocketmq.nameserver)
 
     assert ended.code == 1

@@ -1,4 +1,4 @@
-"""Commands that look at a cluster: topics, groups, offsets, lag, messages; on the embedded broker, in this process.
+"""Commands that query a cluster (topics, groups, lag, messages), on the embedded broker, in this process.
 
 The core of these tests is in tests/cli/test_looks.py.
 """
@@ -21,7 +21,7 @@ from tests.client.peer import Peer, Reply
 __all__ = ["_as_on_a_machine_without_rmqd", "cluster"]
 
 
-def test_names_that_no_broker_knows(cluster: Cluster) -> None:
+def test_unknown_names_are_reported_and_not_created(cluster: Cluster) -> None:
     for words, told in (
         ("groups show absent", "rmqd: no broker knows group absent; run `rmqd groups list` to see all\n"),
         ("topics show absent", "rmqd: no broker has topic absent; run `rmqd topics list` to see all\n"),
@@ -72,7 +72,7 @@ def test_a_message_is_found_by_either_id_and_by_key(cluster: Cluster) -> None:
     assert {one["topic"] for one in copies} == {"found", dlq_topic("poisoned")}
 
 
-def test_tail_ends_after_so_many_of_what_matches(cluster: Cluster) -> None:
+def test_tail_ends_after_the_given_number_of_matching_messages(cluster: Cluster) -> None:
     cluster.create_topic("followed", 1)
     for number in range(12):
         cluster.send("followed", "x", keys=f"m{number}", tags="abc"[number % 3])
@@ -89,7 +89,7 @@ def test_tail_ends_after_so_many_of_what_matches(cluster: Cluster) -> None:
 
 
 async def test_a_broker_that_refuses_does_not_hide_the_others() -> None:
-    """Its error is printed beside what the others answer, and the exit code is 1."""
+    """Its error is printed next to the results of the others, and the exit code is 1."""
     table = TopicConfigSerializeWrapper({"orders": TopicConfig(topic_name="orders", read_queue_nums=4)})
     async with Peer() as good, Peer() as bad:
         brokers = {

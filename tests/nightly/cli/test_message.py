@@ -1,4 +1,4 @@
-"""`rmqd message`: single messages by id and by key, beside mqadmin."""
+"""`rmqd message`: single messages by id and by key, compared with mqadmin."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.process
 
 
 def sent(cluster: RealCluster, topic: str, body: bytes, *options: str) -> dict[str, Any]:
-    """Send a message by the command; what it says of it."""
+    """Send a message with `rmqd send`, and return its result."""
     ended = rmqd("send", topic, "-", *options, "-n", cluster.nameserver, "-o", "json", stdin=body)
     assert ended.code == 0, ended.err
     said = json.loads(ended.out)
@@ -28,19 +28,19 @@ def sent(cluster: RealCluster, topic: str, body: bytes, *options: str) -> dict[s
 
 
 def found(cluster: RealCluster, *question: str) -> list[dict[str, Any]]:
-    """What the command finds once the broker's index has it."""
+    """The messages that the command finds, once the broker has indexed them."""
 
     def ask() -> Ended | None:
         ended = rmqd("message", *question, "-n", cluster.nameserver, "-o", "json")
         return ended if ended.code == 0 else None
 
-    messages = wait_until(ask, "it is indexed").json()
+    messages = wait_until(ask, "the message is indexed").json()
     assert isinstance(messages, list)
     return messages
 
 
 def test_a_message_is_found_by_either_id(rocketmq: RealCluster, topic: str) -> None:
-    """With all that mqadmin shows of it."""
+    """The fields are the same as in mqadmin."""
     place = sent(rocketmq, topic, "für k1".encode(), "--keys", "k1", "--tags", "a", "--property", "p=v")
     by_unique, by_topic, by_offset = (
         found(rocketmq, "get", *question)
@@ -65,7 +65,7 @@ def test_a_message_is_found_by_either_id(rocketmq: RealCluster, topic: str) -> N
 
 
 def test_messages_are_found_by_key(rocketmq: RealCluster, topic: str) -> None:
-    """Those that have it among others, and no other topic's; a body that is no text comes whole."""
+    """A message may have several keys. A body that is not text is printed in base64."""
     sent(rocketmq, topic, b"first", "--keys", "k1 k2")
     sent(rocketmq, topic, b"\xff\x00", "--keys", "k2")
     sent(rocketmq, topic, b"other", "--keys", "k3")
@@ -82,7 +82,7 @@ def test_messages_are_found_by_key(rocketmq: RealCluster, topic: str) -> None:
     assert f"no broker has a message of {topic} with the key k4" in nothing.err
 
 
-def test_the_copy_in_the_dead_letters_is_found_too(rocketmq: RealCluster, topic: str, group: str) -> None:
+def test_the_dead_letter_of_a_message_is_found_too(rocketmq: RealCluster, topic: str, group: str) -> None:
     place = sent(rocketmq, topic, b"poison")
     dead = rocketmq.create_topic(dlq_topic(group), 1)
     sent(rocketmq, dead, b"poison", "--property", f"UNIQ_KEY={place['msg_id']}")
@@ -90,14 +90,14 @@ def test_the_copy_in_the_dead_letters_is_found_too(rocketmq: RealCluster, topic:
     assert {one["topic"] for one in found(rocketmq, "get", place["msg_id"])} == {topic, dead}
 
 
-def test_a_body_is_written_as_it_is(rocketmq: RealCluster, topic: str) -> None:
+def test_raw_prints_the_body_unchanged(rocketmq: RealCluster, topic: str) -> None:
     place = sent(rocketmq, topic, b"one\ntwo")
     found(rocketmq, "get", place["msg_id"])
     raw = rmqd("message", "get", place["msg_id"], "--raw", "-n", rocketmq.nameserver)
     assert (raw.code, raw.out) == (0, "one\ntwo")
 
 
-def test_an_id_that_nobody_knows(rocketmq: RealCluster) -> None:
+def test_an_unknown_id_is_an_error(rocketmq: RealCluster) -> None:
     for unknown in ("7F000001DA3C5F8D4BC40070B2E30001", "no-id"):
         ended = rmqd("message", "get", unknown, "-n", rocketmq.nameserver)
         assert (ended.code, ended.out) == (1, "")

@@ -1,4 +1,4 @@
-"""`rmqd message trace`: was this message handled, when, by whom?"""
+"""`rmqd message trace`: the groups that handled a message, and their attempts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.cli.cluster import Cluster
 
 
 def test_a_message_is_followed_through_its_groups() -> None:
-    """One group has handled it, one has given it up after a retry, one has not come to it."""
+    """One group has handled it, one has dead-lettered it after a retry, and one has not reached it."""
     with Cluster() as cluster:
         cluster.create_topic("followed", 1)
         cluster.send("followed", "other", keys="other")

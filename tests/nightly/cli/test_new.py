@@ -1,4 +1,4 @@
-"""`rmqd new handler`: what it writes works as it is."""
+"""`rmqd new handler`: the generated project works without changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rmqd offsets reset` and `restore`: the plan, the backup, what is moved and what is not, and who obeyed."""
+"""`rmqd offsets reset` and `restore`: the plan, the backup, and the offsets that change or stay."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUEUES = 8
 
 
 def send(cluster: RealCluster, topic: str, count: int) -> None:
-    """In turn to the queues."""
+    """Send messages to the queues in turn."""
     with Producer(cluster.broker.address, topic) as producer:
         for number in range(count):
             producer.send(key=f"m{number}", queue=number % QUEUES)
@@ -35,7 +35,7 @@ def committed(cluster: RealCluster, group: str, topic: str) -> list[int | None]:
 
 
 def of_mqadmin(cluster: RealCluster, group: str, topic: str) -> dict[int, tuple[int, int]]:
-    """By queue id: the queue's end, and the group's offset."""
+    """The queue's end and the group's offset in mqadmin, by queue id."""
     rows = [line.split() for line in cluster.admin("consumerProgress", "-g", group).splitlines()]
     return {int(row[2]): (int(row[3]), int(row[4])) for row in rows if row and row[0].startswith(topic[:30])}
 
@@ -54,7 +54,7 @@ class Resets:
 
 
 def backup_in(ended: Ended) -> str:
-    """The path that was printed."""
+    """The printed path of the backup."""
     (path,) = re.findall(r"^backup: (.+)$", ended.out, re.MULTILINE)
     assert isinstance(path, str)
     return path
@@ -66,10 +66,10 @@ def resets(rocketmq: RealCluster, tmp_path: Path) -> Resets:
 
 
 @pytest.mark.process
-def test_a_group_that_nobody_runs_goes_where_it_is_sent_and_back(
+def test_a_group_without_members_is_reset_and_restored(
     rocketmq: RealCluster, topic: str, group: str, resets: Resets, request: pytest.FixtureRequest
 ) -> None:
-    """By first, last, an offset and a skip; another topic of the group, and another group, stay. mqadmin agrees."""
+    """Other topics of the group, and other groups, stay unchanged. mqadmin shows the same offsets."""
     other_topic, other_group = rocketmq.create_topic(fresh_name(request.node.name, "other")), f"{group}_other"
     for one in (topic, other_topic):
         send(rocketmq, one, 80)
@@ -89,7 +89,7 @@ def test_a_group_that_nobody_runs_goes_where_it_is_sent_and_back(
     cut = resets.reset(group, topic, "--skip", "20", "--yes")
     assert committed(rocketmq, group, topic) == [10] * QUEUES
     assert "1 skipped, because it has 0 to 10" in cut.out
-    rocketmq.create_topic(retry_topic(group), 1)  # mqadmin finds groups by theirs
+    rocketmq.create_topic(retry_topic(group), 1)  # mqadmin finds groups by their retry topics
     assert of_mqadmin(rocketmq, group, topic) == dict.fromkeys(range(QUEUES), (10, 10))
     again = resets.reset(group, topic, "--to", "last", "--yes")
     assert (again.code, again.out) == (0, "nothing to do: every queue is at its target\n")
@@ -108,7 +108,7 @@ def test_a_group_that_nobody_runs_goes_where_it_is_sent_and_back(
 
 
 @pytest.mark.process
-def test_nothing_is_moved_before_it_is_asked_for(
+def test_nothing_is_reset_without_confirmation_or_backup(
     rocketmq: RealCluster, topic: str, group: str, resets: Resets, tmp_path: Path
 ) -> None:
     send(rocketmq, topic, 16)
@@ -133,8 +133,8 @@ def test_nothing_is_moved_before_it_is_asked_for(
 
 
 @pytest.mark.process
-def test_one_queue_goes_to_a_time(rocketmq: RealCluster, topic: str, group: str, resets: Resets) -> None:
-    """To the first message that was stored then or later; the other queues stay."""
+def test_one_queue_is_reset_to_a_time(rocketmq: RealCluster, topic: str, group: str, resets: Resets) -> None:
+    """The new offset is that of the first message stored then or later. Other queues stay unchanged."""
     send(rocketmq, topic, 24)
     commit(rocketmq, group, topic, dict.fromkeys(range(QUEUES), 3))
     moment = now_ms()
@@ -156,7 +156,7 @@ def test_one_queue_goes_to_a_time(rocketmq: RealCluster, topic: str, group: str,
 
 
 @pytest.mark.process
-def test_what_cannot_be_moved_is_named(
+def test_a_reset_that_is_not_possible_is_explained(
     rocketmq: RealCluster, topic: str, group: str, resets: Resets, tmp_path: Path
 ) -> None:
     unknown = resets.reset(group, topic, "--to", "first", "--yes")

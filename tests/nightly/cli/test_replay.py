@@ -1,4 +1,4 @@
-"""`rmqd replay`: a window is handled again under a shadow group, and nothing of the group itself changes."""
+"""`rmqd replay`: a time range is handled again by a shadow group, and the group itself does not change."""
 
 from __future__ import annotations
 
@@ -71,22 +71,22 @@ class Replay:
         return self._handled.read_text().splitlines() if self._handled.exists() else []
 
     def shown(self, group: str) -> dict[str, Any]:
-        """A group as the brokers know it; nothing where they do not."""
+        """A group according to the brokers; empty if they do not know it."""
         ended = in_process.rmqd("groups", "show", group, "-n", self._nameserver, "-o", "json")
         found: dict[str, Any] = ended.json() if ended.code == 0 else {}
         return found
 
     def is_removed(self) -> bool:
-        """Whether the brokers have nothing of the shadow group."""
+        """Whether the brokers have neither the shadow group nor its topics."""
         return not self.shown(self.shadow) and not self.has_topic(self.shadow)
 
     def has_topic(self, name: str) -> bool:
-        """Whether the brokers have a topic whose name ends so."""
+        """Whether the brokers have a topic whose name ends with `name`."""
         ended = in_process.rmqd("topics", "list", "--all", "-n", self._nameserver, "-o", "json")
         return any(one["topic"].endswith(name) for one in ended.json())
 
     def hold(self) -> Path:
-        """Have the handler wait at the message `held` until the file is gone."""
+        """Make the handler wait at the message `held` until the returned file is deleted."""
         file = self._handled.with_name(self._handled.name + ".hold")
         file.touch()
         return file
@@ -97,24 +97,24 @@ def send(cluster: RealCluster, topic: str, keys: Sequence[str], queues: int = 2,
     with Producer(cluster.broker.address, topic, queues) as producer:
         for key in keys:
             producer.send(key=key, tags=tags)
-    wait_until(lambda: sum(offsets.stored(cluster, topic).values()) == count, "all are in their queues")
+    wait_until(lambda: sum(offsets.stored(cluster, topic).values()) == count, "all messages are in their queues")
 
 
 def now() -> str:
-    """A time between what was stored before and what is stored later."""
+    """A time after the messages stored so far, and before later ones."""
     time.sleep(0.05)
     at = f"@{time.time_ns() // 1_000_000}"
     time.sleep(0.05)
     return at
 
 
-async def test_a_window_is_handled_again_beside_its_group(
+async def test_a_time_range_is_replayed_while_its_group_runs(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """Failures are tried again and written down; of the group that goes on meanwhile nothing changes."""
+    """Failures are retried and reported. The running group does not change."""
 
     async def handle(batch: Batch) -> None:
-        """The group's member in production: it has no trouble with any."""
+        """The group's member in production. It handles every message."""
 
     options: dict[str, Any] = {"group": group, "subscriptions": [topic], "consume_from_where": "first_offset"}
     async with member(rocketmq.nameserver, handle, persist_consumer_offset_interval_seconds=0.2, **options):
@@ -124,7 +124,7 @@ async def test_a_window_is_handled_again_beside_its_group(
         send(rocketmq, topic, window)
         until = now()
         send(rocketmq, topic, [f"after{n}" for n in range(6)])
-        await eventually(lambda: offsets.lag(rocketmq, group, topic) == 0, "production is done with all")
+        await eventually(lambda: offsets.lag(rocketmq, group, topic) == 0, "production has handled all messages")
         replay = Replay(rocketmq, tmp_path, group, topic)
 
         def state() -> tuple[Any, ...]:
@@ -135,7 +135,7 @@ async def test_a_window_is_handled_again_beside_its_group(
         ended = await asyncio.to_thread(replay.run, *arguments)
         after = await asyncio.to_thread(state)
     told = ended.json()
-    assert ended.code == 1, ended.err  # two were given up
+    assert ended.code == 1, ended.err  # two messages failed
     assert Counter(replay.handled()) == Counter([*window, "bad"])
     assert (told["shadow"], told["messages"], told["passed"], told["is_done"]) == (replay.shadow, 22, 22, True)
     assert told["handled"]["acked"] == 20
@@ -149,8 +149,8 @@ async def test_a_window_is_handled_again_beside_its_group(
     assert await asyncio.to_thread(replay.is_removed)
 
 
-def test_a_replay_that_is_killed_goes_on(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
-    """The same command handles the rest; another window has to wait; meanwhile the shadow group is there to be seen."""
+def test_a_killed_replay_is_continued(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
+    """The same command handles the rest. Another time range has to wait. The shadow group is visible meanwhile."""
     keys = [*(f"m{n}" for n in range(100)), "held", *(f"n{n}" for n in range(99))]
     send(rocketmq, topic, keys, queues=4)
     replay = Replay(rocketmq, tmp_path, group, topic)
@@ -159,8 +159,8 @@ def test_a_replay_that_is_killed_goes_on(rocketmq: RealCluster, topic: str, grou
     process = replay.start(*arguments)
     try:
         wait_until(lambda: len(replay.handled()) > 70, "it handles messages")
-        assert [one["queues"] for one in replay.shown(replay.shadow)["members"]] == [9]  # 8, and its retry topic's
-        wait_until(lambda: "continues" in replay.run("--from", "1h", "--dry-run").out, "it commits as it goes on")
+        assert [one["queues"] for one in replay.shown(replay.shadow)["members"]] == [9]  # 8, and the retry topic's
+        wait_until(lambda: "continues" in replay.run("--from", "1h", "--dry-run").out, "it commits while it runs")
     finally:
         process.kill()
         process.wait()
@@ -171,15 +171,15 @@ def test_a_replay_that_is_killed_goes_on(rocketmq: RealCluster, topic: str, grou
     assert (ended.code, "200 of 200 messages" in ended.out) == (0, True), ended.err
     handled = Counter(replay.handled())
     assert handled.keys() == set(keys)
-    assert sum(handled.values()) < 300  # what was handled since the last commits before it was killed comes again
+    assert sum(handled.values()) < 300  # messages since the last commits before the kill are handled again
     assert replay.is_removed()
     assert not any(offsets.committed(rocketmq, group, topic).values())
     assert replay.shown(group) == {}
 
 
 def test_the_order_of_an_orderly_group_is_kept(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
-    """What fails is repeated in place, and given up after its attempts; then the next one comes."""
-    rocketmq.create_group(group, {"+priority.factor": "2"})  # the shadow group takes over its group's settings
+    """A failed message is retried in place until its attempts are used up. Then the next one is handled."""
+    rocketmq.create_group(group, {"+priority.factor": "2"})  # the shadow group copies its group's settings
     send(rocketmq, topic, ["a", "b", "bad", "c", "d"], queues=1)
     replay = Replay(rocketmq, tmp_path, group, topic, consume_mode="orderly", suspend_current_queue_time="100ms")
     ended = replay.run("--from", "1h", "--retries", "2", "--yes")
@@ -189,10 +189,10 @@ def test_the_order_of_an_orderly_group_is_kept(rocketmq: RealCluster, topic: str
     assert replay.is_removed()
 
 
-def test_a_filter_lets_nothing_through_behind_the_window(
+def test_matching_messages_after_the_time_range_are_not_replayed(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """A broker that filters may find the next message that matches only behind the end."""
+    """With a filter, the next message that the broker finds may be after the end of the range."""
     send(rocketmq, topic, ["m0", "m1"], queues=1, tags="paid")
     send(rocketmq, topic, ["x"] * 5, queues=1, tags="open")
     until = now()
@@ -237,4 +237,4 @@ def test_a_replay_is_abandoned(rocketmq: RealCluster, topic: str, group: str, tm
     ended = replay.run("--abandon", "--yes")
     assert ended.code == 0, ended.err
     assert replay.is_removed()
-    assert replay.run("--from", "2h", "--dry-run").code == 0  # nothing is in its way any more
+    assert replay.run("--from", "2h", "--dry-run").code == 0  # no other replay blocks it

@@ -1,4 +1,4 @@
-"""`rmqd schema`: it takes and refuses what the configuration does."""
+"""`rmqd schema`: a JSON Schema that accepts and refuses the same files as rmqd."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def schema() -> dict[str, Any]:
 
 
 def faults(value: Any, rule: dict[str, Any], root: dict[str, Any], path: str = "") -> list[str]:
-    """Where a value breaks a JSON Schema; as much of the standard as ours uses, and no keyword is passed over."""
+    """The violations of a JSON Schema by a value. Keywords that our schema does not use are errors."""
     kinds = {"object": dict, "array": list, "string": str, "boolean": bool, "integer": int, "null": type(None)}
     found: list[str] = []
     kind = rule.get("type")

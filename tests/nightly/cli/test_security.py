@@ -1,4 +1,4 @@
-"""Commands against clusters that check who asks, or that take TLS alone."""
+"""Commands on clusters with access control, or that accept only TLS."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def peer() -> AsyncIterator[Peer]:
 
 @contextlib.asynccontextmanager
 async def serving(tls: ssl.SSLContext | None) -> AsyncIterator[Peer]:
-    """The same, with TLS."""
+    """A name server and broker in one, with TLS if `tls` is given."""
     async with Peer(tls) as peer:
         peer.on(ROUTE, routes({"orders": route_of({"broker-a": peer.address})}))
         peer.on(SEND, stored())
@@ -41,34 +41,34 @@ async def serving(tls: ssl.SSLContext | None) -> AsyncIterator[Peer]:
 
 
 async def run(*arguments: str | Path) -> Ended:
-    """The command, while its peer answers in this process."""
+    """Run the command while its peer answers in this process."""
     return await asyncio.to_thread(rmqd, *arguments)
 
 
 @pytest.fixture
 def keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The keys of the environment."""
+    """Access keys in the environment."""
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
 
 
 def is_signed(peer: Peer, code: RequestCode) -> bool:
-    """Whether whoever asked last could sign for it."""
+    """Whether the last request with this code has the right signature."""
     request = peer.got(code)[-1]
     unsigned = {name: value for name, value in request.ext_fields.items() if name not in WHO.signed({}, b"")}
     return WHO.signed(unsigned, request.body) == request.ext_fields
 
 
 @pytest.mark.usefixtures("keys")
-async def test_without_a_configuration_the_keys_are_those_of_the_environment(peer: Peer) -> None:
+async def test_without_a_configuration_the_keys_come_from_the_environment(peer: Peer) -> None:
     ended = await run("send", "orders", "paid", "-n", peer.address)
     assert ended.code == 0, ended.err
     assert is_signed(peer, ROUTE)
     assert is_signed(peer, SEND)
 
 
-async def test_the_keys_of_the_configuration_serve_commands_too(peer: Peer, tmp_path: Path) -> None:
-    """Also where the command names another name server."""
+async def test_commands_use_the_keys_of_the_configuration(peer: Peer, tmp_path: Path) -> None:
+    """They do so even if the command names another name server."""
     (tmp_path / "secret").write_text("the-secret\n")
     config = tmp_path / "rmqd.yaml"
     config.write_text(
@@ -81,7 +81,7 @@ async def test_the_keys_of_the_configuration_serve_commands_too(peer: Peer, tmp_
     assert is_signed(peer, SEND)
 
 
-async def test_a_key_without_its_secret_is_a_mistake(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_key_without_its_secret_is_an_error(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RMQD_ACCESS_KEY", "the-user")
     ended = await run("send", "orders", "x", "-n", peer.address)
     assert (ended.code, ended.err) == (
@@ -92,7 +92,7 @@ async def test_a_key_without_its_secret_is_a_mistake(peer: Peer, monkeypatch: py
 
 @pytest.mark.usefixtures("keys")
 @pytest.mark.parametrize("remark", ["User:the-user is not found.", "check signature failed."])
-async def test_a_refusal_says_what_is_wrong_and_not_the_keys(peer: Peer, remark: str) -> None:
+async def test_a_refusal_shows_the_reason_but_not_the_keys(peer: Peer, remark: str) -> None:
     peer.on(SEND, Reply(ResponseCode.NO_PERMISSION, remark))
     ended = await run("send", "orders", "x", "-n", peer.address)
     assert ended.code == 1
@@ -101,7 +101,7 @@ async def test_a_refusal_says_what_is_wrong_and_not_the_keys(peer: Peer, remark:
     assert not any(secret in ended.out + ended.err for secret in KEYS.values())
 
 
-async def test_tls_can_be_asked_for_where_there_is_no_configuration() -> None:
+async def test_tls_can_be_enabled_without_a_configuration() -> None:
     async with serving(server_context()) as peer:
         plain = await run("send", "orders", "x", "-n", peer.address)
         assert plain.code == 69
@@ -115,8 +115,8 @@ async def test_tls_can_be_asked_for_where_there_is_no_configuration() -> None:
 
 
 @pytest.mark.usefixtures("keys")
-async def test_check_names_the_rights_that_a_member_lacks(peer: Peer, tmp_path: Path) -> None:
-    """It sends what a member sends, but for what would change something."""
+async def test_check_names_missing_permissions(peer: Peer, tmp_path: Path) -> None:
+    """The check sends a member's requests, except requests that would change something."""
     config = tmp_path / "rmqd.yaml"
     group = "{subscriptions: {orders: '*'}, handler: {plugin: log}}"
     config.write_text(f"nameserver: {peer.address}\ngroups: {{mailer: {group}}}\n")

@@ -66,7 +66,7 @@ def test_a_body_from_standard_input_keeps_its_bytes(rocketmq: RealCluster, topic
     assert stored(rocketmq, ended.json()[0]["offset_msg_id"]).body == b"\x00\xff\n"
 
 
-def test_several_messages_take_turns_in_the_queues(rocketmq: RealCluster, topic: str) -> None:
+def test_several_messages_are_spread_over_the_queues(rocketmq: RealCluster, topic: str) -> None:
     ended = rmqd("send", topic, "x", "--count", "100", "-n", rocketmq.nameserver, "-o", "json")
 
     sent = ended.json()
@@ -75,7 +75,7 @@ def test_several_messages_take_turns_in_the_queues(rocketmq: RealCluster, topic:
     assert len({(document["queue"], document["offset"]) for document in sent}) == 100
 
 
-def test_people_get_a_line_for_each_message(rocketmq: RealCluster, topic: str) -> None:
+def test_text_output_has_a_line_for_each_message(rocketmq: RealCluster, topic: str) -> None:
     ended = rmqd("send", topic, "x", "--count", "2", "-n", rocketmq.nameserver)
 
     lines = ended.out.splitlines()
@@ -98,8 +98,8 @@ def test_a_delayed_message_waits_at_the_broker(rocketmq: RealCluster, topic: str
     assert (message.record_topic, message.properties["REAL_TOPIC"]) == ("SCHEDULE_TOPIC_XXXX", topic)
 
 
-def test_a_broker_without_timers_gets_no_message_for_them(rocketmq: RealCluster, topic: str) -> None:
-    """It would deliver them at once."""
+def test_a_delayed_message_is_not_sent_to_a_broker_without_timers(rocketmq: RealCluster, topic: str) -> None:
+    """Such a broker would deliver the message at once."""
     if not rocketmq.spec.version.startswith("4"):
         pytest.skip("brokers since 5.0 have timers")
     ended = rmqd("send", topic, "later", "--delay", "1h", "-n", rocketmq.nameserver)
@@ -121,7 +121,7 @@ def test_a_message_waits_for_its_time_at_the_broker(rocketmq: RealCluster, topic
 
 
 @DELAYS
-def test_a_delay_that_the_broker_refuses_is_told_in_its_words(rocketmq: RealCluster, topic: str) -> None:
+def test_a_refused_delay_is_reported_with_the_broker_s_reason(rocketmq: RealCluster, topic: str) -> None:
     ended = rmqd("send", topic, "later", "--delay", "10d", "-n", rocketmq.nameserver)
 
     assert ended.code == 1

@@ -1,4 +1,4 @@
-"""`rmqd tail`: messages as they come, by filter and from a time on; and no group is touched by it."""
+"""`rmqd tail`: messages as they arrive, by filter and start time, without a group."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.process
 
 
-def test_it_ends_after_so_many_of_what_matches(rocketmq: RealCluster, topic: str) -> None:
+def test_it_ends_after_the_given_number_of_matching_messages(rocketmq: RealCluster, topic: str) -> None:
     since = f"@{time.time() * 1000 - 1:.0f}"
     with Producer(rocketmq.broker.address, topic) as producer:
         for number in range(12):
@@ -46,22 +46,22 @@ def test_it_ends_after_so_many_of_what_matches(rocketmq: RealCluster, topic: str
     assert sorted(line.split()[5] for line in lines) == sorted(f"m{number}" for number in range(12))
 
 
-def test_it_tells_what_comes_until_ctrl_c(rocketmq: RealCluster, topic: str) -> None:
-    """From now on; and nobody is in a group because of it."""
+def test_it_prints_new_messages_until_ctrl_c(rocketmq: RealCluster, topic: str) -> None:
+    """It does not join a group."""
     with Producer(rocketmq.broker.address, topic) as producer:
         producer.send(key="before", queue=0)
         command = [sys.executable, "-m", "rmqd", "tail", topic, "-n", rocketmq.nameserver, "-o", "json"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as tail:
             out = tail.stdout
             assert out is not None
-            # until it has found the queues' ends it tells of nothing: it is sent to until it tells of something
+            # messages are sent until one is printed: before it knows the queues' ends, `tail` prints nothing
             sent = iter(range(10**6))
 
             def tells() -> str:
                 producer.send(key=f"after{next(sent)}", queue=0)
                 return out.readline() if _is_readable(out) else ""
 
-            told = json.loads(wait_until(tells, "it tells"))
+            told = json.loads(wait_until(tells, "a message is printed"))
             assert told["keys"].startswith("after")
             tail.send_signal(signal.SIGINT)
             assert tail.wait(20) == 0
@@ -73,7 +73,7 @@ def _is_readable(stream: IO[str]) -> bool:
     return bool(select.select([stream], [], [], 0.05)[0])
 
 
-def test_what_cannot_be_followed_is_said(rocketmq: RealCluster) -> None:
+def test_unknown_topics_and_wrong_options_are_reported(rocketmq: RealCluster) -> None:
     wrong = rmqd("tail", "never_made", "-n", rocketmq.nameserver)
     assert (wrong.code, wrong.out) == (1, "")
     assert "never_made" in wrong.err
@@ -87,8 +87,8 @@ def test_what_cannot_be_followed_is_said(rocketmq: RealCluster) -> None:
         assert said in ended.err.replace("\n", " "), ended.err
 
 
-def test_a_condition_that_no_broker_can_parse_is_refused(rocketmq: RealCluster, topic: str) -> None:
-    """To a pull with one RocketMQ gives every message."""
+def test_an_invalid_sql_filter_is_refused(rocketmq: RealCluster, topic: str) -> None:
+    """RocketMQ would answer a pull with an invalid filter with every message."""
     with Producer(rocketmq.broker.address, topic) as producer:
         producer.send(key="k1", queue=0)
     ended = rmqd("tail", topic, "--sql", "amount >", "--since", "1h", "--most", "1", "-n", rocketmq.nameserver)

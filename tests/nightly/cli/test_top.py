@@ -39,7 +39,7 @@ class Terminal:
         self.written += os.read(self._ours, 65536).decode(errors="replace")
 
     def press(self, keys: str) -> None:
-        """Type something, and forget what was written before."""
+        """Type keys, and discard the earlier output."""
         self.written = ""
         os.write(self._ours, keys.encode())
 
@@ -52,7 +52,7 @@ class Terminal:
         return await asyncio.to_thread(self.process.wait, 90)
 
     def is_as_before(self) -> bool:
-        """Whether the terminal is as it was found: its settings, the cursor, the screen."""
+        """Whether the settings, cursor and screen of the terminal are restored."""
         is_left = "\x1b[?1049l" in self.written and "\x1b[?25h" in self.written
         return is_left and termios.tcgetattr(self._theirs) == self.settings
 
@@ -75,7 +75,7 @@ async def terminal(*arguments: str) -> AsyncIterator[Terminal]:
 
 @pytest.mark.process
 @pytest.mark.slow
-async def test_in_a_terminal_a_group_is_paused_and_a_daemon_that_comes_back_is_found(tmp_path: Path) -> None:
+async def test_a_group_is_paused_and_a_restarted_daemon_is_found(tmp_path: Path) -> None:
     config = write_config(tmp_path, "mailer", listen=f"127.0.0.1:{free_port(set(), (0,))}")
     config.write_text(config.read_text().replace('"}', '", token: "${TOKEN:-secret}"}', 1))
     async with daemon(config) as running:
@@ -101,7 +101,7 @@ async def test_in_a_terminal_a_group_is_paused_and_a_daemon_that_comes_back_is_f
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["\x03", "SIGTERM"])
-async def test_it_leaves_a_clean_terminal_however_it_ends(end: str, tmp_path: Path) -> None:
+async def test_the_terminal_is_restored_however_top_ends(end: str, tmp_path: Path) -> None:
     async with daemon(write_config(tmp_path, "mailer")) as running:
         client = await running.started()
         async with terminal("--http", str(client.base_url)) as shown:

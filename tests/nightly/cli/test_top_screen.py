@@ -1,4 +1,4 @@
-"""`rmqd top`: what keys do and what is shown, by a status document that was recorded."""
+"""`rmqd top`: the effects of keys, and the frames, with a recorded status document."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def document() -> dict[str, Any]:
 
 
 def lines_of(state: ViewState, document: dict[str, Any], size: TerminalSize, **last_status: Any) -> list[str]:
-    """The picture as text."""
+    """The frame as lines of text."""
     return drawn(state, LastStatus(document, **last_status), size).splitlines()
 
 
@@ -40,7 +40,7 @@ def drawn(state: ViewState, last_status: LastStatus, size: TerminalSize) -> str:
 
 
 def after(document: dict[str, Any], *keys: str, state: ViewState | None = None) -> KeyResult:
-    """What came of some keys."""
+    """The result of pressing some keys."""
     pressed = KeyResult(state or ViewState())
     for key in keys:
         pressed = press(pressed.state, key, document)
@@ -52,7 +52,7 @@ def named(document: dict[str, Any], name: str) -> dict[str, Any]:
     return found
 
 
-def test_every_figure_of_a_group_is_that_of_the_status(document: dict[str, Any]) -> None:
+def test_every_figure_of_a_group_comes_from_the_status(document: dict[str, Any]) -> None:
     shown = lines_of(ViewState(), document, WIDE)
     heading = next(line for line in shown if "GROUP" in line)
     titles = heading.replace("^", "").split()
@@ -83,7 +83,7 @@ def test_every_figure_of_a_group_is_that_of_the_status(document: dict[str, Any])
     assert f"lag {number(every)}," in shown[1]
 
 
-def test_every_figure_of_a_queue_is_that_of_the_status(document: dict[str, Any]) -> None:
+def test_every_figure_of_a_queue_comes_from_the_status(document: dict[str, Any]) -> None:
     for group in document["groups"]:
         shown = lines_of(ViewState(group=group["name"]), document, WIDE)
         rows = [re.split(r"\s{2,}", line.strip()) for line in shown[5 : 5 + len(group["queues"])]]
@@ -104,8 +104,8 @@ def test_every_figure_of_a_queue_is_that_of_the_status(document: dict[str, Any])
 
 
 @pytest.mark.parametrize("keys", ["", "enter", "> > > > > > >", "enter > > > > >"])
-def test_a_daemon_without_a_cluster_is_shown_with_what_it_waits_for(keys: str, document: dict[str, Any]) -> None:
-    """What is not known is a dash, and comes last in every order."""
+def test_a_daemon_without_a_cluster_shows_dashes_and_the_reason(keys: str, document: dict[str, Any]) -> None:
+    """Unknown figures must not break the sorting by any column."""
     group = document["groups"][0]
     group |= {"lag": None, "lag_seconds": None, "not_ready_reason": "no name server answered"}
     group["queues"][0] |= {"committed": None, "lag": None, "lag_seconds": None}
@@ -118,7 +118,7 @@ def test_a_daemon_without_a_cluster_is_shown_with_what_it_waits_for(keys: str, d
 
 
 @pytest.mark.parametrize("size", [NARROW, WIDE, TerminalSize(60, 12), TerminalSize(20, 5)])
-def test_a_picture_is_as_large_as_the_terminal(size: TerminalSize, document: dict[str, Any]) -> None:
+def test_a_frame_is_as_large_as_the_terminal(size: TerminalSize, document: dict[str, Any]) -> None:
     wrong = []
     for keys in ("", "?", "d", "/", "p", "enter", "enter p", "enter ?"):
         shown = drawn(after(document, *keys.split()).state, LastStatus(document), size).removesuffix("\n").split("\n")
@@ -127,13 +127,13 @@ def test_a_picture_is_as_large_as_the_terminal(size: TerminalSize, document: dic
     assert wrong == []
 
 
-def test_eighty_columns_have_room_for_what_counts(document: dict[str, Any]) -> None:
+def test_80_columns_show_the_most_important_figures(document: dict[str, Any]) -> None:
     heading = next(line for line in lines_of(ViewState(), document, NARROW) if "GROUP" in line)
 
     assert heading.split() == ["GROUP^", *"STATE IN/S OUT/S RETRY LAG AGE P50 P99 DEAD".split()]
 
 
-def test_without_colours_every_word_is_there(document: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_color_removes_only_the_colours(document: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     console = Console(file=io.StringIO(), width=80, height=24, force_terminal=True)
     console.print(frame(ViewState(), LastStatus(document), NARROW))
@@ -143,7 +143,7 @@ def test_without_colours_every_word_is_there(document: dict[str, Any], monkeypat
     assert "running" in console.file.getvalue()
 
 
-def test_the_list_is_sorted_and_narrowed(document: dict[str, Any]) -> None:
+def test_the_list_is_sorted_and_filtered(document: dict[str, Any]) -> None:
     names = [group["name"] for group in document["groups"]]
 
     def listed(*keys: str) -> list[str]:
@@ -176,7 +176,7 @@ def test_the_cursor_stays_on_its_row_while_the_list_changes(document: dict[str, 
     assert after({**document, "groups": []}, "down", "enter", "p", "d").state.chosen({**document, "groups": []}) is None
 
 
-def test_nothing_is_paused_without_a_yes(document: dict[str, Any]) -> None:
+def test_a_pause_needs_confirmation(document: dict[str, Any]) -> None:
     name = sorted(group["name"] for group in document["groups"])[0]
     asked = after(document, "p")
 
@@ -190,7 +190,7 @@ def test_nothing_is_paused_without_a_yes(document: dict[str, Any]) -> None:
     assert after(document, "p", "y").wish == PauseSwitch("resume", name)
 
 
-def test_a_queue_is_paused_by_itself(document: dict[str, Any]) -> None:
+def test_a_single_queue_can_be_paused(document: dict[str, Any]) -> None:
     state = after(document, "enter").state
     queue = next(row for row in state.rows(document) if not row["is_retry"])
     on_it = state.with_listing(cursor=f"{queue['topic']}@{queue['broker']}:{queue['queue']}:{queue['worker']}")
@@ -201,7 +201,7 @@ def test_a_queue_is_paused_by_itself(document: dict[str, Any]) -> None:
     assert after(document, "p", "y", state=on_it).wish == PauseSwitch("resume", state.group, **scope)
 
 
-def test_a_diagnosis_is_opened_read_and_left(document: dict[str, Any]) -> None:
+def test_a_diagnosis_is_opened_scrolled_and_closed(document: dict[str, Any]) -> None:
     opened = after(document, "d")
     assert isinstance(opened.wish, Diagnose)
     assert " running ..." in lines_of(opened.state, document, NARROW)[4]
@@ -215,13 +215,13 @@ def test_a_diagnosis_is_opened_read_and_left(document: dict[str, Any]) -> None:
     assert after(document, "?").state.pages is not None
 
 
-def test_it_is_quit_from_the_lists(document: dict[str, Any]) -> None:
+def test_q_and_ctrl_c_quit_from_the_lists(document: dict[str, Any]) -> None:
     for key in ("q", "ctrl-c"):
         assert isinstance(after(document, key).wish, Quit)
         assert isinstance(after(document, "enter", key).wish, Quit)
 
 
-def test_what_is_wrong_with_the_chosen_group_is_said_below(document: dict[str, Any]) -> None:
+def test_problems_of_the_chosen_group_are_shown_below_the_list(document: dict[str, Any]) -> None:
     group = document["groups"][0]
     group["findings"] = [
         {"cause": "failing_handler", "evidence": "all fail", "next": "mend it", "state": "active", "since": 1.0,
@@ -234,7 +234,7 @@ def test_what_is_wrong_with_the_chosen_group_is_said_below(document: dict[str, A
     assert " no handler" in lines_of(chosen, document, NARROW)
 
 
-def test_a_daemon_that_does_not_answer_is_said_to_be_silent(document: dict[str, Any]) -> None:
+def test_a_daemon_that_does_not_answer_is_reported(document: dict[str, Any]) -> None:
     shown = lines_of(ViewState(), document, NARROW, age_seconds=75.0, error="no rmqd answers")
 
     assert shown[1] == " no answer for 1m15s, retrying: no rmqd answers"

@@ -1,4 +1,4 @@
-"""`rmqd topics`: what brokers say of topics, beside mqadmin."""
+"""`rmqd topics`: topics and their queues, compared with mqadmin."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_topic_is_listed_and_shown_as_mqadmin_shows_it(rocketmq: RealCluster, 
 
 
 @pytest.mark.process
-def test_topics_that_are_rocketmq_s_own_are_left_out(rocketmq: RealCluster, topic: str, group: str) -> None:
+def test_rocketmq_s_system_topics_are_omitted(rocketmq: RealCluster, topic: str, group: str) -> None:
     commit(rocketmq, group, topic, {0: 0})
     some, every = (
         {one["topic"] for one in rmqd("topics", "list", *more, "-n", rocketmq.nameserver, "-o", "json").json()}
@@ -47,7 +47,7 @@ def test_topics_that_are_rocketmq_s_own_are_left_out(rocketmq: RealCluster, topi
 
 
 @pytest.mark.process
-def test_a_topic_that_no_broker_has(rocketmq: RealCluster) -> None:
+def test_an_unknown_topic_is_an_error(rocketmq: RealCluster) -> None:
     ended = rmqd("topics", "show", "never_made", "-n", rocketmq.nameserver)
     assert (ended.code, ended.out) == (1, "")
     assert ended.err == "rmqd: no broker has topic never_made; run `rmqd topics list` to see all\n"

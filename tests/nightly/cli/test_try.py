@@ -1,4 +1,4 @@
-"""`rmqd try`: handlers of all forms over a cluster's messages; what kills them is told, the group does not change."""
+"""`rmqd try`: all forms of handlers on a cluster's messages. Crashes are reported, and the group does not change."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def send(rocketmq: RealCluster, topic: str) -> Iterator[Callable[..., None]]:
-    """Sends messages by their bodies, which are their keys too, to queue 0 one after the other."""
+    """Sends messages with these bodies, which are also their keys, one after the other, by default to queue 0."""
     sent: list[str] = []
     with Producer(rocketmq.broker.address, topic) as producer:
 
@@ -150,21 +150,21 @@ class Group:
 
 
 def are_readable(cluster: RealCluster, topic: str, count: int) -> None:
-    """Wait until so many messages are in the topic's queues: a broker answers when it has them in its log."""
-    wait_until(lambda: sum(offsets.stored(cluster, topic).values()) == count, "all are in their queues")
+    """Wait until the topic's queues have this many messages. Brokers respond earlier, after writing their log."""
+    wait_until(lambda: sum(offsets.stored(cluster, topic).values()) == count, "all messages are in their queues")
 
 
 def stored(cluster: RealCluster, topic: str) -> dict[str, Any]:
-    """A topic's queues as `rmqd topics show` tells them; nothing where it does not exist."""
+    """A topic according to `rmqd topics show`; empty if it does not exist."""
     ended = rmqd("topics", "show", topic, "-n", cluster.nameserver, "-o", "json")
     found: dict[str, Any] = ended.json() if ended.code == 0 else {}
     return found
 
 
-def test_each_message_has_an_outcome_and_the_group_is_left_alone(
+def test_each_message_has_an_outcome_and_the_group_does_not_change(
     rocketmq: RealCluster, topic: str, group: str, folder: Path, send: Callable[..., None]
 ) -> None:
-    """Exceptions, ends of the process and time-outs are told with the author's line, and the next message goes on."""
+    """Exceptions, crashes and timeouts are reported with the handler's line, and the next message is tried."""
     send("ok", "boom", "dead", "again", "exit", "crash", "killed", "hang", "last")
     ours = Group(rocketmq, folder, group, topic, "coroutine")
     ended = ours.tried("--timeout", "1s", "-o", "json")
@@ -196,10 +196,10 @@ def test_each_message_has_an_outcome_and_the_group_is_left_alone(
     assert (stored(rocketmq, f"%RETRY%{group}"), stored(rocketmq, f"%DLQ%{group}")) == ({}, {})
 
 
-def test_the_table_is_for_people(
+def test_the_table_shows_outcomes_places_and_reasons(
     rocketmq: RealCluster, topic: str, group: str, folder: Path, send: Callable[..., None]
 ) -> None:
-    """What a handler prints goes to standard error; one that hangs in its thread is told as well."""
+    """The handler's own output goes to standard error. A handler that hangs in its thread is reported too."""
     send("ok", "boom", "dead", "hang")
     Group(rocketmq, folder, group, topic, "sync")
     config = ("-c", folder / "rmqd.yaml")
@@ -217,10 +217,10 @@ def test_the_table_is_for_people(
     assert "a handler may print" in ended.err
 
 
-def test_a_class_is_started_gets_its_batches_and_is_stopped(
+def test_a_handler_class_is_started_gets_batches_and_is_stopped(
     rocketmq: RealCluster, topic: str, group: str, folder: Path, send: Callable[..., None]
 ) -> None:
-    """Batches are of one queue, as big as in the daemon; after a process that died comes one that is started, too."""
+    """A batch is from one queue, and as large as in the daemon. After a crash, a new process starts the handler."""
     send("a", "b", "c", "exit", "e")
     send("f", "g", queue=1)
     notes = folder / "notes"
@@ -241,7 +241,7 @@ def test_a_class_is_started_gets_its_batches_and_is_stopped(
 
 
 def test_typed_handlers(rocketmq: RealCluster, topic: str, group: str, folder: Path, send: Callable[..., None]) -> None:
-    """Each message of a batch has its own outcome; the error that is told is the first one's."""
+    """Each message of a batch has its own outcome. The reported error is the first one's."""
     send('{"what": "ok"}', '{"what": "boom"}', "oops", '{"what": "last"}')
     ours = Group(rocketmq, folder, group, topic, "typed", consume_message_batch_max_size=4)
     lines = ours.outcomes()
@@ -260,10 +260,10 @@ def test_orderly_handlers(
     assert told == [("acked", None, "commit"), ("retried", 2.0, None), ("retried", 1.0, "rollback")]
 
 
-def test_a_process_that_leaves_another_behind_is_seen_to_end(
+def test_the_end_of_a_process_with_a_running_child_is_noticed(
     rocketmq: RealCluster, topic: str, group: str, folder: Path, send: Callable[..., None]
 ) -> None:
-    """The other one holds the socket to the parent open."""
+    """The child keeps the socket to the parent open."""
     send("exit", "ok")
     outcomes = Group(rocketmq, folder, group, topic, "with_child").outcomes("--timeout", "50s")
     assert [one["outcome"] for one in outcomes] == ["died", "acked"]
@@ -277,12 +277,12 @@ def test_a_handler_that_does_not_start(
     assert (ended.code, ended.out, ended.err) == (1, "", "rmqd: RuntimeError: no database\n")
 
 
-def test_messages_are_chosen(
+def test_options_choose_messages(
     rocketmq: RealCluster, topic: str, group: str, folder: Path, send: Callable[..., None]
 ) -> None:
-    """By number, time, key, id, what the group has not committed, and by the group's own filter."""
+    """By number, time, key, id, uncommitted offsets, and the group's own filter."""
     send("m0", "m1", tags="paid")
-    time.sleep(0.05)  # store times are milliseconds, and what follows must be later
+    time.sleep(0.05)  # store times are in milliseconds, and the next messages must be later
     middle = time.time_ns() // 1_000_000
     send("m2", tags="paid")
     send("m3", tags="open")
@@ -330,7 +330,7 @@ def test_the_broker_evaluates_sql(rocketmq: RealCluster, topic: str, group: str,
 def test_dead_letters_are_tried_as_if_they_were_sent_again(
     rocketmq: RealCluster, topic: str, group: str, folder: Path
 ) -> None:
-    """At their first attempt, with the topic that they were sent to."""
+    """They are at their first attempt, and have their original topic."""
     properties = {"RETRY_TOPIC": topic, "RMQD_REASON": "no such customer"}
     dead = rocketmq.create_topic(f"%DLQ%{group}", 1)
     with Producer(rocketmq.broker.address, dead) as producer:
@@ -340,7 +340,7 @@ def test_dead_letters_are_tried_as_if_they_were_sent_again(
     (line,) = ours.outcomes("--dead-letters")
     assert (line["topic"], line["keys"], line["outcome"], line["delay_level"]) == (topic, "k1", "retried", 3)
     assert (line["stored_in"], line["queue"], line["offset"]) == (dead, 0, 0)
-    assert f"  {dead}:broker-a:0:0  " in ours.tried("--dead-letters").out, "people see where it lies"
+    assert f"  {dead}:broker-a:0:0  " in ours.tried("--dead-letters").out, "the table shows the place"
     found = ours.tried("--dead-letters", "--bisect")
     assert f", {dead}, broker-a, queue 0, offset 0, keys k1\n" in found.out
     assert f"\n  rmqd try {group} --dead-letters --id {line['msg_id']}\n" in found.out
@@ -358,14 +358,14 @@ def test_wrong_usage(rocketmq: RealCluster, topic: str, group: str, folder: Path
     assert ours.tried().code == 78
 
 
-# One batch of members that the broker stores apart: 10,000 messages are there in a second.
+# The broker stores the messages of a batch separately. Batches store 10,000 messages in a second.
 BATCH = 200
 COUNT = 10_000
 
 
 @pytest.fixture(scope="module")
 def many(rocketmq: RealCluster) -> str:
-    """A topic with 10,000 messages, of which one ends the process: the 7,777th of a queue."""
+    """A topic with 10,000 messages in one queue. The message at offset 7777 ends the process."""
     topic = rocketmq.create_topic(f"bisect_{time.time_ns()}", 2)
     with Producer(rocketmq.broker.address, topic) as producer:
         for start in range(0, COUNT, BATCH):
@@ -380,10 +380,10 @@ def many(rocketmq: RealCluster) -> str:
 
 
 @pytest.mark.parametrize(("batch_size", "most_runs"), [(1, 3), (1024, 14)])
-def test_bisect_finds_one_among_10000(
+def test_bisect_finds_one_message_among_10000(
     rocketmq: RealCluster, many: str, group: str, folder: Path, batch_size: int, most_runs: int
 ) -> None:
-    """Message by message, and where the handler takes as many at once as a group may give it."""
+    """With batches of one message, and with the largest batches that a group may have."""
     ours = Group(rocketmq, folder, group, many, "coroutine", consume_message_batch_max_size=batch_size)
     ended = ours.tried("--bisect", "-o", "json")
     assert ended.code == 0, ended.err
@@ -397,7 +397,7 @@ def test_bisect_finds_one_among_10000(
 
 
 @pytest.mark.parametrize(("poison", "kind"), [("crash", "died"), ("hang", "expired"), ("boom", "raised")])
-def test_bisect_by_crash_hang_and_exception(
+def test_bisect_finds_crashes_hangs_and_exceptions(
     rocketmq: RealCluster, topic: str, group: str, folder: Path, send: Callable[..., None], poison: str, kind: str
 ) -> None:
     send("a", "b", poison, "d", "e", "f")
@@ -407,7 +407,7 @@ def test_bisect_by_crash_hang_and_exception(
     assert found["place"].startswith(f"{folder}/shop.py:")
 
 
-def test_bisect_says_where_nothing_fails_and_where_two_do(
+def test_bisect_reports_that_nothing_fails_or_that_other_messages_fail_too(
     rocketmq: RealCluster, topic: str, group: str, folder: Path, send: Callable[..., None]
 ) -> None:
     send("a", "exit", "b", "crash")

@@ -1,4 +1,4 @@
-"""The fixtures and the event loop of the daily tests of the client."""
+"""The fixtures and the event loop of the client's daily tests."""
 
 from __future__ import annotations
 

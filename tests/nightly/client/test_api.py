@@ -1,4 +1,4 @@
-"""The requests one by one: what is on the wire, what is made of the answer, and which error a refusal becomes."""
+"""The single requests: fields on the wire, parsed responses, and errors."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.client.peer import Peer, Reply
 from tests.client.test_api import fields_of
 
 
-async def test_a_group_that_nobody_is_in(remoting: RemotingClient, peer: Peer) -> None:
-    """The broker has no code for it: its words tell it from other failures."""
+async def test_a_group_without_members_has_an_empty_consumer_list(remoting: RemotingClient, peer: Peer) -> None:
+    """The broker's response code is not specific, so the remark is checked."""
     code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
     peer.on(code, Reply(body=b'{"consumerIdList":["b@1","a@1"]}'))
     assert await group.get_consumer_list(remoting, peer.address, "g") == ["b@1", "a@1"]
@@ -33,8 +33,7 @@ async def test_a_group_that_nobody_is_in(remoting: RemotingClient, peer: Peer) -
         await group.get_consumer_list(remoting, peer.address, "g")
 
 
-async def test_checking_a_subscription(remoting: RemotingClient, peer: Peer) -> None:
-    """The broker gets the expression, and its complaint reaches the caller."""
+async def test_a_refused_subscription_is_raised_with_the_brokers_remark(remoting: RemotingClient, peer: Peer) -> None:
     subscription = sql_subscription("T", "a >", 1)
     peer.on(RequestCode.CHECK_CLIENT_CONFIG, Reply(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "unexpected end"))
     with pytest.raises(SubscriptionParseError, match="unexpected end"):
@@ -43,8 +42,8 @@ async def test_checking_a_subscription(remoting: RemotingClient, peer: Peer) -> 
     assert CheckClientRequestBody.from_json(request.body) == CheckClientRequestBody("me@1", "g", subscription)
 
 
-async def test_a_groups_settings(remoting: RemotingClient, peer: Peer) -> None:
-    """What the broker has of a group; nobody online has an error of its own."""
+async def test_settings_of_a_group_are_read_and_updated(remoting: RemotingClient, peer: Peer) -> None:
+    """A group without members has its own error."""
     config = SubscriptionGroupConfig(group_name="g", retry_max_times=3)
     peer.on(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, Reply(body=config.to_json()))
     assert await group.subscription_group(remoting, peer.address, "g") == config
@@ -56,15 +55,14 @@ async def test_a_groups_settings(remoting: RemotingClient, peer: Peer) -> None:
         await group.consumer_connection(remoting, peer.address, "g")
 
 
-async def test_making_a_topic(remoting: RemotingClient, peer: Peer) -> None:
-    """As many queues for reading as for writing."""
+async def test_a_topic_is_created_with_equal_read_and_write_queues(remoting: RemotingClient, peer: Peer) -> None:
     await admin.create_topic(remoting, peer.address, "T", 8)
     fields = fields_of(peer, RequestCode.UPDATE_AND_CREATE_TOPIC)
     assert (fields["topic"], fields["readQueueNums"], fields["writeQueueNums"], fields["perm"]) == ("T", "8", "8", "6")
 
 
-async def test_messages_that_are_not_there(remoting: RemotingClient, peer: Peer) -> None:
-    """Nothing found is no error; another failure is."""
+async def test_a_missing_message_is_not_an_error(remoting: RemotingClient, peer: Peer) -> None:
+    """Other failures are errors."""
     view, query = RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.QUERY_MESSAGE
     peer.on(view, Reply(ResponseCode.SYSTEM_ERROR, "can not find message by the offset, 7"))
     assert await admin.view_message(remoting, peer.address, 7) is None
@@ -80,8 +78,8 @@ async def test_messages_that_are_not_there(remoting: RemotingClient, peer: Peer)
     assert second.ext_fields["_UNIQUE_KEY_QUERY"] == "true"
 
 
-async def test_clusters_and_topics_in_loose_json(remoting: RemotingClient, peer: Peer) -> None:
-    """106 is never strict: broker ids are numbers as keys."""
+async def test_clusters_and_topics_are_parsed_from_loose_json(remoting: RemotingClient, peer: Peer) -> None:
+    """The response to 106 always has numbers as keys, the broker ids."""
     loose = (
         b'{"brokerAddrTable":{"broker-a":{"brokerAddrs":{0:"127.0.0.1:20911"},"brokerName":"broker-a","cluster":"c"}},'
         b'"clusterAddrTable":{"c":["broker-a"]}}'

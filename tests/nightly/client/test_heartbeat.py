@@ -1,4 +1,4 @@
-"""Heartbeats: to every address, in parallel, again and again, and at once when it matters."""
+"""Heartbeats: to every address, in parallel, periodically, and at once after changes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from tests.waiting import WAIT_SECONDS, eventually
 __all__ = ["world"]
 
 
-async def test_up_and_down_are_told_once(world: World, peer: Peer) -> None:
-    """The log has a line for each change, not one for each heartbeat."""
+async def test_each_change_of_a_broker_is_logged_once(world: World, peer: Peer) -> None:
     await world.know(peer)
     with capture_logs() as logs:
         for _ in range(3):
@@ -33,8 +32,8 @@ async def test_up_and_down_are_told_once(world: World, peer: Peer) -> None:
     assert "broken" in next(line["reason"] for line in logs if line["event"] == "broker.down")
 
 
-async def test_a_heartbeat_that_opens_the_connection_is_not_doubled(world: World, peer: Peer) -> None:
-    """Its own opening asks for no further one."""
+async def test_a_heartbeat_that_opens_the_connection_is_not_repeated(world: World, peer: Peer) -> None:
+    """Other new connections cause a heartbeat."""
     await world.know(peer)
     async with running(world.heartbeat.run()):
         await peer.received(HEART_BEAT)
@@ -42,8 +41,8 @@ async def test_a_heartbeat_that_opens_the_connection_is_not_doubled(world: World
     assert len(peer.got(HEART_BEAT)) == 1
 
 
-async def test_a_failure_that_somebody_else_saw_is_followed_up(world: World, peer: Peer) -> None:
-    """Where a consumer's own `send_heartbeats` failed, `run` goes on trying."""
+async def test_run_retries_after_a_failure_of_send_heartbeats(world: World, peer: Peer) -> None:
+    """The consumer called `send_heartbeats` itself."""
     await world.know(peer)
     async with running(world.heartbeat.run()):
         await peer.received(HEART_BEAT)
@@ -55,8 +54,7 @@ async def test_a_failure_that_somebody_else_saw_is_followed_up(world: World, pee
         )
 
 
-async def test_cancelling_leaves_nothing_under_way(world: World, peer: Peer) -> None:
-    """The end does not wait for a broker that never answers."""
+async def test_cancelling_does_not_wait_for_a_silent_broker(world: World, peer: Peer) -> None:
     peer.on(HEART_BEAT, None)
     await world.know(peer)
     async with asyncio.timeout(WAIT_SECONDS), running(world.heartbeat.run()):
@@ -66,10 +64,8 @@ async def test_cancelling_leaves_nothing_under_way(world: World, peer: Peer) -> 
         await world.heartbeat.send_heartbeat_to(peer.address)
 
 
-async def test_an_answer_by_a_connection_that_was_replaced_says_nothing_of_the_next_one(
-    world: World, peer: Peer
-) -> None:
-    """As when a broker says that it goes away: pulls by the next connection would find no group."""
+async def test_a_response_on_a_replaced_connection_does_not_count_for_the_next(world: World, peer: Peer) -> None:
+    """The broker closes connections before it stops. Pulls on the next connection would find no group."""
     go_on = asyncio.Event()
 
     async def slow(command: object) -> Reply:
@@ -85,13 +81,13 @@ async def test_an_answer_by_a_connection_that_was_replaced_says_nothing_of_the_n
         world.remoting.leave(first, "the broker says that it goes away")
         second = await world.remoting.connection(peer.address)
         go_on.set()
-        await eventually(lambda: world.heartbeat.brokers_up == {peer.address: True}, "the first one is answered")
+        await eventually(lambda: world.heartbeat.brokers_up == {peer.address: True}, "the first is answered")
         await peer.received(HEART_BEAT, 2)
-        await eventually(lambda: world.heartbeat.is_known_on(second), "the broker is told by the second one")
+        await eventually(lambda: world.heartbeat.is_known_on(second), "the second is answered")
 
 
-async def test_settled_waits_for_a_heartbeat_that_nobody_waits_for_any_more(world: World, peer: Peer) -> None:
-    """It is on its way: what is sent after its answer is the last word."""
+async def test_settled_waits_for_a_heartbeat_whose_caller_was_cancelled(world: World, peer: Peer) -> None:
+    """The heartbeat is already sent. Requests after its response take effect last."""
     go_on = asyncio.Event()
 
     async def slow(command: object) -> Reply:

@@ -1,4 +1,4 @@
-"""ClientInstance: groups that come and go, what brokers ask them, and the end."""
+"""ClientInstance: groups that register and unregister, and the end."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.waiting import eventually
 __all__ = ["client", "name_server"]
 
 
-async def test_a_broker_without_a_connection_is_not_waited_for_at_the_end(client: ClientInstance, peer: Peer) -> None:
-    """It forgot us with our connection; it is not called up to say good-bye."""
+async def test_no_unregister_is_sent_to_a_broker_without_a_connection(client: ClientInstance, peer: Peer) -> None:
+    """The broker removed the client when the connection was closed."""
     run = asyncio.create_task(client.run())
     client.register(Member("g", "T"))
     await eventually(lambda: client.heartbeat.brokers_up.get(peer.address), "the broker is up")
@@ -33,8 +33,8 @@ async def test_a_broker_without_a_connection_is_not_waited_for_at_the_end(client
     assert peer.got(UNREGISTER) == []
 
 
-async def test_a_broker_that_refused_a_heartbeat_is_told_all_the_same(client: ClientInstance, peer: Peer) -> None:
-    """It was busy for a moment, and still has us in its list."""
+async def test_unregister_is_sent_to_a_broker_that_refused_a_heartbeat(client: ClientInstance, peer: Peer) -> None:
+    """The broker was busy, and still lists the client."""
     run = asyncio.create_task(client.run())
     client.register(Member("g", "T"))
     await eventually(lambda: client.heartbeat.brokers_up.get(peer.address), "the broker is up")
@@ -46,10 +46,10 @@ async def test_a_broker_that_refused_a_heartbeat_is_told_all_the_same(client: Cl
     assert len(peer.got(UNREGISTER)) == 1
 
 
-async def test_no_first_heartbeat_brings_a_leaving_group_back(
+async def test_unregister_is_sent_after_a_delayed_first_heartbeat(
     client: ClientInstance, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was built for the group, and its connection is still being made: the good-bye waits for it, too."""
+    """The heartbeat contains the group and waits for a connection. Sent later, it would register the group again."""
     may_connect, connects, right = asyncio.Event(), asyncio.Event(), client.remoting.invoke
 
     async def invoke(address: str, code: int, *arguments: Any) -> RemotingCommand:
@@ -69,8 +69,8 @@ async def test_no_first_heartbeat_brings_a_leaving_group_back(
         assert [command.code for command in peer.requests if command.code in (HEART_BEAT, UNREGISTER)][-1] == UNREGISTER
 
 
-async def test_a_group_that_comes_back_while_it_leaves_is_told_again(client: ClientInstance, peer: Peer) -> None:
-    """The broker may handle the new heartbeat before the old good-bye: another one follows the good-bye's answer."""
+async def test_a_group_can_register_again_while_it_unregisters(client: ClientInstance, peer: Peer) -> None:
+    """The broker may handle the new heartbeat before the unregister, so another one follows its response."""
     async with running(client.run()):
         client.register(Member("g", "T"))
         await eventually(lambda: client.heartbeat.brokers_up.get(peer.address), "the broker is up")
@@ -94,8 +94,7 @@ async def test_a_group_that_comes_back_while_it_leaves_is_told_again(client: Cli
         assert client.routes.queues("T")
 
 
-async def test_the_vip_channel_is_two_ports_below(name_server: Peer) -> None:
-    """Only where it is enabled."""
+async def test_the_port_of_the_vip_channel_is_two_lower_if_enabled(name_server: Peer) -> None:
     plain = ClientInstance(ClientOptions(nameservers=(name_server.address,)))
     assert plain.send_address("10.0.0.1:10911") == "10.0.0.1:10911"
     vip = ClientInstance(ClientOptions(nameservers=(name_server.address,), vip_channel_enabled=True))

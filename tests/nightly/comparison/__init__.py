@@ -1,7 +1,8 @@
-"""The same requests, sent to a real broker and to the embedded one, and what each answered, field by field.
+"""The same requests, sent to a real broker and to the embedded broker, and their responses, compared field by field.
 
-`script` has the requests, `traffic` sends them, `bodies` decodes what comes back, `rules` says what cannot be the same
-(times, ids, addresses), and `differences` what may differ, and why: that list stands in docs/proof/conformance.md.
+`script` has the requests, `traffic` sends them, and `bodies` decodes the responses. `rules` generalises values that
+cannot be equal (times, ids, addresses). `differences` lists the accepted differences with reasons, which
+docs/proof/conformance.md shows.
 
-None of it uses rmqd's own protocol code, whose mistakes it must not share.
+None of these modules uses rmqd's protocol code, because they must not share its mistakes.
 """

@@ -1,4 +1,4 @@
-"""Bodies as plain values: Java's loose JSON, and the records of messages."""
+"""Bodies, decoded to plain values: Java's loose JSON, and records of messages."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 MAGIC = struct.pack(">i", -626843481)
 IPV6_BORN, IPV6_STORE = 0x10, 0x20
-# object and number keys stand bare in what fastjson writes
+# fastjson writes object and number keys without quotes
 OBJECT_KEY = re.compile(r"([{,])(\{[^{}]*\}):")
 NUMBER_KEY = re.compile(r"([{,])(-?\d+):")
 
 
 def decoded(body: bytes) -> Any:
-    """A body by its look: None, JSON with whether its keys were all strings, messages, properties, or bytes."""
+    """Detect the format of a body, and return None, JSON, messages, properties, text, or bytes as hexadecimal text."""
     if not body:
         return None
     if body[4:8] == MAGIC:
@@ -32,7 +32,7 @@ def decoded(body: bytes) -> Any:
 
 
 def loose_json(text: str) -> Any:
-    """JSON whose keys may be objects or numbers; an object that is a key becomes its sorted text."""
+    """Parse JSON whose keys may be objects or numbers. A key that is an object becomes sorted JSON text."""
 
     def as_text(match: re.Match[str]) -> str:
         key = json.dumps(json.loads(match.group(2)), sort_keys=True)
@@ -46,7 +46,7 @@ def loose_json(text: str) -> Any:
 
 
 def messages(body: bytes) -> list[dict[str, Any]]:
-    """Every record of a body, field by field."""
+    """Return the fields of all records in a body."""
     found, at = [], 0
     while at < len(body):
         (size,) = struct.unpack_from(">i", body, at)

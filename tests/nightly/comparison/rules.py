@@ -1,4 +1,4 @@
-"""What cannot be the same on two brokers: put in general terms before the comparison."""
+"""Values that cannot be equal on two brokers, which are generalised before the comparison."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ DATES = re.compile(r"\b20\d\d-\d\d-\d\d[ ,T#]?\d\d:\d\d:\d\d([:,.]\d{3})?")
 ANY_ID = re.compile(r"\b[0-9A-F]{32}\b")
 VERSION_COUNTER = re.compile(r'(?<="counter":)\d+')
 HANDLE = re.compile(r"\b(\d+ 1[5-9]\d{11} \d+) [0-7] ([012] \S+ \d+ \d+)\b")
-"""Of a popped message; its fourth part is the place where the pop is noted, which pops take in turn."""
+"""The handle of a popped message. Its fourth part is the revive queue, which pops use in turn."""
 ANY_ADDRESS = re.compile(r"127\.0\.0\.1:\d+")
 SHARED = {"commitLogOffset", "physicOffset", "indexLastUpdatePhyoffset"}
-"""Where a message lies in a commit log that others write too,"""
+"""Positions in the commit log, which other clients write too."""
 SHARED |= {"totalTopicNum", "totalGroupNum", "wipeTopicCount", "addTopicCount", "counter", "stateVersion"}
-"""counts of what others made too,"""
+"""Counts that include other clients' topics and groups."""
 SHARED |= {"reviveQid"}
-"""what all pops have in turn,"""
+"""The revive queue, which all pops use in turn."""
 SHARED |= {"consumeTps", "topicPutTps", "delayTime"}
-"""and rates and ages of the moment."""
+"""Current rates and ages."""
 
 
 def generalised(value: Any, addresses: Mapping[str, str]) -> Any:
-    """A frame, or a part of it: times, ids of offsets, addresses and places in the commit log told by kind alone.
+    """Replace times, ids, addresses and positions in the commit log by their kind, in a frame or a part of it.
 
-    Lists of JSON are sorted: Java writes its sets in the order of their hashes. `opaque` goes.
+    Lists are sorted, because Java writes sets in the order of their hashes. `opaque` is removed.
     """
     if isinstance(value, dict):
         return {
@@ -50,7 +50,7 @@ def generalised(value: Any, addresses: Mapping[str, str]) -> Any:
 
 
 def flattened(value: Any, path: str = "") -> dict[str, Any]:
-    """Every leaf by its path."""
+    """Return all leaves by their paths."""
     if isinstance(value, dict) and value:
         parts = {f"{path}.{name}" if path else name: item for name, item in value.items()}
     elif isinstance(value, list) and value:

@@ -1,4 +1,4 @@
-"""The embedded broker answers as the real one does, field by field, but for what is accepted."""
+"""Comparison of the embedded broker with the real broker: all responses, field by field."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.rocketmq.fixtures import fresh_name
 
 
 def test_both_brokers_answer_the_same(rocketmq: RealCluster, tmp_path: Path) -> None:
-    """Every step of the script, both ways: nothing differs that is not accepted, and all that is accepted differs."""
+    """All differences between the responses must be accepted, and all accepted differences must occur."""
     if rocketmq.spec.version != release.DEFAULT:
         pytest.skip(f"the embedded broker is compared with RocketMQ {release.DEFAULT}")
     mark, now_ms = fresh_name("same", "m"), int(time.time() * 1000)
@@ -34,21 +34,21 @@ def test_both_brokers_answer_the_same(rocketmq: RealCluster, tmp_path: Path) -> 
     found = compared(real, ours, (addresses[0], addresses[1]))
 
     unanswered = [what for what, frame in real.items() if NO_ANSWER in frame]
-    assert not unanswered, "the real broker was asked for what it never answers: the script is wrong"
+    assert not unanswered, "the real broker responds to every request; otherwise the script is wrong"
     left = open_ones(found)
     assert not left, "\n".join(["what differs, and is not accepted:", *map(str, left)])
-    assert not gone(found), f"accepted, and the same by now: {gone(found)}"
+    assert not gone(found), f"accepted differences that no longer occur: {gone(found)}"
 
 
-def test_steps_have_names_of_their_own() -> None:
-    """By which differences are accepted, and found."""
+def test_step_names_are_unique() -> None:
+    """Responses are compared, and differences accepted, by the name of the step."""
     names = [step.what for step in STEPS]
 
     assert sorted(names) == sorted(set(names))
 
 
 def test_a_value_that_differs_is_found() -> None:
-    """Also one that is missing, and one that is too much."""
+    """Missing and additional values are differences too."""
     real = {"step": {"code": 0, "fields": {"a": "1", "b": "2"}, "body": [{"c": 1}]}}
     embedded = {"step": {"code": 0, "fields": {"a": "1", "d": "2"}, "body": [{"c": 2}]}}
 
@@ -61,8 +61,8 @@ def test_a_value_that_differs_is_found() -> None:
     }
 
 
-def test_what_is_accepted_must_differ() -> None:
-    """So that the list stays true."""
+def test_accepted_differences_that_no_longer_occur_are_found() -> None:
+    """This keeps the list of accepted differences current."""
     accepted = [Accepted("step", "remark", "its words are Python's"), Accepted("other", "*", "gone")]
     found = [Difference("step", "remark", "a", "b"), Difference("step", "code", 1, 2)]
 
@@ -81,13 +81,13 @@ def test_what_is_accepted_must_differ() -> None:
         ([3, 1, 2], [1, 2, 3]),
     ],
 )
-def test_only_what_cannot_be_the_same_is_put_in_general_terms(value: Any, general: Any) -> None:
-    """Times, ids, addresses and places."""
+def test_only_values_that_cannot_be_equal_are_generalised(value: Any, general: Any) -> None:
+    """These are times, ids, addresses, positions in the commit log and the order of lists."""
     assert generalised(value, {"broker": "127.0.0.1:1234"}) == general
 
 
-def test_bodies_are_decoded_by_their_look() -> None:
-    """Java's loose JSON too: its keys may be numbers and objects."""
+def test_the_format_of_a_body_is_detected() -> None:
+    """The keys in Java's loose JSON may be numbers and objects."""
     assert decoded(b"") is None
     assert decoded(b'{"a":{0:"b"}}') == {"bare keys": True, "a": {"0": "b"}}
     assert decoded(b'{"t":{{"q":1,"b":"x"}:{"o":5}}}') == {"bare keys": True, "t": {'{"b": "x", "q": 1}': {"o": 5}}}
@@ -95,8 +95,8 @@ def test_bodies_are_decoded_by_their_look() -> None:
     assert flattened({"a": [{"b": 1}], "c": {}}) == {"a[0].b": 1, "c": {}}
 
 
-def test_every_accepted_difference_says_why() -> None:
-    """In a line of a table."""
+def test_every_accepted_difference_has_a_reason() -> None:
+    """The texts are shown in a table of docs/proof/conformance.md, so they must not contain `|`."""
     for one in ACCEPTED:
         assert one.why
         assert "|" not in one.why + one.what + one.path

@@ -1,4 +1,4 @@
-"""Sends the steps of a script to one name server and broker, and keeps what came back."""
+"""Sends the steps of a script to one name server and broker, and records the responses."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.nightly.comparison.bodies import decoded
 BROKER, NAME_SERVER = "broker", "name server"
 ONEWAY, RESPONSE = 2, 1
 NO_ANSWER = "no answer"
-BINARY, JAVA = 1, 0  # serialisation and language by their bytes
-VERSION = 513  # of a client 5.5.0: what is answered depends on it here and there
+BINARY, JAVA = 1, 0  # codes of the serialisation and of the language
+VERSION = 513  # client version 5.5.0; given because some responses depend on it
 ANSWER_SECONDS = 15.0
 AGAIN_SECONDS = 0.05
 NEVER_SECONDS = 0.3
@@ -26,14 +26,14 @@ SENDS = {10, 310, 320}
 RUNTIME_INFO = 28
 
 Frame = dict[str, Any]
-"""code, flag, remark, language, version, fields, and the body, decoded."""
+"""code, flag, remark, language, version, fields, and the decoded body."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """A request and its answer. Texts may name what is known by then: `{topic}`, or `{sent[msgId]}` of a kept answer.
+    """A request and its response. Texts may contain known values: `{mark}`, or `{sent[msgId]}` of a kept response.
 
-    `until` has it asked again until an answer is right, as what a broker does in the background takes a moment.
+    The request is repeated until `until` accepts a response, because brokers do some work in the background.
     """
 
     what: str
@@ -45,30 +45,30 @@ class Ask:
     keep: str = ""
     until: Callable[[Frame], object] | None = None
     only: Callable[[Any, str], Any] | None = None
-    """What of the body is compared, where others have their part in it; called with the body and the run's mark."""
+    """Selects the compared part of a body that also depends on other clients; called with the body and the mark."""
     aside: Collection[str] = ()
-    """Header fields of the answer that are not compared, as others have their part in them."""
+    """Header fields of the response that are not compared, because they also depend on other clients."""
     oneway: bool = False
     answered: bool = True
-    """False: the answer is taken later, by a Take of the same `what`."""
+    """False if a later Take, which names this `what`, receives the response."""
     language: str = "JAVA"
     version: int = VERSION
     binary: bool = False
-    """With the header's other serialisation."""
+    """Whether the header is binary instead of JSON."""
     silent: bool = False
-    """The answer is of no interest: it prepares others, or cleans up."""
+    """Whether the response is not compared, because the request only prepares other steps or cleans up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Take:
-    """The answer to an earlier request."""
+    """The response to an earlier request."""
 
     what: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pushed:
-    """A request of the broker's own on a link, and what it is answered, if it asks for that."""
+    """A request from the broker on a link, and its response, unless it is one-way."""
 
     what: str
     code: int
@@ -79,7 +79,7 @@ class Pushed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quiet:
-    """Nothing comes on a link: neither an answer to what was asked one-way, nor a request of the broker's."""
+    """No frame arrives on a link: no response to a one-way request, and no request from the broker."""
 
     what: str
     link: str = "a"
@@ -89,7 +89,7 @@ Step = Ask | Take | Pushed | Quiet
 
 
 class Link:
-    """One connection; what comes is kept until somebody asks for it."""
+    """One connection. Received frames are kept until a step reads them."""
 
     def __init__(self, address: str) -> None:
         host, port = address.rsplit(":", 1)
@@ -103,7 +103,7 @@ class Link:
         self._socket.close()
 
     def request(self, step: Ask, fields: Mapping[str, str], body: bytes) -> int:
-        """Send a request; its opaque."""
+        """Send a request, and return its opaque."""
         opaque = next(self._opaques)
         if step.binary:
             self._send_header(BINARY, _binary_header(step.code, step.version, opaque, fields), body)
@@ -113,24 +113,24 @@ class Link:
         return opaque
 
     def answer(self, opaque: int) -> Frame:
-        """The answer to a request. Raises TimeoutError."""
+        """Wait for the response to a request. Raises TimeoutError."""
         self._read_until(lambda: opaque in self._answers, ANSWER_SECONDS)
         return self._answers.pop(opaque)
 
     def pushed(self, code: int) -> Frame:
-        """The next request of the broker with this code, which keeps its opaque. Raises TimeoutError."""
+        """Wait for the broker's next request with this code. Raises TimeoutError."""
         self._read_until(lambda: any(push["code"] == code for push in self._pushes), ANSWER_SECONDS)
         found = next(push for push in self._pushes if push["code"] == code)
         self._pushes.remove(found)
         return found
 
     def reply(self, push: Frame, code: int, body: bytes) -> None:
-        """Answer a request of the broker's."""
+        """Respond to a request from the broker."""
         head = {"code": code, "language": "JAVA", "version": VERSION, "opaque": push["opaque"], "flag": RESPONSE}
         self._send(head, body)
 
     def heard(self) -> list[Frame]:
-        """What came and nobody asked for, after a moment's wait."""
+        """Return the frames that no step has read. If there are none, wait NEVER_SECONDS for one."""
         try:
             self._read_until(lambda: self._answers or self._pushes, NEVER_SECONDS)
         except TimeoutError:
@@ -178,7 +178,7 @@ class Link:
 
 
 class Drive:
-    """One run of a script. `mark` is in every name of topics and groups that it makes, and the same on both sides."""
+    """One run of a script. `mark` is part of all names of topics and groups, and the same for both brokers."""
 
     def __init__(self, addresses: Mapping[str, str], mark: str, now_ms: int) -> None:
         self._addresses = addresses
@@ -189,7 +189,7 @@ class Drive:
         self.record: dict[str, Any] = {}
 
     def run(self, steps: Iterable[Step]) -> dict[str, Any]:
-        """What came back at each step, by what it is about; NO_ANSWER and why where nothing did."""
+        """Return the response of each step by its `what`; NO_ANSWER and the error if there was no response."""
         try:
             for step in steps:
                 if step.what in self.record:
@@ -249,7 +249,7 @@ class Drive:
         return None if step.silent else frame
 
     def _await_dispatch(self, link: Link) -> None:
-        """Until a broker has entered all that it stored into its queues, which the real one does in the background."""
+        """Wait until all stored messages are in their queues, which the real broker does in the background."""
         look, deadline = Ask(what="how far the dispatch is", code=RUNTIME_INFO), time.monotonic() + ANSWER_SECONDS
         while time.monotonic() < deadline:
             frame = link.answer(link.request(look, {}, b""))
@@ -288,6 +288,6 @@ def _binary_header(code: int, version: int, opaque: int, fields: Mapping[str, st
 
 
 def _commit_log_offset(frame: Frame) -> int:
-    """Where a message lies, by the id that a sender is told."""
+    """Return a message's position in the commit log, from the id in the send response; -1 without an id."""
     msg_id = frame["fields"].get("msgId", "")
     return int(msg_id[16:32], 16) if len(msg_id) == 32 else -1

@@ -1,4 +1,4 @@
-"""The configurations of these tests stand in files of the working directory."""
+"""These tests write their configurations to the working directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`deduplicate`: what it means to the engine, and which groups and stores are refused, with the line.
+"""`deduplicate`: refused groups and stores, each with its line.
 
 The core of these tests is in tests/config/test_deduplicate.py.
 """
@@ -63,12 +63,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("store", "url"), [("redis", "redis://r"), ("postgresql", "postgresql://p/shop")])
-def test_what_tasks_on_any_machine_can_reach_is_for_spark(store: str, url: str) -> None:
+def test_stores_with_a_server_are_accepted_for_spark(store: str, url: str) -> None:
     where = options(f"engine: spark\n    deduplicate: {{store: {store}, url: '{url}'}}")
     assert where == DeduplicationOptions("msg_id", store, url, 259200.0)  # type: ignore[arg-type]
 
 
-def test_what_cannot_be_is_refused_by_name(subtests: pytest.Subtests) -> None:
+def test_invalid_deduplication_is_refused_with_its_place(subtests: pytest.Subtests) -> None:
     for name, (text, problem) in REFUSED.items():
         with subtests.test(name):
             assert problems(f"{GROUP}    {text}\n") == [f"test.yaml:{problem}"]

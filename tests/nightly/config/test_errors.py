@@ -1,4 +1,4 @@
-"""Bad configurations beyond tests/config/test_errors.py, and fifteen times as many random ones."""
+"""More bad configurations than in tests/config/test_errors.py, and 300 random ones."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.config.configuration import GROUP, load, problems
 
 @settings(max_examples=300)
 @given(CONFIGURATIONS)
-def test_whatever_stands_in_a_configuration_it_loads_or_has_located_problems(data: dict[str, object]) -> None:
+def test_any_configuration_loads_or_has_problems_with_places(data: dict[str, object]) -> None:
     check_problems_have_places(data)
 
 
-def test_names_of_java_outside_of_a_group_are_told_with_the_way_to_the_key() -> None:
+def test_java_names_outside_of_a_group_are_reported_with_the_key_to_write() -> None:
     assert problems(f"pullBatchSize: 32\nrocketmq: {{}}\nclient: {{useTLS: true, unitName: a}}\n{GROUP}") == [
         "test.yaml:1:1: pullBatchSize: unknown key; write groups.NAME.pull_batch_size: 32",
         "test.yaml:2:1: rocketmq: Java's name; there is no key: write nameserver, client and groups at the top level",
@@ -41,7 +41,7 @@ LIGHT_QUEUES = {
 }
 
 
-def test_a_light_queue_is_refused_where_it_could_not_be_read(subtests: pytest.Subtests) -> None:
+def test_light_queues_are_refused_with_namespace_pop_and_spark(subtests: pytest.Subtests) -> None:
     for name, (root, line, expected) in LIGHT_QUEUES.items():
         with subtests.test(name):
             text = (
@@ -54,7 +54,7 @@ def test_a_light_queue_is_refused_where_it_could_not_be_read(subtests: pytest.Su
 NEARBY = "machine_room_nearby needs client.instance_name with the machine room of this process, but"
 
 
-def test_the_brokers_take_no_options_of_an_offset_store() -> None:
+def test_the_offset_store_broker_accepts_no_options() -> None:
     text = "nameserver: a:1\ngroups:\n  mailer:\n    subscriptions: {orders: '*'}\n    handler: {plugin: log}\n"
 
     assert problems(f"{text}    offset_store: {{plugin: broker, options: {{url: x}}}}\n") == [
@@ -63,7 +63,7 @@ def test_the_brokers_take_no_options_of_an_offset_store() -> None:
     assert load(f"{text}    offset_store: {{plugin: broker, options: {{}}}}\n").groups
 
 
-def test_a_memory_limit_is_for_worker_processes() -> None:
+def test_a_memory_limit_needs_worker_processes() -> None:
     text = """\
 nameserver: 127.0.0.1:9876
 groups:
@@ -79,7 +79,7 @@ groups:
     assert load(text.replace("64MiB", "64MiB, processes: 2")).groups
 
 
-def test_a_process_that_tells_no_machine_room_is_refused_to_run(subtests: pytest.Subtests) -> None:
+def test_an_instance_name_without_a_machine_room_is_refused_to_run(subtests: pytest.Subtests) -> None:
     for instance in ("DEFAULT", "east", "@mailer", "east@"):
         with subtests.test(instance=instance):
             client = f"client: {{instance_name: {json.dumps(instance)}}}\n"
@@ -89,12 +89,12 @@ def test_a_process_that_tells_no_machine_room_is_refused_to_run(subtests: pytest
             ]
 
 
-def test_a_process_that_tells_its_machine_room_is_accepted() -> None:
+def test_an_instance_name_with_a_machine_room_is_accepted() -> None:
     text = f"client: {{instance_name: east@mailer-1}}\n{GROUP}    allocate_strategy: machine_room_nearby\n"
     assert load(text).groups["mailer"].allocate_strategy == "machine_room_nearby"
 
 
-def test_a_name_must_be_good_with_the_namespace_before_it_too() -> None:
+def test_names_must_be_valid_with_the_namespace_too() -> None:
     text = f"""\
 nameserver: a:1
 client: {{namespace: {"n" * 30}}}

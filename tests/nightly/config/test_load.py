@@ -1,4 +1,4 @@
-"""Where a configuration comes from: files, folders, `--set`, `${...}`.
+"""The sources of a configuration: files, folders, `--set`, `${...}`.
 
 The core of these tests is in tests/config/test_load.py.
 """
@@ -19,7 +19,7 @@ from tests.config.test_load import GROUP, ROOT, WHOLE, errors, folder, write
 __all__ = ["folder"]
 
 
-def test_a_file_that_is_named_and_not_there_is_told_with_who_named_it() -> None:
+def test_a_missing_file_is_reported_with_the_option_or_variable_that_names_it() -> None:
     write("config/rmqd.yaml", ROOT)
     with pytest.raises(ConfigError, match=r"^absent\.yaml: no such file or folder, named by --config$"):
         load_runnable(Path("absent.yaml"), environ={})
@@ -27,7 +27,7 @@ def test_a_file_that_is_named_and_not_there_is_told_with_who_named_it() -> None:
         load_runnable(None, environ={"RMQD_CONFIG": "absent.yaml"})
 
 
-def test_a_root_without_groups_takes_them_from_the_folder() -> None:
+def test_a_root_file_without_groups_reads_them_from_the_folder() -> None:
     write("conf/rmqd.yaml", f"{ROOT}groups:\n")
     write("conf/groups/b.yaml", GROUP)
     write("conf/groups/a.yaml", GROUP)
@@ -35,35 +35,35 @@ def test_a_root_without_groups_takes_them_from_the_folder() -> None:
     assert list(load_runnable(Path("conf")).groups) == ["a", "b"]
 
 
-def test_a_file_of_another_name_stands_alone() -> None:
+def test_a_file_with_another_name_ignores_the_folder_of_groups() -> None:
     write("conf/other.yaml", WHOLE)
     write("conf/groups/more.yaml", GROUP)
     assert list(load_runnable(Path("conf/other.yaml")).groups) == ["mailer"]
 
 
-def test_what_a_broken_file_may_have_held_is_not_called_missing() -> None:
+def test_keys_are_not_reported_as_missing_if_their_file_is_broken() -> None:
     write("conf/rmqd.yaml", "nameserver: [a:1\n")
     write("conf/groups/a.yaml", "subscriptions: {}\nhandler: {plugin: log}\npull_batch_size: 0\n")
     assert [error.split(": ")[0] for error in errors("conf")] == ["conf/rmqd.yaml:2:1", "conf/groups/a.yaml:3:18"]
 
 
-def test_a_folder_without_a_root_file_is_told() -> None:
+def test_a_folder_without_a_root_file_is_reported() -> None:
     write("conf/groups/a.yaml", GROUP)
     assert errors("conf") == ["conf/rmqd.yaml:1:1: the file cannot be read: No such file or directory"]
 
 
-def test_what_is_no_utf_8_is_told_with_its_place() -> None:
+def test_invalid_utf_8_is_reported_with_its_place() -> None:
     Path("latin.yaml").write_bytes("nameserver: a:1\nstate_dir: /größe\n".encode("latin-1"))
     assert errors("latin.yaml") == ["latin.yaml:2:15: this is not UTF-8; expected text in UTF-8"]
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_key() -> None:
+def test_a_byte_order_mark_is_ignored() -> None:
     Path("bom.yaml").write_bytes(b"\xef\xbb\xbf" + WHOLE.encode())
     assert list(load_runnable(Path("bom.yaml")).groups) == ["mailer"]
 
 
-def test_a_concurrency_that_is_found_out_is_told_its_most() -> None:
-    """With processes it would be of no use."""
+def test_automatic_concurrency_has_a_maximum() -> None:
+    """Automatic concurrency has no effect with processes."""
     auto = ["groups.mailer.handler.concurrency=auto"]
     options = options_of_group(load(WHOLE, auto).groups["mailer"], "mailer", "")
     assert (options.concurrency, options.auto_concurrency) == (256, True)
@@ -75,7 +75,7 @@ def test_a_concurrency_that_is_found_out_is_told_its_most() -> None:
     assert "handler.concurrency: auto has no effect with processes" in problem
 
 
-def test_names_that_yaml_1_1_would_change_stay_as_they_are() -> None:
+def test_names_that_yaml_1_1_would_convert_stay_text() -> None:
     config = load(f"{ROOT}groups:\n  on:\n    subscriptions: {{no: NO, 1e3: '*'}}\n    handler: {{plugin: log}}\n")
     assert {topic: one.expression for topic, one in config.groups["on"].subscriptions.items()} == {
         "no": "NO",
@@ -121,20 +121,20 @@ OVERRIDES = [
 ]
 
 
-def test_a_problem_of_set_is_named_as_such(subtests: pytest.Subtests) -> None:
+def test_a_problem_of_an_override_names_the_option_set(subtests: pytest.Subtests) -> None:
     for override, expected in OVERRIDES:
         with subtests.test(override=override):
             assert f"--set {override.partition('=')[0]}: {expected}" in problems(WHOLE, [override])
 
 
-def test_a_doubled_dollar_keeps_a_reference_as_it_is() -> None:
+def test_a_doubled_dollar_makes_a_reference_literal() -> None:
     text = f"{ROOT}client: {{unit_name: '$${{HOME}} costs 5$ or $$', tls: {{server_name: '$${{A}}${{B}}'}}}}"
     config = load(text, environ={"B": "b"})
     assert config.client.unit_name == "${HOME} costs 5$ or $$"
     assert config.client.tls.server_name == "${A}b"
 
 
-def test_files_that_cannot_be_replaced_are_told() -> None:
+def test_files_that_cannot_be_substituted_are_reported() -> None:
     write("binary", "")
     Path("binary").write_bytes(b"\xff\xfe")
     write("long", "x" * (1 << 20) + "x")
@@ -147,8 +147,8 @@ def test_files_that_cannot_be_replaced_are_told() -> None:
         assert found == f"test.yaml:2:12: state_dir: the file {Path(name).absolute()} {reason}"
 
 
-def test_text_that_is_not_utf8_is_refused_wherever_it_comes_from() -> None:
-    """Python keeps such bytes of a command line or a variable as halves of characters, which nothing can write."""
+def test_text_that_is_not_utf8_is_refused_from_every_source() -> None:
+    """Python keeps such bytes of a command line or a variable as lone surrogates, which cannot be encoded."""
     told = "is not UTF-8; expected text"
     assert problems(WHOLE, ["groups.mailer.handler.options.level=\udcff"]) == [
         "--set groups.mailer.handler.options.level: this is not UTF-8; expected text in UTF-8"
@@ -160,7 +160,7 @@ def test_text_that_is_not_utf8_is_refused_wherever_it_comes_from() -> None:
 
 
 def test_a_nul_character_is_refused() -> None:
-    """YAML can write it, and no file can have it in its name."""
+    """YAML can contain it, but file names cannot."""
     (in_reference,) = problems(f'{ROOT}state_dir: "${{file:a\\0b}}"\n')
     assert "cannot be read: its name has a NUL character; expected a readable file" in in_reference
     assert problems(f'{WHOLE}state_dir: "a\\0b"\nhttp: {{token_file: "a\\0b", token: "\\0"}}\n', to_run=True) == [
@@ -170,8 +170,8 @@ def test_a_nul_character_is_refused() -> None:
     ]
 
 
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
-    """Nobody may ever write to it."""
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
+    """A read could wait for ever."""
     os.mkfifo(tmp_path / "pipe")
     path = tmp_path / "rmqd.yaml"
     path.write_text(f"nameserver: ${{file:{tmp_path}/pipe}}\n")
@@ -182,8 +182,8 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
         load_runnable(path)
 
 
-def test_of_very_many_unknown_keys_the_first_are_explained(tmp_path: Path) -> None:
-    """And all are told: what was meant takes a look at every key that there is."""
+def test_only_the_first_100_unknown_keys_get_suggestions(tmp_path: Path) -> None:
+    """All are reported. A suggestion needs a comparison with every known key."""
     path = tmp_path / "rmqd.yaml"
     path.write_text("nameserver: a:1\n" + "".join(f"nameservr{number}: 1\n" for number in range(300)))
     with pytest.raises(ConfigError) as caught:

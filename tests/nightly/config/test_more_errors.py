@@ -1,4 +1,4 @@
-"""More bad configurations, each with the whole line that a person is shown.
+"""More bad configurations, each with its complete error message.
 
 One of each kind is in tests/config/test_errors.py.
 """
@@ -243,25 +243,25 @@ NO_YAML = {
 }
 
 
-def test_a_bad_key_of_a_group_is_told_with_its_place_and_what_is_accepted(subtests: pytest.Subtests) -> None:
+def test_a_bad_group_key_is_reported_with_place_and_expected_value(subtests: pytest.Subtests) -> None:
     for name, (line, expected) in IN_GROUP.items():
         with subtests.test(name):
             assert problems(f"{GROUP}    {line}\n") == [f"test.yaml:{expected}"]
 
 
-def test_a_bad_subscription_is_told_with_its_place_and_what_is_accepted(subtests: pytest.Subtests) -> None:
+def test_a_bad_subscription_is_reported_with_place_and_expected_value(subtests: pytest.Subtests) -> None:
     for name, (line, expected) in SUBSCRIPTIONS.items():
         with subtests.test(name):
             check_subscription(line, expected)
 
 
-def test_a_bad_configuration_is_told_with_its_place_and_what_is_accepted(subtests: pytest.Subtests) -> None:
+def test_a_bad_configuration_is_reported_with_place_and_expected_value(subtests: pytest.Subtests) -> None:
     for name, (text, expected) in ROOTS.items():
         with subtests.test(name):
             assert problems(text) == [f"test.yaml:{expected}"]
 
 
-def test_what_is_no_configuration_at_all_is_told_with_its_place(subtests: pytest.Subtests) -> None:
+def test_a_file_that_is_not_a_configuration_is_reported_with_place(subtests: pytest.Subtests) -> None:
     for name, (text, expected) in NO_YAML.items():
         with subtests.test(name):
             assert f"test.yaml:{expected}" in problems(text)

@@ -1,4 +1,4 @@
-"""What a group on Spark may not say, each with the line that a person is shown."""
+"""Keys that a group on Spark may not have, each with its complete error message."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ groups:
     subscriptions: {orders: "*"}
     handler: {plugin: log}
 """
-"""A good configuration: what a test appends is on line 7."""
+"""A valid configuration. Tests append at line 7."""
 
 NO_WORK = GROUP.replace("    handler: {plugin: log}\n", "")
 
@@ -84,27 +84,27 @@ REFUSED = {
 }
 
 
-def test_what_spark_cannot_do_is_refused_with_why(subtests: pytest.Subtests) -> None:
+def test_keys_that_spark_does_not_support_are_refused_with_the_reason(subtests: pytest.Subtests) -> None:
     for name, (lines, expected) in REFUSED.items():
         with subtests.test(name):
             assert problems(f"{GROUP}    {lines}\n") == [f"test.yaml:{expected}"]
 
 
-def test_a_concurrency_that_is_found_out_is_refused() -> None:
+def test_automatic_concurrency_is_refused() -> None:
     told = "Spark does not support auto: the duration of calls is not measured across its worker processes"
     expected = f"test.yaml:6:41: groups.mailer.handler.concurrency: {told}; expected a whole number from 1 to 1000"
     assert problems(GROUP.replace("plugin: log", "plugin: log, concurrency: auto")) == [expected]
 
 
-def test_a_change_of_engine_alone_moves_a_group() -> None:
-    """What it has for Spark stays where it is meanwhile."""
+def test_a_change_of_only_the_engine_moves_a_group() -> None:
+    """The key `spark` may stay in the configuration."""
     text = GROUP + "    spark: {master: 'local[2,4]'}\n"
     assert load(text).groups["mailer"].engine == "spark"
     assert load(text, ["groups.mailer.engine=local"]).groups["mailer"].engine == "local"
 
 
-def test_a_group_needs_something_to_do() -> None:
-    """And only one thing is said where the pipeline that is there is faulty."""
+def test_a_group_needs_a_handler_or_a_pipeline() -> None:
+    """With a faulty pipeline, no missing handler is reported."""
     accepted = "expected handler: a mapping with the keys plugin, options, concurrency; or pipeline and sink"
     assert problems(NO_WORK) == [f"test.yaml:3:3: groups.mailer.handler: missing; {accepted}"]
     faulty = problems(f"{NO_WORK}    pipeline: {{plugin: 5}}\n    sink: {{format: rocketmq, topic: out}}\n")
@@ -116,8 +116,8 @@ def test_a_pipeline_needs_a_sink() -> None:
     assert found.startswith("test.yaml:3:3: groups.mailer.sink: missing with pipeline; expected a mapping")
 
 
-def test_without_pyspark_the_group_is_refused_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what to install; a command that only wants an address does not care."""
+def test_without_pyspark_the_group_is_refused_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error has the install command. A configuration that is not run is valid."""
     monkeypatch.setattr(spark_rules, "find_spec", lambda name: None if name == "pyspark" else find_spec("json"))
     assert problems(GROUP, to_run=True) == [
         "test.yaml:4:13: groups.mailer.engine: spark needs pyspark, which is not installed; use local, or run "
@@ -126,7 +126,7 @@ def test_without_pyspark_the_group_is_refused_before_anything_runs(monkeypatch: 
     assert load(GROUP).groups["mailer"].engine == "spark"
 
 
-def test_the_handler_is_looked_for_as_in_any_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_handler_is_checked_as_in_any_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark_rules, "find_spec", lambda name: find_spec("json"))
     (found,) = problems(GROUP.replace("plugin: log", "plugin: nobody"), to_run=True)
     assert found.startswith("test.yaml:6:23: groups.mailer.handler.plugin: ")
@@ -135,7 +135,7 @@ def test_the_handler_is_looked_for_as_in_any_group(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("mode", ["", "    consume_mode: pop\n"])
 def test_lite_topics_are_refused(mode: str) -> None:
-    """And pop is not named as a way out, which is refused as well."""
+    """The error does not suggest pop, because pop is refused too."""
     text = GROUP.replace('{orders: "*"}', "{chats: {lite_topics: [a]}}") + mode
     first, *others = problems(text)
     assert first == (
@@ -154,8 +154,8 @@ def test_worker_processes_of_the_handler_are_refused() -> None:
     )
 
 
-def test_an_at_sign_in_a_url_that_libpq_does_not_read_is_accepted() -> None:
-    """JDBC's have passwords among their parameters."""
+def test_an_at_sign_in_a_jdbc_url_is_accepted() -> None:
+    """JDBC URLs have passwords among their parameters."""
     url = "jdbc:sqlserver://shop.example:1433;database=shop;user=loader@shop;password=p@ss"
     sink = f"    sink: {{format: jdbc, options: {{url: '{url}', dbtable: prices}}}}\n"
     assert load(f"{NO_WORK}    pipeline: {{plugin: archive}}\n{sink}").groups["mailer"].sink is not None

@@ -1,4 +1,4 @@
-"""Topics with queue.type=BatchCQ, whose brokers store a batch as one record: what Java and rmqd make of it."""
+"""Topics with queue.type=BatchCQ, whose brokers store a batch as one record, in Java and in rmqd."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOT_OF_MEMBERS = ("offset_msg_id", "store_size", "body_crc", "sys_flag")  # Java
 
 
 def batch_topic(cluster: RealCluster, test: str, script: str = "ok") -> str:
-    """A topic of one such queue with two batches of five; the tags are a and b in turn, `script` is that of k1."""
+    """A topic of one such queue with two batches of five. The tags are a and b in turn. `script` applies to k1."""
     topic = fresh_name(test, "topic")
     cluster.create_topic(topic, 1, attributes="+queue.type=BatchCQ")
     members = [{"UNIQ_KEY": f"{topic}.{key}", "script": script if key == "k1" else "ok"} for key in KEYS]
@@ -31,7 +31,7 @@ def batch_topic(cluster: RealCluster, test: str, script: str = "ok") -> str:
 
 
 def fields(attempts: Attempts) -> dict[str | None, dict[str, object]]:
-    """Those of each member by its keys; WAIT is written by Java's decoder."""
+    """The fields of each member by its keys. Java's decoder adds WAIT."""
     return {keys: attempt.without(*NOT_OF_MEMBERS, "WAIT") for keys, attempt in attempts.by_keys().items()}
 
 
@@ -44,7 +44,7 @@ def fields(attempts: Attempts) -> dict[str | None, dict[str, object]]:
     since="5.0",
 )
 async def test_members_of_a_stored_batch_are_messages(rocketmq: RealCluster, group: str, tmp_path: Path) -> None:
-    """With offsets of their own, which are committed one by one."""
+    """Each member has its own offset."""
     topic = batch_topic(rocketmq, group)
     async with both(rocketmq, group, tmp_path, [topic], consume_from_where="first_offset") as sides:
         java, rmqd = await sides.finish(topic, attempts=len(KEYS))
@@ -60,7 +60,7 @@ async def test_members_of_a_stored_batch_are_messages(rocketmq: RealCluster, gro
     checked="compared with a Java consumer at the same committed offset",
     since="5.0",
 )
-async def test_a_group_goes_on_in_the_middle_of_a_batch(rocketmq: RealCluster, group: str, tmp_path: Path) -> None:
+async def test_a_group_continues_in_the_middle_of_a_batch(rocketmq: RealCluster, group: str, tmp_path: Path) -> None:
     """Two members of the second batch were handled before."""
     topic, names, middle = batch_topic(rocketmq, group), (f"{group}_java", f"{group}_rmqd"), SIZE + 2
     [queue] = offsets.queues(rocketmq, topic)
@@ -69,7 +69,7 @@ async def test_a_group_goes_on_in_the_middle_of_a_batch(rocketmq: RealCluster, g
         offsets.commit(rocketmq, name, topic, queue, middle)
     async with both(rocketmq, group, tmp_path, [topic], names=names) as sides:
         by_java = KEYS[SIZE:] if sides.is_beside_java else KEYS[middle:]
-        await eventually(lambda: set(sides.java.attempts.keys) >= set(by_java), "Java is handed its part")
+        await eventually(lambda: set(sides.java.attempts.keys) >= set(by_java), "Java handles its part")
         await eventually(lambda: offsets.lag(rocketmq, sides.rmqd.group, topic) == 0, "rmqd commits the rest")
         java, rmqd = await sides.stop()
     assert sorted(filter(None, java.keys)) == by_java
@@ -84,10 +84,10 @@ async def test_a_group_goes_on_in_the_middle_of_a_batch(rocketmq: RealCluster, g
     checked="compared with a Java consumer: every attempt, with reconsume times and levels",
     since="5.0",
 )
-async def test_a_member_that_failed_comes_again_alone(
+async def test_only_the_failed_member_of_a_batch_is_redelivered(
     rocketmq_short_delays: RealCluster, group: str, tmp_path: Path
 ) -> None:
-    """With its own body and properties."""
+    """The member keeps its body and its properties."""
     cluster, topic = rocketmq_short_delays, batch_topic(rocketmq_short_delays, group, script="later,later,ok")
     async with both(cluster, group, tmp_path, [topic], consume_from_where="first_offset") as sides:
         java, rmqd = await sides.finish(topic, attempts=len(KEYS) + 2, retries=True)
@@ -106,8 +106,8 @@ async def test_a_member_that_failed_comes_again_alone(
     checked="compared with a Java consumer, with batches of members with alternating tags",
     since="5.0",
 )
-async def test_tags_choose_among_members(rocketmq: RealCluster, group: str, tmp_path: Path) -> None:
-    """Those that are left out are no lag for rmqd."""
+async def test_tags_select_single_members_of_a_batch(rocketmq: RealCluster, group: str, tmp_path: Path) -> None:
+    """Skipped members do not count as lag of rmqd."""
     topic = batch_topic(rocketmq, group)
     async with both(rocketmq, group, tmp_path, {topic: "a"}, consume_from_where="first_offset") as sides:
         await sides.handled(SIZE)

@@ -21,16 +21,16 @@ class Recording:
         self.lines: list[str] = []
 
     def before(self, batch: Batch, context: HookContext) -> None:
-        """A line for each message."""
+        """Record a line for each message."""
         self.lines += [f"before {message.keys}" for message in batch]
 
     def after(self, batch: Batch, context: HookContext) -> None:
-        """With the outcome: all but success is a failure to Java."""
+        """Record the outcome. For Java every outcome except success is a failure."""
         outcome = "success" if context.outcome == "success" else "failed"
         self.lines += [f"after {message.keys} {outcome}" for message in batch]
 
     def wants(self, message: Message, context: HookContext) -> bool:
-        """Leave out what says so."""
+        """Skip messages with the property `unwanted`."""
         return "unwanted" not in message.properties
 
 
@@ -46,8 +46,8 @@ def of(key: str, lines: Sequence[str]) -> list[str]:
     rmqd="before_batch, after_batch and wants of an entry point of rmqd.hooks; four outcomes",
     checked=("compared with a Java consumer with such hooks: the calls for each message, and both groups' offsets"),
 )
-async def test_hooks_are_called_as_java_calls_its_own(rocketmq: RealCluster, group: str, tmp_path: Path) -> None:
-    """Around handlers that succeed and raise; what was left out is no lag."""
+async def test_hooks_are_called_as_in_java(rocketmq: RealCluster, group: str, tmp_path: Path) -> None:
+    """Called for success and failure. Skipped messages do not count as lag."""
     topic = rocketmq.create_topic(fresh_name(group, "topic"), 1)
     with Producer(rocketmq.broker.address, topic, 1) as producer:
         producer.send(key="good")

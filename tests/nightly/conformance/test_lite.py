@@ -1,4 +1,4 @@
-"""A lite topic of RocketMQ 5.5 (RIP-83) whose message fails."""
+"""A lite topic of RocketMQ 5.5 (RIP-83) with a message that fails."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.waiting import eventually
     long=True,
 )
 async def test_a_lite_topic_keeps_its_order(rocketmq_of_kinds: RealCluster, group: str) -> None:
-    """Of two lite topics one fails at its third message, until that is given up; the other goes on."""
+    """One of two lite topics fails at its third message until it is dead-lettered. The other continues."""
     cluster, seen = rocketmq_of_kinds, Seen()
     parent = fresh_name(group, "lite")
     cluster.create_lite(parent, group)

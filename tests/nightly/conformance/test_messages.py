@@ -25,8 +25,8 @@ from tests.rocketmq.producer import Producer
     rmqd="a batch is full whenever enough messages are cached",
     checked="compared with a Java consumer: the batches of ten messages that wait in a queue",
 )
-async def test_batches_are_cut_as_java_cuts_them(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
-    """Ten messages in batches of four."""
+async def test_batches_are_divided_as_in_java(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
+    """Ten messages are divided into batches of at most four."""
     keys = [f"m{number}" for number in range(10)]
     with Producer(rocketmq.broker.address, topic) as producer:
         producer.send_batch(keys, queue=0)
@@ -56,10 +56,10 @@ async def test_batches_are_cut_as_java_cuts_them(rocketmq: RealCluster, topic: s
         " in a batch, the ends of the queue, and the start of consumption"
     ),
 )
-async def test_a_message_has_the_fields_that_java_shows(
+async def test_a_message_has_the_same_fields_as_in_java(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """Among them ids, offsets, sizes, checksums, hosts and times."""
+    """The fields include ids, offsets, sizes, checksums, hosts and times."""
     peer = PeerOptions(rocketmq.nameserver, topic, tmp_path / "sent")
     with Producer(rocketmq.broker.address, topic) as producer:
         producer.send("käse".encode(), key="one two", tags="T", properties={"colour": "röt", "empty": ""}, queue=1)
@@ -94,7 +94,7 @@ async def test_a_message_has_the_fields_that_java_shows(
 async def test_a_committed_message_has_its_transaction_id(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """What was rolled back never comes, and a plain message has none."""
+    """A message that was rolled back is not delivered. A plain message has no transaction id."""
     if rocketmq.spec.version == release.EMBEDDED:
         pytest.skip("it refuses transactions")
     options: dict[str, object] = {"namesrv": rocketmq.nameserver, "topic": topic, "keys": "commit1,roll1,commit2"}
@@ -119,7 +119,7 @@ async def test_a_committed_message_has_its_transaction_id(
 async def test_a_message_of_a_transaction_becomes_a_dead_letter(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """A copy that kept the property of a half message would be stored as one, and nobody would ever read it."""
+    """A copy with the property of a half message would be stored as a half message, and never be delivered."""
     if rocketmq.spec.version == release.EMBEDDED:
         pytest.skip("it refuses transactions")
     transaction: dict[str, object] = {"namesrv": rocketmq.nameserver, "topic": topic, "keys": "commit"}

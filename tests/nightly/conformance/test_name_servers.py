@@ -1,4 +1,4 @@
-"""Where the cluster is, if nothing but the environment says so."""
+"""Name servers from the environment."""
 
 from __future__ import annotations
 
@@ -34,6 +34,6 @@ def test_the_environment_names_the_cluster(
         rmqd.wait_ready()
         with Producer(rocketmq.broker.address, topic) as producer:
             producer.send(key="m1")
-        wait_until(lambda: offsets.lag(rocketmq, group, topic) == 0, "it is handled and committed")
+        wait_until(lambda: offsets.lag(rocketmq, group, topic) == 0, "the message is handled and committed")
         told = run("lag", group)
         assert (told.code, topic in told.out) == (0, True), told.err

@@ -1,4 +1,4 @@
-"""The page says what the tests declare and gave, and no more."""
+"""The page has the declarations and results of the tests, and nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ def test_the_page_has_every_behaviour_and_nothing_else() -> None:
 
 
 def test_a_row_names_its_test_and_its_results() -> None:
-    """In the section of its area."""
     text = render({ONE: TESTS}, {version: {ONE.title: HOLDS} for version in release.RELEASES})
 
     assert "## Orderly consumption\n" in text
@@ -38,8 +37,8 @@ def test_a_row_names_its_test_and_its_results() -> None:
         (f"{SKIPPED}: not in RocketMQ 4.9.7: since 5.0", "", "not in RocketMQ 4.9.7: since 5.0"),
     ],
 )
-def test_what_differs_on_an_older_version_is_told_once_it_was_seen(result: str, differs: str, cell: str) -> None:
-    """A declared difference counts only where its test holds."""
+def test_a_difference_on_an_older_version_is_shown_only_with_a_result(result: str, differs: str, cell: str) -> None:
+    """A declared difference is shown only if its test holds."""
     one = Behaviour("orderly", "Order is kept", java="yes", rmqd="also", checked="a ledger", differs=differs)
 
     assert f"| not run | not run | {cell} |\n" in render({one: TESTS}, {OLDER: {one.title: result}})
@@ -54,22 +53,22 @@ def test_what_differs_on_an_older_version_is_told_once_it_was_seen(result: str, 
         (f"{SKIPPED}: has one broker", "", "has one broker"),
     ],
 )
-def test_what_differs_on_the_embedded_broker_is_told(result: str, differs: str, cell: str) -> None:
-    """Beside the result, or in its place where the test has no place there."""
+def test_a_difference_on_the_embedded_broker_is_shown(result: str, differs: str, cell: str) -> None:
+    """It is shown after the result. A skipped test has only the reason."""
     one = Behaviour("orderly", "Order is kept", java="yes", rmqd="also", checked="a ledger", embedded=differs)
 
     assert f"| not run | {cell} | not run |\n" in render({one: TESTS}, {release.EMBEDDED: {one.title: result}})
 
 
 @pytest.mark.parametrize(("area", "java"), [("nonsense", "yes"), ("orderly", ""), ("orderly", "a | b")])
-def test_a_declaration_that_makes_no_row_is_refused(area: str, java: str) -> None:
-    """When the test's module is imported."""
+def test_an_invalid_declaration_is_refused(area: str, java: str) -> None:
+    """It is refused when the module of its test is imported."""
     with pytest.raises(ValueError, match=r"unknown area 'nonsense'; expected one of starting|one line without"):
         Behaviour(area, "title", java=java, rmqd="the same", checked="somehow")
 
 
-def test_results_are_kept_of_what_is_declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run of some tests leaves the others' results, and forgets behaviours that are gone."""
+def test_only_results_of_declared_behaviours_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partial run keeps the other results, and deletes results of removed behaviours."""
     monkeypatch.setattr(page, "RESULTS", tmp_path / "results.json")
     monkeypatch.setattr(page, "PAGE", tmp_path / "conformance.md")
     two = Behaviour("orderly", "Locks are kept", java="yes", rmqd="also", checked="a ledger")

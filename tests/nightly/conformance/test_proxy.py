@@ -1,4 +1,4 @@
-"""A group that connects to a proxy's remoting port in place of a name server, beside a Java consumer there."""
+"""A group that connects to a proxy's remoting port instead of a name server, next to a Java consumer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.seen import Seen
 from tests.waiting import eventually
 
 QUEUES = 4
-TURNS = 30  # a Java that waits long for a core is taken for gone, and another member has its queues for a while
+TURNS = 30  # a Java member that gets no CPU for long loses its queues to the other member for a while
 NO_PROXY = "left out: it has no proxy"
 
 
@@ -42,7 +42,7 @@ def shown(attempts: list[Attempt]) -> list[tuple[str | None, int]]:
 
 
 def properties(attempts: list[Attempt]) -> list[tuple[str | None, int, list[str]]]:
-    """The names of each attempt's properties, without those that Java's client adds for itself."""
+    """The names of each attempt's properties, without the properties that Java's client adds."""
     return sorted(
         (attempt.keys, attempt.reconsume_times, sorted(attempt.properties.keys() - CLIENTS_PROPERTIES))
         for attempt in attempts
@@ -50,7 +50,7 @@ def properties(attempts: list[Attempt]) -> list[tuple[str | None, int, list[str]
 
 
 def leaf(error: BaseException) -> BaseException:
-    """The first error that is no group of others."""
+    """The first error that is not an exception group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
@@ -75,7 +75,7 @@ def leaf(error: BaseException) -> BaseException:
     embedded=NO_PROXY,
 )
 async def test_concurrent_group_through_a_proxy(rocketmq_proxied: RealCluster, group: str, tmp_path: Path) -> None:
-    """Retries too: their topic has no route before the first send-back."""
+    """This includes retries, whose topic has no route before the first send-back."""
     cluster = rocketmq_proxied
     topic = cluster.create_topic(fresh_name(group, "topic"), QUEUES)
     scripts = {f"m{number}": "ok" for number in range(12)} | {"once": "later,ok", "twice": "later,later,ok"}
@@ -102,7 +102,7 @@ async def test_concurrent_group_through_a_proxy(rocketmq_proxied: RealCluster, g
     embedded=NO_PROXY,
 )
 async def test_orderly_group_through_a_proxy(rocketmq_proxied: RealCluster, group: str, tmp_path: Path) -> None:
-    """One queue, whose second message is suspended once."""
+    """The second message of one queue suspends the queue once."""
     cluster = rocketmq_proxied
     topic = cluster.create_topic(fresh_name(group, "topic"), QUEUES)
     store(cluster, topic, {"a": "ok", "b": "suspend:100,ok", "c": "ok"}, queue=1)
@@ -133,7 +133,7 @@ async def test_orderly_group_through_a_proxy(rocketmq_proxied: RealCluster, grou
     embedded=NO_PROXY,
 )
 async def test_members_share_a_group_through_a_proxy(rocketmq_proxied: RealCluster, group: str, tmp_path: Path) -> None:
-    """Once both have pulled, each message reaches one of the two, and both get some."""
+    """Once both members pull, each message is handled by one of them, and both handle half of the messages."""
     cluster, seen = rocketmq_proxied, Seen()
     topic = cluster.create_topic(fresh_name(group, "topic"), QUEUES)
     options = {"subscriptions": f"{topic}=TAG=*", "attempts": tmp_path / "attempts"}
@@ -173,8 +173,8 @@ async def test_members_share_a_group_through_a_proxy(rocketmq_proxied: RealClust
     since="5.0",
     embedded=NO_PROXY,
 )
-async def test_pop_through_a_proxy_is_refused_by_name(rocketmq_proxied: RealCluster, group: str) -> None:
-    """In place of messages that could not be acknowledged."""
+async def test_the_error_of_pop_through_a_proxy_names_the_proxy(rocketmq_proxied: RealCluster, group: str) -> None:
+    """Otherwise popped messages could not be acknowledged."""
     cluster = rocketmq_proxied
     topic = cluster.create_topic(fresh_name(group, "topic"), QUEUES)
 

@@ -1,4 +1,4 @@
-"""Timer messages that are taken back before their time: by Java what rmqd sent, and the other way round."""
+"""Recalls of timer messages: Java recalls messages of rmqd, and the reverse."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tests.rocketmq.peers import start_program
 
 @contextlib.asynccontextmanager
 async def client_of(cluster: RealCluster) -> AsyncIterator[ClientInstance]:
-    """A client of the cluster, which runs for the length of the block."""
+    """A client of the cluster that runs during the block."""
     client = ClientInstance(ClientOptions(nameservers=(cluster.nameserver,)))
     async with running(client.run()):
         yield client
 
 
 async def recall(client: ClientInstance, topic: str, handle: str) -> str:
-    """Ask the broker that the handle names. Its answer is the message's id."""
+    """Send a recall to the broker in the handle. Returns the message's id."""
     broker_name = RecallHandle.parse(handle).broker_name
     header = RecallMessageRequestHeader(
         topic=topic, recall_handle=handle, producer_group=INNER_PRODUCER_GROUP, bname=broker_name
@@ -51,8 +51,8 @@ async def recall(client: ClientInstance, topic: str, handle: str) -> str:
     checked="the broker's response; a message without a delivery time has no handle",
     since="5.5",
 )
-async def test_a_recall_that_the_broker_refuses(rocketmq: RealCluster, topic: str, group: str) -> None:
-    """The reason is in the error's text."""
+async def test_a_recall_with_a_wrong_topic_or_time_is_refused(rocketmq: RealCluster, topic: str, group: str) -> None:
+    """The error has the broker's reason."""
     other = rocketmq.create_topic(group)
     async with client_of(rocketmq) as client:
         plain = await client.producer.send(OutgoingMessage(topic, b"at once"))
@@ -71,7 +71,7 @@ DELAY_MS = 15_000  # longer than a Java program takes to start, on a busy machin
 
 
 async def by_java(cluster: RealCluster, topic: str, directory: Path, **options: object) -> str:
-    """What Java's producer prints: the handle of what it sent, or the id of what it took back."""
+    """Run Java's producer. Returns the handle of the message it sends, or the id of the message it recalls."""
     options = {"namesrv": cluster.nameserver, "topic": topic, **options}
     with await asyncio.to_thread(start_program, "Recaller", directory, options) as peer:
         return peer.client_id
@@ -89,8 +89,8 @@ async def by_java(cluster: RealCluster, topic: str, directory: Path, **options: 
     since="5.5",
     long=True,
 )
-async def test_what_is_recalled_never_comes(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
-    """Two messages by each side, one of which the other side recalls."""
+async def test_recalled_messages_do_not_arrive(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
+    """Each side sends two messages, and the other side recalls one of them."""
     wait = {"delay_millis": DELAY_MS}
     async with client_of(rocketmq) as client:
         sent = {}

@@ -1,4 +1,4 @@
-"""A message that a listener declines for ever, as one script does it to a Java consumer and to rmqd."""
+"""A message that always fails, with the same script for a Java consumer and for rmqd."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.rocketmq.fixtures import fresh_name
 
 @pytest.fixture
 def topic(rocketmq_short_delays: RealCluster, group: str) -> str:
-    """A fresh topic where a retry takes a second."""
+    """A new topic with a retry delay of one second."""
     return rocketmq_short_delays.create_topic(fresh_name(group, "topic"), QUEUES)
 
 
@@ -29,10 +29,10 @@ def topic(rocketmq_short_delays: RealCluster, group: str) -> str:
     checked="compared with a Java consumer: all 17 attempts",
     long=True,
 )
-async def test_the_default_is_seventeen_attempts(
+async def test_a_message_has_seventeen_attempts_by_default(
     rocketmq_short_delays: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """Levels grow to the last one."""
+    """The delay level increases up to the last level."""
     cluster = rocketmq_short_delays
     scripts(cluster, topic, never="later")
     async with both(cluster, group, tmp_path, [topic], consume_from_where="first_offset") as sides:

@@ -1,6 +1,6 @@
-"""Generated cases of allocation, and what Java's own classes make of them.
+"""Generated cases of allocation, and the results of Java's own classes.
 
-`python -m tests.nightly.consumer.generated_cases` writes the small ones with Java's answers to
+`python -m tests.nightly.consumer.generated_cases` writes the small ones with Java's results to
 tests/consumer/allocations.txt.
 """
 
@@ -26,13 +26,13 @@ NAMES = ("c1", "c2", "DEFAULT", "4711#1234567890", "east@1", "east@2", "west@1",
 
 
 def generated(strategy: str, seed: int, number: int) -> list[Case]:
-    """Random cases: usual ones, and those at the edges (no queue, no member, a stranger, more members than queues)."""
+    """Random cases: usual ones, and edge cases (no queue, no member, an unknown member, more members than queues)."""
     choose = random.Random(f"{strategy} {seed}")
     return [_case(strategy, choose) for _ in range(number)]
 
 
 def java_answers(cases: Iterable[Case]) -> list[Answer]:
-    """What Java's classes return for each case, in their order; None where they throw IllegalArgumentException."""
+    """The results of Java's classes in the order of the cases; None if Java throws IllegalArgumentException."""
     options = ["-Dfile.encoding=UTF-8", f"-Drmq.logback.configurationFile={programs.LOGBACK}"]
     done = subprocess.run(
         programs.command("Allocate", options, "192m"),
@@ -46,7 +46,7 @@ def java_answers(cases: Iterable[Case]) -> list[Answer]:
 
 
 def record() -> None:
-    """Write the file anew, by asking Java: of each strategy some cases with a share, and some without."""
+    """Record the file again from Java's results: for each strategy some cases with a share, and some without."""
     lines = []
     for strategy in STRATEGIES:
         cases = [case for case in generated(strategy, SEED, 500) if len(case.clients) <= RECORDED_CLIENTS]
@@ -70,7 +70,7 @@ def _asked(case: Case) -> str:
 
 
 def _line(case: Case, answer: Answer) -> str:
-    """In short: queues as how many each broker has, other queues by their place among them."""
+    """A short form: the number of queues of each broker, and other queues by their index among them."""
     counts = Counter(queue.broker_name for queue in case.queues)
     topic = case.queues[0].topic if case.queues else ""
     allocated = [case.queues.index(queue) for queue in case.allocated]

@@ -1,4 +1,4 @@
-"""A group whose keys are refused: it says so, loses nothing, and goes on with others."""
+"""A group whose keys are refused: it reports this, loses nothing, and continues with other keys."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.consumer.test_access import NEW, OLD, only, options
 from tests.waiting import eventually
 
 
-async def test_a_secret_that_is_replaced_under_load_costs_nothing(broker: ScriptedBroker) -> None:
-    """What was handled while the old one was refused is committed by the new one, and nothing comes twice."""
+async def test_a_secret_that_is_replaced_under_load_loses_and_repeats_nothing(broker: ScriptedBroker) -> None:
+    """Messages that were handled while the old secret was refused are committed with the new one."""
     queue, other = broker.create_topic(TOPIC, 2)
     bodies: list[bytes] = []
     release = asyncio.Event()
@@ -56,7 +56,7 @@ async def test_a_secret_that_is_replaced_under_load_costs_nothing(broker: Script
 
 
 async def test_a_group_that_may_only_subscribe_sees_its_retries(broker: ScriptedBroker) -> None:
-    """RocketMQ 5 wants the action Get on the group for a question about the ends of its retry topic."""
+    """RocketMQ 5 requires the action Get on the group to query the ends of its retry topic."""
     [queue] = broker.create_topic(TOPIC)
     broker.knows_groups, broker.redelivers = False, True
     attempts: list[int] = []
@@ -76,6 +76,6 @@ async def test_a_group_that_may_only_subscribe_sees_its_retries(broker: Scripted
     broker.peer.gate = gate
     async with member(broker.peer.address, handle, consume_from_where="first_offset") as m:
         await broker.store(queue, b"x")
-        await eventually(lambda: attempts == [0, 1], "the message comes again")
+        await eventually(lambda: attempts == [0, 1], "the message is redelivered")
         assert m.consumer.snapshot().ready
         await m.stop()

@@ -1,4 +1,4 @@
-"""Every strategy says what Java's class says, asked now; recorded answers are in tests/consumer/allocations.txt."""
+"""Every strategy returns the same as Java's class, run now; recorded results are in tests/consumer/allocations.txt."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ pytestmark = pytest.mark.rocketmq
     rmqd="the same",
     checked="compared with the results of Java's classes, in 400 generated cases each",
 )
-def test_as_java_in_hundreds_of_cases() -> None:
-    """The classes themselves, all in one JVM."""
+def test_strategies_match_java_in_hundreds_of_cases() -> None:
+    """Java's own classes, all in one JVM."""
     cases = [case for strategy in STRATEGIES for case in generated(strategy, seed=2, number=400)]
     answers = java_answers(cases)
     assert len(answers) == len(cases)
@@ -54,7 +54,7 @@ def short(queues: list[MessageQueue]) -> str:
         ("consistent_hash", ["b0", "a0 a1 b3", "a2 a3 b1 b2"]),
     ],
 )
-def test_as_java_by_eye(strategy: str, expected: list[str]) -> None:
+def test_shares_match_java_in_a_readable_case(strategy: str, expected: list[str]) -> None:
     """Eight queues of two brokers, three members."""
     shares = [ALLOCATE_STRATEGIES[strategy]("g", client, QUEUES, CLIENTS) for client in CLIENTS]
     assert [short(list(share)) for share in shares] == expected
@@ -64,13 +64,13 @@ def test_as_java_by_eye(strategy: str, expected: list[str]) -> None:
     ("broker", "client", "expected"),
     [("broker-a", "10.0.0.1@east@1", ROOM_OF_BROKER), ("east@a", "10.0.0.1@c1", ROOM_OF_CLIENT)],
 )
-def test_a_room_that_cannot_be_told_is_named_with_what_is_needed(broker: str, client: str, expected: str) -> None:
-    """As Java, which throws; here the text helps."""
+def test_the_error_names_the_client_or_broker_without_a_machine_room(broker: str, client: str, expected: str) -> None:
+    """Java throws, too; here the text helps."""
     with pytest.raises(AllocateError, match=expected):
         ALLOCATE_STRATEGIES["machine_room_nearby"]("g", client, [MessageQueue("T", broker, 0)], [client])
 
 
-def test_a_queue_that_is_written_down_and_does_not_exist_is_left_out() -> None:
-    """Java takes it, and pulls in vain."""
+def test_a_configured_queue_that_does_not_exist_is_left_out() -> None:
+    """Java assigns it, and pulls without success."""
     there, gone = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-z", 0)
     assert AllocateByConfig((there, gone))("g", CLIENTS[0], QUEUES, CLIENTS) == [there]

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.process
 
 @pytest.mark.parametrize(("kind", "count"), [("offsets", 300), ("hand_over", 40)])
 def test_histories(kind: str, count: int) -> None:
-    """The same ones each time; what fails names its seed, by which it is run again."""
+    """The seeds are the same each time. A failed history prints its seed, which repeats it."""
     command = [sys.executable, "-m", "tests.nightly.consumer.histories", kind, "--count", str(count), "--seconds", "25"]
     run = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONHASHSEED": "0"}, check=False)
     assert run.returncode == 0, run.stdout + run.stderr

@@ -1,4 +1,4 @@
-"""Hooks: told of every batch, choosing what handlers get, and never in the way."""
+"""Hooks: called for every batch, and without effect on consumption if they fail."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tests.waiting import eventually
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_async", [True, False])
-async def test_a_group_with_a_broken_hook_consumes_as_without(
+async def test_a_broken_hook_does_not_affect_consumption(
     broker: ScriptedBroker, queue: MessageQueue, is_async: bool
 ) -> None:
-    """Sync handlers' hooks run in the handlers' threads."""
+    """The hooks of synchronous handlers run in the handlers' threads."""
     seen = Seen()
     await broker.store(queue, b"1", b"2", b"3")
     recording = Recording("after")
@@ -34,7 +34,7 @@ async def test_a_group_with_a_broken_hook_consumes_as_without(
     assert broker.sent_back == []
 
 
-async def test_hooks_close_in_the_reverse_of_the_order_in_which_they_open() -> None:
+async def test_after_batch_hooks_run_in_reverse_order() -> None:
     order: list[str] = []
 
     class Named:
@@ -52,7 +52,7 @@ async def test_hooks_close_in_the_reverse_of_the_order_in_which_they_open() -> N
     assert order == ["before a", "before b", "after b", "after a"]
 
 
-async def test_a_batch_cut_short_at_its_deadline_is_told(broker: ScriptedBroker, queue: MessageQueue) -> None:
+async def test_an_expired_batch_is_reported_as_cut_short(broker: ScriptedBroker, queue: MessageQueue) -> None:
     recording = Recording()
 
     async def handle(batch: Batch) -> None:

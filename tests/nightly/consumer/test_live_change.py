@@ -1,4 +1,4 @@
-"""Other options for a group that runs, against a scripted broker."""
+"""Changed options of a running group, with a scripted broker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.usefixtures("hasty", "unpaced")
 
 
-async def test_each_change_raises_the_version_though_the_clock_stands_still(
+async def test_each_change_raises_the_version_even_if_the_clock_stops(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Brokers keep the highest version: a lower one would leave the old filter in force."""
@@ -41,8 +41,10 @@ async def test_each_change_raises_the_version_though_the_clock_stands_still(
     assert expressions[-1] == "a"
 
 
-async def test_what_a_pause_holds_back_is_let_go_too(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
-    """Messages that are cached in a paused group go by the new filter when it goes on."""
+async def test_a_changed_filter_applies_to_cached_messages_of_a_paused_group(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """Unwanted messages are not handled after the group resumes."""
     blocked, values = Blocked(), {"concurrency": 1}
 
     async def handle(batch: Batch) -> None:
@@ -59,10 +61,10 @@ async def test_what_a_pause_holds_back_is_let_go_too(broker: ScriptedBroker, que
         await seen.has(b"b", b"a", b"a")
 
 
-async def test_an_orderly_group_goes_on_by_the_new_filter_too(
+async def test_an_orderly_group_continues_with_the_new_filter(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
-    """Its queues stay locked meanwhile, and the order is kept."""
+    """Its queues stay locked, and the order is kept."""
     values: dict[str, Any] = {"consume_mode": "orderly", "persist_consumer_offset_interval_seconds": 0.05}
     blocked = Blocked()
 
@@ -81,7 +83,7 @@ async def test_an_orderly_group_goes_on_by_the_new_filter_too(
         assert len(broker.peer.got(RequestCode.UNLOCK_BATCH_MQ)) == 0
 
 
-async def test_a_queue_that_is_held_back_goes_on_when_its_cache_is_let_go(
+async def test_flow_control_ends_when_unwanted_messages_are_discarded(
     broker: ScriptedBroker, queue: MessageQueue
 ) -> None:
     await store(broker, queue, *["b"] * 40, "a")
@@ -94,10 +96,10 @@ async def test_a_queue_that_is_held_back_goes_on_when_its_cache_is_let_go(
         blocked.release.set()
 
 
-async def test_what_a_late_answer_brings_is_not_handled_twice(
+async def test_messages_in_a_late_response_are_not_handled_twice(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
-    """Messages in the answer to a pull that was asked anew come once, by the pull in its place."""
+    """The pull was replaced, and its successor returns the messages."""
     broker.answer_pull(queue, None)
     async with member(broker.peer.address, seen, subscriptions={TOPIC: "a || b"}) as m:
         await eventually(lambda: broker.pulled_offsets(queue) == [0], "a pull that is not answered")
@@ -112,7 +114,7 @@ async def test_what_a_late_answer_brings_is_not_handled_twice(
 async def test_a_broker_without_the_sql_expression_gets_a_heartbeat(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, code: ResponseCode
 ) -> None:
-    """27 and 28: the pull is repeated at the same place."""
+    """Codes 27 and 28: the pull is repeated at the same offset."""
     broker.answer_pull(queue, Reply(code))
     async with member(broker.peer.address, seen, subscriptions={TOPIC: SQL}):
         await store(broker, queue, "a")
@@ -123,22 +125,24 @@ async def test_a_broker_without_the_sql_expression_gets_a_heartbeat(
     assert RequestCode.HEART_BEAT in codes[first:second]
 
 
-async def test_a_broker_that_is_busy_refuses_nothing(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
+async def test_a_busy_broker_does_not_refuse_a_filter(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
     broker.peer.on(RequestCode.CHECK_CLIENT_CONFIG, Reply(ResponseCode.SYSTEM_BUSY))
     async with member(broker.peer.address, seen, subscriptions={TOPIC: SQL}):
         await eventually(lambda: broker.pulled_offsets(queue) == [0], "it pulls")
 
 
-async def test_tags_are_not_asked_about(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
+async def test_tag_filters_are_not_checked_by_the_broker(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
     async with member(broker.peer.address, seen, subscriptions={TOPIC: "a"}):
         await eventually(lambda: broker.pulled_offsets(queue) == [0], "it pulls")
     assert broker.peer.got(RequestCode.CHECK_CLIENT_CONFIG) == []
 
 
-async def test_a_reset_told_in_the_answer_to_a_pull_that_counts_no_more_is_obeyed(
+async def test_a_reset_in_the_response_to_a_replaced_pull_is_applied(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
-    """The broker tells it once, to whichever pull comes first."""
+    """The broker reports it once, to the first pull."""
     held = asyncio.Event()
     late: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
@@ -155,16 +159,14 @@ async def test_a_reset_told_in_the_answer_to_a_pull_that_counts_no_more_is_obeye
     async with member(broker.peer.address, seen, subscriptions={TOPIC: "a || b"}, **values) as m:
         await held.wait()
         await change(m, "a || c", **values)
-        await eventually(lambda: broker.pulled_offsets(queue) == [3], "it is asked anew")
+        await eventually(lambda: broker.pulled_offsets(queue) == [3], "the pull is replaced")
         late.set_result(broker.nothing(queue, ResponseCode.PULL_OFFSET_MOVED, 1, "OFFSET_RESET"))
         await seen.has(b"a", b"a")
         await broker.committed(GROUP, queue, 3)
         assert broker.commits_of(queue) == [1, 3]
 
 
-async def test_an_expression_that_is_none_changes_nothing(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
-) -> None:
+async def test_an_invalid_expression_changes_nothing(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
     async with member(broker.peer.address, seen, subscriptions={TOPIC: "a"}) as m:
         with pytest.raises(InvalidNameError, match="contains no tag"):
             await change(m, "||", pull_rate_limit=1)
@@ -185,7 +187,7 @@ async def test_an_expression_that_is_none_changes_nothing(
 async def test_a_refused_sql_filter_fails_the_group_before_it_joins(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, reply: Reply, said: str
 ) -> None:
-    """The failure says what to do; no heartbeat names the group, and nothing is pulled."""
+    """The failure says what to do, and nothing is pulled."""
     broker.peer.on(RequestCode.CHECK_CLIENT_CONFIG, reply)
     with pytest.raises(ExceptionGroup) as raised:
         async with asyncio.timeout(5), member(broker.peer.address, seen, subscriptions={TOPIC: SQL}) as m:
@@ -197,10 +199,10 @@ async def test_a_refused_sql_filter_fails_the_group_before_it_joins(
     assert (body.group, body.subscription_data.topic, body.subscription_data.sub_string) == (GROUP, TOPIC, "price > 1")
 
 
-async def test_a_changed_rate_limit_holds_for_who_waits_already(
+async def test_a_changed_rate_limit_applies_to_waiting_pulls(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, clock: ManualClock
 ) -> None:
-    """A limit that was much too low is lifted: nothing waits for what the old one asked for."""
+    """A limit that was much too low is lifted, and no pull waits for it any longer."""
     await broker.store(queue, *[b"x"] * 300)
     async with member(broker.peer.address, seen, clock=clock, pull_rate_limit=1) as m:
         await clock.until(lambda: len(seen.bodies) == 1, "the first message")
@@ -209,10 +211,10 @@ async def test_a_changed_rate_limit_holds_for_who_waits_already(
         await change(m, pull_rate_limit=1)
         await broker.store(queue, b"x")
         await eventually(lambda: len(seen.bodies) == 301, "the pull that was held")
-        await clock.until(lambda: [pull.max_msg_nums for pull in broker.pulls][-1] == 1, "one at a time is asked for")
+        await clock.until(lambda: [pull.max_msg_nums for pull in broker.pulls][-1] == 1, "one message per pull")
 
 
-async def test_changed_thresholds_and_sizes_hold_from_the_next_pull_on(
+async def test_changed_thresholds_and_sizes_apply_from_the_next_pull(
     broker: ScriptedBroker, queue: MessageQueue
 ) -> None:
     await broker.store(queue, *[b"x"] * 200)
@@ -221,13 +223,13 @@ async def test_changed_thresholds_and_sizes_hold_from_the_next_pull_on(
         await eventually(lambda: (q := m.queue()) and q.state == "flow_controlled", "it is held back")
         assert len(broker.pulled_offsets(queue)) == 1
         await change(m, pull_threshold_for_queue=100, pull_batch_size=50)
-        await eventually(lambda: broker.pulled_offsets(queue) == [0, 32, 82], "two pulls more")
+        await eventually(lambda: broker.pulled_offsets(queue) == [0, 32, 82], "two more pulls")
         assert [pull.max_msg_nums for pull in broker.pulls if pull.topic == TOPIC] == [32, 50, 50]
         blocked.release.set()
 
 
-async def test_a_change_that_is_given_up_is_taken_back(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
-    """Brokers may have heard of it: they are told the old filter as one that is newer still."""
+async def test_a_cancelled_change_is_reverted(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
+    """Brokers may have the new filter already, so they get the old filter with a higher version."""
     beat, go_on = broker._heartbeat, asyncio.Event()
     async with member(broker.peer.address, seen) as m:
         await eventually(lambda: m.queue(), "it consumes")

@@ -1,4 +1,4 @@
-"""A database that is away for a minute, beneath a group that is fed all the time; by the clock of the test."""
+"""A database that is unavailable for a minute, while its group gets messages all the time, in simulated time."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tests.consumer.members import member
 from tests.consumer.pop.popping import Popping
 
 AWAY_SECONDS = 60
-Plan = tuple[tuple[int, int, bool], ...]  # for so many seconds, so many messages are sent in each, and it is away
+Plan = tuple[tuple[int, int, bool], ...]  # seconds, messages sent per second, and whether the database is unavailable
 MINUTE: Plan = ((5, 20, False), (AWAY_SECONDS, 20, True), (15, 20, False))
-BACKLOG = 300  # messages that are there before the group is
+BACKLOG = 300  # messages sent before the group starts
 CONCURRENCY = 4
 CIRCUIT = CircuitOptions(5, 0.0, 30.0, 15.0)
-PROBES = AWAY_SECONDS // 15  # that fail
+PROBES = AWAY_SECONDS // 15  # failing probes
 
 
 def messages_in(plan: Plan) -> int:
@@ -38,7 +38,7 @@ def messages_in(plan: Plan) -> int:
 
 
 class Database:
-    """A handler that writes to what may be away; it remembers the attempts at each message, and what is written."""
+    """A handler whose database may be unavailable. It counts the calls of each message, and records the writes."""
 
     def __init__(self) -> None:
         self.away = False
@@ -63,7 +63,7 @@ async def run_through_an_outage(
     backlog: int = 0,
     **options: Any,
 ) -> tuple[Database, int, list[str]]:
-    """The database as it is in the end, the number of dead letters, and what the circuit did."""
+    """The final state of the database, the number of dead letters, and the circuit's events."""
     clock = ManualClock()
     database = Database()
     options = {
@@ -107,7 +107,7 @@ async def run_through_an_outage(
                         await clock.advance(1)
                 dead = dlq_topic(GROUP)
 
-                def is_through() -> bool:  # by keys: at least once is what is promised
+                def is_through() -> bool:  # compares keys, because delivery is at least once
                     letters = {message.keys or "" for message in messages_of(rocketmq.broker, dead)}
                     return database.written | letters == sent
 
@@ -129,10 +129,10 @@ async def run_through_an_outage(
     [{}, {"consume_mode": "orderly"}, {"order_by": "keys"}, {"consume_mode": "pop"}],
     ids=["concurrently", "orderly", "order_by", "pop"],
 )
-async def test_with_a_circuit_breaker_it_costs_no_attempt(
+async def test_with_a_circuit_breaker_an_outage_costs_no_attempt(
     mode: dict[str, Any],
 ) -> None:
-    """And no message is given up, of three attempts each. Fewer than one in a hundred is handed out again."""
+    """No message is dead-lettered after three attempts. Fewer than one in a hundred is handled again."""
     database, dead_letters, events = await run_through_an_outage(CIRCUIT, **mode)
     assert len(database.calls) == messages_in(MINUTE)
     assert dead_letters == 0
@@ -143,16 +143,16 @@ async def test_with_a_circuit_breaker_it_costs_no_attempt(
 
 
 @pytest.mark.slow
-async def test_without_one_it_has_messages_given_up() -> None:
-    """Beside it, neither of both holds: each message has used its attempts up within seconds."""
+async def test_without_a_circuit_breaker_an_outage_dead_letters_messages() -> None:
+    """Each message uses up its attempts within seconds."""
     database, dead_letters, _ = await run_through_an_outage(None, consume_mode="orderly")
     assert dead_letters > PROBES
     assert sum(calls > 1 for calls in database.calls.values()) >= messages_in(MINUTE) / 100
 
 
 @pytest.mark.slow
-async def test_popped_messages_that_wait_stay_hidden_and_no_more_are_popped() -> None:
-    """For longer than their invisible time. Left to others they would come again with an attempt more, each of them."""
+async def test_popped_messages_that_wait_for_the_circuit_stay_invisible() -> None:
+    """For longer than their invisible time. Otherwise each would be redelivered with one attempt more."""
     plan: Plan = ((AWAY_SECONDS + 40, 0, True), (15, 0, False))
     database, dead_letters, events = await run_through_an_outage(CIRCUIT, plan, BACKLOG, consume_mode="pop")
     assert dead_letters == 0

@@ -1,4 +1,4 @@
-"""Pauses of single queues: what they cover, and that they hold over everything that happens to a queue."""
+"""Pauses of single queues hold through a reset and a release."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.waiting import eventually
 async def test_a_paused_queue_that_is_reset_stays_paused(
     broker: ScriptedBroker, seen: Seen, flowing: ManualClock
 ) -> None:
-    """It goes on at the new offset when it is resumed."""
+    """It continues at the new offset when it is resumed."""
     [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, b"0", b"1", b"2")
     async with member(broker.peer.address, seen, clock=flowing) as m:
@@ -32,8 +32,8 @@ async def test_a_paused_queue_that_is_reset_stays_paused(
         await seen.has(b"0", b"1", b"2", b"1", b"2", b"3")
 
 
-async def test_a_paused_queue_is_given_up_without_its_messages(broker: ScriptedBroker, seen: Seen) -> None:
-    """What it has cached is committed by nobody, and is the next owner's."""
+async def test_a_paused_queue_is_released_without_its_messages(broker: ScriptedBroker, seen: Seen) -> None:
+    """Its cached messages are not committed, so the next owner handles them."""
     [queue] = broker.create_topic(TOPIC)
     async with member(broker.peer.address, seen) as m:
         await eventually(lambda: broker.pulled_offsets(queue) == [0], "the first pull waits")

@@ -1,4 +1,4 @@
-"""Pull mode: what polls return, what commits store, and who gets a queue when members come and go."""
+"""Pull mode: the results of polls, the offsets that commits store, and assignments."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from tests.consumer.test_pull_consumer import consumer, offsets, polled
 pytestmark = pytest.mark.usefixtures("unpaced")
 
 
-async def test_a_program_that_commits_rarely_is_not_held_up(broker: ScriptedBroker, queue: MessageQueue) -> None:
-    """A returned message leaves the cache: neither the count nor the span of the thresholds ends the polls."""
+async def test_rare_commits_do_not_block_polls(broker: ScriptedBroker, queue: MessageQueue) -> None:
+    """A returned message leaves the cache, so neither the count nor the span of the thresholds ends the polls."""
     await broker.store(queue, *[b"x"] * 2200)
     async with consumer(broker, pull_batch_size=1000) as one:
         assert offsets(await polled(one, 2200)) == [*range(2200)]
@@ -40,7 +40,7 @@ async def test_a_program_that_commits_rarely_is_not_held_up(broker: ScriptedBrok
 async def test_a_seek_commits_with_auto_commit_only(
     broker: ScriptedBroker, queue: MessageQueue, auto_commit: bool
 ) -> None:
-    """Neither in its first pull nor at the end."""
+    """Otherwise neither the first pull nor the close commits."""
     await broker.store(queue, *[b"x"] * 9)
     async with consumer(broker, auto_commit=auto_commit) as one:
         await one.seek(queue, 7)
@@ -60,7 +60,7 @@ async def test_only_an_offset_of_the_queue_is_committed(broker: ScriptedBroker, 
     assert broker.offsets[GROUP, queue] == 9
 
 
-async def test_an_interrupted_end_is_finished_by_the_next_call(broker: ScriptedBroker, queue: MessageQueue) -> None:
+async def test_an_interrupted_close_is_finished_by_the_next_call(broker: ScriptedBroker, queue: MessageQueue) -> None:
     async with consumer(broker) as one:
         ending = asyncio.create_task(one.close())
         await asyncio.sleep(0)
@@ -73,7 +73,7 @@ async def test_an_interrupted_end_is_finished_by_the_next_call(broker: ScriptedB
 
 @pytest.mark.parametrize("auto_commit", [False, True])
 async def test_a_queue_that_is_assigned_again_continues(broker: ScriptedBroker, auto_commit: bool) -> None:
-    """At the first message that no poll has returned, whatever was cached."""
+    """At the first message that no poll returned, whatever was cached."""
     first, second = broker.create_topic(TOPIC, 2)
     await broker.store(first, *[b"x"] * 5)
     settings: dict[str, Any] = {"consume_from_where": "first_offset", "auto_commit": auto_commit}
@@ -86,8 +86,8 @@ async def test_a_queue_that_is_assigned_again_continues(broker: ScriptedBroker, 
         assert broker.offsets[GROUP, first] == 5
 
 
-async def test_subscriptions_change(broker: ScriptedBroker, queue: MessageQueue) -> None:
-    """With the last one the consumer leaves the group."""
+async def test_subscriptions_can_be_added_and_removed(broker: ScriptedBroker, queue: MessageQueue) -> None:
+    """Without a subscription the consumer leaves the group."""
     [other] = broker.create_topic("other")
     async with consumer(broker) as one:
         await one.subscribe("other")
@@ -110,7 +110,7 @@ REFUSED = Reply(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "Encountered")
 async def test_after_a_failed_subscribe_the_earlier_subscriptions_are_read(
     broker: ScriptedBroker, queue: MessageQueue, ends_with: type[Exception]
 ) -> None:
-    """Also if the program has given it up; a paused queue stays paused."""
+    """Even if the program cancelled it. A paused queue stays paused."""
     broker.peer.on(RequestCode.CHECK_CLIENT_CONFIG, REFUSED if ends_with is FilterRefusedError else None)
     [other] = broker.create_topic("other")
     async with consumer(broker) as one:
@@ -148,7 +148,7 @@ async def test_a_time_is_looked_up_in_its_zone(broker: ScriptedBroker, queue: Me
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_what_keeps_messages_away_is_raised(broker: ScriptedBroker, queue: MessageQueue) -> None:
+async def test_an_error_that_prevents_polls_is_raised(broker: ScriptedBroker, queue: MessageQueue) -> None:
     async with consumer(broker, subscribed=False) as one:
         with pytest.raises(RouteNotFoundError, match=r"no route for topic none.*otherwise create it"):
             await one.subscribe("none")
@@ -165,7 +165,7 @@ async def test_what_keeps_messages_away_is_raised(broker: ScriptedBroker, queue:
         await broker.store(queue, b"last")
         bodies: list[bytes] = []
         while b"last" not in bodies:
-            with contextlib.suppress(PullConsumerError):  # until it is asked again
+            with contextlib.suppress(PullConsumerError):  # until the next pull
                 bodies += [message.body for message in await one.poll()]
     async with PullConsumer(GROUP, nameserver="127.0.0.1:1") as one:
         with pytest.raises(NameServerError, match=r"127\.0\.0\.1:1"):
@@ -202,8 +202,8 @@ async def test_a_queue_that_the_broker_does_not_have_is_an_error(broker: Scripte
             await one.subscribe(TOPIC)
 
 
-async def test_two_consumers_are_not_the_same_member(broker: ScriptedBroker, queue: MessageQueue) -> None:
-    """Both would have all queues. Two that only assign queues are no members."""
+async def test_two_consumers_cannot_be_the_same_member(broker: ScriptedBroker, queue: MessageQueue) -> None:
+    """Both would get all queues. Consumers that only assign queues are not members."""
     async with contextlib.AsyncExitStack() as stack:
         first, second = [
             await stack.enter_async_context(consumer(broker, subscribed=False, instance_name="report")) for _ in "12"
@@ -224,7 +224,7 @@ def test_a_group_is_text(group: Any) -> None:
         PullConsumer(group, nameserver="127.0.0.1:1")
 
 
-async def test_a_filter_that_matches_no_message_is_warned_of(broker: ScriptedBroker) -> None:
+async def test_a_filter_that_matches_no_message_causes_a_warning(broker: ScriptedBroker) -> None:
     broker.create_topic(TOPIC)
     async with consumer(broker, subscribed=False) as one:
         with pytest.warns(UserWarning, match=r"'a or b' matches no message: .*; expected \"a \|\| b\"") as warned:

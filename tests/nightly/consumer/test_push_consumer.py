@@ -1,4 +1,4 @@
-"""A whole consumer against a scripted broker: its life, and what it counts."""
+"""A whole consumer with a scripted broker: its start, its stop, and its counts."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ async def test_a_stop_does_not_wait_for_servers_that_are_down(broker: ScriptedBr
 
 
 @pytest.mark.slow
-async def test_a_broker_that_forgot_its_members_is_told_again(broker: ScriptedBroker) -> None:
-    """As one that was restarted: without its own id in the list a member would have no queue."""
+async def test_a_broker_that_forgot_its_members_gets_a_heartbeat(broker: ScriptedBroker) -> None:
+    """As after a restart. A member that is missing in the list would have no queue."""
     broker.create_topic(TOPIC, 2)
 
     async def handle(batch: Batch) -> None:
         pass
 
     async with member(broker.peer.address, handle) as m:
-        await eventually(lambda: len(m.owned()) == 2, "the queues are taken")
+        await eventually(lambda: len(m.owned()) == 2, "the queues are acquired")
         rebalances, lists = (
             m.consumer.snapshot().rebalances,
             len(broker.peer.got(RequestCode.GET_CONSUMER_LIST_BY_GROUP)),
@@ -56,7 +56,7 @@ async def test_a_broker_that_forgot_its_members_is_told_again(broker: ScriptedBr
 
 
 async def test_a_group_with_one_topic_counts_retries_under_it(broker: ScriptedBroker) -> None:
-    """With `is_retry`, queue included."""
+    """The counts and the queue are marked with `is_retry`."""
     broker.redelivers = True
     [queue] = broker.create_topic(TOPIC)
 
@@ -72,8 +72,8 @@ async def test_a_group_with_one_topic_counts_retries_under_it(broker: ScriptedBr
         assert (status.topic, status.position) == (TOPIC, 1)
 
 
-async def test_a_hurried_stop_waits_no_more(broker: ScriptedBroker) -> None:
-    """Also when the drain has begun already."""
+async def test_a_forced_stop_does_not_wait(broker: ScriptedBroker) -> None:
+    """Even if the drain has already begun."""
     [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, b"x", b"x")
 
@@ -92,7 +92,7 @@ async def test_a_hurried_stop_waits_no_more(broker: ScriptedBroker) -> None:
     assert not broker.members[GROUP]
 
 
-async def test_a_hung_thread_delays_no_stop(broker: ScriptedBroker, flowing: ManualClock) -> None:
+async def test_a_hung_thread_does_not_delay_a_stop(broker: ScriptedBroker, flowing: ManualClock) -> None:
     """Once its batch was sent back at the deadline, there is nothing to wait for."""
     [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, b"x")

@@ -1,4 +1,4 @@
-"""A handler's `start` and `stop`: whatever they do, it is the group's failure and nobody else's."""
+"""A handler's `start` and `stop`: whatever they do, only their own group fails."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ async def let_out_a_cancellation() -> None:
 
 
 @pytest.mark.parametrize("start", [cancel_itself, let_out_a_cancellation])
-async def test_cancelling_itself_is_a_failure_too(start: Callable[[], Any]) -> None:
-    """And no cancellation of the group's own task, which would end it without a word."""
+async def test_a_start_that_cancels_itself_is_a_failure(start: Callable[[], Any]) -> None:
+    """It does not cancel the group's own task, which would end without an error."""
     with pytest.raises(HandlerEndedError, match="cancelled itself"):
         await call_start_or_stop(start, SystemClock())
     task = asyncio.current_task()
@@ -38,7 +38,7 @@ async def test_cancelling_itself_is_a_failure_too(start: Callable[[], Any]) -> N
 
 
 async def test_a_function_begins_though_the_loops_executor_is_full() -> None:
-    """Calls of another group's handler hang there."""
+    """Calls of another group's handler hang in it."""
     go_on, loop = threading.Event(), asyncio.get_running_loop()
     hanging = [loop.run_in_executor(None, go_on.wait) for _ in range(64)]
     try:
@@ -48,8 +48,8 @@ async def test_a_function_begins_though_the_loops_executor_is_full() -> None:
         await asyncio.gather(*hanging)
 
 
-async def test_one_that_ignores_its_cancellation_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing could end otherwise: not the group, not the process."""
+async def test_a_stop_that_ignores_its_cancellation_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise neither the group nor the process could end."""
     monkeypatch.setattr("rmqd.consumer.handling.handler_threads.CANCEL_TIMEOUT_SECONDS", 0.1)
     is_over = asyncio.Event()
 
@@ -69,8 +69,8 @@ async def test_one_that_ignores_its_cancellation_is_left_behind(monkeypatch: pyt
     assert [line["event"] for line in logs] == ["handler.left_behind"]
 
 
-async def test_a_start_that_ends_in_spite_of_the_stop_is_followed_by_the_handlers_stop() -> None:
-    """What it opened is there to be closed."""
+async def test_a_start_that_completes_during_a_stop_is_followed_by_the_handlers_stop() -> None:
+    """The handler's stop closes what its start opened."""
     handler = Starting()
 
     async def start() -> None:

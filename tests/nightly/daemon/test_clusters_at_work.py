@@ -33,13 +33,13 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.process
 
 QUEUES = 2
-UNIT, UNIT_SUB = 1, 2  # of topicSysFlag
+UNIT, UNIT_SUB = 1, 2  # topicSysFlag
 IN_SHOP = [MessageQueue("shop%orders", "broker-a", number) for number in range(QUEUES)]
 
 
 @asynccontextmanager
 async def broker(*topics: str) -> AsyncIterator[EmbeddedRocketMQ]:
-    """One with short delays, which makes no topic by itself."""
+    """A broker with short delays that does not create topics automatically."""
     settings = BrokerSettings(messageDelayLevel=" ".join(["1s"] * 18), autoCreateTopicEnable=False)
     options = EmbeddedOptions(settings=settings, topics=dict.fromkeys(topics, QUEUES))
     async with embedded_rocketmq(options) as running:
@@ -48,7 +48,7 @@ async def broker(*topics: str) -> AsyncIterator[EmbeddedRocketMQ]:
 
 @asynccontextmanager
 async def connections() -> AsyncIterator[RemotingClient]:
-    """Those of the test itself."""
+    """The connections of the test."""
     remoting = RemotingClient()
     try:
         yield remoting
@@ -57,7 +57,7 @@ async def connections() -> AsyncIterator[RemotingClient]:
 
 
 def group(folder: Path, name: str, **keys: Any) -> dict[str, Any]:
-    """A group that writes down what it sees of orders."""
+    """A group whose handler records the messages of orders."""
     handler = {"plugin": PLUGIN, "options": {"path": str(folder / name)}}
     return {"subscriptions": {"orders": "*"}, "consume_from_where": "first_offset", "handler": handler, **keys}
 
@@ -71,12 +71,12 @@ def write(folder: Path, **keys: Any) -> Path:
 
 
 async def ask(*arguments: str | Path) -> Ended:
-    """A command, while the brokers answer beside it."""
+    """Run a command in a thread, so that the brokers of the event loop can respond."""
     return await asyncio.to_thread(rmqd, *arguments)
 
 
 async def ready(process: DaemonProcess) -> Any:
-    """A client of the daemon's endpoint, once every group has its queues."""
+    """Wait until every group has its queues, and return a client of the daemon's endpoint."""
     client = await process.started()
 
     async def is_ready() -> bool:
@@ -87,7 +87,7 @@ async def ready(process: DaemonProcess) -> Any:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-async def test_a_group_in_a_namespace_is_known_by_it_to_brokers_alone(tmp_path: Path, workers: int) -> None:
+async def test_only_brokers_see_the_namespace_of_a_group(tmp_path: Path, workers: int) -> None:
     async with broker("shop%orders") as mq, connections() as remoting:
         groups = {"mailer": group(tmp_path, "seen")}
         config = write(tmp_path, nameserver=mq.nameserver, client={"namespace": "shop"}, groups=groups)
@@ -130,7 +130,7 @@ async def test_a_group_in_a_namespace_is_known_by_it_to_brokers_alone(tmp_path: 
 
 
 @pytest.mark.parametrize(("mode", "retried_from"), [("orderly", "orders"), ("pop", "%RETRY%mailer_orders")])
-async def test_so_is_one_that_is_orderly_or_pops(tmp_path: Path, mode: str, retried_from: str) -> None:
+async def test_only_brokers_see_namespaces_in_other_consume_modes(tmp_path: Path, mode: str, retried_from: str) -> None:
     async with broker("shop%orders", "%DLQ%shop%mailer") as mq, connections() as remoting:
         if mode == "pop":
             popped = {"topic": "shop%orders", "consumerGroup": "shop%mailer", "mode": "POP", "popShareQueueNum": 0}
@@ -155,7 +155,7 @@ async def test_so_is_one_that_is_orderly_or_pops(tmp_path: Path, mode: str, retr
 
 @pytest.mark.parametrize("workers", [1, 2])
 async def test_two_clusters_in_one_daemon(tmp_path: Path, workers: int) -> None:
-    """Each group gets what its own cluster has, though topic, broker and queues have the same names on both."""
+    """Each group gets its cluster's messages, although topic, broker and queues have the same names on both."""
     async with broker("orders") as here, broker("orders") as there:
         clusters = {"tokyo": {"nameserver": there.nameserver}}
         groups = {"near": group(tmp_path, "near"), "far": group(tmp_path, "far", cluster="tokyo")}
@@ -185,8 +185,8 @@ async def test_two_clusters_in_one_daemon(tmp_path: Path, workers: int) -> None:
         assert {one["group"] for one in only} == {"far"}
 
 
-async def test_a_cluster_that_is_away_keeps_only_its_own_groups_unready(tmp_path: Path) -> None:
-    """And a reload that moves its group to another one cures that, without a word to the group that was well."""
+async def test_an_unreachable_cluster_makes_only_its_groups_unready(tmp_path: Path) -> None:
+    """After a reload moves its group to another cluster, the group handles messages. The other group is unchanged."""
     async with broker("orders") as here:
         groups = {"near": group(tmp_path, "near"), "far": group(tmp_path, "far", cluster="tokyo")}
         clusters = {"tokyo": {"nameserver": "127.0.0.1:1", "client": {"access_key": "AKAK", "secret_key": "SKSK"}}}
@@ -209,8 +209,8 @@ async def test_a_cluster_that_is_away_keeps_only_its_own_groups_unready(tmp_path
             assert not any(secret in line for line in process.text for secret in ("AKAK", "SKSK"))
 
 
-async def test_a_unit_is_told_to_brokers_over_the_vip_channel(tmp_path: Path) -> None:
-    """They mark the topics that they make for it; and the unit is part of the client id."""
+async def test_a_unit_is_sent_to_brokers_with_the_vip_channel(tmp_path: Path) -> None:
+    """Brokers flag the topics that they create for it. The client id contains the unit."""
     options = EmbeddedOptions(broker_port=free_port(set(), (0, -VIP_DISTANCE)))
     client = {"unit_name": "u1", "unit_mode": True, "vip_channel_enabled": True}
     async with embedded_rocketmq(options) as mq:
@@ -228,8 +228,8 @@ async def test_a_unit_is_told_to_brokers_over_the_vip_channel(tmp_path: Path) ->
         }
 
 
-async def test_another_cluster_of_the_same_names_is_another_one(tmp_path: Path) -> None:
-    """Its groups begin as new ones, though the state_dir is the same; on the way back they go on where they were."""
+async def test_clusters_with_the_same_names_have_separate_offsets(tmp_path: Path) -> None:
+    """Groups start as new groups on the second cluster, and continue later on the first. The state_dir is the same."""
     keys = {"deduplicate": {"by": "keys"}}
     groups = {"all": group(tmp_path, "all", message_model="broadcasting"), "one": group(tmp_path, "one", **keys)}
     async with quick_broker("orders") as here, quick_broker("orders") as there:

@@ -1,4 +1,4 @@
-"""The daemon as a process: signals, exit codes, reloads. No cluster can be reached, and it must live with that.
+"""The daemon as a process: signals, exit codes, reloads. It must work although no cluster is reachable.
 
 The core of these tests is in tests/daemon/test_daemon.py.
 """
@@ -18,8 +18,8 @@ from tests.waiting import eventually
 
 
 @pytest.mark.process
-async def test_a_handler_that_cancels_every_task_ends_the_daemon_with_a_word(tmp_path: Path) -> None:
-    """Nothing of it would work any more; who started it starts it again."""
+async def test_a_handler_that_cancels_every_task_ends_the_daemon_with_an_error(tmp_path: Path) -> None:
+    """The daemon could not continue, and a service manager restarts it."""
     config = write_config(tmp_path, "mailer")
     environment = plug_in(
         config,
@@ -36,15 +36,15 @@ async def test_a_handler_that_cancels_every_task_ends_the_daemon_with_a_word(tmp
 
 
 async def test_an_unknown_group_of_the_command_line_is_refused(tmp_path: Path) -> None:
-    """With the groups that there are."""
+    """The error lists the known groups."""
     async with daemon_here(write_config(tmp_path, "mailer"), groups=("mialer",)) as running:
         assert await running.exit_code() == ExitCode.CONFIG
         assert "mialer" in running.text[0]
         assert "mailer" in running.text[0]
 
 
-async def test_a_stop_does_not_wait_for_a_reload_that_is_under_way(tmp_path: Path) -> None:
-    """It drains, ends with 0, and what was being read is not taken over."""
+async def test_a_stop_does_not_wait_for_a_running_reload(tmp_path: Path) -> None:
+    """The daemon drains and exits with 0. The new configuration is not applied."""
     (tmp_path / "dawdling.py").write_text(
         "import pathlib, time\n"
         f"pathlib.Path('{tmp_path}/importing').touch()\n"
@@ -54,10 +54,10 @@ async def test_a_stop_does_not_wait_for_a_reload_that_is_under_way(tmp_path: Pat
     path = write_config(tmp_path, "mailer")
     async with daemon_here(path, environment={"PYTHONPATH": str(tmp_path)}) as running:
         client = await running.started()
-        assert (await client.get("/livez")).status_code == 200  # the server, which closes the socket at the end, is up
+        assert (await client.get("/livez")).status_code == 200  # the server runs, so it closes the socket at the end
         path.write_text(path.read_text().replace("plugin: log", "plugin: 'dawdling:handle'"))
         running.send(signal.SIGHUP)
-        await eventually((tmp_path / "importing").exists, "the reload is under way")
+        await eventually((tmp_path / "importing").exists, "the reload is running")
         running.send(signal.SIGTERM)
         await running.event("group.left")
         await eventually(lambda: not is_listening(client.base_url.port), "the HTTP server has ended")
@@ -75,8 +75,8 @@ def is_listening(port: int | None) -> bool:
 @pytest.mark.parametrize(
     ("extra", "named"), [("http: {listen: '127.0.0.1:1234'}", "http.listen"), ("state_dir: /elsewhere", "state_dir")]
 )
-async def test_what_a_reload_cannot_change_is_refused_by_name(tmp_path: Path, extra: str, named: str) -> None:
-    """With what to do instead."""
+async def test_a_reload_refuses_changes_of_fixed_keys_by_name(tmp_path: Path, extra: str, named: str) -> None:
+    """The problem says to restart the daemon."""
     path = write_config(tmp_path, "mailer")
     async with daemon_here(path) as running:
         client = await running.started()
@@ -90,8 +90,8 @@ async def test_what_a_reload_cannot_change_is_refused_by_name(tmp_path: Path, ex
         assert "restart" in problem
 
 
-async def test_handlers_that_write_to_standard_logging_are_in_the_same_log(tmp_path: Path) -> None:
-    """Whatever they import, however they log: one format."""
+async def test_standard_logging_of_handlers_is_in_the_daemons_log(tmp_path: Path) -> None:
+    """All lines have one format."""
     config = write_config(tmp_path, "mailer")
     environment = plug_in(
         config,

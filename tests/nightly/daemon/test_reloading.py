@@ -1,4 +1,4 @@
-"""`rmqd run --reload`: a real daemon whose handler is edited while messages come."""
+"""`rmqd run --reload` and `rmqd restart`: a real daemon whose handler is edited while messages arrive."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ async def handle(batch):
 """
 
 
-async def test_edits_are_taken_over_with_nothing_lost_and_nothing_twice(tmp_path: Path) -> None:
-    """One edit of an imported module while a call is under way, one that cannot be imported, and the next."""
+async def test_edits_are_applied_without_lost_or_repeated_messages(tmp_path: Path) -> None:
+    """An imported module is edited three times: during a call, with a syntax error, and correctly again."""
     shop = tmp_path / "shop"
     shop.mkdir()
     (shop / "edited.py").write_text(HANDLER.format(folder=str(tmp_path)))
@@ -72,7 +72,7 @@ async def test_edits_are_taken_over_with_nothing_lost_and_nothing_twice(tmp_path
             client = await running.started()
             await send("held")
             await has_seen("1 has held")
-            version.write_text("VERSION = 2\n")  # of the same size, and within the same second
+            version.write_text("VERSION = 2\n")  # same size, and within the same second
 
             async def is_draining() -> bool:
                 groups = (await client.get("/api/v1/status")).json()["groups"]
@@ -113,8 +113,8 @@ ADDED = """
 """
 
 
-async def test_a_new_configuration_beside_broken_code_is_taken_over_or_changes_nothing(tmp_path: Path) -> None:
-    """A group that cannot be imported refuses what needs its code, and nothing else; an operator's pause stays."""
+async def test_a_new_configuration_with_broken_code_is_applied_or_changes_nothing(tmp_path: Path) -> None:
+    """Only changes that need the broken code are refused. An operator's pause is kept."""
     edited = tmp_path / "shop" / "edited.py"
     edited.parent.mkdir()
     edited.write_text(PLAIN)
@@ -137,14 +137,14 @@ async def test_a_new_configuration_beside_broken_code_is_taken_over_or_changes_n
             await running.event("handler.reload_refused")
             assert await _paused(client) == {"edited": True, "other": False}
             await reloaded(alone + ADDED, "config.reload_refused")
-            assert await _paused(client) == {"edited": True, "other": False}, "nothing has changed"
+            assert await _paused(client) == {"edited": True, "other": False}, "the groups are unchanged"
             await reloaded(alone, "config.reloaded")
             assert await _paused(client) == {"edited": True}
 
             assert (await client.post("/api/v1/groups/edited/pause")).is_success
             edited.write_text(PLAIN)
             await eventually(lambda: _edits(running) == 1, "the mended code runs", 60)
-            assert await _paused(client) == {"edited": True}, "an operator's pause stays"
+            assert await _paused(client) == {"edited": True}, "the operator's pause is kept"
 
             config.write_text(both)
             running.send(signal.SIGHUP)
@@ -165,8 +165,8 @@ async def _paused(client: httpx.AsyncClient) -> dict[str, bool]:
     return {group["name"]: group["paused"] for group in groups}
 
 
-async def test_a_restart_keeps_the_old_code_if_the_new_one_cannot_be_loaded(tmp_path: Path) -> None:
-    """The answer says why. A reload changes the group in its process; if that is killed, another one follows."""
+async def test_a_restart_keeps_the_old_code_if_the_new_code_cannot_be_loaded(tmp_path: Path) -> None:
+    """The response has the reason. Reloads change the group in its new process. If killed, the process is replaced."""
     config = write_config(tmp_path, "edited", "other")
     environment = plug_in(config, CLASS)
     edited = tmp_path / "plugged_in.py"
@@ -191,11 +191,11 @@ async def test_a_restart_keeps_the_old_code_if_the_new_one_cannot_be_loaded(tmp_
         async def group() -> dict[str, object]:
             return dict((await client.get("/api/v1/status")).json()["groups"][0])
 
-        await eventually(lambda: _has(group, concurrency=7, paused=True), "the process has applied it")
+        await eventually(lambda: _has(group, concurrency=7, paused=True), "the process has applied the configuration")
         os.kill(process, signal.SIGKILL)
         assert "was killed by SIGKILL" in (await running.event("group.failed"))["error"]
         assert (await running.event("handler.reloaded", 2))["pid"] != process
-        await eventually(lambda: _has(group, concurrency=7, paused=True), "so has its successor")
+        await eventually(lambda: _has(group, concurrency=7, paused=True), "its successor has the configuration too")
         running.send(signal.SIGTERM)
         assert await running.exit_code() == ExitCode.OK
         assert {line["group"] for line in running.events("group.restarted")} == {"edited"}

@@ -1,4 +1,4 @@
-"""A thousand secrets, in twenty daemons of fifty groups."""
+"""Secrets in the output of twenty daemons with fifty groups each."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Thousands of queues are read, rendered and sent between processes in slices: other tasks get their turns meanwhile.
+"""Thousands of queues are read, rendered and sent between processes in slices, so that other tasks can run meanwhile.
 
-The tests count what is done between two turns of the event loop. They measure no time.
+The tests count the reads between two turns of the event loop. They measure no time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["view"]
 
 
 class CountedFields(dict[str, Any]):
-    """A queue of the status document, which counts reads of one value."""
+    """A queue of the status document that counts reads of one value."""
 
     def __getitem__(self, key: str) -> Any:
         Reads.total += key == "committed"
@@ -70,7 +70,7 @@ MOST = 400
 
 
 class Reads:
-    """Counts reads of a value of queues, and knows the most of them between two turns of the event loop."""
+    """Counts reads of one value of queues, and the most reads between two turns of the event loop."""
 
     total: ClassVar[int] = 0
 
@@ -92,7 +92,7 @@ class Reads:
 
 
 class CountedQueue(QueueSnapshot):
-    """Counts reads of one value that every rendering needs once."""
+    """A queue that counts reads of a value. Every rendering reads the value once."""
 
     @property
     def cached(self) -> int:
@@ -112,7 +112,7 @@ def counted(number: int) -> QueueSnapshot:
 
 @pytest.fixture
 async def view(monkeypatch: pytest.MonkeyPatch) -> HostSnapshot:
-    """A daemon with 1,000 queues, as it is read."""
+    """The snapshot of a daemon with 1,000 queues, taken in slices."""
 
     def queues(_: FakeConsumer) -> Iterator[QueueSnapshot]:
         for number in range(QUEUES):
@@ -147,7 +147,7 @@ async def test_status_and_its_json(view: HostSnapshot) -> None:
 
 
 async def turns_of(work: Awaitable[T]) -> tuple[int, T]:
-    """Await the work. Returns how many turns other tasks had meanwhile, and the result."""
+    """Await the work. Returns the number of turns that other tasks had meanwhile, and the result."""
     turns = 0
 
     async def count() -> None:

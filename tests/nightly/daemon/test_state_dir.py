@@ -1,4 +1,4 @@
-"""The folder of local state: what is refused before anything runs, and by whom it is held.
+"""The folder of local state: errors before the start, and its lock.
 
 The core of these tests is in tests/daemon/test_state_dir.py.
 """
@@ -24,7 +24,7 @@ __all__ = ["no_room_for_it"]
 
 
 @pytest.mark.process
-def test_a_read_only_one_is_refused(tmp_path: Path) -> None:
+def test_a_read_only_state_dir_is_refused(tmp_path: Path) -> None:
     config = load(write_config(tmp_path, "mailer", more=BROADCASTING))
     with small_disk(tmp_path / "state") as disk:
         prepare_state_dir(config)
@@ -34,8 +34,8 @@ def test_a_read_only_one_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-async def test_a_second_daemon_is_refused_and_told_by_whom(tmp_path: Path) -> None:
-    """One line, exit code 1: a service manager may try again, as the first may be about to end."""
+async def test_a_second_daemon_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
+    """The exit code is 1, so a service manager tries again. The first daemon may be about to end."""
     config = write_config(tmp_path, "mailer", more=BROADCASTING)
     async with daemon(config) as first:
         await first.event("daemon.started")
@@ -51,7 +51,7 @@ async def test_a_second_daemon_is_refused_and_told_by_whom(tmp_path: Path) -> No
 
 
 @pytest.mark.process
-async def test_groups_that_share_no_file_do_not_keep_each_other_out(tmp_path: Path) -> None:
+async def test_daemons_without_broadcasting_groups_may_share_a_state_dir(tmp_path: Path) -> None:
     async with daemon(write_config(tmp_path, "mailer")) as first:
         await first.event("daemon.started")
         async with daemon(tmp_path / "rmqd.yaml") as second:
@@ -59,7 +59,7 @@ async def test_groups_that_share_no_file_do_not_keep_each_other_out(tmp_path: Pa
 
 
 @pytest.mark.process
-async def test_with_workers_the_first_one_has_it(tmp_path: Path) -> None:
+async def test_the_first_worker_holds_the_lock_of_the_state_dir(tmp_path: Path) -> None:
     config = write_config(tmp_path, "mailer", more=BROADCASTING)
     lock = tmp_path / "state" / "offsets" / "process.lock"
     async with daemon(config, "--workers", "2") as first:
@@ -74,7 +74,7 @@ async def test_with_workers_the_first_one_has_it(tmp_path: Path) -> None:
         await first.event("config.reloaded")
 
 
-def test_it_is_made_with_all_above_it_and_left_empty(tmp_path: Path) -> None:
+def test_the_state_dir_is_created_with_its_parents_and_stays_empty(tmp_path: Path) -> None:
     config = load(write_config(tmp_path, "mailer", "audit", more=BROADCASTING))
     prepare_state_dir(config)
     prepare_state_dir(config)
@@ -82,8 +82,8 @@ def test_it_is_made_with_all_above_it_and_left_empty(tmp_path: Path) -> None:
     assert list((tmp_path / "state").rglob("*")) == [tmp_path / "state" / "offsets"]
 
 
-async def test_the_status_says_that_a_group_is_broadcasting(tmp_path: Path) -> None:
-    """Else nobody knows why the brokers have no progress of it."""
+async def test_the_status_shows_that_a_group_is_broadcasting(tmp_path: Path) -> None:
+    """It explains why brokers have no progress of the group."""
     async with daemon_here(write_config(tmp_path, "mailer", more=BROADCASTING)) as running:
         client = await running.started()
         (group,) = (await client.get("/api/v1/status")).json()["groups"]
@@ -91,7 +91,7 @@ async def test_the_status_says_that_a_group_is_broadcasting(tmp_path: Path) -> N
         assert ">broadcasting</span>" in (await client.get("/")).text
 
 
-async def test_a_reload_refuses_a_group_that_could_not_keep_its_offsets(tmp_path: Path, no_room_for_it: str) -> None:
+async def test_a_reload_refuses_a_group_that_cannot_store_its_offsets(tmp_path: Path, no_room_for_it: str) -> None:
     async with daemon_here(write_config(tmp_path, "mailer")) as running:
         await running.event("daemon.started")
         write_config(tmp_path, "mailer", "audit", more=BROADCASTING)
@@ -110,8 +110,8 @@ async def test_a_reload_refuses_a_group_that_could_not_keep_its_offsets(tmp_path
         (0o644, "groups: {g: {subscriptions: {t: '*'}, handler: {plugin: log, options: {db_password: abc}}}}", True),
     ],
 )
-def test_a_secret_that_everybody_can_read_is_told(tmp_path: Path, mode: int, text: str, said: bool) -> None:
-    """With its place, and without itself."""
+def test_a_secret_that_all_users_can_read_is_reported(tmp_path: Path, mode: int, text: str, said: bool) -> None:
+    """The problem has the place of the secret, but not its value."""
     path = tmp_path / "rmqd.yaml"
     path.write_text(f"nameserver: a:1\n{text}\n")
     path.chmod(mode)
@@ -122,8 +122,8 @@ def test_a_secret_that_everybody_can_read_is_told(tmp_path: Path, mode: int, tex
         assert "abc" not in str(problem)
 
 
-async def test_a_daemon_says_which_of_its_secrets_everybody_can_read(tmp_path: Path) -> None:
-    """It runs all the same."""
+async def test_a_daemon_logs_which_secrets_all_users_can_read(tmp_path: Path) -> None:
+    """The daemon runs anyway."""
     path = write_config(tmp_path, "mailer", extra="client: {access_key: AK, secret_key: SK}\n")
     path.chmod(0o644)
     async with daemon_here(path) as running:

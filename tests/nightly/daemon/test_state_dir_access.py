@@ -1,4 +1,4 @@
-"""The folder of local state: what is refused before anything runs, and by whom it is held.
+"""The folder of local state: full disks, missing locks, and file modes.
 
 The core of these tests is in tests/daemon/test_state_dir.py.
 """
@@ -23,8 +23,8 @@ from tests.daemon.daemon_process import write_config
 from tests.daemon.test_state_dir import BROADCASTING, load
 
 
-def test_a_full_one_is_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group that has offsets goes on from them."""
+def test_a_state_dir_on_a_full_disk_is_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group with stored offsets can continue from them."""
 
     def full(path: Path) -> None:
         raise disk_error()
@@ -34,7 +34,7 @@ def test_a_full_one_is_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two processes could spoil each other's offsets there."""
+    """Two processes could overwrite each other's offsets there."""
     config = load(write_config(tmp_path, "mailer", more=BROADCASTING))
 
     def refuse(descriptor: int, operation: int) -> None:
@@ -48,15 +48,15 @@ def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pyt
 
 @pytest.fixture
 def lenient_umask() -> Iterator[None]:
-    """Everybody may do everything with what is made."""
+    """A umask that removes no permissions."""
     former = os.umask(0)
     yield
     os.umask(former)
 
 
 @pytest.mark.usefixtures("lenient_umask")
-async def test_state_is_for_its_owner_and_the_group(tmp_path: Path) -> None:
-    """Whatever the umask is, and whatever mode an older file has."""
+async def test_only_the_owner_and_its_group_can_access_local_state(tmp_path: Path) -> None:
+    """Neither the umask nor the mode of an older file matters."""
     folder = tmp_path / "state" / "offsets"
     folder.parent.mkdir()
     folder.mkdir()

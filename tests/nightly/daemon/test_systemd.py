@@ -1,4 +1,4 @@
-"""What systemd hears on its socket.
+"""Notifications to systemd's socket.
 
 The core of these tests is in tests/daemon/test_systemd.py.
 """
@@ -12,8 +12,8 @@ from rmqd.daemon.systemd import ServiceManager
 from tests.daemon.test_systemd import lines
 
 
-def test_an_abstract_socket() -> None:
-    """An address that starts with @ is in no file system."""
+def test_an_abstract_socket_is_notified() -> None:
+    """An address that starts with @ is not a path."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         name = f"rmqd-test-{os.getpid()}"
         sock.bind(f"\0{name}")
@@ -22,20 +22,18 @@ def test_an_abstract_socket() -> None:
         assert lines(sock) == ["READY=1", "STATUS=up"]
 
 
-def test_children_do_not_inherit_the_right_to_speak() -> None:
-    """The variables leave the environment."""
+def test_child_processes_do_not_inherit_systemds_variables() -> None:
     environment = {"NOTIFY_SOCKET": "/nowhere", "WATCHDOG_USEC": "1000000", "WATCHDOG_PID": "1", "HOME": "/root"}
     ServiceManager(environment)
     assert environment == {"HOME": "/root"}
 
 
-def test_a_socket_that_is_gone_is_no_failure() -> None:
-    """The daemon outlives its manager."""
+def test_a_missing_socket_is_ignored() -> None:
+    """The daemon may run longer than its service manager."""
     ServiceManager({"NOTIFY_SOCKET": "/nowhere/notify"}).ready("up")
 
 
-def test_without_systemd_nothing_happens() -> None:
-    """No socket, no watchdog, no error."""
+def test_without_systemd_notifications_are_ignored() -> None:
     manager = ServiceManager({})
     manager.ready("up")
     assert manager.watchdog_seconds is None

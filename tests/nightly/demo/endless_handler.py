@@ -1,4 +1,4 @@
-"""A handler that never returns, for ends that cannot be orderly."""
+"""A handler that never returns, for stops that cannot be orderly."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from rmqd import Batch
 
 
 async def handle(batch: Batch) -> None:
-    """Wait for what does not come."""
+    """Wait forever."""
     await asyncio.Event().wait()

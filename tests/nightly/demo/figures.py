@@ -1,4 +1,4 @@
-"""Figures made up for tests of what shows them."""
+"""Made-up figures for tests of the demo's output."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ ORDER = b'{"customer": "Ada Lovelace", "amount": "12.50", "currency": "EUR"}'
 
 
 def handled(number: int, verdict: str = "acked", body: bytes = ORDER, attempt: int = 1) -> HandledOrder:
-    """A call of the handler."""
+    """Return one call of the handler."""
     return HandledOrder(f"order-{number}", "paid", body, attempt, verdict)
 
 
 def make_figures(**changed: Any) -> DemoFigures:
-    """A busy moment, with some of it changed."""
+    """Return the figures of a busy moment, with changes."""
     figures = DemoFigures(
         elapsed_seconds=83.4,
         state="running",

@@ -1,4 +1,4 @@
-"""The demo's handler, with a note of each order's end that owes nothing to the engine's counters."""
+"""The demo's handler. It also records the decision for each order, independently of the engine's counters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ given_up: list[str] = []
 
 
 async def handle(batch: Batch) -> None:
-    """Handle the batch as the demo does, and note what it came to."""
+    """Handle the batch like the demo, and record the decisions."""
     await handler.handle(batch)
     for index, message in enumerate(batch):
         (given_up if index in batch.decisions() else acknowledged).append(message.keys or "")

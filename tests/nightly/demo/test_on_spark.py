@@ -13,7 +13,7 @@ from rmqd.plugins.model_options import load_runnable
 
 
 @pytest.mark.spark
-def test_the_first_group_is_put_on_spark_and_nothing_else_changes() -> None:
+def test_the_demo_group_runs_on_spark_with_the_same_settings() -> None:
     config = read_group(DemoOptions(engine="spark"))
 
     [(name, settings)] = config.groups.items()
@@ -26,9 +26,9 @@ def test_the_first_group_is_put_on_spark_and_nothing_else_changes() -> None:
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.timeout(400)  # a JVM's start, on a machine that may be busy
+@pytest.mark.timeout(400)  # a JVM may start slowly on a busy machine
 def test_the_whole_demo_on_spark() -> None:
-    """To the end: every order is somewhere, and the view had what Spark's processes told."""
+    """Every order is accounted for, and the view received the reports of Spark's processes."""
     done = subprocess.run(
         [sys.executable, "-m", "rmqd", "demo", "--engine", "spark", "--messages", "60"],
         capture_output=True, text=True, timeout=380, check=False, stdin=subprocess.DEVNULL,
@@ -41,5 +41,5 @@ def test_the_whole_demo_on_spark() -> None:
     assert "  sent                       60  " in summary, done.stdout
     assert "not accounted for" not in summary, done.stdout
     assert "not handled" not in summary, done.stdout
-    assert "at the first attempt" in summary, done.stdout  # which only the reports tell
+    assert "at the first attempt" in summary, done.stdout  # known only from the reports
     assert done.stderr == ""

@@ -1,4 +1,4 @@
-"""What the demo's producer sends, and when."""
+"""The orders of the demo's producer, and their times."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_same_seed_gives_the_same_orders() -> None:
     assert take(200) != take(200, seed=2)
 
 
-def test_orders_have_what_a_shops_have() -> None:
+def test_orders_have_the_fields_of_a_shop() -> None:
     messages = [message for message in take(500) if is_json(message)]
     for message in messages:
         order = json.loads(message.body)
@@ -42,24 +42,24 @@ def test_orders_have_what_a_shops_have() -> None:
     assert {message.tags for message in messages} == {"paid", "refunded", "cancelled"}
 
 
-def test_now_and_then_one_cannot_be_read_or_paid() -> None:
-    """The first within seconds, so that nobody has to wait for what there is to see."""
+def test_some_orders_are_not_json_or_cannot_be_paid() -> None:
+    """The first one appears within seconds, so that a viewer need not wait."""
     messages = take(900)
     poison = [number for number, message in enumerate(messages, 1) if not is_json(message)]
     failing = [json.loads(message.body) for message in messages if is_json(message)]
     failing = [order for order in failing if "simulated_payment_failures" in order]
 
     assert poison == list(range(25, 900, 90))
-    assert all(message.body for message in messages)  # RocketMQ refuses an empty one
+    assert all(message.body for message in messages)  # RocketMQ rejects an empty body
     assert {order["status"] for order in failing} == {"paid"}
     assert {1, 2, 99} == {order["simulated_payment_failures"] for order in failing}
 
 
-def test_topics_take_turns() -> None:
+def test_orders_alternate_between_topics() -> None:
     assert [message.topic for message in take(4, "a", "b")] == ["b", "a", "b", "a"]
 
 
-def test_the_pace_swells_ebbs_and_bursts() -> None:
+def test_the_rate_of_orders_varies_and_has_bursts() -> None:
     times = [step / 10 for step in range(1200)]
     rates = [(after - before) * 10 for before, after in itertools.pairwise(map(orders_due, times))]
 

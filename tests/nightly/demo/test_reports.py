@@ -1,4 +1,4 @@
-"""What handlers on Spark did, as the demo hears of it from another process."""
+"""Reports of handlers on Spark, which the demo receives from another process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.cli.in_process import rmqd
 from tests.waiting import eventually
 
 SECONDS: Final = 20.0
-# As an executor's Python process does: it loads the installed hooks, and calls them around its handler.
+# Like an executor's Python process, it loads the installed hooks and calls them around its handler.
 EXECUTOR: Final = """
 import sys
 sys.path.append(sys.argv[1])
@@ -45,7 +45,7 @@ for retries in (0, 1):
 
 
 @pytest.mark.process
-async def test_the_ledger_hears_of_every_message(tmp_path: Path) -> None:
+async def test_the_ledger_records_every_reported_message(tmp_path: Path) -> None:
     install_reporter(tmp_path)
     ledger = DemoLedger("mailer", SystemClock())
 
@@ -61,11 +61,11 @@ async def test_the_ledger_hears_of_every_message(tmp_path: Path) -> None:
         ("order-3", "", 2, "retried"),
     ]
     assert ledger.handled[0].body == b"x" * 1024
-    assert ledger.ages.snapshot().count == 3  # what is tried again is as old as its delay
+    assert ledger.ages.snapshot().count == 3  # the age of a retried message is not counted
     assert REPORT_PORT_VARIABLE not in os.environ
 
 
-async def test_what_is_no_report_is_passed_over() -> None:
+async def test_invalid_reports_are_ignored() -> None:
     ledger = DemoLedger("mailer", SystemClock())
 
     async with receive_reports(ledger):
@@ -81,7 +81,7 @@ async def test_what_is_no_report_is_passed_over() -> None:
     assert [one.key for one in ledger.handled] == ["k"]
 
 
-def test_without_pyspark_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyspark_the_error_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
 
     ended = rmqd("demo", "--engine", "spark")

@@ -1,4 +1,4 @@
-"""The demo's parts together, in this process: its figures against what really became of each order."""
+"""The demo's parts together, in this process: its figures compared with the actual decisions for the orders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rmqd.plugins.model_options import load_runnable
 from rmqd.runtime.clock import SystemClock
 from tests.nightly.demo import noting_handler
 
-ORDERS = 60  # among them 25, which is no JSON, 12 and 42, whose payment fails, and 40, whose payment always fails
+ORDERS = 60  # 25 is not JSON, the payments of 12 and 42 fail at first, and the payment of 40 always fails
 
 
 @pytest.fixture(autouse=True)
@@ -27,14 +27,14 @@ def _all_orders_are_due_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def config_of(plugin: str, **group: object) -> RootConfig:
-    """The sample, with another handler and other settings."""
+    """Return the sample configuration with another handler and other settings."""
     settings = {"handler.plugin": plugin, **group}
     overrides = [f"groups.order-mailer.{key}={value}" for key, value in settings.items()]
     return load_runnable(SAMPLE_CONFIG, overrides, environ={})
 
 
 async def play(config: RootConfig, *, levels: str, patience_seconds: float = 30) -> tuple[DemoGroup, DemoFigures]:
-    """The stage and its last figures, after all orders were sent and the group has drained."""
+    """Return the group and its last figures, after all orders were sent and the group has drained."""
     options = EmbeddedOptions(topics={"orders": 4}, settings=BrokerSettings().changed({"messageDelayLevel": levels}))
     async with embedded_rocketmq(options) as rocketmq:
         stage = DemoGroup(rocketmq, config, SystemClock(), seed=1, messages=ORDERS)
@@ -48,8 +48,8 @@ async def play(config: RootConfig, *, levels: str, patience_seconds: float = 30)
         return stage, stage.current_figures("ended")
 
 
-async def test_the_sums_are_those_of_the_orders_themselves() -> None:
-    """What was sent is acknowledged, dead or waiting for a retry, each order in one place."""
+async def test_the_figures_match_the_decisions_for_the_orders() -> None:
+    """Each order is acknowledged, a dead letter, or waiting for a retry."""
     noting_handler.acknowledged.clear()
     noting_handler.given_up.clear()
 
@@ -68,8 +68,8 @@ async def test_the_sums_are_those_of_the_orders_themselves() -> None:
     assert stage.ledger.ages.snapshot().count == ORDERS
 
 
-async def test_an_orderly_group_has_nothing_waiting_elsewhere() -> None:
-    """What it tries again stays in its queue, and is handled or dead before the messages after it."""
+async def test_an_orderly_group_has_no_messages_waiting_for_a_retry() -> None:
+    """It retries in place. A message is acknowledged or dead-lettered before the next message of its queue."""
     orderly = {"consume_mode": "orderly", "max_reconsume_times": 1, "suspend_current_queue_time": "10ms"}
 
     _, figures = await play(config_of("rmqd.demo.demo_orders:handle", **orderly), levels="1h " * 18)
@@ -79,7 +79,7 @@ async def test_an_orderly_group_has_nothing_waiting_elsewhere() -> None:
     assert {"order-25", "order-40"} <= {letter.key for letter in figures.dead_letters}
 
 
-async def test_what_was_not_handled_is_counted_by_what_the_broker_has_committed() -> None:
+async def test_unhandled_messages_are_counted_from_the_committed_offsets() -> None:
     config = config_of("tests.nightly.demo.endless_handler:handle", shutdown_timeout="0s")
 
     _, figures = await play(config, levels="1h " * 18, patience_seconds=0.05)
@@ -89,7 +89,7 @@ async def test_what_was_not_handled_is_counted_by_what_the_broker_has_committed(
 
 
 def test_the_sample_is_the_group_of_the_sample_configuration() -> None:
-    """Name and subscriptions; its handler and its haste are the demo's own."""
+    """Name and subscriptions are the same. The demo has its own handler and its own delays."""
     shown = read_group(DemoOptions())
     sample = load_config(Path(__file__).parents[3] / "config" / "rmqd.yaml", environ={})
 

@@ -24,7 +24,7 @@ def summary(account: MessageAccount, *, is_filtered: bool = False, **changed: ob
     )
 
 
-def test_it_says_where_everything_is() -> None:
+def test_the_summary_accounts_for_all_messages() -> None:
     text = summary(MessageAccount(4321, 4300, 9, 12, 0))
 
     assert "rmqd demo ran for 1m23s" in text
@@ -42,8 +42,8 @@ def test_it_says_where_everything_is() -> None:
     assert "failed" not in text
 
 
-def test_what_is_missing_is_not_hidden() -> None:
-    """A sum that does not come out right is a fault of the demo, or a loss: either is to be seen."""
+def test_the_summary_reports_missing_messages() -> None:
+    """A wrong sum is a bug of the demo or a lost message. Both must be visible."""
     assert "not accounted for           1  this is a bug; report it" in summary(MessageAccount(4321, 4299, 9, 12, 0))
     assert "not accounted for          -1" in summary(MessageAccount(4321, 4301, 9, 12, 0))
     assert "not handled                 5" in summary(MessageAccount(4321, 4295, 9, 12, 5))
@@ -51,7 +51,7 @@ def test_what_is_missing_is_not_hidden() -> None:
     assert "failed sends                2  no route" in summary(MessageAccount(4321, 4300, 9, 12, 0), failed_sends=2)
 
 
-def test_percentiles_are_exact_to_two_percent() -> None:
+def test_quantiles_are_exact_to_two_percent() -> None:
     values = sorted(random.Random(5).lognormvariate(-2, 1.5) for _ in range(5000))
     histogram = Histogram(AGE_BOUNDS_SECONDS)
     for value in values:

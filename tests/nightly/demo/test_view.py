@@ -1,4 +1,4 @@
-"""The frame of the live view, as a terminal gets it."""
+"""The frame of the live view, as printed on a terminal."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ HINT = "Ctrl-C to end"
 
 
 def lines(width: int, height: int, *, ascii_only: bool = False, **changed: Any) -> list[str]:
-    """The lines of a frame, as wide as they are."""
+    """Return the lines of a frame, without padding."""
     console = Console(file=io.StringIO(), width=width, height=height, force_terminal=False)
     shown = render_frame(SETTING, make_figures(**changed), HINT, ScreenSize(width, height, ascii_only))
     return ["".join(segment.text for segment in line) for line in console.render_lines(shown, pad=False)]
 
 
-def test_it_is_as_high_as_the_terminal_and_never_wider() -> None:
-    """One line more would scroll, and the view would tremble."""
+def test_the_frame_is_as_high_as_the_terminal_and_never_wider() -> None:
+    """With one more line the terminal would scroll and flicker."""
     wrong = []
     for width in (1, 7, 20, 54, 55, 79, 80, 118, 119, 120, 250):
         for height in (1, 2, 5, 10, 19, 20, 24, 40, 70):
@@ -36,7 +36,7 @@ def test_it_is_as_high_as_the_terminal_and_never_wider() -> None:
     assert wrong == []
 
 
-def test_an_ordinary_terminal_shows_all_there_is() -> None:
+def test_terminals_of_80_columns_or_more_show_all_figures() -> None:
     told = (
         "order-mailer  running",
         "1m23s",
@@ -59,7 +59,7 @@ def test_an_ordinary_terminal_shows_all_there_is() -> None:
     assert {(size, text) for size, frame in shown.items() for text in told if text not in frame} == set()
 
 
-def test_columns_stand_below_each_other_whatever_the_script() -> None:
+def test_columns_are_aligned_for_every_script() -> None:
     bodies = [
         f'{{"customer": "{name}", "amount": "1.00", "currency": "EUR"}}'.encode() for name in ("李雷", "Nguyễn An")
     ]
@@ -68,7 +68,7 @@ def test_columns_stand_below_each_other_whatever_the_script() -> None:
     assert len({cell_len(line.partition("1.00")[0]) for line in shown}) == 1
 
 
-def test_what_comes_in_a_message_cannot_upset_the_terminal() -> None:
+def test_control_characters_of_a_message_are_not_printed() -> None:
     evil = "\x1b[2Jgone\r\nand\x07more\x9b31m"
     for field in ("key", "reason", "body"):
         letters = [DeadLetteredOrder(evil if field == "key" else "order-1", evil if field == "reason" else "why")]
@@ -78,7 +78,7 @@ def test_what_comes_in_a_message_cannot_upset_the_terminal() -> None:
         assert "gone" in text, field
 
 
-def test_a_terminal_without_block_characters_gets_others() -> None:
+def test_a_terminal_without_block_characters_gets_ascii() -> None:
     def figures_alone(ascii_only: bool) -> str:
         return "\n".join(lines(80, 24, ascii_only=ascii_only))
 
@@ -86,7 +86,7 @@ def test_a_terminal_without_block_characters_gets_others() -> None:
     assert not figures_alone(False).isascii()
 
 
-def test_nothing_yet_is_said() -> None:
+def test_empty_tables_show_none() -> None:
     empty = "\n".join(
         lines(
             80,
@@ -103,7 +103,7 @@ def test_nothing_yet_is_said() -> None:
     assert empty.count(" none") == 3
 
 
-def test_a_group_that_fails_says_why() -> None:
+def test_the_title_shows_the_problem_of_a_failed_group() -> None:
     text = "\n".join(lines(80, 24, state="failed", problem="OSError: no room\x1b[1m\nleft"))
 
     assert "order-mailer  failed" in text

@@ -1,4 +1,4 @@
-"""What a test of deploy/ needs from outside of Python: skipped loudly where it is missing, failed where CI is set."""
+"""Programs that tests of deploy/ need: tests without them are skipped with a reason, and fail if CI is set."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 
 def require(program: str, *, package: str) -> str:
-    """The program's path. `package` is what to install on Debian for it."""
+    """The program's path. `package` is its Debian package."""
     path = shutil.which(program)
     if path is None:
         missing(f"{program} is not installed: apt-get install {package}")
@@ -18,7 +18,7 @@ def require(program: str, *, package: str) -> str:
 
 
 def missing(reason: str) -> NoReturn:
-    """End the test: it cannot show anything here."""
+    """Skip the test; fail it if CI is set."""
     if os.environ.get("CI"):
         pytest.fail(f"CI is set: {reason}", pytrace=False)
     pytest.skip(reason)

@@ -1,4 +1,4 @@
-"""The panels of the shipped dashboards, asked of a real Prometheus."""
+"""The queries of the shipped dashboards' panels, run on a real Prometheus."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SCRAPES_IN_A_RATE: Final = 8  # Grafana takes four, which one late scrape on a b
 
 
 def without_data(path: Path, prometheus: Prometheus, **values: str) -> list[str]:
-    """The queries that find nothing but NaN now, each with its panel's title."""
+    """The queries that return no number now, each with its panel's title."""
     seconds = SCRAPES_IN_A_RATE * prometheus.interval_seconds
     return [
         f"{title}: {query}"

@@ -1,4 +1,4 @@
-"""Prometheus: a real one as a child process, with the shipped job and rules, all of whose times may be shortened."""
+"""Prometheus: a real child process with the shipped job and rules, whose times may be shortened."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def divided(duration: str, factor: float) -> str:
 
 
 class Prometheus:
-    """Runs between `with` and its end, scrapes and evaluates `factor` times as often as it does as shipped."""
+    """Runs for a `with` block, and scrapes and evaluates `factor` times as often as shipped."""
 
     def __init__(self, folder: Path, targets: Iterable[str], factor: float, *, alertmanager: str = "") -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ class Prometheus:
         self._process.wait()
 
     def get(self, path: str) -> Any:
-        """The data of an answer of its API; None while it does not answer. Raises AssertionError for a bad query."""
+        """The data of an API response; None without a response. Raises AssertionError for a bad query."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/api/v1/{path}", timeout=5) as answer:
                 return json.load(answer)["data"]
@@ -94,15 +94,15 @@ class Prometheus:
             return None
 
     def find(self, query: str) -> list[dict[str, Any]]:
-        """The series that a query finds now."""
+        """The series that a query returns now."""
         data = self.get(f"query?query={quote(query)}")
         return list(data["result"]) if data else []
 
     def value(self, query: str) -> float:
-        """The sum of what a query finds; 0 for nothing."""
+        """The sum of a query's series; 0 if there are none."""
         return sum(float(series["value"][1]) for series in self.find(query))
 
     def firing(self) -> list[dict[str, str]]:
-        """The labels of each alert that fires, its name as `alertname`."""
+        """The labels of each firing alert, with its name as `alertname`."""
         data = self.get("alerts")
         return [alert["labels"] for alert in (data["alerts"] if data else ()) if alert["state"] == "firing"]

@@ -1,4 +1,4 @@
-"""Scene: two daemons under load, scraped by a Prometheus, and for each alert rule the real fault that it is about."""
+"""Scene: two daemons under load, scraped by a Prometheus, and a real fault for each alert rule."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HANDLER: Final = "tests.nightly.deploy.switched_handler:SwitchedHandler"
 QUEUES: Final = 2
 PER_SECOND: Final = 10
 MANY: Final = 1_000_000
-# What differs from a group whose switch alone decides.
+# Each group's options, which `_group` adds to the common options.
 GROUPS: Final[dict[str, dict[str, Any]]] = {
     "well": {},
     "failing": {"delay_level_when_next_consume": 1},
@@ -45,23 +45,23 @@ ONE_AT_A_TIME: Final = ("slow", "held", "hanging", BESIDE)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something real that goes wrong, until it is mended, and the alert that must tell of it."""
+    """A real fault with its begin and end, and the alert that must report it."""
 
     alert: str
     begin: Callable[[], object]
     end: Callable[[], object]
     labels: dict[str, str] = field(default_factory=dict)
     reaches_all: bool = False
-    """Whether the group that is well suffers from it too."""
+    """Whether the healthy group is affected too."""
 
     def is_told(self, firing: list[dict[str, str]]) -> bool:
-        """Whether the alert is among those that fire, with these labels."""
+        """Whether the alert fires with these labels."""
         wanted = {"alertname": self.alert, **self.labels}
         return any(wanted.items() <= labels.items() for labels in firing)
 
 
 class Scene:
-    """Everything that runs, between `with` and its end. The daemon `main` has a group for each fault of a group."""
+    """All processes, running for a `with` block. The daemon `main` has a group for each fault of a group."""
 
     def __init__(self, cluster: RealCluster, folder: Path, factor: float) -> None:
         self.cluster = cluster
@@ -69,7 +69,7 @@ class Scene:
         folder.mkdir(parents=True, exist_ok=True)
         groups = {name: self._group(name, **more) for name, more in GROUPS.items()}
         self.main = RmqdProcess(folder / "main", cluster.nameserver, groups)
-        # this one has no series for each queue
+        # without a series for each queue
         more = ("--workers", "2", "--set", "metrics.per_queue_limit=0")
         self.beside = RmqdProcess(folder / "beside", cluster.nameserver, {BESIDE: self._group(BESIDE)}, *more)
         self.prometheus = Prometheus(folder / "prometheus", [self.main.http, self.beside.http], factor)
@@ -95,14 +95,14 @@ class Scene:
         self._running.__exit__(kind, error, traceback)
 
     def switch(self, group: str, text: str) -> None:
-        """Tell a group's handler what to do; the file is whole whenever it is read."""
+        """Set the action of a group's handler. The file is replaced atomically."""
         path = self._folder / f"{group}.switch"
         temporary = path.with_suffix(".new")
         temporary.write_text(text)
         temporary.replace(path)
 
     def faults(self) -> list[Fault]:
-        """Of groups: all may be there side by side."""
+        """The faults of groups. All may be active at once."""
 
         def switched(alert: str, group: str, text: str, **labels: str) -> Fault:
             ends = {"group": group, **labels}
@@ -125,7 +125,7 @@ class Scene:
             Fault("RmqdNoCommit", self._break_disk, self._mend_disk, {"group": "without-disk"}),
             Fault(
                 "RmqdGroupProblem",
-                lambda: None,  # it is missing from the beginning
+                lambda: None,  # the topic is missing from the beginning
                 lambda: self.cluster.create_topic(_topic("without-topic"), QUEUES),
                 {"group": "without-topic", "cause": "topic_missing"},
             ),
@@ -138,7 +138,7 @@ class Scene:
         ]
 
     def faults_of_daemons(self) -> list[Fault]:
-        """Those may be there beside the former."""
+        """The faults of daemons. They may be active together with faults of groups."""
         main, beside = {"instance": self.main.http}, {"instance": self.beside.http}
         return [
             Fault("RmqdReloadFailed", self._reload_wrongly, self._reload, main),
@@ -152,7 +152,7 @@ class Scene:
         ]
 
     def faults_of_processes(self) -> list[Fault]:
-        """What kills; only after the others."""
+        """The faults that kill a process. Begin them after all other faults."""
         return [
             Fault("RmqdDown", self.beside.kill, self.beside.start, {"instance": self.beside.http}),
             Fault(
@@ -187,7 +187,7 @@ class Scene:
             yield folder / f"{name}.tmp"
 
     def _break_disk(self) -> None:
-        """What is to be written first cannot be written: a folder has its name."""
+        """Block the temporary files that are written first with folders of the same name."""
         for path in self._offset_files():
             wait_until(lambda path=path: _made(path), f"{path} is a folder")  # type: ignore[misc]
 
@@ -220,7 +220,7 @@ def _topic(group: str) -> str:
 
 
 def _made(folder: Path) -> bool:
-    """Whether a folder could take the place of what is there now for moments."""
+    """Whether the folder exists now. A temporary file may have its name for a moment."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir()
     return folder.is_dir()
@@ -228,7 +228,7 @@ def _made(folder: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """How long an alert took to fire after its fault began, and to resolve after it was mended."""
+    """How long an alert took to fire after its fault began, and to resolve after the fault ended."""
 
     alert: str
     fired_seconds: float
@@ -236,10 +236,10 @@ class Told:
 
 
 def tell(scene: Scene, faults: list[Fault], patience_seconds: float) -> list[Told]:
-    """Begin the faults side by side, wait until each has fired; mend them, and wait until none fires.
+    """Begin all faults, wait until each alert has fired, end the faults, and wait until each alert is resolved.
 
-    Raises AssertionError for an alert that does not come or does not go, and, unless a fault reaches all, for one about
-    the group that is well.
+    Raises AssertionError for an alert that does not fire or resolve, and, unless a fault reaches all groups, for an
+    alert about the healthy group.
     """
     fired = _wait(scene, faults, patience_seconds, Fault.is_told, "fires", [fault.begin for fault in faults])
     resolved = _wait(

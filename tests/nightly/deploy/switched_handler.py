@@ -1,4 +1,4 @@
-"""A handler that does what a file says; by its plugin name `tests.nightly.deploy.switched_handler:SwitchedHandler`."""
+"""A handler that a file controls; its plugin name is `tests.nightly.deploy.switched_handler:SwitchedHandler`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rmqd import Batch, DeadLetter
 LOOK_SECONDS = 0.1
 SLOW_SECONDS = 0.3
 BLOCK_SECONDS = 0.25
-BREATH_SECONDS = 0.15  # at most: a steady pace could always miss the timer that is measured
+BREATH_SECONDS = 0.15  # at most; a steady pace could always miss the measured timer
 
 
 class SwitchedHandler:
@@ -34,7 +34,7 @@ class SwitchedHandler:
             raise RuntimeError("the switch says broken")
 
     async def handle(self, batch: Batch) -> None:
-        """Do what the switch says now."""
+        """Follow the present text of the switch."""
         match self._says():
             case "fail":
                 raise ValueError("the switch says fail")

@@ -1,4 +1,4 @@
-"""deploy/compose: its settings tried with the same programs."""
+"""deploy/compose: its settings, used with the same programs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.rocketmq.producer import Producer
 from tests.rocketmq.spec import ClusterSpec
 from tests.waiting import wait_until
 
-# What says where a broker is; the tests' cluster has its own.
+# The settings of a broker's name and address; the tests' cluster has its own.
 PLACES = ("brokerClusterName", "brokerName", "brokerId", "brokerIP1", "namesrvAddr", "listenPort")
 
 
 @pytest.mark.rocketmq
 @pytest.mark.slow
-def test_a_rocketmq_takes_the_settings_and_rmqd_the_groups(tmp_path: Path) -> None:
-    """As far as this machine's addresses allow. The topic is made by the broker, when the first message comes."""
+def test_rocketmq_accepts_the_settings_and_rmqd_the_groups(tmp_path: Path) -> None:
+    """Without the settings of addresses. The broker creates the topic with the first message."""
     settings = {name: value for name, value in broker_settings().items() if name not in PLACES}
     groups = yaml.safe_load((FOLDER / "rmqd.yaml").read_text())["groups"]
     with (

@@ -1,4 +1,4 @@
-"""deploy/compose: what can be said without a container engine."""
+"""deploy/compose: checks that need no container engine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def broker_settings() -> dict[str, str]:
     return {name: value for name, _, value in (line.partition("=") for line in lines)}
 
 
-def test_what_it_mounts_and_builds_from_is_there() -> None:
+def test_mounted_files_and_dockerfiles_exist() -> None:
     for name, service in services().items():
         for volume in service.get("volumes", ()):
             source = volume.split(":")[0]
@@ -38,7 +38,7 @@ def test_what_it_mounts_and_builds_from_is_there() -> None:
 
 
 def test_services_find_each_other() -> None:
-    """By their names and ports, in each file that names one."""
+    """By the names and ports in each configuration file."""
     names = services().keys()
     assert {one for service in services().values() for one in service.get("depends_on", ())} <= names
     settings = broker_settings()
@@ -55,8 +55,8 @@ def test_services_find_each_other() -> None:
     assert source["jsonData"]["timeInterval"] == prometheus["global"]["scrape_interval"]
 
 
-def test_nothing_listens_beyond_this_machine() -> None:
-    """As nothing in it asks for a password."""
+def test_ports_are_published_only_on_localhost() -> None:
+    """The services do not require passwords."""
     published = [port for service in services().values() for port in service.get("ports", ())]
 
     assert published
@@ -71,8 +71,8 @@ def test_grafana_finds_the_dashboards_where_they_are_mounted() -> None:
     assert mounts["../grafana/provisioning"] == "/etc/grafana/provisioning"
 
 
-def test_the_rules_and_the_job_are_those_of_the_shipped_prometheus() -> None:
-    """But for the target."""
+def test_the_rules_and_the_job_equal_the_shipped_prometheus_configuration() -> None:
+    """Except for the target."""
     here, shipped = (yaml.safe_load((folder / "prometheus.yml").read_text()) for folder in (FOLDER, PROMETHEUS))
     for document in (here, shipped):
         del document["scrape_configs"][0]["static_configs"]
@@ -80,7 +80,7 @@ def test_the_rules_and_the_job_are_those_of_the_shipped_prometheus() -> None:
     assert here == shipped
 
 
-def test_the_commands_are_ones_that_rmqd_has() -> None:
+def test_the_services_use_existing_commands_of_rmqd() -> None:
     for service in ("rmqd", "orders"):
         command = services()[service]["command"]
         shown = rmqd(command[0], "--help")

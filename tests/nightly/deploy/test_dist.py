@@ -1,4 +1,4 @@
-"""`make dist`: the wheels and sdists, checked and tried in clean environments."""
+"""`make dist`: the wheels and sdists, checked and tested in clean environments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""deploy/Dockerfile: what can be said of it without building it."""
+"""deploy/Dockerfile: checks that need no build."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def last(name: str) -> str:
     return [arguments for instruction, arguments in instructions() if instruction == name][-1]
 
 
-def test_it_runs_as_a_numeric_user_that_is_not_root() -> None:
+def test_the_image_runs_as_a_numeric_user_other_than_root() -> None:
     user, group = last("USER").split(":")
 
     assert int(user) > 0
     assert int(group) > 0
 
 
-def test_it_has_a_stage_to_build_in_that_is_not_shipped() -> None:
+def test_the_build_stage_is_not_shipped() -> None:
     stages = [arguments for instruction, arguments in instructions() if instruction == "FROM"]
 
     assert len(stages) == 2
@@ -53,15 +53,15 @@ def _last_stage() -> list[tuple[str, str]]:
     return everything[start:]
 
 
-def test_what_it_copies_is_there() -> None:
+def test_copied_files_exist() -> None:
     for instruction, arguments in instructions():
         if instruction == "COPY" and not arguments.startswith("--from"):
             for source in arguments.split()[:-1]:
                 assert (TOP / source).exists(), source
 
 
-def test_it_listens_where_the_outside_reaches_it_and_asks_itself_there_for_its_health() -> None:
-    """Whatever command it is run with: `docker run rmqd run --workers 4` replaces CMD."""
+def test_the_image_listens_on_all_addresses_and_checks_its_health() -> None:
+    """Also with another command: `docker run rmqd run --workers 4` replaces CMD."""
     variables = dict(word.split("=", 1) for _, arguments in _last_stage() for word in arguments.split() if "=" in word)
 
     assert json.loads(last("ENTRYPOINT")) == ["rmqd"]
@@ -81,7 +81,7 @@ def health(address: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.process
-async def test_the_health_check_is_that_of_the_daemon_and_costs_next_to_nothing(
+async def test_the_health_check_queries_the_daemon_and_imports_little(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = free_port(set(), (0,))
@@ -99,7 +99,7 @@ async def test_the_health_check_is_that_of_the_daemon_and_costs_next_to_nothing(
     assert imported == ["os", "socket", "sys"]
 
 
-def test_a_configuration_s_own_address_goes_first(tmp_path: Path) -> None:
+def test_a_configured_address_overrides_the_environment(tmp_path: Path) -> None:
     path = write_config(tmp_path, "mailer", listen="127.0.0.1:1234")
 
     assert load_config(path, environ={LISTEN_VARIABLE: "0.0.0.0:9464"}).http.listen == "127.0.0.1:1234"
@@ -109,8 +109,8 @@ def test_a_configuration_s_own_address_goes_first(tmp_path: Path) -> None:
         load_config(path, environ={LISTEN_VARIABLE: "everywhere"})
 
 
-def test_what_the_images_copy_is_not_kept_out_of_the_build() -> None:
-    """And the rest is: a clone has a .git and a .venv, which may have Spark's 600 MB."""
+def test_the_build_context_contains_only_copied_files() -> None:
+    """A clone also has a .git and a .venv, which may contain Spark's 600 MB."""
     kept = (TOP / ".dockerignore").read_text().split("\n!")
     first, others = kept[0], {line.splitlines()[0] for line in kept[1:]}
 

@@ -1,4 +1,4 @@
-"""deploy/Dockerfile: the build itself, where Docker runs."""
+"""deploy/Dockerfile: the build itself, if Docker runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.nightly.deploy.test_dockerfile import DOCKERFILE, TOP
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_docker_builds_it_and_it_runs_on_a_read_only_root() -> None:
+def test_docker_builds_the_image_and_it_runs_on_a_read_only_root() -> None:
     docker = shutil.which("docker")
     if docker is None or subprocess.run([docker, "info"], capture_output=True, check=False).returncode != 0:
         pytest.skip("no Docker daemon is running, so the image was not built")

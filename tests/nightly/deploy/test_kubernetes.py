@@ -24,7 +24,7 @@ TOP = Path(__file__).parents[3]
 FOLDER = TOP / "deploy" / "kubernetes"
 BASE = FOLDER / "base"
 PAGE = TOP / "docs" / "kubernetes.md"
-# Of monitoring.coreos.com/v1 and keda.sh/v1alpha1, August 2026: the fields that the manifests use.
+# The fields of monitoring.coreos.com/v1 and keda.sh/v1alpha1, August 2026, that the manifests use.
 SERVICE_MONITOR_KEYS = {"jobLabel", "selector", "endpoints"}
 SCALED_OBJECT_KEYS = {
     *("scaleTargetRef", "minReplicaCount", "maxReplicaCount", "pollingInterval", "fallback", "advanced", "triggers"),
@@ -32,7 +32,7 @@ SCALED_OBJECT_KEYS = {
 
 
 def manifest(path: str) -> dict[str, Any]:
-    """A manifest that is alone in its file."""
+    """The only manifest of a file."""
     return dict(yaml.safe_load((FOLDER / path).read_text()))
 
 
@@ -46,14 +46,14 @@ def container() -> dict[str, Any]:
 
 
 def mounts() -> dict[str, dict[str, Any]]:
-    """Each volume by the path at which the container has it."""
+    """The container's volumes by their mount paths."""
     volumes = {volume["name"]: volume for volume in pod()["volumes"]}
     return {mount["mountPath"]: volumes[mount["name"]] for mount in container()["volumeMounts"]}
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> RootConfig:
-    """The ConfigMap's configuration, as `rmqd check` reads it, with a folder in the place of the Secret."""
+    """The ConfigMap's configuration, as `rmqd check` reads it, with a folder instead of the Secret."""
     text = (BASE / "rmqd.yaml").read_text()
     files = re.findall(r"\$\{file:/run/secrets/rocketmq/(\w+)\}", text)
     assert sorted(files) == ["access_key", "secret_key"]
@@ -85,7 +85,7 @@ def test_the_configuration_is_mounted_where_the_command_reads_it(config: RootCon
     assert str(config.state_dir) in mounts()
 
 
-def test_a_stop_is_given_the_time_that_the_drain_takes(config: RootConfig) -> None:
+def test_the_termination_grace_period_covers_the_drain(config: RootConfig) -> None:
     pause = container()["lifecycle"]["preStop"]["sleep"]["seconds"]
     drain = max(group.shutdown_timeout_seconds for group in config.groups.values())
 
@@ -93,7 +93,7 @@ def test_a_stop_is_given_the_time_that_the_drain_takes(config: RootConfig) -> No
     assert pause >= max(group.queue_handover_timeout_seconds for group in config.groups.values())
 
 
-def test_probes_and_prometheus_ask_where_rmqd_listens(config: RootConfig) -> None:
+def test_probes_and_prometheus_use_the_port_of_rmqd(config: RootConfig) -> None:
     [port] = container()["ports"]
     host, _, number = config.http.listen.rpartition(":")
 
@@ -109,7 +109,7 @@ def test_probes_and_prometheus_ask_where_rmqd_listens(config: RootConfig) -> Non
     assert ingress["ports"] == [{"port": port["name"]}]
 
 
-def test_the_network_policy_lets_it_reach_the_name_server(config: RootConfig) -> None:
+def test_the_network_policy_allows_the_name_server(config: RootConfig) -> None:
     rules = manifest("base/networkpolicy.yaml")["spec"]["egress"]
     open_ports = {port["port"] for rule in rules for port in rule["ports"]}
     host, _, port = str(yaml.safe_load((BASE / "rmqd.yaml").read_text())["nameserver"]).rpartition(":")
@@ -119,7 +119,7 @@ def test_the_network_policy_lets_it_reach_the_name_server(config: RootConfig) ->
     assert host.split(".")[1] in spaces
 
 
-def test_it_runs_as_the_image_does_and_with_no_right_more() -> None:
+def test_the_pod_runs_as_the_images_user_without_further_privileges() -> None:
     user, group = map(int, last("USER").split(":"))
     context, of_pod = container()["securityContext"], pod()["securityContext"]
 
@@ -134,7 +134,7 @@ def test_it_runs_as_the_image_does_and_with_no_right_more() -> None:
 
 
 def test_labels_and_names_agree() -> None:
-    """What kustomize gives to all is what ServiceMonitor and spread look for, and the job is that of the rules."""
+    """ServiceMonitor and topology spread select the labels that kustomize adds, and the rules use the same job."""
     [label] = manifest("base/kustomization.yaml")["labels"]
     monitor = manifest("components/prometheus-operator/servicemonitor.yaml")
     scaled = manifest("components/keda/scaledobject.yaml")
@@ -150,7 +150,7 @@ def test_labels_and_names_agree() -> None:
     assert manifest("base/poddisruptionbudget.yaml")["spec"]["maxUnavailable"] == 1
 
 
-def test_keda_asks_for_a_group_of_the_configuration(config: RootConfig) -> None:
+def test_keda_queries_a_group_of_the_configuration(config: RootConfig) -> None:
     """The query itself is run by tests/nightly/deploy/test_scene.py."""
     scaled = manifest("components/keda/scaledobject.yaml")["spec"]
     [trigger] = scaled["triggers"]
@@ -164,7 +164,7 @@ def test_keda_asks_for_a_group_of_the_configuration(config: RootConfig) -> None:
     assert 0 < scaled["minReplicaCount"] < scaled["maxReplicaCount"]
 
 
-def test_broadcasting_takes_out_the_volume_that_its_claim_replaces() -> None:
+def test_broadcasting_removes_the_volume_that_its_claim_replaces() -> None:
     [patch] = manifest("components/broadcasting/kustomization.yaml")["patches"]
     operations = {operation["path"]: operation for operation in yaml.safe_load(patch["patch"])}
     removed = next(path for path, one in operations.items() if one["op"] == "remove" and "/volumes/" in path)
@@ -176,7 +176,7 @@ def test_broadcasting_takes_out_the_volume_that_its_claim_replaces() -> None:
 
 
 @pytest.mark.process
-def test_the_command_of_the_docs_makes_a_prometheus_rule_of_the_shipped_rules() -> None:
+def test_the_documented_command_converts_the_rules_to_a_prometheus_rule() -> None:
     [command] = re.findall(r"^```sh\n(\{ cat.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     shown = re.sub(r"\| kubectl apply .*", "", command)
     done = subprocess.run(["sh", "-c", shown], cwd=TOP, capture_output=True, text=True, check=True)

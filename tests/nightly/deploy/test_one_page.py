@@ -1,4 +1,4 @@
-"""A dead broker under twenty groups: a real daemon, a real Prometheus and a real Alertmanager page once."""
+"""A dead broker with twenty groups: a real daemon, Prometheus and Alertmanager send one page."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GROUPS = [f"group-{number}" for number in range(20)]
 
 @contextmanager
 def notified() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """The address of a web server, and the notifications that it gets."""
+    """The address of a web server, and the notifications that it receives."""
     got: list[dict[str, Any]] = []
 
     class Receiver(BaseHTTPRequestHandler):
@@ -50,7 +50,7 @@ def notified() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 @contextmanager
 def alertmanager(folder: Path, webhook: str) -> Iterator[str]:
-    """The shipped configuration, with its times shortened, and both receivers at the webhook."""
+    """Run Alertmanager with the shipped configuration, shortened times, and both receivers at the webhook."""
     folder.mkdir()
     document = yaml.safe_load((PROMETHEUS / "alertmanager.yml").read_text())
     for name in ("group_wait", "group_interval"):
@@ -85,7 +85,7 @@ def alertmanager(folder: Path, webhook: str) -> Iterator[str]:
 
 
 def asked(address: str, path: str) -> bytes | None:
-    """What Alertmanager answers; None while it does not."""
+    """Alertmanager's response; None without a response."""
     try:
         with urllib.request.urlopen(f"http://{address}{path}", timeout=5) as answer:
             return bytes(answer.read())
@@ -93,8 +93,8 @@ def asked(address: str, path: str) -> bytes | None:
         return None
 
 
-def test_a_dead_broker_under_twenty_groups_pages_once(tmp_path: Path) -> None:
-    """It stays dead until every group's queues are stuck."""
+def test_a_dead_broker_of_twenty_groups_pages_once(tmp_path: Path) -> None:
+    """The broker stays dead until every group's queues are stuck."""
     groups = {
         name: {
             "subscriptions": {"orders": "*"},

@@ -1,4 +1,4 @@
-"""deploy/prometheus: a real Prometheus takes the files and scrapes a daemon; its rules fire when they should."""
+"""deploy/prometheus: a real Prometheus accepts the files and scrapes a daemon; its rules fire when they should."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def promtool(*arguments: str) -> None:
 
 
 @pytest.mark.process
-def test_prometheus_takes_the_configuration_and_the_rules() -> None:
+def test_prometheus_accepts_the_configuration_and_the_rules() -> None:
     promtool("check", "config", "prometheus.yml")
     promtool("check", "rules", RULES.name)
 
@@ -37,8 +37,8 @@ def test_the_rules_fire_when_they_should_and_only_then() -> None:
     promtool("test", "rules", "rmqd-alerts.test.yml")
 
 
-def test_rules_are_shortened_in_all_their_times() -> None:
-    """And in nothing else: tests with a real Prometheus use the very rules that are shipped."""
+def test_shortened_rules_differ_only_in_their_times() -> None:
+    """So tests with a real Prometheus test the shipped rules."""
     shipped, short = rules(), rules(shortened(RULES.read_text(), 30))
     durations = re.compile(r"(?<=\[)\w+(?=\])|\d+(?= # seconds)")
 

@@ -26,7 +26,7 @@ QUICK = ("RmqdHandlerFailing", "RmqdGroupFailed")
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    """All on an embedded broker; one handler hangs from the beginning, as its queues stand still only after 20 s."""
+    """A scene on an embedded broker. One handler hangs from the beginning, because queues stall only after 20 s."""
     with (
         RealCluster.start(ClusterSpec(version=EMBEDDED)) as cluster,
         Scene(cluster, tmp_path_factory.mktemp("scene"), FACTOR) as made,
@@ -36,7 +36,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 
 def test_alerts_fire_for_real_faults_and_resolve(scene: Scene) -> None:
-    """Those that take few seconds."""
+    """Only alerts that fire within seconds."""
     faults = [fault for fault in scene.faults() if fault.alert in QUICK]
     reload_failed = scene.faults_of_daemons()[0]
 
@@ -47,7 +47,7 @@ def test_alerts_fire_for_real_faults_and_resolve(scene: Scene) -> None:
 
 @pytest.mark.parametrize(("name", "group"), [("rmqd-overview", ".*"), ("rmqd-group", "failing")])
 def test_every_panel_shows_data(scene: Scene, name: str, group: str) -> None:
-    """While something is wrong, as panels of what fails and stands still have nothing to show before."""
+    """Handlers fail and hang, because panels of failures and stalls would otherwise be empty."""
     path = FOLDER / f"{name}.json"
     scene.switch("failing", "fail")
 
@@ -61,7 +61,7 @@ def test_every_panel_shows_data(scene: Scene, name: str, group: str) -> None:
         raise
 
 
-def test_panels_of_queues_show_data_of_a_daemon_without_series_for_each(scene: Scene) -> None:
+def test_queue_panels_show_data_without_a_series_for_each_queue(scene: Scene) -> None:
     scene.switch(BESIDE, "slow")
     panels = ("Lag", "Oldest waiting message", "Queues by state", "The ten queues", "Since the last commit", "Cached")
 
@@ -80,8 +80,8 @@ def test_panels_of_queues_show_data_of_a_daemon_without_series_for_each(scene: S
 
 
 @pytest.mark.parametrize("group", ["hanging", BESIDE])
-def test_the_query_by_which_keda_scales_tells_how_much_waits(scene: Scene, group: str) -> None:
-    """For a group that has fallen behind; the namespace is a label that only Prometheus' operator adds."""
+def test_the_scaling_query_of_keda_returns_the_lag(scene: Scene, group: str) -> None:
+    """Without the namespace, a label that only the Prometheus operator adds."""
     scene.switch(BESIDE, "slow")
     [trigger] = yaml.safe_load(SCALED_OBJECT.read_text())["spec"]["triggers"]
     query = re.sub(r'namespace="[^"]*", group="[^"]*"', f'group="{group}"', trigger["metadata"]["query"])

@@ -1,4 +1,4 @@
-"""deploy/spark: the manifest's group runs by the program of the image, with the arguments of the manifest."""
+"""deploy/spark: the image's program runs the manifest's group with the manifest's arguments."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.nightly.deploy.test_spark_manifest import FOLDER, manifests
 
 
 @pytest.mark.spark
-def test_its_driver_runs_the_group_of_its_config_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the program of the image, with the arguments of the manifest; the mount is a folder here."""
+def test_the_driver_runs_the_group_of_its_config_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder replaces the mount."""
     config_map, application = manifests()
     spec = application["spec"]
     [mount] = spec["driver"]["configMaps"]
@@ -39,13 +39,13 @@ def test_its_driver_runs_the_group_of_its_config_map(tmp_path: Path, monkeypatch
     [order] = ran
     assert order.settings.engine == "spark"
     assert order.settings.spark is not None
-    assert "://" in order.settings.spark.checkpoint  # pods keep nothing
+    assert "://" in order.settings.spark.checkpoint  # a pod's files are lost with it
     grace = spec["driver"]["terminationGracePeriodSeconds"]
     assert grace >= order.settings.shutdown_timeout_seconds + submitted.SHUTDOWN_GRACE_SECONDS
 
 
 @pytest.mark.spark
-def test_what_a_session_must_have_is_in_the_manifest(tmp_path: Path) -> None:
+def test_the_manifest_has_the_required_session_settings(tmp_path: Path) -> None:
     config_map, application = manifests()
     path = tmp_path / "rmqd.yaml"
     path.write_text(config_map["data"]["rmqd.yaml"])

@@ -14,7 +14,7 @@ from rmqd.spark.submit import submission
 TOP: Final = Path(__file__).parents[3]
 FOLDER: Final = TOP / "deploy" / "spark"
 DOCKERFILE: Final = (FOLDER / "Dockerfile").read_text()
-# Of the operator's v1beta2, config/crd/bases/sparkoperator.k8s.io_sparkapplications.yaml, August 2026.
+# The keys of the operator's v1beta2, config/crd/bases/sparkoperator.k8s.io_sparkapplications.yaml, August 2026.
 SPEC_KEYS: Final = set(
     "arguments batchScheduler batchSchedulerOptions deps driver driverIngressOptions dynamicAllocation executor "
     "failureRetries hadoopConf hadoopConfigMap image imagePullPolicy imagePullSecrets mainApplicationFile mainClass "
@@ -46,8 +46,8 @@ def argument(name: str) -> str:
     return found[1]
 
 
-def test_spark_is_of_one_version_everywhere() -> None:
-    """A driver of one version and executors of another do not understand each other."""
+def test_all_files_name_one_version_of_spark() -> None:
+    """A driver and executors of different versions are incompatible."""
     pinned = re.search(r"^pyspark==(\S+)$", (TOP / "constraints.txt").read_text(), re.MULTILINE)
     assert pinned is not None
     _, application = manifests()
@@ -68,7 +68,7 @@ def test_the_manifest_has_only_keys_that_the_operator_knows() -> None:
     assert spec["restartPolicy"].keys() <= RESTART_KEYS
 
 
-def test_the_image_has_the_paths_that_are_relied_upon() -> None:
+def test_the_image_has_the_paths_that_submit_and_the_manifest_use() -> None:
     _, application = manifests()
     main = submission.IMAGE_MAIN.removeprefix("local://")
 
@@ -84,8 +84,8 @@ def test_the_image_has_the_paths_that_are_relied_upon() -> None:
         assert (context["runAsUser"], context["runAsGroup"]) == (int(user[1]), int(user[2]))
 
 
-def test_the_service_refuses_what_spark_can_do_without_and_does_not_kill_for_it() -> None:
-    """pyarrow calls mbind, which is among @resources: systemd's own way is SIGSYS."""
+def test_the_service_does_not_kill_spark_for_a_denied_system_call() -> None:
+    """pyarrow calls mbind, which is among @resources; systemd's default is SIGSYS."""
     unit = (TOP / "deploy" / "rmqd.service").read_text()
 
     assert "\nSystemCallErrorNumber=EPERM\n" in unit

@@ -1,4 +1,4 @@
-"""deploy/rmqd.service: systemd reads it without complaint."""
+"""deploy/rmqd.service: systemd accepts it without warnings."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 from tests.nightly.deploy.missing import require
 from tests.nightly.deploy.test_unit import UNIT
 
-MAX_EXPOSURE = 2.0  # of 10; systemd calls what is below 2 "OK"
+MAX_EXPOSURE = 2.0  # out of 10; systemd rates values below 2 "OK"
 
 
 @pytest.mark.process
-def test_systemd_has_nothing_to_say_against_it(tmp_path: Path) -> None:
+def test_systemd_verifies_the_unit_without_warnings(tmp_path: Path) -> None:
     analyze = require("systemd-analyze", package="systemd")
     unit = tmp_path / "rmqd.service"
-    # verify wants the program to be there; the folder's name in the unit is the installer's
+    # `verify` requires that the program exists; the installer sets its folder in the unit
     rmqd = Path(sys.executable).with_name("rmqd")
     unit.write_text(re.sub(r"^(Exec\w+)=\S+", rf"\1={rmqd}", UNIT.read_text(), flags=re.MULTILINE))
 
@@ -29,7 +29,7 @@ def test_systemd_has_nothing_to_say_against_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_the_sandbox_leaves_little() -> None:
+def test_the_sandbox_limits_the_exposure() -> None:
     analyze = require("systemd-analyze", package="systemd")
     done = subprocess.run(
         [analyze, "security", "--offline=yes", str(UNIT)], capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""deploy/rmqd.service: its numbers and commands fit the daemon's."""
+"""deploy/rmqd.service: its numbers and commands match the daemon's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def service() -> configparser.SectionProxy:
     return parser["Service"]
 
 
-def test_a_stop_is_given_the_time_that_the_drain_takes(service: configparser.SectionProxy) -> None:
+def test_the_stop_timeout_covers_the_drain(service: configparser.SectionProxy) -> None:
     drain = GroupKeys.shutdown_timeout_seconds
     kill_after = parse_duration_seconds(Exec.Options.model_fields["kill_after"].default)
 
@@ -36,25 +36,25 @@ def test_a_stop_is_given_the_time_that_the_drain_takes(service: configparser.Sec
     assert service["KillMode"] == "mixed"
 
 
-def test_it_is_told_when_the_daemon_is_ready_and_alive(service: configparser.SectionProxy) -> None:
+def test_the_unit_expects_ready_and_watchdog_notifications(service: configparser.SectionProxy) -> None:
     assert service["Type"] == "notify"
     assert float(service["WatchdogSec"]) > 0
 
 
-def test_a_wrong_configuration_is_not_started_again(service: configparser.SectionProxy) -> None:
+def test_a_daemon_with_an_invalid_configuration_is_not_restarted(service: configparser.SectionProxy) -> None:
     assert service["Restart"] == "on-failure"
     assert set(service["RestartPreventExitStatus"].split()) == {str(int(ExitCode.USAGE)), str(int(ExitCode.CONFIG))}
 
 
-def test_the_end_of_one_process_for_memory_is_not_the_service_s(service: configparser.SectionProxy) -> None:
-    """The daemon replaces a worker and a handler's process."""
+def test_the_service_continues_after_one_process_ran_out_of_memory(service: configparser.SectionProxy) -> None:
+    """The daemon replaces a worker or a handler's process."""
     assert service["OOMPolicy"] == "continue"
 
 
-async def test_a_reload_fails_where_the_configuration_is_wrong(
+async def test_a_reload_fails_if_the_configuration_is_invalid(
     service: configparser.SectionProxy, tmp_path: Path
 ) -> None:
-    """`systemctl reload` waits for this command, and fails as it does."""
+    """`systemctl reload` waits for this command, and fails if it fails."""
     program, *arguments = service["ExecReload"].split()
     assert program == service["ExecStart"].split()[0]
     config = write_config(tmp_path, "mailer", listen=f"127.0.0.1:{free_port(set(), (0,))}")
@@ -67,7 +67,7 @@ async def test_a_reload_fails_where_the_configuration_is_wrong(
         assert "groups.mailer.pull_batch_size" in refused.err
 
 
-def test_the_command_is_one_that_rmqd_has(service: configparser.SectionProxy) -> None:
+def test_the_unit_runs_an_existing_command_of_rmqd(service: configparser.SectionProxy) -> None:
     program, *arguments = service["ExecStart"].split()
     assert program.endswith("/rmqd")
     help_text = rmqd(arguments[0], "--help").out

@@ -33,7 +33,7 @@ THEME: Final = TerminalTheme(
 
 
 async def last_figures() -> tuple[DemoSetup, DemoFigures]:
-    """What the demo shows after so many seconds."""
+    """The demo's setup and figures after SECONDS."""
     config = read_group(DemoOptions())
     async with embedded_rocketmq(demo_broker(["orders"])) as rocketmq:
         stage = DemoGroup(rocketmq, config, SystemClock(), seed=7, messages=None)
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def without_fonts(svg: str) -> str:
-    """A picture in a page loads nothing from elsewhere: the reader's own monospaced font will do."""
+    """Remove web fonts: an image in a page cannot load them, and the reader's monospaced font suffices."""
     svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL).replace("Fira Code, ", "")
     return "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"
 

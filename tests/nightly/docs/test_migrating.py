@@ -1,4 +1,4 @@
-"""docs/migrating.md against the Java client's settings and against what the configuration really accepts."""
+"""docs/migrating.md against the Java client's settings and against the values that the configuration accepts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.docs.java_push_consumer import names
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "migrating.md").read_text()
 SETTINGS = names("settings: ")
-# what a range cannot say; whoever writes one of these about a key with a range is told
+# kinds of values without a range; test_no_range_is_missing_on_the_page checks that their keys have none
 UNRANGED = {
     "host:port, `host:port;host:port`, or a list", "names", "topics", "a topic", "a plugin", "a point in time", "text",
     "queues",
@@ -34,7 +34,7 @@ RANGE = re.compile(r"(?P<low>-?\w+) (to (?P<high>\w+)|or more)(, or (?P<also>-1)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A setting of Java and the key that it has here, as the page says it."""
+    """A Java setting and the rmqd key for it, from the page."""
 
     java: str
     key: str
@@ -47,7 +47,7 @@ class Row:
         return field_of(self.key)
 
     def accepts(self, value: object) -> bool:
-        """Whether the configuration takes this value for the key."""
+        """Whether the configuration accepts this value for the key."""
         try:
             TypeAdapter(self.field.rebuild_annotation()).validate_python(value)
         except ValidationError:
@@ -56,7 +56,7 @@ class Row:
 
 
 def tables(width: int) -> Iterator[list[str]]:
-    """The cells of every row of tables that are so wide, without backticks around a whole cell; no heads."""
+    """The cells of each row in tables with `width` columns, without head rows and outer pipes."""
     for line in PAGE.splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         if line.startswith("|") and len(cells) == width and cells[0].startswith("`"):
@@ -87,7 +87,7 @@ def field_of(key: str) -> FieldInfo:
 
 
 def failing(rows: Iterable[Row], check: Callable[[Row], None]) -> list[str]:
-    """Check each row, and return what is wrong with those that fail."""
+    """Check each row, and return the errors."""
     found = []
     for row in rows:
         try:
@@ -98,7 +98,7 @@ def failing(rows: Iterable[Row], check: Callable[[Row], None]) -> list[str]:
 
 
 def test_every_java_setting_has_a_key_or_a_reason() -> None:
-    """One of the two, and not both."""
+    """But not both."""
     keyed = Counter(row.java for row in KEYED)
 
     assert {name: keyed[name] for name in SETTINGS if keyed[name] + (name in REFUSED) != 1} == {}
@@ -106,7 +106,7 @@ def test_every_java_setting_has_a_key_or_a_reason() -> None:
 
 
 def test_errors_about_java_settings_name_the_keys_of_the_page() -> None:
-    """What `rmqd check` says of a setting is the page's row in brief."""
+    """`rmqd check` names the same key for a Java setting as the page."""
 
     def check(row: Row) -> None:
         place = place_of_java_name(RootConfig, row.java)
@@ -117,8 +117,8 @@ def test_errors_about_java_settings_name_the_keys_of_the_page() -> None:
     assert [name for name in REFUSED if name not in REASONS and place_of_java_name(RootConfig, name) is None] == []
 
 
-def test_the_default_is_the_configurations() -> None:
-    """As it is written in the file; "none" for a key without one."""
+def test_the_pages_defaults_are_the_configurations() -> None:
+    """In the notation of the file; "none" for a key without a default."""
 
     def check(row: Row) -> None:
         kind, default = kind_of(row.field), row.field.get_default(call_default_factory=True)
@@ -132,8 +132,8 @@ def test_the_default_is_the_configurations() -> None:
     assert failing(KEYED, check) == []
 
 
-def test_what_the_page_says_is_accepted_and_no_more() -> None:
-    """Both ends of a range, or every word of a choice; and nothing just outside of it."""
+def test_the_configuration_accepts_exactly_the_values_of_the_page() -> None:
+    """Both ends of a range or the words of a choice are accepted, and values just outside are refused."""
 
     def check(row: Row) -> None:
         if row.accepted == "true or false":
@@ -145,7 +145,7 @@ def test_what_the_page_says_is_accepted_and_no_more() -> None:
             assert not row.accepts("something_else")
         else:
             range_ = RANGE.fullmatch(row.accepted)
-            assert range_ is not None, f"{row.accepted} is no range, no choice, and not in UNRANGED"
+            assert range_ is not None, f"{row.accepted} is not a range, a choice, or in UNRANGED"
             check_range(row, range_)
 
     assert failing([row for row in KEYED if row.accepted not in UNRANGED], check) == []
@@ -156,7 +156,7 @@ def check_range(row: Row, range_: re.Match[str]) -> None:
     scale, unit = scale_of(low)
     at_low = scale(low)
     assert row.accepts(written(at_low, unit))
-    if at_low or not unit:  # below 0s nothing can be written
+    if at_low or not unit:  # a duration below 0s cannot be written
         below = at_low - 1
         assert row.accepts(written(below, unit)) == (range_["also"] == str(below) and not unit)
     if high:
@@ -168,7 +168,7 @@ def check_range(row: Row, range_: re.Match[str]) -> None:
 
 
 def scale_of(text: str) -> tuple[Any, str]:
-    """How the values of a range are read, and the smallest unit in which its neighbours are written."""
+    """The parser for a range's values, and the smallest unit to write values just outside of it."""
     if re.fullmatch(r"-?\d+", text):
         return int, ""
     return (parse_size_bytes, "B") if text.endswith("B") else (lambda value: int(parse_duration_ms(value)), "ms")
@@ -178,8 +178,8 @@ def written(amount: int, unit: str) -> int | str:
     return f"{amount}{unit}" if unit else amount
 
 
-def test_no_range_is_kept_back() -> None:
-    """A key that the page gives no range for has none."""
+def test_no_range_is_missing_on_the_page() -> None:
+    """A key has no range or choice if the page does not show one."""
     ranged = [
         row.java
         for row in KEYED
@@ -191,7 +191,7 @@ def test_no_range_is_kept_back() -> None:
 
 
 def test_every_key_is_on_a_page() -> None:
-    """On this one or in docs/configuration.md."""
+    """On docs/migrating.md or docs/configuration.md."""
     named = {part for quoted in re.findall(r"`([^`\n]+)`", PAGE) for part in quoted.split()}
     keys = {
         *keys_of(GroupConfig),
@@ -204,7 +204,7 @@ def test_every_key_is_on_a_page() -> None:
 
 
 def configuration_keys() -> set[str]:
-    """The keys in the tables of docs/configuration.md; those of a group begin at the group."""
+    """The keys in the tables of docs/configuration.md; keys of a group begin at the group."""
     keys, section = set(), ""
     for line in (DOCS / "configuration.md").read_text().splitlines():
         if line.startswith("### "):
@@ -215,7 +215,7 @@ def configuration_keys() -> set[str]:
 
 
 def test_every_attribute_of_springs_annotation_has_a_row() -> None:
-    """Those of rocketmq-spring 2.3.5 and, in the last line, of its next version; a key in the second column exists."""
+    """Attributes of rocketmq-spring 2.3.5 and, in the last line, of its next version. Each named key exists."""
     attributes = set(
         "consumerGroup topic selectorType selectorExpression consumeMode messageModel consumeThreadMax nameServer "
         "consumeThreadNumber maxReconsumeTimes consumeTimeout replyTimeout accessKey secretKey enableMsgTrace "

@@ -1,4 +1,4 @@
-"""The README's session: what its commands print, outside the repository. Numbers, ids and widths may differ."""
+"""The output of the README's commands outside the repository. Numbers, ids and widths may differ."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ PAGE = (TOP / "README.md").read_text()
 
 
 def plain(text: str) -> list[str]:
-    """The lines without what differs from run to run."""
+    """The lines without values that differ from run to run."""
     text = re.sub(r"client \S+|\b[0-9A-F]{32}\b|\d{4}-\d\d-\d\dT\S+Z|\d+(?:\.\d+)?", "#", text)
     return [" ".join(line.split()) for line in text.splitlines()]
 
 
-def test_its_commands_print_what_it_shows(tmp_path: Path) -> None:
+def test_the_readmes_commands_print_the_shown_output(tmp_path: Path) -> None:
     (tmp_path / "mailer.py").write_text(blocks(PAGE, "python")[0])
     http = f"http: {{listen: 127.0.0.1:{free_port()}}}\nstate_dir: state\n"
     (tmp_path / "rmqd.yaml").write_text(blocks(PAGE, "yaml")[0] + http)

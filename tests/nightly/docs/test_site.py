@@ -1,4 +1,4 @@
-"""`make site`: the pages are built, a dead link fails the build, and a browser can search them on any screen."""
+"""`make site`: the built pages, dead links, search in a browser, and small screens."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_each_dead_link_fails_the_build(tmp_path: Path) -> None:
     assert built.stderr.count("\nWARNING") == 3
 
 
-async def test_a_browser_finds_pages_and_asks_no_other_server(address: str) -> None:
+async def test_a_browser_can_search_pages_without_another_server(address: str) -> None:
     asked: list[str] = []
     async with chromium() as browser:
         page = await browser.new_page()
@@ -86,7 +86,7 @@ async def test_a_browser_finds_pages_and_asks_no_other_server(address: str) -> N
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_a_phone_shows_whole_lines_in_its_colours(address: str, scheme: str) -> None:
+async def test_a_phone_shows_whole_lines_in_its_colour_scheme(address: str, scheme: str) -> None:
     async with chromium() as browser:
         page = await browser.new_page(viewport={"width": 390, "height": 844}, color_scheme=scheme)  # type: ignore[arg-type]
         for name in ("index", "commands/offsets", "python-api", "migrating", "proof/index"):

@@ -1,4 +1,4 @@
-"""docs/top.svg from a recorded status: `python -m tests.nightly.docs.top_picture` draws rmqd top."""
+"""docs/top.svg from a recorded status: `python -m tests.nightly.docs.top_picture` writes it."""
 
 from __future__ import annotations
 

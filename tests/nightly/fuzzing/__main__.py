@@ -1,4 +1,4 @@
-"""Puts files that a fuzzer found through a target again: `python -m tests.nightly.fuzzing TARGET FILE...`."""
+"""Runs a target again with files that a fuzzer found: `python -m tests.nightly.fuzzing TARGET FILE...`."""
 
 from __future__ import annotations
 

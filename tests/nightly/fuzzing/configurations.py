@@ -1,7 +1,7 @@
-"""Configurations as users write them, from the bytes of the files to options of handlers and of the engine.
+"""Configurations as users write them, from the bytes of the files to the options of handlers and of the engine.
 
-An input is `rmqd.yaml`. Behind each U+001E, which YAML does not allow, is a file more of `groups/`, or an option
-`--set` where the part begins with `set `.
+An input is `rmqd.yaml`. U+001E, which YAML does not allow, separates further parts. A part that begins with `set ` is
+an option `--set`; any other part is a file of `groups/`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BETWEEN_FILES: Final = b"\x1e"
 ROOT: Final = "rmqd.yaml"
 ENVIRON: Final = {"TOKEN": "secret", "EMPTY": "", "NUMBER": "7", "SIZE": "5MiB", "ODD": "\udcff", "YAML": "{a: [1"}
 IMPORTABLE: Final = ("rmqd_handlers.log", "rmqd_handlers.exec", "rmqd_handlers.pipelines", "rmqd_handlers.option_kinds")
-"""The modules that an input may name: importing some others has effects, such as a browser that opens."""
+"""The modules that an input may import. Importing some others has side effects; one opens a browser."""
 _IN_MEMORY: Final = Path("/dev/shm")
 _PLACE: Final = re.compile(r"(rmqd\.yaml|groups/[0-9]+\.yaml):([0-9]+):([0-9]+): ")
 _WORDS: Final = (
@@ -50,7 +50,7 @@ _WORDS: Final = (
 
 
 class Configurations(Target):
-    """A configuration that gives all options of the engine, or a ConfigError whose lines say where."""
+    """Loading returns a configuration with valid options of the engine, or raises a ConfigError with places."""
 
     name = "configurations"
     most_bytes = 2048
@@ -69,11 +69,11 @@ class Configurations(Target):
         self._folder.cleanup()
 
     def words(self) -> Sequence[bytes]:
-        """Every key, every word that a key takes, options of handlers, and forms of values."""
+        """All keys, their allowed words, options of handlers, and forms of values."""
         return [word.encode() for word in (*self._keys, *_WORDS)]
 
     def run(self, data: bytes) -> None:
-        """Load it as `rmqd run` does, and make of it what the daemon makes."""
+        """Load the input as `rmqd run` does, and create the daemon's options from it."""
         self.cases += 1
         root, *others = data.split(BETWEEN_FILES)
         files, overrides = {ROOT: root}, []
@@ -90,12 +90,12 @@ class Configurations(Target):
                 _check(error, files)
             else:
                 _use(config)
-            if crc32(data) % 8 == 0:  # it reads all files again
+            if crc32(data) % 8 == 0:  # rarely, because exposed_secrets reads all files again
                 for problem in exposed_secrets(Path(ROOT)):
                     str(problem).encode()
 
     def mutated(self, data: bytes, most_bytes: int, chance: Random, change: Change) -> bytes:
-        """Change a line, a key or a value of one of the files, or any bytes."""
+        """Change a line, a key or a value of one file, or any bytes."""
         change = growing(change, chance)
         if chance.random() < 0.15:
             return change(data, most_bytes)
@@ -111,7 +111,7 @@ class Configurations(Target):
 
     @contextmanager
     def _written(self, files: dict[str, bytes]) -> Iterator[None]:
-        """The files, in the working directory."""
+        """Write the files, and make their directory the working directory."""
         before = Path.cwd()
         for name, content in files.items():
             (self._path / name).write_bytes(content)
@@ -125,7 +125,7 @@ class Configurations(Target):
 
 
 def _check(error: ConfigError, files: dict[str, bytes]) -> None:
-    """Each problem is one line that a terminal can show, and names a place that is there."""
+    """Check that each problem is one printable line and names an existing place."""
     if not error.problems:
         raise Finding("a ConfigError without a problem")
     lines = {name: len(content.decode("utf-8-sig", "replace").splitlines()) for name, content in files.items()}
@@ -144,7 +144,7 @@ def _check(error: ConfigError, files: dict[str, bytes]) -> None:
 
 
 def _use(config: RootConfig) -> None:
-    """What follows once it has been accepted; nothing of it may be refused."""
+    """Use an accepted configuration: nothing may fail any more."""
     repr(config).encode()
     _check_texts(config.model_dump())
     for cluster in config.known_clusters.values():
@@ -155,7 +155,7 @@ def _use(config: RootConfig) -> None:
 
 
 def _check_texts(value: object) -> None:
-    """Every text can be written to a file and a socket, and be a name; what a handler is given may be anything."""
+    """Check that every text can be encoded and has no NUL character, except for handlers' options."""
     if isinstance(value, str):
         if "\0" in value.encode().decode():
             raise Finding(f"a NUL character in {value!r}")
@@ -175,11 +175,11 @@ def _import_known(name: str) -> object:
 
 
 def _find_no_more() -> None:
-    """Plugins that are installed are looked for once."""
+    """Installed plugins are searched for only once."""
 
 
 def _keys() -> set[str]:
-    """The names in the schemas of the configuration and of the installed handlers' options, and their choices."""
+    """Return the names and choices in the schemas of the configuration and of the installed handlers' options."""
     schemas: list[Any] = [config_schema()]
     for found in entry_points(group="rmqd.handlers"):
         options = getattr(found.load(), "Options", None)

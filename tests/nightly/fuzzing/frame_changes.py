@@ -1,6 +1,6 @@
-"""Changes a stream of frames so that lengths, CRCs and compression around the change still hold, mostly.
+"""Changes a stream of frames. Lengths, CRCs and compression around the change are mostly corrected.
 
-It has its own reading of a frame's parts: what decodes them in rmqd is what is tried.
+The module parses frames itself, because rmqd's decoders are the code under test.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _UNPACK: Final[dict[int, Callable[[bytes], bytes]]] = {
 
 
 def changed_stream(stream: bytes, most_bytes: int, chance: Random, change: Change) -> bytes:
-    """The stream with one of its frames changed, left out or there twice."""
+    """Return the stream with one frame changed, removed or duplicated."""
     frames, rest = _cut_frames(stream)
     if not frames:
         return _framed(b"\0", change(rest[4:], most_bytes - 8), b"")[:most_bytes]
@@ -90,7 +90,7 @@ def _changed_frame(frame: bytes, most_bytes: int, chance: Random, change: Change
 
 
 def _changed_text(text: bytes, most_bytes: int, chance: Random, change: Change) -> bytes:
-    """JSON with the value of one of its names changed, or any of its bytes."""
+    """Change one value of a JSON text, or any bytes."""
     marks = [at for at in range(len(text)) if text[at] == 58]  # colons
     if not marks or chance.random() < 0.4:
         return change(text, most_bytes)
@@ -105,7 +105,7 @@ def _changed_text(text: bytes, most_bytes: int, chance: Random, change: Change) 
 
 
 def _changed_binary_header(header: bytes, most_bytes: int, chance: Random, change: Change) -> bytes:
-    """Code, language, version, opaque and flag; a remark; ext fields; the two lengths of which are put right."""
+    """Change the fixed fields, the remark or the ext fields, and correct the lengths of the last two."""
     try:
         (remark_bytes,) = _INT.unpack_from(header, 17 - 4)
         remark_end = 17 + remark_bytes
@@ -143,7 +143,7 @@ def _cut_pairs(fields: bytes) -> list[list[bytes]] | None:
 
 
 def changed_body(body: bytes, most_bytes: int, chance: Random, change: Change) -> bytes:
-    """JSON, or records, or the members of a batch."""
+    """Change a body of records, of batch members or of JSON."""
     records = _cut_records(body)
     if records is None:
         members = _cut_members(body)
@@ -177,12 +177,12 @@ def _cut_records(body: bytes) -> list[bytes] | None:
 
 
 def _head_bytes(sys_flag: int) -> int:
-    """What comes before the body."""
+    """Return the size of a record before its body."""
     return 88 + (12 if sys_flag & 0x10 else 0) + (12 if sys_flag & 0x20 else 0)
 
 
 def _changed_record(record: bytes, most_bytes: int, chance: Random, change: Change) -> bytes:
-    """One part changed; total size, CRC and the lengths of body, topic and properties are put right around it."""
+    """Change one part, and correct the total size, the CRC and the lengths of body, topic and properties."""
     try:
         (sys_flag,) = _INT.unpack_from(record, _SYS_FLAG_AT)
         head_bytes = _head_bytes(sys_flag)
@@ -231,7 +231,7 @@ def _changed_record(record: bytes, most_bytes: int, chance: Random, change: Chan
 
 
 def _changed_stored_body(body: bytes, sys_flag: int, most_bytes: int, chance: Random, change: Change) -> bytes:
-    """The plain body changed and compressed again, or the compressed bytes changed."""
+    """Change the plain body and compress it again, or change the compressed bytes."""
     kind = (sys_flag & 0x700) >> 8
     if not sys_flag & 0x1 or kind not in _PACK or chance.random() < 0.3:
         return _changed_batch(body, sys_flag, most_bytes, chance, change)
@@ -240,7 +240,7 @@ def _changed_stored_body(body: bytes, sys_flag: int, most_bytes: int, chance: Ra
     except (zlib.error, RuntimeError, zstandard.ZstdError, ValueError, EOFError):
         return change(body, most_bytes)
     if chance.random() < 0.05:
-        return body + body  # several frames, as Java reads them
+        return body + body  # several compressed frames, which Java can read
     return _PACK[kind](_changed_batch(plain, sys_flag, most_bytes, chance, change))
 
 
@@ -250,7 +250,7 @@ def _changed_batch(body: bytes, sys_flag: int, most_bytes: int, chance: Random, 
 
 
 def _cut_members(body: bytes) -> list[bytes] | None:
-    """The messages of a batch."""
+    """Return the messages of a batch, or None if the body is not a batch."""
     members, at = [], 0
     while at < len(body):
         if at + 22 > len(body):
@@ -286,7 +286,7 @@ def _changed_members(members: list[bytes], most_bytes: int, chance: Random, chan
 
 
 def _changed_properties(properties: bytes, most_bytes: int, chance: Random, change: Change) -> bytes:
-    """Names and values with 1 and 2 between them."""
+    """Change a name or value; bytes 1 and 2 separate them."""
     pairs = properties.split(b"\x02")
     if chance.random() < 0.2:
         return change(properties, most_bytes)

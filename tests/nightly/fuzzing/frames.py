@@ -1,7 +1,7 @@
-"""Frames as a peer sends them, to everything of `rmqd.wire` that decodes.
+"""Frames from a peer, for all decoders of `rmqd.wire`.
 
-An input is the name of the body or header that decodes too, a line feed, a byte that says how the bytes are cut, and
-the bytes as they come from the socket.
+An input is the name of an additional decoder for bodies or headers, a line feed, a byte for the size of the chunks,
+and the bytes from the socket.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.wire.cores import assert_cores_agree
 
 QUEUE: Final = MessageQueue("T", "b", 0)
 MAX_OPENED_BYTES: Final = 1024 * 1024
-"""A body may grow to `max_body_size`, 16 MiB by default. That takes time in proportion, and is no defect."""
+"""`max_body_size` allows 16 MiB by default, but decompressing that much is slow, which is not a defect."""
 TEXTS: Final[tuple[Callable[[str], object], ...]] = (
     parse_host,
     parse_offset_message_id,
@@ -54,7 +54,7 @@ _SIGNS: Final = (
 
 
 def _decoders() -> tuple[dict[str, type[Body]], dict[str, type[Header]]]:
-    """Every body and header of the wire, by its name."""
+    """Return all body and header classes of `rmqd.wire`, by their names."""
     bodies: dict[str, type[Body]] = {}
     headers: dict[str, type[Header]] = {}
     for found in pkgutil.walk_packages(rmqd.wire.__path__, f"{rmqd.wire.__name__}."):
@@ -69,7 +69,7 @@ def _decoders() -> tuple[dict[str, type[Body]], dict[str, type[Header]]]:
 
 
 class Frames(Target):
-    """A value or a ProtocolError, and what was decoded can be read, logged and written."""
+    """Decoding returns a value or raises ProtocolError, and values can be read, logged and encoded."""
 
     name = "frames"
     most_bytes = 8192
@@ -85,7 +85,7 @@ class Frames(Target):
         self.decoders = plain | {name: _rewriting(body) for name, body in self.bodies.items()}
 
     def words(self) -> Sequence[bytes]:
-        """Names of fields, numbers at the edges, and signs of JSON and of records."""
+        """Names of fields, limits of numbers, and characters of JSON and of records."""
         names = set[str]()
         for kind in (*self.headers.values(), *self.bodies.values()):
             hints = inspect.get_annotations(kind)
@@ -95,7 +95,7 @@ class Frames(Target):
         return [*(name.encode() for name in sorted(names)), *_NUMBERS, *_SIGNS]
 
     def run(self, data: bytes) -> None:
-        """Decode as the client does, and by the body or header that the input names."""
+        """Decode as the client does, and with the decoder that the input names."""
         name, _, rest = data.partition(b"\n")
         called, stream = name.decode("latin-1"), rest[1:]
         decoder, size = FrameDecoder(), _cut_size(rest[0] if rest else 0, len(stream))
@@ -109,7 +109,7 @@ class Frames(Target):
                 self._decode(called, payload)
 
     def mutated(self, data: bytes, most_bytes: int, chance: Random, change: Change) -> bytes:
-        """Change the name, the cut, a header, a body or a record, with the lengths around it put right."""
+        """Change the name, the chunk size, a header, a body or a record, and correct the lengths around it."""
         name, _, rest = data.partition(b"\n")
         cut, stream = rest[:1] or b"\0", rest[1:]
         if (kind := chance.random()) < 0.04:
@@ -129,7 +129,7 @@ class Frames(Target):
             command = decode_command(payload)
         except ProtocolError:
             if decode is not None:
-                _attempt(decode, payload[4:])  # what hides behind a broken header is worth trying too
+                _attempt(decode, payload[4:])  # also try the bytes after a broken header
             return
         _use(command)
         if decode is not None:
@@ -150,7 +150,7 @@ def _cut_size(sign: int, size: int) -> int:
 
 
 def _rewriting(body: type[Body]) -> Callable[[bytes], object]:
-    """What is read can be shown, and written so that the same is read again."""
+    """Return a decoder that also prints and encodes the value."""
 
     def rewrite(data: bytes) -> None:
         value = body.from_json(data)
@@ -161,7 +161,7 @@ def _rewriting(body: type[Body]) -> Callable[[bytes], object]:
 
 
 def _attempt(decode: Callable[[Any], Any], value: object) -> Any:
-    """None for what is refused by one of the two documented errors."""
+    """Decode a value. Return None on one of the two documented errors."""
     try:
         return decode(value)
     except (ProtocolError, InvalidMessageError):
@@ -169,14 +169,14 @@ def _attempt(decode: Callable[[Any], Any], value: object) -> Any:
 
 
 def _use(command: RemotingCommand) -> None:
-    """A decoded command can be shown, logged and sent on."""
+    """Check that a decoded command can be printed, logged and encoded."""
     repr(command).encode()
     (command.remark or "").encode()
     assert decode_command(encode_command(command)[4:]).ext_fields == command.ext_fields
 
 
 def _pull(command: RemotingCommand) -> None:
-    """Take it as the reply to a pull: what is readable of it, opened and walked over, with whatever a handler asks."""
+    """Use a command as a pull response: decompress and walk over the messages, and read them as handlers do."""
     header = _attempt(PullMessageResponseHeader.from_ext_fields, command.ext_fields)
     _attempt(lambda data: decode_messages(data, QUEUE, command.body_start), command.payload[: 64 * 1024])
     block = frame_decodable_messages(command.payload, QUEUE, command.body_start)
@@ -194,7 +194,7 @@ def _pull(command: RemotingCommand) -> None:
 
 
 def _walk(command: RemotingCommand, header: PullMessageResponseHeader, takes_all: bool) -> None:
-    """Walk over the reply, and over each doubt as if it were said twice: it only goes on, and comes to an end."""
+    """Check that a walk over the response, with each contradiction confirmed, never goes back, and ends."""
     block = frame_messages(command.payload, QUEUE, command.body_start)
     first = block.messages[0].queue_offset if block.messages else 0
     walk = ResponseWalk(block, first, header, takes_all=takes_all)

@@ -1,6 +1,6 @@
 """One run of a fuzzer that is guided by coverage: `python -m tests.nightly.fuzzing.guided TARGET FIGURES [OPTION...]`.
 
-A process of its own, as libFuzzer, whose options these are, ends the process that it runs in. It writes its figures as
+It needs a separate process, because libFuzzer, whose options these are, ends its process. It writes its figures as
 JSON to FIGURES, unless a signal ends it.
 """
 
@@ -24,12 +24,12 @@ from tests.nightly.fuzzing.target import Target, corpus
 from tests.nightly.fuzzing.targets import INSTRUMENTED, load
 
 PLANT: Final = "--planted"
-"""An option of this module's own: put the target's bug of `planted` in."""
+"""An option of this module: plant the target's bug of `planted`."""
 
 
 @dataclass(slots=True)
 class Figures:
-    """What one run did."""
+    """The figures of one run."""
 
     executions: int = 0
     cases: int = 0
@@ -40,7 +40,7 @@ class Figures:
 
 
 class Guided:
-    """Puts inputs through a target, as libFuzzer calls it, and counts."""
+    """The callbacks of libFuzzer for one target, with their counts."""
 
     def __init__(self, target: Target, path: Path) -> None:
         self.figures = Figures()
@@ -49,7 +49,7 @@ class Guided:
         self._begin = time.monotonic()
 
     def one_input(self, data: bytes) -> None:
-        """Called by libFuzzer, for each input."""
+        """Called by libFuzzer for each input."""
         seconds = self._target.timed(data)
         figures = self.figures
         figures.executions += 1
@@ -57,11 +57,11 @@ class Guided:
             figures.slowest_seconds, figures.slowest_input = seconds, data.hex()
 
     def changed(self, data: bytes, most_bytes: int, seed: int) -> bytes:
-        """Called by libFuzzer, for another input."""
+        """Called by libFuzzer for a mutation of an input."""
         return self._target.mutated(data, most_bytes, Random(seed), atheris.Mutate)
 
     def write(self) -> None:
-        """Leave the figures where the caller looks."""
+        """Write the figures to the caller's file."""
         self.figures.cases = self._target.cases
         self.figures.seconds = time.monotonic() - self._begin
         self.figures.peak_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -69,7 +69,7 @@ class Guided:
 
 
 def dictionary(target: Target) -> str:
-    """The target's words as libFuzzer reads them."""
+    """Return the target's words as a libFuzzer dictionary."""
     return "".join(f'"{_escaped(word)}"\n' for word in target.words())
 
 
@@ -82,14 +82,14 @@ def main(name: str, figures: Path, options: list[str]) -> None:
     with atheris.instrument_imports(include=list(INSTRUMENTED[name])):
         target = load(name)
         for data in corpus(name):
-            target.run(data)  # what is imported late is instrumented too, and is no input's time
+            target.run(data)  # so that late imports are instrumented, and do not count as an input's time
         if PLANT in options:
             setattr(*importlib.import_module("tests.nightly.fuzzing.planted").PLANTED[name]())
     guided = Guided(target, figures)
     atexit.register(guided.write)
     with NamedTemporaryFile("w", suffix=".dict", delete=False) as file:
         file.write(dictionary(target))
-    # libFuzzer starts itself anew by its first argument where it merges, and leaves the reading to a shell
+    # to merge, libFuzzer starts itself again with its first argument, which a shell parses
     itself = f"{sys.executable} -m {__spec__.name} {name} {figures}"
     arguments = [itself, f"-dict={file.name}", f"-max_len={target.most_bytes}", *filter(PLANT.__ne__, options)]
     atheris.Setup(arguments, guided.one_input, custom_mutator=guided.changed)

@@ -1,6 +1,6 @@
 """Merges the inputs that a run has found into the corpus: `python -m tests.nightly.fuzzing.keep TARGET DIRECTORY...`.
 
-Only inputs that reach what no smaller one does are kept; a corpus above MAX_BYTES loses its largest.
+It keeps only inputs that cover code which no smaller input covers. A corpus above MAX_BYTES loses its largest inputs.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Final
 from tests.nightly.fuzzing.target import replace_corpus, unpack
 
 MAX_BYTES: Final = 150_000
-"""Of each corpus."""
+"""The limit of each corpus."""
 
 
 def keep(target: str, found: list[str]) -> None:
-    """Renew the corpus of a target, of its own inputs and those of other directories."""
+    """Replace a target's corpus by a merge of the corpus and the inputs in these directories."""
     with tempfile.TemporaryDirectory() as merged:
         figures = str(Path(merged) / "figures.json")
         inputs = Path(merged) / "inputs"

@@ -1,4 +1,4 @@
-"""Changes YAML line by line: keys that are known, values in their places, indentation."""
+"""Changes YAML line by line: known keys, values and indentation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LINE: Final = re.compile(rb"(\s*(?:- )?)([^:#]*?)(: ?)(.*)", re.DOTALL)
 
 
 def changed_text(text: bytes, keys: Sequence[str], values: Sequence[str], chance: Random, change: Change) -> bytes:
-    """One or two lines changed, added, left out, moved or indented otherwise."""
+    """Change, add, remove, move or indent up to four lines or ranges of lines."""
     lines = text.split(b"\n")
     for _ in range(chance.choice([1, 1, 1, 2, 4])):
         _change_line(lines, keys, values, chance, change)

@@ -1,6 +1,6 @@
-"""Bugs to be put into what the targets try, behind conditions that no kept input meets, to see that they are found.
+"""Planted bugs behind conditions that no kept input meets, to check that a fuzzer finds them.
 
-This module is instrumented as rmqd's own are, so that a fuzzer sees that it has met one more of the conditions.
+This module is instrumented like rmqd's modules, so that a fuzzer notices each condition that an input meets.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 Plant = Callable[[], tuple[Any, str, Callable[..., object]]]
-"""Gives a module, a function of it, and what is to stand in its place."""
+"""Returns a module, the name of one of its functions, and the replacement."""
 
 
 def in_substitution() -> tuple[Any, str, Callable[..., object]]:
@@ -27,4 +27,4 @@ def in_substitution() -> tuple[Any, str, Callable[..., object]]:
 
 
 PLANTED: Final[dict[str, Plant]] = {"configurations": in_substitution}
-"""By target."""
+"""The planted bugs by target."""

@@ -1,4 +1,4 @@
-"""Changes requests line by line: the first line's parts, headers, the body and its length."""
+"""Changes requests line by line: parts of the first line, headers, the body and its length."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LENGTH: Final = re.compile(rb"(?i)(\r\ncontent-length: *)[0-9]+(?=\r\n)")
 
 
 def changed_requests(data: bytes, words: Sequence[bytes], most_bytes: int, chance: Random, change: Change) -> bytes:
-    """Some lines changed, added, left out or moved."""
+    """Change, add, remove or move some lines, or change the body."""
     head, blank, body = data.partition(b"\r\n\r\n")
     if (kind := chance.random()) < 0.12 and blank:
         body = change(body or b"a", max(8, most_bytes - len(head) - 4))

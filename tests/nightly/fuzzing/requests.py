@@ -1,6 +1,7 @@
-"""HTTP requests as a client sends them, to the daemon's endpoint: one connection for each input, without a socket.
+"""HTTP requests of a client to the daemon's endpoint: one connection for each input, without a socket.
 
-An input is a byte that says who asks and how, and the bytes of the connection: a NUL byte alone on a line is a pause.
+An input is a byte of flags, which describe the client, and the bytes of the connection. A NUL byte alone on a line is
+a pause.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ from tests.simulation.loop import LoopClock, SimulatedLoop
 TOKEN: Final = b"op3n-sesame"
 PAUSE: Final = b"\n\0\n"
 MAX_REQUESTS: Final = 8
-"""In one input: scrapes take 2 ms each, and dozens of them more than an input may take."""
+"""The most requests of one input: a scrape takes 2 ms, and dozens would exceed an input's time limit."""
 _VERSION: Final = b" HTTP/"
 QUIET_SECONDS: Final = 60.0
 """After so long without a byte from the client, a connection must be closed."""
 HAS_TOKEN, IS_REMOTE, IN_PIECES, READS_NOTHING, HANGS_UP = 1, 2, 4, 8, 16
-"""Bits of the first byte: a token is configured, the client is on another machine, and what it does."""
+"""Bits of the first byte: a token is configured, the client is on another machine, and the client's behaviour."""
 _WORDS: Final = (
     "GET / HTTP/1.1\r\n", "POST /api/v1/reload HTTP/1.1\r\n", "POST /api/v1/groups/mailer/pause", "/resume", "/livez",
     "/readyz", "/metrics", "/api/v1/status", "/api/v1/config", "/api/v1/history?since=0&group=mailer", "since=nan",
@@ -62,7 +63,7 @@ _WORDS: Final = (
 
 
 class Requests(Target):
-    """Each request is answered or refused, each connection ends, and nobody changes what he may not."""
+    """Each request gets a response, each connection ends, and clients without permission change nothing."""
 
     name = "requests"
     most_bytes = 2048
@@ -82,17 +83,17 @@ class Requests(Target):
         self._statuses: list[int | None] = []
 
     def close(self) -> None:
-        """End the groups."""
+        """Stop the groups."""
         self._daemon.host.stop()
         self._loop.run_until_complete(self._groups)
         self._loop.close()
 
     def words(self) -> Sequence[bytes]:
-        """Parts of requests, as this endpoint takes them and as it refuses them."""
+        """Parts of requests that this endpoint accepts or rejects."""
         return [word.encode("latin-1") for word in _WORDS]
 
     def run(self, data: bytes) -> None:
-        """One connection from its begin to its end, in simulated time."""
+        """Run one connection from its start to its end, in simulated time."""
         data = _VERSION.join(data.split(_VERSION)[: MAX_REQUESTS + 1])
         flags = data[0] if data else 0
         self._daemon.begin(flags)
@@ -111,7 +112,7 @@ class Requests(Target):
         self._check(flags, data, transport)
 
     def mutated(self, data: bytes, most_bytes: int, chance: Random, change: Change) -> bytes:
-        """Change who asks, a line, a part of the first line, or any bytes; the body's length is put right, mostly."""
+        """Change the flags, a line, a part of the first line, or any bytes. Content-Length is mostly corrected."""
         change = growing(change, chance)
         if (kind := chance.random()) < 0.1:
             return change(data, most_bytes)
@@ -187,16 +188,16 @@ class _Daemon:
     reloads: int = 0
 
     def begin(self, flags: int) -> None:
-        """Forget what the input before did."""
+        """Reset the state of the previous input."""
         self.access = AccessPolicy(TOKEN.decode() if flags & HAS_TOKEN else "", frozenset({"rmqd.example"}))
         self.reloads = 0
 
     def about(self) -> DaemonAbout:
-        """Nothing of interest."""
+        """Return fixed values."""
         return ABOUT
 
     async def reload(self) -> ReloadReport:
-        """Counted."""
+        """Count the call."""
         self.reloads += 1
         return ReloadReport(GroupChanges(unchanged=("mailer",)))
 
@@ -246,14 +247,14 @@ class _Transport(asyncio.Transport):
         self._may_read.set()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """It is a buffer without an end."""
+        """Do nothing: the buffer is unlimited."""
 
     def get_write_buffer_size(self) -> int:
         return len(self.written) if self._reads_nothing else 0
 
 
 class _Errors(logging.Handler):
-    """What the server logs as its own failure."""
+    """The errors that the server logs."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -264,5 +265,5 @@ class _Errors(logging.Handler):
 
 
 async def _at_once(function: Callable[[], Any]) -> Any:
-    """Call it here: threads are slow, and end in any order."""
+    """Call the function in this thread, because threads are slow, and end in any order."""
     return function()

@@ -1,4 +1,4 @@
-"""What a fuzzer needs of one target: the code that an input goes through, and how inputs are changed."""
+"""The interface of a fuzzing target: running code with an input, and mutating inputs."""
 
 from __future__ import annotations
 
@@ -12,51 +12,51 @@ from typing import Any, Final
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 Change = Callable[[bytes, int], bytes]
-"""Changes bytes anyhow, to at most so many: libFuzzer's own mutations, which know the dictionary."""
+"""Changes any bytes, up to a size limit. A fuzzer uses libFuzzer's mutations, which know the dictionary."""
 
 CORPUS: Final = Path(__file__).with_name("corpus.zip")
 """The kept inputs, as TARGET/DIGEST."""
 SLOW_SECONDS: Final = 0.25
-"""Processor time that one input may take."""
+"""The limit of processor time for one input."""
 _TIMES: Final = 3
 _GROWN: Final = 0.01
 
 
 class Finding(AssertionError):
-    """The target does with an input what it should not do."""
+    """A defect: the target handles an input wrongly."""
 
 
 class Target(ABC):
-    """Code that reads what strangers write. Made once, it takes any number of inputs."""
+    """Code that reads untrusted input. One target runs any number of inputs."""
 
     name: str
     most_bytes: int
-    """Of one input."""
+    """The size limit of one input."""
     cases = 0
     """How many frames, configurations or requests were in the inputs so far."""
 
     @abstractmethod
     def run(self, data: bytes) -> None:
-        """Put an input through the code. Raises whatever is a defect: Finding, or what escapes from the code."""
+        """Run the code with an input. Raises Finding, or any undocumented error of the code, if it has a defect."""
 
     def close(self) -> None:  # noqa: B027 - not all of them hold something
-        """Leave nothing behind: no folder, and no task."""
+        """Release folders and tasks."""
 
     @abstractmethod
     def words(self) -> Sequence[bytes]:
-        """What is worth putting in anywhere: the dictionary of the fuzzer."""
+        """Return the fuzzer's dictionary: words that may be inserted anywhere."""
 
     @abstractmethod
     def mutated(self, data: bytes, most_bytes: int, chance: Random, change: Change) -> bytes:
-        """Another input made of this one. What the outermost checks compare, such as lengths, is put right."""
+        """Return a mutation of this input. Lengths and the like are corrected, to pass the outermost checks."""
 
     def timed(self, data: bytes) -> float:
-        """Run an input. Returns its seconds of processor time; raises Finding where they are too many each time."""
+        """Run an input. Return its processor time in seconds. Raises Finding if each of three runs takes too long."""
         seconds = self._seconds(data)
         for _ in range(_TIMES - 1):
             if seconds <= SLOW_SECONDS:
                 break
-            seconds = min(seconds, self._seconds(data))  # a collection of garbage is not the input's
+            seconds = min(seconds, self._seconds(data))  # one run may include a garbage collection
         if seconds > SLOW_SECONDS:
             raise Finding(f"it takes {seconds * 1000:.0f} ms of processor time")
         return seconds
@@ -68,7 +68,7 @@ class Target(ABC):
 
 
 def growing(change: Change, chance: Random) -> Change:
-    """The same change, and sometimes a piece repeated thousands of times: digits, brackets, whatever is there."""
+    """Return the change, extended: it sometimes repeats a piece of the input, up to 4,500 times."""
 
     def grown(data: bytes, most_bytes: int) -> bytes:
         if chance.random() > _GROWN or not data:
@@ -82,7 +82,7 @@ def growing(change: Change, chance: Random) -> Change:
 
 @contextmanager
 def replaced(*new: tuple[Any, str, object]) -> Iterator[None]:
-    """Attributes of modules and objects, replaced for a while."""
+    """Replace attributes of modules and objects temporarily."""
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in new]
     for owner, name, value in new:
         setattr(owner, name, value)
@@ -107,11 +107,11 @@ def unpack(name: str, directory: Path) -> Path:
 
 
 def replace_corpus(name: str, inputs: Mapping[str, bytes]) -> None:
-    """Write the archive again, with these inputs for one target. Keys are digests."""
+    """Rewrite the archive with these inputs for one target. Keys are digests."""
     entries = {entry: data for entry, data in _kept("").items() if not entry.startswith(f"{name}/")}
     entries |= {f"{name}/{digest}": data for digest, data in inputs.items()}
     with ZipFile(CORPUS, "w") as archive:
-        for entry in sorted(entries):  # an entry has no date, so that the same inputs give the same archive
+        for entry in sorted(entries):  # entries without a date, so that the same inputs give the same archive
             archive.writestr(ZipInfo(entry), entries[entry], ZIP_DEFLATED, 9)
 
 

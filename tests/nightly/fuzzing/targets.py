@@ -1,4 +1,4 @@
-"""The targets by name, and the code whose coverage guides the fuzzer. Imports none of either."""
+"""The targets by name, and the modules whose coverage guides the fuzzer. Neither are imported here."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ TARGETS: Final = tuple(_CLASSES)
 
 
 def load(name: str) -> Target:
-    """Make a target."""
+    """Import and create a target."""
     target: Target = getattr(importlib.import_module(f"tests.nightly.fuzzing.{name}"), _CLASSES[name])()
     return target

@@ -1,4 +1,4 @@
-"""Every kept input goes through its target: what a fuzzer has found stays found, where there is none."""
+"""Runs of the targets with all kept inputs, without a fuzzer."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ MAX_LEFT_BYTES = 64 * 1024
 
 @pytest.fixture(params=TARGETS)
 def target(request: pytest.FixtureRequest) -> Iterator[Target]:
-    """Each of them."""
     made = load(request.param)
     yield made
     made.close()
 
 
-def test_every_kept_input_is_taken_or_refused_at_once(target: Target) -> None:
-    """By the documented error, and in little time; and there are enough of them to say something."""
+def test_every_kept_input_is_quickly_accepted_or_rejected(target: Target) -> None:
+    """A rejection raises the documented error. The corpus must have more than 100 inputs to be meaningful."""
     inputs = corpus(target.name)
     for data in inputs:
         target.timed(data)
@@ -34,16 +33,16 @@ def test_every_kept_input_is_taken_or_refused_at_once(target: Target) -> None:
 
 
 @pytest.mark.slow
-def test_inputs_leave_no_memory_behind(target: Target) -> None:
-    """Nor do many of them take much: what an input is kept in is bounded."""
+def test_inputs_leak_no_memory(target: Target) -> None:
+    """The peak is limited too, because the memory for an input is bounded."""
     inputs = corpus(target.name)[:200]
     left = []
     tracemalloc.start()
     try:
-        for _ in range(3):  # what is made once is made in the first round, or in the second one
+        for _ in range(3):  # the first two rounds create objects that are created only once
             for data in inputs:
                 target.run(data)
-            gc.collect()  # a connection and its protocol refer to each other
+            gc.collect()  # because a connection and its protocol refer to each other
             left.append(tracemalloc.get_traced_memory()[0])
         _, peak = tracemalloc.get_traced_memory()
     finally:
@@ -53,8 +52,8 @@ def test_inputs_leave_no_memory_behind(target: Target) -> None:
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_bug_is_not_in_the_corpus_already(name: str) -> None:
-    """Else nothing would be shown by a fuzzer that finds it."""
+def test_no_kept_input_triggers_a_planted_bug(name: str) -> None:
+    """Otherwise a fuzzer that finds the bug would prove nothing."""
     target = load(name)
     try:
         with replaced(PLANTED[name]()):

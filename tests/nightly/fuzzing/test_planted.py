@@ -1,4 +1,4 @@
-"""Atheris finds a bug that is put in behind three conditions."""
+"""The search of Atheris for a planted bug behind three conditions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXECUTIONS = 200_000
 @pytest.mark.skipif(find_spec("atheris") is None, reason="needs Atheris, which `make campaign fuzz` brings")
 @pytest.mark.parametrize("target", PLANTED)
 def test_a_planted_bug_is_found(target: str, tmp_path: Path) -> None:
-    """From the kept corpus, which does not have it."""
+    """The fuzzer begins with the kept corpus, which does not trigger the bug."""
     options = ["--planted", f"-atheris_runs={EXECUTIONS}", "-seed=1", f"-artifact_prefix={tmp_path}/"]
     found = tmp_path / "found"
     found.mkdir()

@@ -1,4 +1,4 @@
-"""The targets see what is wrong, and change inputs so that they come through the outermost checks."""
+"""The targets' checks, and their mutations, which pass the outermost checks of the code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ PAUSE_REQUEST = b"POST /api/v1/groups/mailer/pause HTTP/1.1\r\nHost: localhost\r
 
 @pytest.fixture(params=TARGETS)
 def target(request: pytest.FixtureRequest) -> Iterator[Target]:
-    """Each of them."""
     made = load(request.param)
     yield made
     made.close()
@@ -47,7 +46,7 @@ def configurations() -> Iterator[Configurations]:
 
 
 def changing(chance: Random) -> Change:
-    """Puts a byte in, or in the place of another: what libFuzzer does, in small."""
+    """Return a change that inserts or replaces one byte, as a small libFuzzer."""
 
     def change(data: bytes, most_bytes: int) -> bytes:
         at = chance.randrange(len(data) + 1)
@@ -56,8 +55,8 @@ def changing(chance: Random) -> Change:
     return change
 
 
-def test_changes_stay_within_the_limit_and_are_changes(target: Target) -> None:
-    """For every kept input, and for none at all; and the same chance makes the same change."""
+def test_mutations_differ_from_the_input_and_keep_the_size_limit(target: Target) -> None:
+    """The empty input is tested too. The same seed must give the same mutation."""
     chance = Random(1)
     changed = 0
     inputs = [b"", *corpus(target.name)[:150]]
@@ -71,8 +70,8 @@ def test_changes_stay_within_the_limit_and_are_changes(target: Target) -> None:
 
 
 @pytest.mark.parametrize("kind", [None, *CompressionType])
-def test_most_changed_records_still_are_records(kind: CompressionType | None) -> None:
-    """Sizes, CRC and compression are put right: else every change would end at the first check."""
+def test_most_changed_records_can_be_decoded(kind: CompressionType | None) -> None:
+    """Sizes, CRC and compression are corrected. Otherwise every change would fail at the first check."""
     body = compress(b"hello" * 20, kind) if kind else b"hello"
     flag = compressed_flag(kind) if kind else 0
     record = encode_message(StoredMessage(topic="T", body=body, sys_flag=flag, properties={"TAGS": "a"}))
@@ -94,14 +93,12 @@ def test_most_changed_records_still_are_records(kind: CompressionType | None) ->
 
 
 def test_a_slow_input_is_a_finding(target: Target) -> None:
-    """If it is slow each time."""
+    """It must be slow in each of three runs."""
     with replaced((targets_of, "SLOW_SECONDS", 0.0)), pytest.raises(Finding, match="ms of processor time"):
         target.timed(corpus(target.name)[-1])
 
 
-def test_frames_that_raise_what_is_not_documented_are_told() -> None:
-    """Whatever it is that decodes."""
-
+def test_undocumented_errors_of_a_decoder_are_raised() -> None:
     def decode(data: bytes) -> object:
         raise IndexError
 
@@ -113,8 +110,8 @@ def test_frames_that_raise_what_is_not_documented_are_told() -> None:
 
 
 @pytest.mark.parametrize("problem", ["no place at all", "rmqd.yaml:99:1: log: wrong", "rmqd.yaml:1:1: a\nb"])
-def test_problems_that_name_no_place_are_told(configurations: Configurations, problem: str) -> None:
-    """File, line and column, on one line."""
+def test_config_problems_without_a_valid_place_are_findings(configurations: Configurations, problem: str) -> None:
+    """A problem is one line with file, line and column."""
     from rmqd.plugins import model_options as runnable
 
     def load_runnable(*_: object, **__: object) -> object:
@@ -125,8 +122,8 @@ def test_problems_that_name_no_place_are_told(configurations: Configurations, pr
         configurations.run(b"nameserver: 1\n")
 
 
-def test_changes_by_strangers_are_told(requests: Requests) -> None:
-    """If the endpoint let them through."""
+def test_changes_by_unauthorised_clients_are_findings(requests: Requests) -> None:
+    """The endpoint rejects them unless its check is replaced."""
     from rmqd.daemon.http.http_access import AccessPolicy
 
     requests.run(bytes([HAS_TOKEN]) + PAUSE_REQUEST)
@@ -137,8 +134,8 @@ def test_changes_by_strangers_are_told(requests: Requests) -> None:
         requests.run(bytes([HAS_TOKEN]) + PAUSE_REQUEST)
 
 
-def test_a_request_that_nobody_answers_is_told(requests: Requests) -> None:
-    """And one at which the app fails."""
+def test_a_request_without_a_response_is_a_finding(requests: Requests) -> None:
+    """An exception of the app is a finding too."""
 
     async def silent(*_: object) -> None:
         """Send nothing."""

@@ -1,1 +1,1 @@
-"""Tests of the room of this name."""
+"""Tests of the package rmqd.handler_api."""

@@ -1,4 +1,4 @@
-"""`cdc`: numbers, times and orders as the messages have them."""
+"""`cdc`: numbers, times and the order of changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.nightly.handlers.test_cdc_reasons import reason
 
 
 def test_a_change_that_waited_for_another_is_later() -> None:
-    """Its time is when its statement began: before the change whose row it waited for. Unless asked, none counts."""
+    """Its time is the start of its statement, before the other change. Times count only with `order: time`."""
 
     def place(offset: int, es: int, **options: Any) -> list[int]:
         made = ChangeDecoder(Options.model_validate({
@@ -37,8 +37,8 @@ def test_debeziums_values_without_schema() -> None:
     assert (row["amount"], row["at"]) == (Decimal("1.00"), AT)
 
 
-def test_numbers_in_a_text_are_as_the_message_has_them() -> None:
-    """Alone and within others: exact, and not texts."""
+def test_numbers_in_a_text_column_keep_their_notation() -> None:
+    """Alone and nested: exact, and without quotes."""
 
     def name(json_text: str) -> Any:
         body = json.dumps(debezium("c", None, {"id": 7, "name": None})).replace('"name": null', f'"name": {json_text}')
@@ -52,7 +52,7 @@ def test_numbers_in_a_text_are_as_the_message_has_them() -> None:
 
 
 def test_a_decimal_has_as_many_digits_as_its_column() -> None:
-    """Python's own arithmetic has 28."""
+    """Python's default precision has 28 digits."""
     digits = "12345678901234567890.123456789012345678"
     ((row, _, _),) = changes(canal("INSERT", {"id": "1", "amount": digits}), schema="id bigint, amount decimal(38,18)")
     assert row["amount"] == Decimal(digits)
@@ -74,14 +74,14 @@ def test_a_decimal_with_more_digits_than_any_column_is_not_rounded() -> None:
     assert "has more digits than decimal(38,2)" in reason(message, schema=schema_of_table, **DEBEZIUM)
 
 
-def test_whole_numbers_may_have_a_point() -> None:
+def test_whole_numbers_may_have_a_decimal_point() -> None:
     body = json.dumps(debezium("c", None, {"id": None})).replace('"id": null', '"id": 9.2e18')
     ((row, _, _),) = changes(body.encode(), **DEBEZIUM)
     assert row["id"] == 9_200_000_000_000_000_000
 
 
-def test_the_order_may_be_the_sources_log_or_the_queues() -> None:
-    """A later file of MySQL's is after all of a former one; several rows of an event follow each other."""
+def test_the_order_may_be_a_position_in_the_sources_log_or_the_queue() -> None:
+    """A later log file of MySQL follows an earlier one, and the rows of an event follow each other."""
 
     def place(**source: Any) -> list[int]:
         return changes(debezium("c", None, {"id": 1}, **source), order="position", **DEBEZIUM)[0][2]
@@ -104,7 +104,7 @@ def test_a_part_of_a_key_may_change() -> None:
     ]
 
 
-def test_a_change_of_structure_is_no_row() -> None:
+def test_schema_changes_produce_no_rows() -> None:
     for kind in ("CREATE", "ALTER", "CINDEX", "DINDEX", "QUERY"):
         assert changes(canal(kind, isDdl=True, sql="ALTER TABLE orders ...")) == [], kind
 

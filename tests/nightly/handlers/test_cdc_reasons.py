@@ -1,4 +1,4 @@
-"""`cdc`: what is no change of a row, with the reason that is told, and options that cannot be.
+"""`cdc`: reasons for messages that are not row changes, and invalid options.
 
 Changes are in tests/handlers/test_cdc.py.
 """
@@ -20,7 +20,7 @@ def reason(message: Any, **options: Any) -> str:
 
 
 def canal_of_id(number: bytes) -> bytes:
-    """With a key that is a number as no JSON library here writes it."""
+    """A message whose key is a number in a notation that our JSON libraries do not write."""
     return json.dumps(canal("INSERT", {"id": None})).encode().replace(b'"id": null', b'"id": ' + number)
 
 
@@ -73,13 +73,13 @@ BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-def test_what_is_no_change_has_a_reason() -> None:
+def test_each_message_that_is_not_a_change_has_a_reason() -> None:
     told = {name: reason(message, **options) for name, (message, options, _) in BAD.items()}
     assert {name: text for name, text in told.items() if not text.startswith(BAD[name][2])} == {}
 
 
-def test_a_reason_has_no_value_of_a_body() -> None:
-    """Reasons go to the log: of no column, nor of what surrounds the rows."""
+def test_a_reason_contains_no_values_of_the_body() -> None:
+    """Reasons are logged, so they contain no value of a column or of another field."""
     secret = "4111-1111-1111-1111"
     whole = int(secret.replace("-", ""))
     number = Decimal("4111.1111111111111111")
@@ -103,7 +103,7 @@ def test_a_reason_has_no_value_of_a_body() -> None:
         assert "4111" not in told
 
 
-def test_a_change_is_not_bad() -> None:
+def test_a_change_has_no_reason() -> None:
     assert reason(canal("INSERT", {"id": "1"})) == ""
 
 
@@ -122,6 +122,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-def test_options_that_cannot_be_are_refused() -> None:
+def test_invalid_options_are_refused() -> None:
     wrong = [(options, "(?s)" + re.escape(expected)) for options, expected in REFUSED.values()]
     assert refused_otherwise(Options, wrong, **GIVEN) == []

@@ -16,9 +16,7 @@ from tests.servers.redis import RedisServer
 pytestmark = pytest.mark.process
 
 
-async def test_a_broker_that_is_killed_and_comes_back_is_waited_for(
-    redis_server: RedisServer, redis_client: Any
-) -> None:
+async def test_calls_wait_until_a_killed_broker_is_restarted(redis_server: RedisServer, redis_client: Any) -> None:
     async with started(redis_server, max_connections=3) as handler:
         await asyncio.gather(*(handler.handle(batch_of(b"%d" % n, first=n)) for n in range(6)))
         redis_server.kill()
@@ -29,7 +27,7 @@ async def test_a_broker_that_is_killed_and_comes_back_is_waited_for(
     assert {args for _, args in queued(redis_client)} == {f"['{n}']" for n in range(12)}
 
 
-async def test_a_broker_that_stays_away_fails_the_batch(redis_server: RedisServer, redis_client: Any) -> None:
+async def test_a_batch_fails_if_the_broker_stays_unavailable(redis_server: RedisServer, redis_client: Any) -> None:
     async with started(redis_server, retry_for="100ms") as handler:
         redis_server.kill()
         batch = batch_of(b"1")
@@ -44,13 +42,13 @@ async def test_a_broker_that_stays_away_fails_the_batch(redis_server: RedisServe
     assert queued(redis_client) == [(batch[0].msg_id, "['1']")]
 
 
-async def test_a_broker_that_is_away_fails_the_start(redis_server: RedisServer) -> None:
+async def test_an_unreachable_broker_fails_the_start(redis_server: RedisServer) -> None:
     with pytest.raises(OperationalError):
         async with started(redis_server, url="redis://127.0.0.1:1/0"):
             pass
 
 
-async def test_the_environment_does_not_lead_elsewhere(
+async def test_the_environment_does_not_override_the_url(
     redis_server: RedisServer, redis_client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CELERY_BROKER_URL", "redis://127.0.0.1:1/0")
@@ -60,13 +58,13 @@ async def test_the_environment_does_not_lead_elsewhere(
     assert len(queued(redis_client)) == 1
 
 
-async def test_a_setting_that_celery_does_not_have_fails_the_start(redis_server: RedisServer) -> None:
+async def test_an_unknown_celery_setting_fails_the_start(redis_server: RedisServer) -> None:
     with pytest.raises(CelerySettingError, match="task_defualt_priority"):
         async with started(redis_server, client={"task_defualt_priority": 5}):
             pass
 
 
-async def test_full_memory_is_waited_for(redis_server: RedisServer, redis_client: Any) -> None:
+async def test_a_message_waits_while_memory_is_full(redis_server: RedisServer, redis_client: Any) -> None:
     async with started(redis_server, retry_for="0s") as handler:
         redis_client.config_set("maxmemory", 1)
         with pytest.raises(OperationalError, match="used memory") as raised:
@@ -75,7 +73,7 @@ async def test_full_memory_is_waited_for(redis_server: RedisServer, redis_client
     assert meant(raised.value) == "again"
 
 
-async def test_a_queue_that_the_settings_do_not_allow_is_not_the_message_s_fault() -> None:
+async def test_no_message_is_blamed_for_a_queue_that_the_settings_forbid() -> None:
     options = {"url": "memory://", "task": "pack", "queue": "orders", "retry_for": "0s"}
     handler = Celery(Celery.Options.model_validate(options | {"client": {"task_create_missing_queues": False}}))
     await handler.start()
@@ -85,7 +83,7 @@ async def test_a_queue_that_the_settings_do_not_allow_is_not_the_message_s_fault
     assert meant(raised.value) == "again"
 
 
-async def test_a_task_has_the_body_where_nothing_is_named(redis_server: RedisServer, redis_client: Any) -> None:
+async def test_a_task_has_the_body_by_default(redis_server: RedisServer, redis_client: Any) -> None:
     batch = batch_of("grüße".encode(), b"\xff")
     async with started(redis_server, queue=None) as handler:
         await handler.handle(batch)
@@ -96,7 +94,7 @@ async def test_a_task_has_the_body_where_nothing_is_named(redis_server: RedisSer
     assert "not UTF-8" in reason
 
 
-async def test_the_id_is_what_is_named(redis_server: RedisServer, redis_client: Any) -> None:
+async def test_a_task_has_the_configured_id(redis_server: RedisServer, redis_client: Any) -> None:
     batch = batch_of(b'{"id": 7}', b'{"other": 1}', b"no JSON")
     async with started(redis_server, task_id="$.id") as handler:
         await handler.handle(batch)

@@ -1,4 +1,4 @@
-"""`sql` and `postgresql`: dead letters, errors and logs tell what a PostgreSQL says of a row, without its values."""
+"""`sql` and `postgresql`: dead letters, errors and logs contain PostgreSQL's error without the values of the row."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ SECRETS: Final = ("geheim", "gehe", "987654")
 
 
 def started(plugin: str, shop: Shop, **options: object) -> AbstractAsyncContextManager[Sql | PostgreSql]:
-    """The handler of this name, from its start to its end."""
+    """The handler with this name, started for the block."""
     if plugin == "sql":
         return sql_started(shop, **options)
     return postgresql_started(shop.url.replace("+psycopg", ""), **options)
 
 
 def refuse_by_trigger(shop: Shop, errcode: str) -> None:
-    """Have a trigger refuse what is dear, with the row's values in its text."""
+    """Create a trigger that refuses more than 100 cents and quotes the row's values."""
     shop.query(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.cents > 100 THEN RAISE EXCEPTION "
         rf"'too dear\: % of %', NEW.cents, NEW.id USING ERRCODE = '{errcode}'; END IF; RETURN NEW; END $$"
@@ -43,7 +43,7 @@ def refuse_by_trigger(shop: Shop, errcode: str) -> None:
 
 
 def make_table(shop: Shop) -> None:
-    """A table that refuses rows in several ways."""
+    """Create a table that refuses rows in several ways."""
     shop.query("CREATE TYPE mood AS ENUM ('good', 'bad')")
     shop.query(
         "CREATE TABLE orders (id varchar(40) PRIMARY KEY, cents bigint CHECK (cents >= 0), mood mood, at inet NOT NULL)"
@@ -53,7 +53,7 @@ def make_table(shop: Shop) -> None:
 
 @POSTGRESQL
 @PLUGINS
-async def test_a_reason_names_the_error_and_no_value(shop: Shop, plugin: str) -> None:
+async def test_a_reason_contains_the_error_without_values(shop: Shop, plugin: str) -> None:
     make_table(shop)
     refuse_by_trigger(shop, "MY001")
     good = {"id": "1", "cents": 1, "mood": "good", "at": "127.0.0.1"}
@@ -62,7 +62,7 @@ async def test_a_reason_names_the_error_and_no_value(shop: Shop, plugin: str) ->
         {**good, "id": "geheim"},
         {**good, "id": "2", "cents": -987654},
         {**good, "id": "3", "mood": "geheim"},
-        {**good, "id": "4", "mood": "gehe\nim"},  # what is quoted goes on behind the first line
+        {**good, "id": "4", "mood": "gehe\nim"},  # the quoted value has a second line
         {**good, "id": "5", "at": "geheim"},
         {**good, "id": "6", "at": None, "mood": "bad"},
         {**good, "id": "987654 geheim", "cents": 987654},  # one value begins with the other
@@ -93,7 +93,7 @@ async def test_a_reason_names_the_error_and_no_value(shop: Shop, plugin: str) ->
     ("errcode", "kind"),
     [("lock_not_available", psycopg.errors.LockNotAvailable), ("55000", psycopg.OperationalError)],
 )
-async def test_an_attempt_that_fails_is_logged_and_raised_without_a_value(
+async def test_a_failed_attempt_is_logged_and_raised_without_values(
     shop: Shop, plugin: str, caplog: pytest.LogCaptureFixture, errcode: str, kind: type[Exception]
 ) -> None:
     make_table(shop)
@@ -107,7 +107,7 @@ async def test_an_attempt_that_fails_is_logged_and_raised_without_a_value(
 
     async with started(plugin, shop, columns=columns, retry_for="1h") as handler:
         waiting = asyncio.create_task(handler.handle(batch))
-        record = await eventually(logged, "it waits")
+        record = await eventually(logged, "the failure is logged")
         waiting.cancel()
         await asyncio.wait([waiting])
     async with started(plugin, shop, columns=columns, retry_for="0s") as handler:
@@ -122,7 +122,7 @@ async def test_an_attempt_that_fails_is_logged_and_raised_without_a_value(
 
 @POSTGRESQL
 @PLUGINS
-async def test_an_error_that_may_not_be_the_rows_fault_is_raised_without_a_value(shop: Shop, plugin: str) -> None:
+async def test_an_error_that_may_not_be_the_rows_fault_is_raised_without_values(shop: Shop, plugin: str) -> None:
     make_table(shop)
     shop.query(
         "CREATE FUNCTION call() RETURNS trigger LANGUAGE plpgsql AS "

@@ -1,4 +1,4 @@
-"""`exec`: the daily tests on each event loop that rmqd may run on, and the rest."""
+"""`exec`: the daily tests and others, on each event loop that rmqd supports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.handlers.test_exec import (
     shell,
     test_a_command_does_not_get_the_daemons_secrets,
     test_any_other_status_is_a_failure_with_the_end_of_the_output,
-    test_status_65_dead_letters_with_what_the_command_said,
+    test_status_65_dead_letters_with_the_commands_output,
     test_status_75_asks_for_a_retry,
     test_the_command_reads_the_batch_as_json_lines,
     time_out,
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.process
 __all__ = [
     "test_a_command_does_not_get_the_daemons_secrets",
     "test_any_other_status_is_a_failure_with_the_end_of_the_output",
-    "test_status_65_dead_letters_with_what_the_command_said",
+    "test_status_65_dead_letters_with_the_commands_output",
     "test_status_75_asks_for_a_retry",
     "test_the_command_reads_the_batch_as_json_lines",
 ]
@@ -46,7 +46,7 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
 
 @pytest.fixture(params=LOOPS)
 def run(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
-    """Runs a coroutine on each event loop that rmqd may run on."""
+    """Runs a coroutine on each event loop that rmqd supports."""
 
     def run_on_loop(coroutine: Any) -> Any:
         with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
@@ -55,7 +55,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
     return run_on_loop
 
 
-def test_what_a_command_leaves_in_the_background_delays_nothing(run: Callable[[Any], Any], tmp_path: Path) -> None:
+def test_a_background_process_of_a_command_is_ended_without_a_wait(run: Callable[[Any], Any], tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     started = time.monotonic()
     run(handle(shell(f"sleep 300 & echo $! > {pid}")))
@@ -68,16 +68,16 @@ def test_a_command_need_not_read_its_input(run: Callable[[Any], Any]) -> None:
     run(handle(make_exec("true"), "x" * 5_000_000))
 
 
-def test_a_start_that_is_cancelled_leaves_nothing(
+def test_a_start_that_is_cancelled_leaves_no_process(
     run: Callable[[Any], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a busy machine a command has begun, and started others, before its handler hears that it runs."""
+    """On a busy machine, a command can start other processes before its handler knows that it runs."""
     pids = tmp_path / "pids"
     start = asyncio.create_subprocess_exec
 
     async def start_on_a_busy_machine(*command: Any, **options: Any) -> asyncio.subprocess.Process:
         process = await start(*command, **options)
-        wait_until(lambda: pids.exists() and pids.read_text().endswith("\n"), "the command began")
+        wait_until(lambda: pids.exists() and pids.read_text().endswith("\n"), "the command runs")
         begun.set()
         await asyncio.sleep(0)
         return process
@@ -95,7 +95,7 @@ def test_a_start_that_is_cancelled_leaves_nothing(
     assert_dies(*pids.read_text().split())
 
 
-def test_a_command_that_ignores_sigterm_is_killed_after_the_grace(run: Callable[[Any], Any], tmp_path: Path) -> None:
+def test_a_command_that_ignores_sigterm_is_killed_after_kill_after(run: Callable[[Any], Any], tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     script = (
         "import os, pathlib, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
@@ -119,7 +119,7 @@ def test_no_descriptor_is_left_open(run: Callable[[Any], Any]) -> None:
     assert after <= before
 
 
-def test_a_program_that_is_gone_is_waited_for(run: Callable[[Any], Any], tmp_path: Path) -> None:
+def test_a_message_waits_while_the_program_is_missing(run: Callable[[Any], Any], tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
@@ -135,7 +135,7 @@ def test_a_command_that_is_killed_is_a_failure(run: Callable[[Any], Any]) -> Non
         run(handle(shell("kill -9 $$")))
 
 
-def test_the_working_directory_and_its_programs(run: Callable[[Any], Any], tmp_path: Path) -> None:
+def test_a_program_in_the_working_directory_runs_there(run: Callable[[Any], Any], tmp_path: Path) -> None:
     script = tmp_path / "work.sh"
     script.write_text("#!/bin/sh\npwd > where\n")
     script.chmod(0o755)
@@ -145,15 +145,15 @@ def test_the_working_directory_and_its_programs(run: Callable[[Any], Any], tmp_p
     assert (tmp_path / "where").read_text().strip() == str(tmp_path)
 
 
-def test_at_a_timeout_the_command_ends_with_all_that_it_started(run: Callable[[Any], Any], tmp_path: Path) -> None:
+def test_a_timeout_ends_the_command_and_its_child_processes(run: Callable[[Any], Any], tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     handler = shell(f"sleep 300 & echo $$ $! > {pids}; wait", kill_after="100s")
     started = time.monotonic()
     left = run(time_out(handler, pids))
-    assert time.monotonic() - started < 60  # the shell obeys SIGTERM, so nobody waits for kill_after
+    assert time.monotonic() - started < 60  # the shell obeys SIGTERM, so kill_after does not apply
     assert_dies(*left)
 
 
-def test_a_working_directory_that_is_missing_fails_the_start(tmp_path: Path) -> None:
+def test_a_missing_working_directory_fails_the_start(tmp_path: Path) -> None:
     with pytest.raises(NotADirectoryError, match="missing"):
         make_exec("true", cwd=str(tmp_path / "missing"))

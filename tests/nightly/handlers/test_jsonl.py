@@ -29,7 +29,7 @@ def _has_begun(ledger: Path) -> bool:
 
 
 @pytest.mark.process
-def test_processes_share_the_file_and_one_may_be_killed_at_any_moment(tmp_path: Path) -> None:
+def test_killed_processes_that_share_a_file_lose_no_acknowledged_message(tmp_path: Path) -> None:
     path = tmp_path / "orders.jsonl"
     ledgers = [tmp_path / f"acknowledged-{writer}" for writer in range(3)]
     context = multiprocessing.get_context("spawn")
@@ -41,7 +41,7 @@ def test_processes_share_the_file_and_one_may_be_killed_at_any_moment(tmp_path: 
         process.start()
     try:
         wait_until(lambda: all(map(_has_begun, ledgers)), "each writer wrote 50 batches", seconds=60)
-        for process in writers:  # one after the other: the others go on
+        for process in writers:  # one after the other, while the others continue
             assert process.pid is not None
             os.kill(process.pid, signal.SIGKILL)
             process.join()
@@ -49,13 +49,13 @@ def test_processes_share_the_file_and_one_may_be_killed_at_any_moment(tmp_path: 
         for process in writers:
             process.kill()
             process.join()
-    make_handler(path).stop()  # the next writer cuts what the last one left
+    make_handler(path).stop()  # the next writer removes an incomplete last line
 
     written = set(bodies_in(*all_files(path)))
     assert {body for ledger in ledgers for body in ledger.read_text().split()} <= written
 
 
-def test_a_failed_fsync_is_no_acknowledgement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_fsync_fails_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "orders.jsonl"
     handler = make_handler(path)
 
@@ -87,17 +87,17 @@ def test_threads_share_the_file(tmp_path: Path) -> None:
 
     bodies = bodies_in(*all_files(path))
     assert sorted(bodies) == sorted(f"{t}-{n}-{x}" for t in range(8) for n in range(20) for x in "ab")
-    assert [first[:-1] for first in bodies[::2]] == [second[:-1] for second in bodies[1::2]]  # batches in one piece
+    assert [first[:-1] for first in bodies[::2]] == [second[:-1] for second in bodies[1::2]]  # batches are contiguous
 
 
-def test_a_batch_larger_than_a_file_may_be_is_written_whole(tmp_path: Path) -> None:
+def test_a_batch_larger_than_max_size_is_written_whole(tmp_path: Path) -> None:
     path = tmp_path / "orders.jsonl"
     make_handler(path, max_size="1KiB").handle(batch_of("x" * 3000))
 
     assert bodies_in(path) == ["x" * 3000]
 
 
-def test_a_file_that_was_moved_away_is_begun_anew(tmp_path: Path) -> None:
+def test_a_file_that_was_moved_is_created_again(tmp_path: Path) -> None:
     path = tmp_path / "orders.jsonl"
     handler = make_handler(path)
     handler.handle(batch_of("1"))
@@ -108,7 +108,7 @@ def test_a_file_that_was_moved_away_is_begun_anew(tmp_path: Path) -> None:
     assert bodies_in(path) == ["2"]
 
 
-def test_a_file_that_another_process_has_rotated_is_followed(tmp_path: Path) -> None:
+def test_a_file_rotated_by_another_process_is_reopened(tmp_path: Path) -> None:
     path = tmp_path / "orders.jsonl"
     one, other = make_handler(path, max_size="1B"), make_handler(path, max_size="1MiB")
     one.handle(batch_of("1"))
@@ -127,7 +127,7 @@ def test_a_last_line_that_only_lacks_its_newline_is_kept(tmp_path: Path) -> None
     assert bodies_in(path) == ["whole", "whole too", "new"]
 
 
-def test_a_full_file_is_renamed_and_none_is_deleted_unasked(tmp_path: Path) -> None:
+def test_full_files_are_renamed_and_none_is_deleted_without_keep(tmp_path: Path) -> None:
     path = tmp_path / "orders.jsonl"
     handler = make_handler(path, max_size="2KiB")
     for number in range(30):
@@ -139,8 +139,8 @@ def test_a_full_file_is_renamed_and_none_is_deleted_unasked(tmp_path: Path) -> N
     assert bodies_in(*files) == [str(number) for number in range(30)]
 
 
-def test_of_renamed_files_the_newest_are_kept(tmp_path: Path) -> None:
-    """Also if the name has characters of patterns. Files of another handler, whose name continues ours, stay."""
+def test_keep_retains_the_newest_renamed_files(tmp_path: Path) -> None:
+    """Also if the name contains glob characters. Other files whose name starts with it are not deleted."""
     path = tmp_path / "orders[eu].jsonl"
     foreign = [tmp_path / f"{path.name}.{end}" for end in ("backup", "2.20260101T000000.000000Z")]
     for one in foreign:

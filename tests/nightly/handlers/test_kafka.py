@@ -38,8 +38,8 @@ def kafka(kafka_server: KafkaServer) -> KafkaServer:
 
 @contextmanager
 def denied(server: KafkaServer, kind: str, name: str, operation: str) -> Iterator[None]:
-    """Forbid one thing to everybody, and allow what else there is."""
-    acl: Any = admin  # its types are told by halves
+    """Deny one operation to all users, and allow the others."""
+    acl: Any = admin  # its types are incomplete
     resource = acl.ResourceType[kind], name, acl.ResourcePatternType.LITERAL
     everybody = "User:ANONYMOUS", "*"
     rules = [
@@ -58,7 +58,7 @@ def denied(server: KafkaServer, kind: str, name: str, operation: str) -> Iterato
 
 
 @pytest.mark.parametrize("who", ["client", "broker"])
-async def test_a_record_that_is_too_large_is_refused_alone(kafka_server: KafkaServer, who: str) -> None:
+async def test_only_the_record_that_is_too_large_is_refused(kafka_server: KafkaServer, who: str) -> None:
     topic = kafka_server.create_topic(max_message_bytes="2000" if who == "broker" else "1000000")
     client = {"message.max.bytes": 2000} if who == "client" else {}
     bodies = [b"%d" % n for n in range(10)]
@@ -74,8 +74,8 @@ async def test_a_record_that_is_too_large_is_refused_alone(kafka_server: KafkaSe
     assert "too large" in reason
 
 
-async def test_what_stands_beside_it_in_other_batches_is_written(kafka_server: KafkaServer) -> None:
-    """The client puts records of several batches into one request, and all of that is refused."""
+async def test_other_batches_in_the_request_of_a_refused_record_are_written(kafka_server: KafkaServer) -> None:
+    """The client sends records of several batches in one request, and the broker refuses the whole request."""
     topic = kafka_server.create_topic(max_message_bytes="2000")
     batches = [batch_of(*[b"%d" % n] * 10) for n in range(8)]
     bad = batch_of(b"x" * 3000)
@@ -87,7 +87,7 @@ async def test_what_stands_beside_it_in_other_batches_is_written(kafka_server: K
     assert sorted(values(kafka_server.records(topic))) == sorted(b"%d" % n for n in range(8) for _ in range(10))
 
 
-async def test_a_record_without_a_key_is_refused_alone_by_a_compacted_topic(kafka_server: KafkaServer) -> None:
+async def test_a_compacted_topic_refuses_only_the_record_without_a_key(kafka_server: KafkaServer) -> None:
     topic = kafka_server.create_topic(cleanup_policy="compact")
     batch = make_batch(make_message(b"1", keys="a"), make_message(b"2"), make_message(b"3", keys="b"))
     async with started(kafka_server, topic) as handler:
@@ -97,7 +97,7 @@ async def test_a_record_without_a_key_is_refused_alone_by_a_compacted_topic(kafk
     assert list(decided(batch)) == [1]
 
 
-async def test_a_record_whose_time_the_topic_does_not_take_is_refused(kafka_server: KafkaServer) -> None:
+async def test_a_record_older_than_the_topics_limit_is_refused(kafka_server: KafkaServer) -> None:
     topic = kafka_server.create_topic(message_timestamp_before_max_ms="1000")
     batch = batch_of(b"1")
     async with started(kafka_server, topic, on_invalid="skip") as handler:
@@ -108,7 +108,7 @@ async def test_a_record_whose_time_the_topic_does_not_take_is_refused(kafka_serv
 
 
 @pytest.mark.slow
-async def test_a_kafka_that_is_killed_and_comes_back_is_waited_for(
+async def test_calls_wait_until_a_killed_kafka_is_restarted(
     kafka_server: KafkaServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = kafka_server.create_topic(partitions=2)
@@ -124,7 +124,7 @@ async def test_a_kafka_that_is_killed_and_comes_back_is_waited_for(
 
 
 @pytest.mark.slow
-async def test_a_kafka_that_stays_away_fails_the_batch(kafka_server: KafkaServer) -> None:
+async def test_a_batch_fails_if_kafka_stays_unavailable(kafka_server: KafkaServer) -> None:
     topic = kafka_server.create_topic()
     async with started(kafka_server, topic, retry_for="1s") as handler:
         await asyncio.to_thread(kafka_server.kill)
@@ -141,8 +141,8 @@ async def test_a_kafka_that_stays_away_fails_the_batch(kafka_server: KafkaServer
     assert values(kafka_server.records(topic)) == [b"1", b"2"]
 
 
-async def test_a_client_that_has_given_up_is_replaced(kafka_server: KafkaServer) -> None:
-    """Without the right to number its requests librdkafka gives up for good; the right may come later."""
+async def test_a_client_with_a_fatal_error_is_replaced(kafka_server: KafkaServer) -> None:
+    """Without the permission IDEMPOTENT_WRITE librdkafka fails permanently; an operator may grant it later."""
     topic = kafka_server.create_topic()
     with contextlib.ExitStack() as rights:
         rights.enter_context(denied(kafka_server, "BROKER", "kafka-cluster", "IDEMPOTENT_WRITE"))
@@ -158,7 +158,7 @@ async def test_a_client_that_has_given_up_is_replaced(kafka_server: KafkaServer)
     assert values(kafka_server.records(topic)) == [b"1"]
 
 
-async def test_a_topic_that_may_not_be_written_fails_the_batch(kafka_server: KafkaServer) -> None:
+async def test_a_batch_fails_without_write_permission_for_the_topic(kafka_server: KafkaServer) -> None:
     topic = kafka_server.create_topic()
     async with started(kafka_server, topic, retry_for="5s") as handler:
         with denied(kafka_server, "TOPIC", topic, "WRITE"):
@@ -171,13 +171,13 @@ async def test_a_topic_that_may_not_be_written_fails_the_batch(kafka_server: Kaf
     assert values(kafka_server.records(topic)) == [b"1"]
 
 
-async def test_a_kafka_that_is_away_fails_the_start(kafka_server: KafkaServer) -> None:
+async def test_an_unreachable_kafka_fails_the_start(kafka_server: KafkaServer) -> None:
     with pytest.raises(KafkaException):
         async with started(kafka_server, "orders", bootstrap_servers="127.0.0.1:1"):
             pass
 
 
-async def test_a_topic_that_is_missing_fails_the_start(kafka_server: KafkaServer) -> None:
+async def test_a_missing_topic_fails_the_start(kafka_server: KafkaServer) -> None:
     with (
         denied(kafka_server, "BROKER", "kafka-cluster", "CREATE"),
         denied(kafka_server, "TOPIC", "missing", "CREATE"),
@@ -187,7 +187,7 @@ async def test_a_topic_that_is_missing_fails_the_start(kafka_server: KafkaServer
             pass
 
 
-async def test_a_record_has_what_is_named(kafka: Broker) -> None:
+async def test_a_record_has_the_configured_value_and_headers(kafka: Broker) -> None:
     topic = kafka.create_topic()
     headers = {"cents": "$.cents", "from": "topic", "none": "$.none"}
     batch = batch_of(b'{"order": {"id": 7}, "cents": 1.10}', b"no JSON", b'{"other": 1}')
@@ -201,7 +201,7 @@ async def test_a_record_has_what_is_named(kafka: Broker) -> None:
     assert "not JSON" in decided(batch)[1][1]
 
 
-async def test_the_key_is_what_is_named(kafka: Broker) -> None:
+async def test_a_record_has_the_configured_key(kafka: Broker) -> None:
     expected = {"keys": b"order-1", "sharding_key": b"ada", "property:colour": b"blue", "none": None}
     properties = {"__SHARDINGKEY": "ada", "colour": "blue"}
     topic = kafka.create_topic()
@@ -215,8 +215,8 @@ async def test_the_key_is_what_is_named(kafka: Broker) -> None:
     assert sorted(found, key=str) == sorted(wanted, key=str)
 
 
-async def test_a_key_goes_where_javas_client_sends_it(kafka: Broker) -> None:
-    """Known values of murmur2, as Kafka's own clients have them: 21 -> -973932308, foobar -> -790332482."""
+async def test_a_key_has_the_same_partition_as_with_javas_client(kafka: Broker) -> None:
+    """Known murmur2 values of Kafka's own clients: 21 -> -973932308, foobar -> -790332482."""
     topic = kafka.create_topic(partitions=4)
     async with started(kafka, topic) as handler:
         await handler.handle(make_batch(make_message(b"21", keys="21"), make_message(b"x", keys="foobar")))
@@ -225,7 +225,7 @@ async def test_a_key_goes_where_javas_client_sends_it(kafka: Broker) -> None:
     assert placed == {b"21": (-973932308 & 0x7FFFFFFF) % 4, b"foobar": (-790332482 & 0x7FFFFFFF) % 4}
 
 
-async def test_the_topic_is_of_the_message(kafka: Broker) -> None:
+async def test_a_topic_template_contains_values_of_the_message(kafka: Broker) -> None:
     batch = make_batch(
         make_message(b"1", tags="eu"),
         make_message(b"2", tags="us", queue_offset=1),
@@ -242,8 +242,8 @@ async def test_the_topic_is_of_the_message(kafka: Broker) -> None:
     assert "no/topic" in decided(batch)[3][1]
 
 
-def test_what_follows_a_refused_record_of_its_key_is_sent_again() -> None:
-    """In requests of their own it may have been confirmed before."""
+def test_later_records_with_the_key_of_a_refused_record_are_sent_again() -> None:
+    """They may already be confirmed, in another request."""
     written = [
         (make_message(), KafkaRecord("orders", key, b"%d" % place, [], 0))
         for place, key in enumerate((b"a", b"a", b"b", b"a", None, None))

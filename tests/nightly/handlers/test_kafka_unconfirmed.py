@@ -1,4 +1,4 @@
-"""`kafka`, where a part of a batch is not confirmed: it alone waits, with what stands behind it in its order."""
+"""`kafka`, if records of a batch are not confirmed: only they and later records with their key wait."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.handlers.messages import make_batch, make_message, meant
 
 
 class ScriptedClient:
-    """A client of Kafka: what becomes of a record is its value, but a large one takes all of its request with it."""
+    """A Kafka client whose results depend on the record's value; `beside` and `away` fail only in shared requests."""
 
     written: list[bytes]
     sent: list[bytes]
@@ -41,7 +41,7 @@ class ScriptedClient:
             else:
                 self.written.append(value)
                 on_delivery(None, None)
-        time.sleep(0.001)  # the handler's thread asks again and again
+        time.sleep(0.001)  # the handler's thread polls in a loop
 
     def flush(self, seconds: float) -> None:
         pass
@@ -57,7 +57,7 @@ def _scripted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def outcomes(*records: tuple[str, bytes]) -> list[str]:
-    """What becomes of messages with these keys and bodies; `none` is left to the end of the call."""
+    """The outcomes of messages with these keys and bodies. Undecided ones have the error's outcome, or `none`."""
     batch = make_batch(*(make_message(body, keys=key, queue_offset=place) for place, (key, body) in enumerate(records)))
     handler = Kafka(Kafka.Options.model_validate({"bootstrap_servers": "kafka:9092", "topic": "orders-{keys}"}))
     await handler.start()
@@ -74,23 +74,23 @@ async def outcomes(*records: tuple[str, bytes]) -> list[str]:
     return [found[place].outcome.value if place in found else waiting for place in range(len(records))]
 
 
-async def test_what_is_not_confirmed_waits_with_what_is_behind_it_in_its_order() -> None:
+async def test_an_unconfirmed_record_and_later_records_with_its_key_wait() -> None:
     found = await outcomes(("a", b"1"), ("b", b"2"), ("b", b"denied"), ("a", b"3"), ("b", b"4"), ("b", b"5"))
     assert found == ["ack", "ack", "again", "ack", "again", "again"]
 
 
-async def test_a_request_that_was_refused_beside_it_is_sent_again_record_by_record() -> None:
+async def test_records_of_a_refused_request_are_sent_again_one_by_one() -> None:
     found = await outcomes(("a", b"large"), ("b", b"denied"), ("b", b"beside"), ("c", b"beside"), ("c", b"1"))
     assert found == ["dead_letter", "again", "again", "ack", "ack"]
     assert ScriptedClient.written == [b"1", b"beside", b"1"]
 
 
-async def test_what_is_not_confirmed_alone_either_waits_and_what_follows_does_not_wait_for_it() -> None:
+async def test_sending_one_by_one_stops_at_the_first_unconfirmed_record() -> None:
     found = await outcomes(("a", b"1"), ("b", b"away"), ("c", b"beside"))
     assert found == ["ack", "again", "again"]
     assert ScriptedClient.sent == [b"1", b"away", b"beside", b"away"]
 
 
-async def test_a_batch_of_which_nothing_is_confirmed_fails() -> None:
+async def test_a_batch_without_confirmed_records_fails() -> None:
     with pytest.raises(NotConfirmedError, match="not confirmed 2 of 2 records"):
         await outcomes(("a", b"denied"), ("b", b"denied"))

@@ -35,13 +35,13 @@ from tests.waiting import eventually
 SOURCE = f"orders/~/broker-a/{QUEUE.queue_id}"
 
 
-async def test_what_a_cancelled_call_took_along_does_not_close_a_file(tmp_path: Path) -> None:
+async def test_rows_of_a_cancelled_call_do_not_count_for_roll_size(tmp_path: Path) -> None:
     async with started(tmp_path, roll_after="1s", roll_size="100B") as handler:
         await handler.handle(batch_of(0))
         calls = []
         for offset, size in ((1, 60), (2, 60), (3, 30)):
             calls.append(asyncio.create_task(handler.handle(batch_of(offset, body="x" * size))))
-            await eventually(lambda size=size: _added(handler) >= size, "its rows are in the file")  # type: ignore[misc]
+            await eventually(lambda size=size: _added(handler) >= size, "the rows are added")  # type: ignore[misc]
             if offset == 1:
                 calls.pop().cancel()
                 await asyncio.sleep(0)
@@ -51,32 +51,30 @@ async def test_what_a_cancelled_call_took_along_does_not_close_a_file(tmp_path: 
 
 
 def _added(handler: Parquet) -> int:
-    """Bytes that wait in the queue's open file, as its calls say."""
+    """The size of the messages in the queue's open file, in bytes."""
     filling = handler._queues[SOURCE].filling
     parts = () if filling is None else filling._parts.values()
     return sum(len(row.message.body) for rows in parts for row in rows)
 
 
-async def test_what_another_member_has_listed_meanwhile_is_not_written_again(tmp_path: Path) -> None:
+async def test_messages_listed_by_another_member_are_not_written_again(tmp_path: Path) -> None:
     async with started(tmp_path) as one, started(tmp_path) as other:
         await one.handle(batch_of(0))
         await other.handle(batch_of(1, 2))
-        await asyncio.sleep(1.1)  # a rebalance takes no less
+        await asyncio.sleep(1.1)  # a rebalance takes at least this long
         await one.handle(batch_of(2, 3))
         await other.handle(batch_of(4))
         await asyncio.sleep(1.1)
-        await one.handle(batch_of(4, 5))  # it follows what this one had, as the other one did not commit
+        await one.handle(batch_of(4, 5))  # starts at 4, because the other member did not commit
 
     assert sorted(listed(tmp_path)) == [0, 1, 2, 3, 4, 5]
 
 
-async def test_more_runs_than_are_kept_are_read_again_where_they_are_needed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Behind a filter each message is a run. An entry is forgotten as a whole, and not as its messages come again."""
+async def test_forgotten_runs_are_read_again_when_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a filter, each message is a run. Entries are forgotten as a whole, not by message."""
     monkeypatch.setattr(manifest, "MAX_RUNS", 10)
     batches = [batch_of(*range(at, at + 40, 2)) for at in (0, 40, 80)]
-    for is_first in (True, False):  # then another process gets it all again
+    for is_first in (True, False):  # then all messages are repeated in a new process
         async with started(tmp_path) as handler:
             for batch in batches:
                 await handler.handle(batch)
@@ -86,10 +84,10 @@ async def test_more_runs_than_are_kept_are_read_again_where_they_are_needed(
     assert sorted(listed(tmp_path)) == list(range(0, 120, 2))
 
 
-async def test_files_of_a_topic_and_of_the_one_made_anew_may_overlap(tmp_path: Path) -> None:
-    """What has an offset that a later file of the former topic begins with is found in its own topic's file."""
+async def test_files_of_a_topic_and_its_recreated_topic_may_overlap(tmp_path: Path) -> None:
+    """A message is found in its own topic's file even if a later file of the former topic starts at its offset."""
     former, anew = 1_767_225_600_000, 1_767_225_700_000
-    for _ in range(2):  # the second time all is there
+    for _ in range(2):  # the second time, all messages are listed
         async with started(tmp_path) as handler:
             await handler.handle(stored(former, 4, 5, 6))
             await handler.handle(stored(anew, *range(10)))
@@ -98,7 +96,7 @@ async def test_files_of_a_topic_and_of_the_one_made_anew_may_overlap(tmp_path: P
 
 
 def list_entries(path: Path, stored_ms: int, *runs: tuple[int, int]) -> None:
-    """Entries of files with one run each, that were stored one after the other. The files are not there."""
+    """Write entries of files with one run each, stored one after the other. The files do not exist."""
     folder = path / "_manifest" / f"orders@broker-a@{QUEUE.queue_id}" / "000000"
     folder.mkdir(parents=True, exist_ok=True)
     for number, (first, last) in enumerate(runs):
@@ -109,7 +107,7 @@ def list_entries(path: Path, stored_ms: int, *runs: tuple[int, int]) -> None:
 
 @contextmanager
 def lines_counted() -> Iterator[list[int]]:
-    """The lines of the manifest's code that this thread executes meanwhile, by their numbers."""
+    """The numbers of the manifest's code lines that this thread executes in the block."""
     lines: list[int] = []
 
     def count(frame: FrameType, event: str, _: object) -> Any:
@@ -127,8 +125,8 @@ def lines_counted() -> Iterator[list[int]]:
         sys.settrace(traced_before)
 
 
-def test_a_message_is_looked_for_in_few_of_ten_thousand_runs(tmp_path: Path) -> None:
-    """Also where a file of the former topic reaches over all of them."""
+def test_a_lookup_checks_few_of_ten_thousand_runs(tmp_path: Path) -> None:
+    """Also if a file of the former topic covers all of them."""
     former, anew = 1_767_225_600_000, 1_767_225_700_000
     list_entries(tmp_path, former, (0, 199_999))
     list_entries(tmp_path, anew, *((at, at + 9) for at in range(0, 100_000, 10)))
@@ -145,8 +143,8 @@ def test_a_message_is_looked_for_in_few_of_ten_thousand_runs(tmp_path: Path) -> 
     assert 0 < len(lines) < 200
 
 
-async def test_the_event_loop_has_little_to_do_with_entries_that_are_read(tmp_path: Path) -> None:
-    """It stands for all groups meanwhile: entries are taken over as the thread that reads them left them."""
+async def test_reading_entries_costs_the_event_loop_little(tmp_path: Path) -> None:
+    """The event loop serves all groups, so a thread reads the entries and prepares their index."""
     list_entries(tmp_path, 1_767_225_600_000, *((at, at + 9) for at in range(10, 10_010, 10)))
     async with started(tmp_path) as handler:
         with lines_counted() as lines:
@@ -157,8 +155,8 @@ async def test_the_event_loop_has_little_to_do_with_entries_that_are_read(tmp_pa
     assert 0 < len(lines) < 300
 
 
-async def test_entries_noted_while_others_are_read_are_known(tmp_path: Path) -> None:
-    """The file of one call becomes whole while another call reads what is there of its own messages."""
+async def test_entries_added_during_a_read_are_known(tmp_path: Path) -> None:
+    """One call completes its file while another call reads the entries of its messages."""
     listed_before, written = 1_767_225_600_000, 1_767_225_700_000
     list_entries(tmp_path, listed_before, (10, 19))
     async with started(tmp_path) as handler:
@@ -172,10 +170,8 @@ async def test_entries_noted_while_others_are_read_are_known(tmp_path: Path) -> 
     assert [listed_offsets.has(message) for message in messages] == [True, True, True, False]
 
 
-async def test_entries_forgotten_while_their_offsets_are_read_are_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As when an operator's reset has a queue's messages come again, and a file of it becomes whole meanwhile."""
+async def test_entries_forgotten_during_a_read_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Happens if a reset repeats a queue's messages while a file of the queue is completed."""
     monkeypatch.setattr(manifest, "MAX_RUNS", 10)
     async with started(tmp_path) as handler:
         await handler.handle(stored(1_767_225_600_000, *range(0, 20, 2)))
@@ -190,8 +186,8 @@ async def test_entries_forgotten_while_their_offsets_are_read_are_known(
 
 
 @pytest.mark.parametrize(("first", "then"), [(range(10), range(3, 5)), (range(5, 10), range(8))])
-async def test_files_that_overlap_are_known_as_they_are_written(tmp_path: Path, first: range, then: range) -> None:
-    """Each message of both is found without another look at the manifest."""
+async def test_overlapping_files_are_known_once_written(tmp_path: Path, first: range, then: range) -> None:
+    """Each message of both files is found without another read of the manifest."""
     former, anew = 1_767_225_600_000, 1_767_225_700_000
     async with started(tmp_path) as handler:
         await handler.handle(stored(former, *first))
@@ -202,8 +198,8 @@ async def test_files_that_overlap_are_known_as_they_are_written(tmp_path: Path, 
     assert [listed_offsets.has(message) for message in stored(anew, *then)] == [True] * len(then)
 
 
-async def test_a_topic_made_anew_by_a_clock_that_is_behind_is_written(tmp_path: Path) -> None:
-    """As after a broker was set up on another machine: earlier than all that the former topic's file has."""
+async def test_a_topic_recreated_with_a_slow_clock_is_written(tmp_path: Path) -> None:
+    """A broker on a new machine may store messages with earlier times than the former topic's file contains."""
     former, anew = 1_767_225_600_000, 1_767_225_500_000
     async with started(tmp_path) as handler:
         await handler.handle(stored(former, *range(10)))
@@ -212,8 +208,8 @@ async def test_a_topic_made_anew_by_a_clock_that_is_behind_is_written(tmp_path: 
     assert sorted(listed(tmp_path)) == sorted([*range(10), *range(5)])
 
 
-async def test_a_topic_made_anew_while_a_file_gathers_has_a_file_of_its_own(tmp_path: Path) -> None:
-    """Else what it has later at the former offsets would count as written, where it is as young."""
+async def test_a_topic_recreated_while_a_file_is_open_gets_a_separate_file(tmp_path: Path) -> None:
+    """Otherwise its later messages at the former offsets, with similar store times, would count as written."""
     former, anew = 1_767_225_600_000, 1_767_225_700_000
     async with started(tmp_path, roll_after="400ms") as handler:
         await asyncio.gather(handler.handle(stored(former, 3, 4, 5)), handler.handle(stored(anew, 0, 1, 2)))
@@ -223,10 +219,10 @@ async def test_a_topic_made_anew_while_a_file_gathers_has_a_file_of_its_own(tmp_
     assert sorted(one["offsets"] for one in entries(tmp_path)) == [[[0, 2]], [[3, 4]], [[3, 5]]]
 
 
-async def test_messages_that_come_again_while_their_file_is_written_are_in_it_once(
+async def test_messages_repeated_while_their_file_is_written_are_in_it_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after a call that was cut short at its deadline, in a group that repeats in place."""
+    """Happens after a call is cancelled at its deadline, in a group that retries in place."""
     writes, goes_on = threading.Event(), threading.Event()
     sync = os.fsync
 
@@ -241,15 +237,15 @@ async def test_messages_that_come_again_while_their_file_is_written_are_in_it_on
         await asyncio.to_thread(writes.wait, 30)
         first.cancel()
         again = asyncio.create_task(handler.handle(batch_of(0, 1)))
-        await asyncio.wait((again,), timeout=0.5)  # time enough to write them once more
+        await asyncio.wait((again,), timeout=0.5)  # enough time to write them again
         goes_on.set()
         await again
 
     assert listed(tmp_path) == [0, 1]
 
 
-async def test_messages_that_come_again_beside_their_open_call_are_in_its_file_once(tmp_path: Path) -> None:
-    """As after an operator's reset of the queue."""
+async def test_messages_repeated_during_their_open_call_are_in_its_file_once(tmp_path: Path) -> None:
+    """Happens after an operator resets the queue."""
     async with started(tmp_path, roll_after="500ms") as handler:
         await asyncio.gather(handler.handle(batch_of(0, 1)), handler.handle(batch_of(0, 1, 2)))
 
@@ -258,7 +254,7 @@ async def test_messages_that_come_again_beside_their_open_call_are_in_its_file_o
 
 
 @pytest.mark.process
-async def test_a_bucket_that_is_killed_and_comes_back_is_waited_for(s3_server: S3Server) -> None:
+async def test_calls_wait_until_a_killed_s3_server_is_restarted(s3_server: S3Server) -> None:
     folder = f"{BUCKET}/{uuid.uuid4().hex}"
     async with started(f"s3://{folder}", s3=s3_server.options(), roll_after="100ms") as handler:
         await handler.handle(batch_of(0, 1))
@@ -275,7 +271,7 @@ async def test_a_bucket_that_is_killed_and_comes_back_is_waited_for(s3_server: S
 
 
 @pytest.mark.process
-async def test_a_large_file_goes_over_in_parts(s3_server: S3Server) -> None:
+async def test_a_large_file_is_uploaded_in_parts(s3_server: S3Server) -> None:
     folder = f"{BUCKET}/{uuid.uuid4().hex}"
     message = make_message(uuid.uuid4().bytes * (1 << 20))
     async with started(f"s3://{folder}", s3=s3_server.options(), compression="none") as handler:
@@ -286,13 +282,13 @@ async def test_a_large_file_goes_over_in_parts(s3_server: S3Server) -> None:
 
 
 @pytest.mark.process
-async def test_a_bucket_that_does_not_exist_fails_the_start(s3_server: S3Server) -> None:
+async def test_a_missing_bucket_fails_the_start(s3_server: S3Server) -> None:
     with pytest.raises(FileNotFoundError, match="no bucket nowhere"):
         async with started("s3://nowhere/orders", s3=s3_server.options()):
             pass
 
 
-async def test_a_folder_that_cannot_be_made_fails_the_start(tmp_path: Path) -> None:
+async def test_a_folder_that_cannot_be_created_fails_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"):
         async with started(tmp_path / "file" / "orders"):
@@ -307,9 +303,9 @@ async def test_a_decimal_has_as_many_digits_as_its_type(tmp_path: Path) -> None:
     assert listed(tmp_path, "v") == [Decimal("12345678901234567890.5")]
 
 
-async def test_a_call_that_is_cancelled_takes_its_rows_along(tmp_path: Path) -> None:
+async def test_a_cancelled_call_removes_its_rows(tmp_path: Path) -> None:
     async with started(tmp_path, roll_after="400ms") as handler:
-        await handler.handle(batch_of(0))  # what follows it is not looked up, and so is added at once
+        await handler.handle(batch_of(0))  # the next messages need no lookup, and are added at once
         stays, goes = (asyncio.create_task(handler.handle(batch_of(at))) for at in (1, 2))
         for _ in range(3):
             await asyncio.sleep(0)
@@ -319,7 +315,7 @@ async def test_a_call_that_is_cancelled_takes_its_rows_along(tmp_path: Path) -> 
     assert sorted(listed(tmp_path)) == [0, 1]
 
 
-async def test_offsets_that_were_passed_over_are_written_when_they_come(tmp_path: Path) -> None:
+async def test_missing_offsets_are_written_when_they_arrive(tmp_path: Path) -> None:
     async with started(tmp_path) as handler:
         await handler.handle(batch_of(0, 1, 5))
         await handler.handle(batch_of(2, 5, 6))
@@ -327,7 +323,7 @@ async def test_offsets_that_were_passed_over_are_written_when_they_come(tmp_path
     assert sorted(listed(tmp_path)) == [0, 1, 2, 5, 6]
 
 
-async def test_days_are_in_files_of_their_own(tmp_path: Path) -> None:
+async def test_each_day_has_a_separate_file(tmp_path: Path) -> None:
     noon = 1_767_268_800_000
     messages = [testing.make_message(b"x", queue_offset=at, store_timestamp=noon + at * 43_200_000) for at in range(3)]
     async with started(tmp_path) as handler:
@@ -336,7 +332,7 @@ async def test_days_are_in_files_of_their_own(tmp_path: Path) -> None:
     assert sorted((one["date"], one["rows"]) for one in entries(tmp_path)) == [("2026-01-01", 1), ("2026-01-02", 2)]
 
 
-async def test_the_entry_comes_after_the_file_and_nothing_unfinished_is_left(
+async def test_the_entry_is_written_after_the_file_and_no_temporary_file_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renamed: list[str] = []
@@ -355,13 +351,13 @@ async def test_the_entry_comes_after_the_file_and_nothing_unfinished_is_left(
     assert not list(tmp_path.rglob("*.tmp"))
 
 
-def test_the_keys_of_s3_are_not_shown() -> None:
+def test_s3_keys_are_hidden() -> None:
     given = {"path": "s3://lake", "s3": {"secret_key": "geheim"}}
 
     assert "geheim" not in repr(Parquet.Options.model_validate(given))
 
 
-async def test_queues_have_files_of_their_own(tmp_path: Path) -> None:
+async def test_each_queue_has_separate_files(tmp_path: Path) -> None:
     async with started(tmp_path) as handler:
         other = MessageQueue("%RETRY%shop", "broker-a", 0)
         await asyncio.gather(handler.handle(batch_of(0)), handler.handle(Batch(list(batch_of(0)), other)))
@@ -373,7 +369,7 @@ async def test_queues_have_files_of_their_own(tmp_path: Path) -> None:
     assert len({one["file"] for one in entries(tmp_path)}) == 2
 
 
-async def test_what_a_type_cannot_be_is_a_dead_letter_and_the_rest_is_written(tmp_path: Path) -> None:
+async def test_a_value_that_does_not_fit_its_type_is_a_dead_letter(tmp_path: Path) -> None:
     wrong: list[tuple[str, object]] = [
         ("int32", 2**31),
         ("int32", 1.5),
@@ -407,7 +403,7 @@ async def test_what_a_type_cannot_be_is_a_dead_letter_and_the_rest_is_written(tm
     assert found == dict.fromkeys(found, ({0: "dead_letter", 1: "dead_letter"}, [2]))
 
 
-async def test_a_file_is_closed_at_its_size(tmp_path: Path) -> None:
+async def test_a_file_is_closed_at_roll_size(tmp_path: Path) -> None:
     async with started(tmp_path, roll_after="1h", roll_size="100B") as handler:
         await asyncio.gather(
             handler.handle(batch_of(0, 1, body="x" * 20)), handler.handle(batch_of(2, 3, body="x" * 40))
@@ -416,7 +412,7 @@ async def test_a_file_is_closed_at_its_size(tmp_path: Path) -> None:
     assert [one["rows"] for one in entries(tmp_path)] == [4]
 
 
-async def test_calls_that_are_waited_for_end(tmp_path: Path) -> None:
+async def test_end_calls_ends_an_open_call(tmp_path: Path) -> None:
     async with started(tmp_path, roll_after="1h") as handler:
         call = asyncio.create_task(handler.handle(batch_of(0)))
         while not call.done():
@@ -427,8 +423,8 @@ async def test_calls_that_are_waited_for_end(tmp_path: Path) -> None:
     assert listed(tmp_path) == [0]
 
 
-async def test_a_manifest_tells_clusters_and_groups_apart_and_has_what_0_1_0_wrote(tmp_path: Path) -> None:
-    """All of them have the same messages of a queue of the same name."""
+async def test_a_manifest_separates_clusters_and_groups_and_reads_entries_of_0_1_0(tmp_path: Path) -> None:
+    """All clusters and groups have the same messages of a queue with the same name."""
     for number, (cluster, group) in enumerate((("c1", "g1"), ("c2", "g1"), ("c1", "g2"))):
         once_in_group.set(once_for_group(group, partial(Identity, cluster, "", group)))
         for _ in range(2):
@@ -445,10 +441,10 @@ async def test_a_manifest_tells_clusters_and_groups_apart_and_has_what_0_1_0_wro
     once_in_group.set(once_for_group("g2", partial(Identity, "c1", "", "g2", replay="r1")))
     async with started(tmp_path) as handler:
         await handler.handle(batch_of(0))
-    assert listed(tmp_path).count(0) == 4  # a replay writes again also what 0.1.0 wrote
+    assert listed(tmp_path).count(0) == 4  # a replay also writes messages of 0.1.0 again
 
 
-async def test_messages_of_a_topic_that_was_made_anew_are_other_ones(tmp_path: Path) -> None:
+async def test_messages_of_a_recreated_topic_are_new_messages(tmp_path: Path) -> None:
     def stored_at(milliseconds: int) -> Sequence[Message]:
         return [testing.make_message(b"x", queue_offset=at, store_timestamp=milliseconds) for at in range(3)]
 
@@ -459,7 +455,7 @@ async def test_messages_of_a_topic_that_was_made_anew_are_other_ones(tmp_path: P
     assert sorted(listed(tmp_path)) == [0, 0, 1, 1, 2, 2]
 
 
-async def test_a_disk_that_cannot_be_written_fails_the_batch_and_lists_nothing(tmp_path: Path) -> None:
+async def test_a_failed_write_fails_the_batch_and_adds_no_entry(tmp_path: Path) -> None:
     async with started(tmp_path, retry_for="0s") as handler:
         (tmp_path / "date=2026-01-01").write_text("in the way")
         batch = batch_of(0)

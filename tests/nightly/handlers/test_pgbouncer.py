@@ -47,7 +47,7 @@ class PgBouncer(ServerProcess):
 
 @pytest.fixture
 def pooled(postgresql: PostgresqlServer, request: pytest.FixtureRequest) -> Iterator[Shop]:
-    """An empty database, by way of the pool."""
+    """An empty database behind the pool."""
     try:
         server = PgBouncer(postgresql)
     except ServerMissing as error:

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.process
 __all__ = ["query"]
 
 
-async def test_without_a_key_a_message_that_comes_again_is_written_again(database: str, query: Query) -> None:
-    """So the test above can fail."""
+async def test_a_repeated_message_is_written_again_without_a_key(database: str, query: Query) -> None:
+    """Shows that the daily test with a key can fail."""
     query("CREATE TABLE orders (id text, cents bigint)")
     for mode in ("insert", "copy"):
         async with started(database, mode=mode) as handler:
@@ -33,7 +33,7 @@ async def test_without_a_key_a_message_that_comes_again_is_written_again(databas
 async def test_psycopgs_warnings_of_rows_are_not_logged(
     database: str, query: Query, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They quote the row; those of its pool are about connections."""
+    """They quote the row. Warnings of the connection pool do not, and are logged."""
     query(ORDERS)
     async with started(database):
         logging.getLogger("psycopg").warning("error ignored terminating: Failing row contains (secret).")
@@ -63,7 +63,7 @@ async def test_a_text_that_is_too_long_for_its_column_is_not_cut(database: str, 
 
 @pytest.mark.parametrize("mode", ["insert", "copy"])
 @pytest.mark.parametrize("errcode", ["", " USING ERRCODE = 'MY001'", " USING ERRCODE = 'insufficient_privilege'"])
-async def test_what_a_trigger_refuses_is_a_dead_letter_and_the_rest_is_written(
+async def test_a_row_refused_by_a_trigger_is_a_dead_letter_and_the_rest_is_written(
     database: str, query: Query, mode: str, errcode: str
 ) -> None:
     query(ORDERS)
@@ -80,8 +80,7 @@ async def test_what_a_trigger_refuses_is_a_dead_letter_and_the_rest_is_written(
     assert "too dear" in reason
 
 
-async def test_a_trigger_that_asks_for_another_attempt_gets_it(database: str, query: Query) -> None:
-    """And no message is given up."""
+async def test_a_trigger_can_request_a_retry(database: str, query: Query) -> None:
     query(ORDERS)
     refusal = "BEGIN RAISE EXCEPTION 'not yet' USING ERRCODE = 'lock_not_available'; END"
     query(f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ {refusal} $$")
@@ -94,7 +93,7 @@ async def test_a_trigger_that_asks_for_another_attempt_gets_it(database: str, qu
     assert decided(batch) == {}
 
 
-async def test_a_time_that_no_calendar_has_is_a_dead_letter(database: str, query: Query) -> None:
+async def test_a_time_outside_the_calendar_is_a_dead_letter(database: str, query: Query) -> None:
     query("CREATE TABLE orders (id text, born timestamptz)")
     batch = make_batch(testing.make_message(b"x", born_timestamp=2**62))
     async with started(database, columns={"id": "msg_id", "born": "born_timestamp"}) as handler:
@@ -104,7 +103,7 @@ async def test_a_time_that_no_calendar_has_is_a_dead_letter(database: str, query
 
 
 @pytest.mark.parametrize(("on_invalid", "outcome"), [("retry", "retry"), ("skip", "ack")])
-async def test_on_invalid_says_what_becomes_of_it(database: str, query: Query, on_invalid: str, outcome: str) -> None:
+async def test_on_invalid_is_applied(database: str, query: Query, on_invalid: str, outcome: str) -> None:
     query(ORDERS)
     batch = orders(b"{", {"id": "1", "cents": -1}, {"id": "2", "cents": 2})
     async with started(database, on_invalid=on_invalid) as handler:
@@ -115,7 +114,7 @@ async def test_on_invalid_says_what_becomes_of_it(database: str, query: Query, o
     assert outcomes == {0: outcome, 1: outcome}
 
 
-async def test_a_row_that_refers_to_one_that_is_not_there_yet_is_retried(database: str, query: Query) -> None:
+async def test_a_row_that_refers_to_a_missing_row_is_retried(database: str, query: Query) -> None:
     query("CREATE TABLE customers (id text PRIMARY KEY)")
     query("CREATE TABLE orders (id text PRIMARY KEY, cents text REFERENCES customers)")
     batch = orders({"id": "1", "cents": "ada"})
@@ -125,9 +124,7 @@ async def test_a_row_that_refers_to_one_that_is_not_there_yet_is_retried(databas
     assert decided(batch)[0][0] == "retry"
 
 
-async def test_batches_that_write_the_same_keys_in_another_order_do_not_hinder_each_other(
-    database: str, query: Query
-) -> None:
+async def test_parallel_batches_with_the_same_keys_in_another_order_succeed(database: str, query: Query) -> None:
     query(ORDERS)
     documents = [{"id": str(number), "cents": number} for number in range(200)]
     async with started(database, mode="upsert", key=["id"], retry_for="0s") as handler:
@@ -137,13 +134,13 @@ async def test_batches_that_write_the_same_keys_in_another_order_do_not_hinder_e
     assert query("SELECT count(*) FROM orders") == [(200,)]
 
 
-async def test_a_database_that_stays_away_fails_the_batch(
+async def test_a_batch_fails_if_the_database_stays_unavailable(
     postgresql: PostgresqlServer, database: str, query: Query
 ) -> None:
     from psycopg import OperationalError
 
     async def is_written() -> bool:
-        with contextlib.suppress(OperationalError):  # 100 ms may be too short for a line to a database that has begun
+        with contextlib.suppress(OperationalError):  # 100 ms may be too short to connect to a new process
             await handler.handle(batch)
             return True
         return False
@@ -158,12 +155,10 @@ async def test_a_database_that_stays_away_fails_the_batch(
         finally:
             postgresql.start()
         assert decided(batch) == {}  # so that it is retried as a whole
-        await eventually(is_written, "the batch is written when it comes again")
+        await eventually(is_written, "the batch is written")
 
     assert query("SELECT id FROM orders") == [("1",)]
 
 
-async def test_copying_to_a_database_that_is_killed_and_comes_back_is_waited_for(
-    postgresql: PostgresqlServer, database: str
-) -> None:
+async def test_copy_waits_until_a_killed_database_is_restarted(postgresql: PostgresqlServer, database: str) -> None:
     await check_a_killed_database_is_waited_for(postgresql, database, "copy")

@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: whoever makes them misses a host that is gone without a word in the same time."""
+"""Connections to PostgreSQL: all components detect a vanished host after the same time."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ WANTED: Final = {
 
 
 def lines_to(port: int) -> list[dict[int, int]]:
-    """What the kernel was told of each of this process's connections to a port of this machine."""
+    """The TCP options of this process's connections to a local port."""
     found = []
     for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # it may be closed meanwhile, as that of the folder is
+        with contextlib.suppress(OSError):  # a descriptor may be closed, as the folder's is
             if not stat.S_ISSOCK(os.stat(f"/proc/self/fd/{name}").st_mode):
                 continue
             with socket.socket(fileno=os.dup(int(name))) as line:
@@ -46,7 +46,7 @@ def lines_to(port: int) -> list[dict[int, int]]:
 
 @asynccontextmanager
 async def connected(user: str, url: str) -> AsyncIterator[None]:
-    """One of those that connect to a PostgreSQL, at work."""
+    """A component with connections to PostgreSQL."""
     options = {"table": "orders", "columns": COLUMNS}
     if user == "claims":
         claims = PostgresqlClaims(url, ClaimTerms("shop", "1", 60.0, 60.0))
@@ -68,7 +68,7 @@ async def connected(user: str, url: str) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("user", ["claims", "sql", "postgresql"])
-async def test_a_host_that_is_gone_is_missed_in_the_same_time_by_all(
+async def test_all_components_detect_a_vanished_host_after_the_same_time(
     postgresql: PostgresqlServer, database: str, user: str
 ) -> None:
     postgresql.execute(database, ORDERS)
@@ -79,7 +79,7 @@ async def test_a_host_that_is_gone_is_missed_in_the_same_time_by_all(
     assert all(line == WANTED for line in lines)
 
 
-async def test_what_the_url_says_of_it_holds(postgresql: PostgresqlServer, database: str) -> None:
+async def test_keepalive_options_of_the_url_take_precedence(postgresql: PostgresqlServer, database: str) -> None:
     postgresql.execute(database, ORDERS)
     async with connected("postgresql", f"{database}?keepalives_idle=77"):
         lines = lines_to(postgresql.port)

@@ -27,14 +27,14 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.process
 
 
-async def test_a_stream_keeps_about_as_many_as_it_may(redis_server: RedisServer, redis_client: Any) -> None:
+async def test_a_stream_keeps_about_max_length_entries(redis_server: RedisServer, redis_client: Any) -> None:
     async with started(redis_server, max_length=10) as handler:
         await handler.handle(batch_of(*[b"x"] * 1000))
 
-    assert 10 <= redis_client.xlen("orders") <= 200  # whole nodes of 100 are dropped
+    assert 10 <= redis_client.xlen("orders") <= 200  # Redis removes whole nodes of 100
 
 
-async def test_a_redis_that_stays_away_fails_the_batch(redis_server: RedisServer, redis_client: Any) -> None:
+async def test_a_batch_fails_if_redis_stays_unavailable(redis_server: RedisServer, redis_client: Any) -> None:
     async with started(redis_server, mode="list", retry_for="100ms") as handler:
         redis_server.kill()
         batch = batch_of(b"1")
@@ -51,7 +51,7 @@ async def test_a_redis_that_stays_away_fails_the_batch(redis_server: RedisServer
 
 async def test_a_batch_waits_for_replicas(redis_server: RedisServer, redis_client: Any) -> None:
     options: dict[str, Any] = {"mode": "list", "remember": "1h", "wait_replicas": 1, "timeout": "1s"}
-    # without a file: a replica that is told to end while it writes its first one refuses, and goes on
+    # no append-only file: a replica refuses to end while it writes its first one
     arguments = ["--appendonly", "no", "--replicaof", "127.0.0.1", str(redis_server.port)]
     with RedisServer(*arguments) as replica, replica.client() as asked:
         async with started(redis_server, **options) as handler:
@@ -81,7 +81,7 @@ async def test_a_key_of_another_type_fails_the_batch(redis_server: RedisServer, 
             await handler.handle(batch_of(b"1"))
 
 
-async def test_what_is_remembered_can_be_a_value(redis_server: RedisServer, redis_client: Any) -> None:
+async def test_remember_by_may_be_a_value_of_the_body(redis_server: RedisServer, redis_client: Any) -> None:
     async with started(redis_server, mode="list", remember="1h", remember_by="$.id") as handler:
         await handler.handle(batch_of(b'{"id": 1}', b'{"id": 2}', b'{"id": 1}'))
         await handler.handle(batch_of(b'{"id": 2}', first=7))
@@ -91,7 +91,7 @@ async def test_what_is_remembered_can_be_a_value(redis_server: RedisServer, redi
 
 @asynccontextmanager
 async def redis_that_says(answer: str | Callable[[list[bytes]], str]) -> AsyncIterator[str]:
-    """The URL of a server that answers EVAL so, and all else with OK."""
+    """The URL of a server with this response to EVAL, and OK for other commands."""
     answered = answer if callable(answer) else lambda _: answer
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -105,8 +105,8 @@ async def redis_that_says(answer: str | Callable[[list[bytes]], str]) -> AsyncIt
         yield f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0?protocol=2"
 
 
-async def test_what_is_remembered_is_of_a_cluster_group_and_topic(redis_server: RedisServer, redis_client: Any) -> None:
-    """A blank value is none. What 0.1.0 remembered, which is the value alone, counts for each, but in no replay."""
+async def test_values_are_remembered_by_cluster_group_and_topic(redis_server: RedisServer, redis_client: Any) -> None:
+    """Blank values are not remembered. Values from 0.1.0, stored alone, count for all groups, but not in replays."""
     redis_client.set("rmqd:{orders}:7", 1)
     options = {"mode": "list", "remember": "1h", "remember_by": "properties.k", "value": "topic"}
     async with started(redis_server, **options) as handler:
@@ -120,7 +120,7 @@ async def test_what_is_remembered_is_of_a_cluster_group_and_topic(redis_server: 
     assert redis_client.lrange("orders", 0, -1) == [b"t1"] * 12 + [b"t2"] * 4 + [b"again"]
 
 
-async def test_full_memory_is_waited_for_and_told_in_the_words_of_redis(
+async def test_calls_wait_while_memory_is_full_and_log_the_error_of_redis(
     redis_server: RedisServer, redis_client: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     redis_client.config_set("maxmemory", 1)
@@ -134,21 +134,21 @@ async def test_full_memory_is_waited_for_and_told_in_the_words_of_redis(
 
 
 @pytest.mark.parametrize("state", ["-WRONGTYPE of another kind", "-CLUSTERDOWN the cluster is down"])
-async def test_any_other_state_of_redis_counts_no_attempt(state: str) -> None:
+async def test_other_errors_of_redis_count_no_attempt(state: str) -> None:
     async with redis_that_says(state) as url, started(None, url=url, retry_for="0s") as handler:
         with pytest.raises(redis.ResponseError) as raised:
             await handler.handle(batch_of(b"1"))
     assert meant(raised.value) == "again"
 
 
-async def test_the_node_of_a_cluster_that_has_the_key_is_used(redis_server: RedisServer, redis_client: Any) -> None:
+async def test_the_cluster_node_with_the_key_is_used(redis_server: RedisServer, redis_client: Any) -> None:
     async with redis_that_says(f"-MOVED 7 127.0.0.1:{redis_server.port}") as url, started(None, url=url) as handler:
         await handler.handle(batch_of(b"1", b"2"))
     assert redis_client.xlen("orders") == 2
 
 
-async def test_marks_are_on_the_node_of_a_key_with_braces() -> None:
-    """A cluster hashes only what is within the first ones."""
+async def test_records_are_on_the_node_of_a_key_with_braces() -> None:
+    """A cluster hashes only the text in the first braces."""
     asked: list[list[bytes]] = []
 
     def answer(parts: list[bytes]) -> str:
@@ -163,9 +163,7 @@ async def test_marks_are_on_the_node_of_a_key_with_braces() -> None:
     assert len(asked) == 3
 
 
-def test_what_stands_behind_a_message_that_is_retried_is_added_once(
-    redis_server: RedisServer, redis_client: Any
-) -> None:
+def test_messages_after_a_retried_message_are_added_once(redis_server: RedisServer, redis_client: Any) -> None:
     options = {"url": redis_server.url, "key": "orders", "fields": {"id": "$.id"}, "on_invalid": "retry"}
     with RocketMQ() as running:
         running.create_topic("orders")
@@ -179,7 +177,7 @@ def test_what_stands_behind_a_message_that_is_retried_is_added_once(
     assert [entry[b"id"] for _, entry in redis_client.xrange("orders")] == [b"1", b"2", b"3"]
 
 
-async def test_what_could_not_be_added_is_not_remembered(redis_server: RedisServer, redis_client: Any) -> None:
+async def test_a_message_that_was_not_added_is_not_remembered(redis_server: RedisServer, redis_client: Any) -> None:
     redis_client.set("orders", "text")
     async with started(redis_server, remember="1h") as handler:
         with pytest.raises(redis.ResponseError):

@@ -1,4 +1,4 @@
-"""`sql` on PostgreSQL and MariaDB: batches at once, and a server that is unavailable."""
+"""`sql` on each database: parallel batches, statements, repeated messages, and an unavailable server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["in_group"]
 
 
 @MARIADB
-async def test_the_example_of_the_docs_writes_what_it_says(shop: Shop) -> None:
+async def test_the_example_in_the_docs_works_as_described(shop: Shop) -> None:
     page = (Path(__file__).parents[3] / "docs" / "destinations.md").read_text()
     section = page.split("\n## `sql`\n")[1].split("\n## ")[0]
     [first, _] = re.findall(r"^```yaml\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
@@ -47,7 +47,7 @@ async def test_the_example_of_the_docs_writes_what_it_says(shop: Shop) -> None:
 
 
 @SERVERS
-async def test_batches_that_write_the_same_keys_in_another_order_do_not_hinder_each_other(shop: Shop) -> None:
+async def test_parallel_batches_with_the_same_keys_in_another_order_succeed(shop: Shop) -> None:
     shop.query(ORDERS)
     documents = [{"id": str(number), "cents": number} for number in range(200)]
     async with started(shop, mode="upsert", key=["id"], retry_for="30s") as handler:
@@ -58,7 +58,7 @@ async def test_batches_that_write_the_same_keys_in_another_order_do_not_hinder_e
 
 
 @SERVERS
-async def test_a_database_that_stays_away_fails_the_batch(shop: Shop) -> None:
+async def test_a_batch_fails_if_the_database_stays_unavailable(shop: Shop) -> None:
     shop.query(ORDERS)
     assert shop.server is not None
     async with started(shop, retry_for="100ms") as handler:
@@ -79,7 +79,7 @@ async def test_a_database_that_stays_away_fails_the_batch(shop: Shop) -> None:
 
 @SERVERS
 @pytest.mark.parametrize("once", [False, True])
-async def test_a_database_that_is_killed_and_comes_back_is_waited_for(shop: Shop, once: bool) -> None:
+async def test_calls_wait_until_a_killed_database_is_restarted(shop: Shop, once: bool) -> None:
     await check_a_killed_server_is_waited_for(shop, once=once)
 
 
@@ -115,7 +115,7 @@ async def test_a_statement_is_run_for_each_message(shop: Shop) -> None:
 
 
 @SQLITE
-async def test_of_two_keys_that_the_database_finds_equal_the_later_message_is_the_last(shop: Shop) -> None:
+async def test_the_later_message_wins_if_the_database_considers_two_keys_equal(shop: Shop) -> None:
     found = {}
     for kind, keys in (("text COLLATE NOCASE", ("abc", "ABC")), ("numeric", (7.0, 7))):
         shop.query("DROP TABLE IF EXISTS orders")
@@ -152,7 +152,7 @@ async def test_a_message_alone_that_was_handled_is_told_so_that_it_is_counted(sh
 
 
 async def test_what_is_refused_leaves_no_mark(shop: Shop) -> None:
-    """So that it is handled when it comes again."""
+    """Refused messages have no record, so that a later delivery handles them."""
     shop.query(ORDERS)
     async with started(shop, once=True) as handler:
         await handler.handle(orders({"id": "0", "cents": 0}))
@@ -165,7 +165,7 @@ async def test_what_is_refused_leaves_no_mark(shop: Shop) -> None:
 
 
 @SQLITE
-async def test_a_file_that_another_one_writes_to_is_waited_for(shop: Shop) -> None:
+async def test_calls_wait_while_another_connection_writes_to_the_file(shop: Shop) -> None:
     shop.query(ORDERS)
     with closing(sqlite3.connect(shop.url.removeprefix("sqlite:///"), isolation_level=None)) as other:
         async with started(shop, connect_args={"timeout": 0.05}) as handler:

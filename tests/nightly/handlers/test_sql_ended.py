@@ -1,4 +1,4 @@
-"""`sql`: a full disk and a statement that ends its transaction acknowledge nothing."""
+"""`sql`: a full disk, a statement that ends its transaction, and a row that is refused at commit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAGES = 15
 
 
 class SmallDisk(sqlite3.Connection):
-    """A connection whose file cannot grow, with a cache that a batch does not fit in."""
+    """A connection whose file cannot grow and whose cache is smaller than a batch."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
@@ -31,8 +31,8 @@ class SmallDisk(sqlite3.Connection):
 
 @SQLITE
 @pytest.mark.parametrize("once", [False, True])
-async def test_a_disk_that_is_full_fails_the_batch_and_nothing_of_it_is_acknowledged(shop: Shop, once: bool) -> None:
-    """Also where a row was refused before, so that the batch is written row by row."""
+async def test_a_full_disk_fails_the_batch_and_acknowledges_nothing(shop: Shop, once: bool) -> None:
+    """Also if a row was refused before, so that the batch is written row by row."""
     shop.query(LOOSE.replace("bigint", "bigint CHECK (cents >= 0)"))
     documents = [{"id": f"{number:03}" + "x" * 900, "cents": -1 if number == 1 else 1} for number in range(100)]
     batch = orders(*documents)
@@ -45,7 +45,7 @@ async def test_a_disk_that_is_full_fails_the_batch_and_nothing_of_it_is_acknowle
 
 
 @SQLITE
-async def test_a_statement_that_ends_its_transaction_is_not_taken_for_written(shop: Shop) -> None:
+async def test_a_statement_that_ends_its_transaction_acknowledges_nothing(shop: Shop) -> None:
     shop.query(ORDERS)
     options: dict[str, object] = {"table": None, "columns": {}, "statement": "ROLLBACK", "parameters": {}}
     batch = orders({"id": "1", "cents": 1})
@@ -57,7 +57,7 @@ async def test_a_statement_that_ends_its_transaction_is_not_taken_for_written(sh
 
 
 @SQLITE
-async def test_a_row_that_is_refused_at_commit_takes_no_other_along(shop: Shop) -> None:
+async def test_a_row_that_is_refused_at_commit_does_not_affect_other_rows(shop: Shop) -> None:
     shop.query("CREATE TABLE customers (id varchar(40) PRIMARY KEY)")
     shop.query(
         "CREATE TABLE orders (id varchar(40), cents bigint REFERENCES customers (id) DEFERRABLE INITIALLY DEFERRED)"

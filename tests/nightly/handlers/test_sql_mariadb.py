@@ -8,11 +8,11 @@ from tests.handlers.messages import decided, meant, orders
 from tests.handlers.sql_orders import ORDERS, STATEMENT, started
 from tests.handlers.test_sql import (
     in_group,
-    test_a_key_that_comes_again_adds_no_row,
+    test_a_repeated_key_adds_no_row,
     test_a_row_is_not_replaced_by_an_older_version,
-    test_columns_get_what_their_expressions_name,
+    test_columns_get_the_values_of_their_expressions,
 )
-from tests.handlers.test_sql_refused import test_what_can_never_be_a_row_is_a_dead_letter_and_the_rest_is_written
+from tests.handlers.test_sql_refused import test_messages_that_cannot_be_rows_are_dead_lettered_and_others_are_written
 from tests.nightly.handlers.test_sql import (
     test_a_message_alone_that_was_handled_is_told_so_that_it_is_counted,
     test_what_is_refused_leaves_no_mark,
@@ -31,14 +31,14 @@ pytestmark = pytest.mark.process
 
 __all__ = [
     "in_group",
-    "test_a_key_that_comes_again_adds_no_row",
     "test_a_key_that_is_there_is_told_without_its_value",
     "test_a_message_alone_that_was_handled_is_told_so_that_it_is_counted",
+    "test_a_repeated_key_adds_no_row",
     "test_a_row_is_not_replaced_by_an_older_version",
     "test_a_table_that_is_gone_fails_the_batch",
-    "test_columns_get_what_their_expressions_name",
+    "test_columns_get_the_values_of_their_expressions",
+    "test_messages_that_cannot_be_rows_are_dead_lettered_and_others_are_written",
     "test_what_a_trigger_refuses_is_a_dead_letter_and_the_rest_is_written",
-    "test_what_can_never_be_a_row_is_a_dead_letter_and_the_rest_is_written",
     "test_what_does_not_fit_the_database_fails_the_start",
     "test_what_is_refused_leaves_no_mark",
     "test_without_a_key_a_message_that_comes_again_is_written_again_unless_it_is_marked",
@@ -52,10 +52,8 @@ def shop(mariadb: MariadbServer) -> Shop:
 
 
 @pytest.mark.parametrize(("options", "rows"), [({}, 3), (STATEMENT, 2)], ids=["table", "statement"])
-async def test_a_table_that_is_changed_is_no_fault_of_a_message(
-    shop: Shop, options: dict[str, object], rows: int
-) -> None:
-    """A statement goes on to add 1 to what is a text by now."""
+async def test_no_message_is_blamed_for_a_changed_table(shop: Shop, options: dict[str, object], rows: int) -> None:
+    """The statement still adds 1 to the column, which is a text now."""
     shop.query(ORDERS)
     batch = orders({"id": "1", "cents": 1}, {"id": "2", "cents": 2})
     async with started(shop, **options, retry_for="0s") as handler:

@@ -1,4 +1,4 @@
-"""`sql`: a statement of a call that is over is cancelled on a server, and no connection is left open."""
+"""`sql`: the statement of a cancelled call is cancelled on the server, and no connection is left open."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ pytestmark = pytest.mark.process
 
 WAITING: Final = {
     "postgresql": "SELECT count(*) FROM pg_locks WHERE NOT granted",
-    # its table innodb_trx stays as it was for who reads it more often than each tenth of a second
+    # not the table innodb_trx, which does not change while it is read more than 10 times a second
     "mariadb": "SELECT variable_value FROM information_schema.global_status "
     "WHERE variable_name = 'Innodb_row_lock_current_waits'",
 }
 
 
 def waiting_in(shop: Shop) -> int:
-    """How many statements wait for a row."""
+    """The number of statements that wait for a row."""
     [(count,)] = shop.query(WAITING[shop.dialect])
     return int(count)
 
 
 @pytest.fixture
 def left_open() -> Iterator[list[Any]]:
-    """The connections of handlers that nobody has closed; the garbage collector cannot, as they are here."""
+    """The open connections of handlers. The list keeps the garbage collector from closing them."""
     found: list[Any] = []
 
     def opened(connection: Any, _: object) -> None:
@@ -60,22 +60,22 @@ def threads_of_handlers() -> list[str]:
 
 @SERVERS
 @pytest.mark.parametrize("is_at_the_end", [False, True])
-async def test_a_statement_that_is_under_way_is_cancelled(shop: Shop, is_at_the_end: bool) -> None:
-    """While what it waits for is still there."""
+async def test_a_running_statement_is_cancelled(shop: Shop, is_at_the_end: bool) -> None:
+    """The statement waits for a row of another transaction, which does not end."""
     shop.query(ORDERS)
     engine = create_engine(shop.url)
     with closing(engine.connect()) as other:
-        other.execute(text("INSERT INTO orders (id, cents) VALUES ('1', 0)"))  # not committed: who has it too must wait
+        other.execute(text("INSERT INTO orders (id, cents) VALUES ('1', 0)"))  # not committed, so others wait
         async with started(shop, max_connections=1) as handler:
             cancelled = asyncio.create_task(handler.handle(orders({"id": "1", "cents": 1})))
-            await eventually(lambda: waiting_in(shop) == 1, "it waits for the other's row")
+            await eventually(lambda: waiting_in(shop) == 1, "the statement waits for the row")
             cancelled.cancel()
             await asyncio.wait([cancelled])
             if not is_at_the_end:
                 async with asyncio.timeout(60):
-                    await handler.handle(orders({"id": "2", "cents": 2}))  # by the same thread
+                    await handler.handle(orders({"id": "2", "cents": 2}))  # in the same thread
                 assert waiting_in(shop) == 0
-        await eventually(lambda: waiting_in(shop) == 0, "it does not wait any longer")
+        await eventually(lambda: waiting_in(shop) == 0, "the statement no longer waits")
     engine.dispose()
 
     assert cancelled.cancelled()
@@ -105,10 +105,10 @@ async def test_a_connection_of_a_thread_that_outlives_its_handler_is_closed(
     await asyncio.wait([cancelled])
     if is_started:
         await handler.stop()
-    assert threads_of_handlers(), "its end does not wait for them"
+    assert threads_of_handlers(), "the stop does not wait for the thread"
     assert left_open
     may_come_back.set()
-    await eventually(lambda: not threads_of_handlers(), "the thread is done")
+    await eventually(lambda: not threads_of_handlers(), "the thread has ended")
     event.remove(QueuePool, "checkin", hold)
 
     assert cancelled.cancelled()
@@ -117,8 +117,8 @@ async def test_a_connection_of_a_thread_that_outlives_its_handler_is_closed(
 
 @pytest.mark.slow
 @MARIADB
-async def test_the_end_does_not_wait_for_a_server_that_hangs(shop: Shop, left_open: list[Any]) -> None:
-    """By two threads: one waits for a row, and the other for the first one's statement to be cancelled."""
+async def test_a_stop_does_not_wait_for_a_server_that_hangs(shop: Shop, left_open: list[Any]) -> None:
+    """Two threads remain: one waits for a row, and the other cancels that statement."""
     shop.query(ORDERS)
     assert shop.server is not None
     with closing(create_engine(shop.url, poolclass=NullPool).connect()) as other:
@@ -126,24 +126,24 @@ async def test_the_end_does_not_wait_for_a_server_that_hangs(shop: Shop, left_op
         try:
             async with started(shop, max_connections=1) as handler:
                 cancelled = asyncio.create_task(handler.handle(orders({"id": "1", "cents": 1})))
-                await eventually(lambda: waiting_in(shop) == 1, "it waits for the other's row")
+                await eventually(lambda: waiting_in(shop) == 1, "the statement waits for the row")
                 os.kill(shop.server.pid, signal.SIGSTOP)
                 cancelled.cancel()
                 await asyncio.wait([cancelled])
             assert len(threads_of_handlers()) == 2
         finally:
             os.kill(shop.server.pid, signal.SIGCONT)
-        await eventually(lambda: not threads_of_handlers(), "the threads are done")
+        await eventually(lambda: not threads_of_handlers(), "the threads have ended")
 
     assert left_open == []
     assert shop.query("SELECT id FROM orders") == []
 
 
 @POSTGRESQL
-async def test_a_statement_ends_although_the_server_does_not_cancel_it(
+async def test_a_statement_ends_even_if_the_server_does_not_cancel_it(
     shop: Shop, left_open: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server's first process takes each cancellation; the statement's own process waits for a row."""
+    """The server's main process, which handles cancellations, is stopped; the statement's process waits for a row."""
     monkeypatch.setattr("rmqd_handlers.sql.database.CONNECT_SECONDS", 0.2)
     shop.query(ORDERS)
     assert shop.server is not None
@@ -151,12 +151,12 @@ async def test_a_statement_ends_although_the_server_does_not_cancel_it(
         other.execute(text("INSERT INTO orders (id, cents) VALUES ('1', 0)"))
         async with started(shop, max_connections=1) as handler:
             cancelled = asyncio.create_task(handler.handle(orders({"id": "1", "cents": 1})))
-            await eventually(lambda: waiting_in(shop) == 1, "it waits for the other's row")
+            await eventually(lambda: waiting_in(shop) == 1, "the statement waits for the row")
             os.kill(shop.server.pid, signal.SIGSTOP)
             try:
                 cancelled.cancel()
                 await asyncio.wait([cancelled])
-                await eventually(lambda: not left_open, "its connection is cut")
+                await eventually(lambda: not left_open, "the connection is closed")
             finally:
                 os.kill(shop.server.pid, signal.SIGCONT)
             async with asyncio.timeout(60):
@@ -184,7 +184,7 @@ async def test_a_call_that_is_cancelled_while_it_waits_for_the_database_commits_
             cancelled.cancel()
             await asyncio.wait([cancelled])
             other.execute("COMMIT")
-            await handler.handle(orders({"id": "2", "cents": 2}))  # by the same thread, behind the first
+            await handler.handle(orders({"id": "2", "cents": 2}))  # in the same thread, after the first
 
     assert cancelled.cancelled()
     assert shop.query("SELECT id FROM orders") == [("2",)]

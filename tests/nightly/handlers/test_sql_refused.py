@@ -1,4 +1,4 @@
-"""`sql`: refused rows, in the cases that only one database or two of them have."""
+"""`sql`: refused rows, also in cases that only some databases have, and unusable settings."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ DEFERRED = (
 
 @POSTGRESQL
 @pytest.mark.parametrize("plugin", ["sql", "postgresql"])
-async def test_what_a_deferred_trigger_refuses_is_a_dead_letter_and_the_rest_is_written(
-    shop: Shop, plugin: str
-) -> None:
+async def test_a_row_refused_by_a_deferred_trigger_is_a_dead_letter(shop: Shop, plugin: str) -> None:
     shop.query(ORDERS)
     for statement in DEFERRED:
         shop.query(statement.replace(":", r"\:"))
@@ -44,7 +42,7 @@ async def test_what_a_deferred_trigger_refuses_is_a_dead_letter_and_the_rest_is_
 
 
 @POSTGRESQL
-async def test_an_error_that_may_not_be_the_rows_fault_fails_that_row_alone(shop: Shop) -> None:
+async def test_an_error_that_may_not_be_the_rows_fault_fails_only_that_row(shop: Shop) -> None:
     shop.query(ORDERS)
     shop.query(
         "CREATE FUNCTION call() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.cents > 100 THEN "
@@ -61,7 +59,7 @@ async def test_an_error_that_may_not_be_the_rows_fault_fails_that_row_alone(shop
 
 
 @SERVERS
-async def test_a_row_that_refers_to_one_that_is_not_there_yet_is_retried(shop: Shop) -> None:
+async def test_a_row_that_refers_to_a_missing_row_is_retried(shop: Shop) -> None:
     shop.query("CREATE TABLE customers (id varchar(40) PRIMARY KEY)")
     shop.query("CREATE TABLE orders (id varchar(40), cents varchar(40), FOREIGN KEY (cents) REFERENCES customers (id))")
     batch = orders({"id": "1", "cents": "ada"}, {"id": "2"})
@@ -73,7 +71,7 @@ async def test_a_row_that_refers_to_one_that_is_not_there_yet_is_retried(shop: S
 
 
 @MARIADB
-async def test_a_second_unique_key_is_refused_where_the_database_does_not_tell_them_apart(shop: Shop) -> None:
+async def test_a_second_unique_index_is_refused_on_mariadb(shop: Shop) -> None:
     shop.query("CREATE TABLE orders (n int AUTO_INCREMENT PRIMARY KEY, id varchar(40) UNIQUE, cents bigint)")
     async with started(shop, key=["id"]) as handler:  # no message has the column n
         await handler.handle(orders({"id": "1", "cents": 1}))
@@ -140,7 +138,7 @@ async def test_what_does_not_fit_the_database_fails_the_start(shop: Shop) -> Non
                 pass
 
 
-async def test_a_url_that_leads_nowhere_fails_the_start_and_is_not_told() -> None:
+async def test_an_unusable_url_fails_the_start_and_is_not_shown() -> None:
     cases: list[tuple[str, str]] = [
         ("geheim", "url is not a valid database URL; expected DIALECT"),
         ("nosuch://geheim@db/shop", "nosuch"),
@@ -158,9 +156,9 @@ async def test_a_url_that_leads_nowhere_fails_the_start_and_is_not_told() -> Non
 
 
 @pytest.mark.parametrize("number", [1300, 1365, 1416, 3141, 3150, 3151, 3155, 3156, 3157])
-def test_a_value_that_mysql_refuses_is_the_fault_of_its_message_whatever_the_class_of_the_error(number: int) -> None:
+def test_mysqls_error_number_decides_that_a_value_is_invalid(number: int) -> None:
     class OperationalError(Exception):
-        """As PyMySQL raises for numbers that it does not know."""
+        """The class that PyMySQL raises for unknown numbers."""
 
     assert fault_of(OperationalError(number, "Invalid JSON value"), ("id",)) is ErrorCause.MESSAGE
     assert fault_of(OperationalError(1467, "Failed to read auto-increment value"), ("id",)) is ErrorCause.COUNTERPART

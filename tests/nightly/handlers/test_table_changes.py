@@ -1,4 +1,4 @@
-"""`postgresql` and `sql`: the table or the session changes while the group runs. No message is to blame for that."""
+"""`postgresql` and `sql`: the table or the session changes while the group runs, and no message is blamed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLUGINS = pytest.mark.parametrize("plugin", ["sql", "postgresql"])
 
 
 def started(plugin: str, shop: Shop, **options: object) -> AbstractAsyncContextManager[Sql | PostgreSql]:
-    """The handler of this name, from its start to its end."""
+    """The handler with this name, started for the block."""
     if plugin == "sql":
         return sql_started(shop, **options)
     return postgresql_started(shop.url.replace("+psycopg", ""), **options)
@@ -28,7 +28,7 @@ def started(plugin: str, shop: Shop, **options: object) -> AbstractAsyncContextM
 
 @POSTGRESQL
 @PLUGINS
-async def test_a_type_that_was_changed_takes_what_it_takes_by_now(shop: Shop, plugin: str) -> None:
+async def test_values_are_written_by_the_columns_changed_type(shop: Shop, plugin: str) -> None:
     shop.query("CREATE TABLE orders (id bigint, cents bigint)")
     batch = orders({"id": "A-1", "cents": 1}, {"id": "2", "cents": 2}, {"id": "A-3", "cents": "dear"}, b"no JSON")
     async with started(plugin, shop, retry_for="0s") as handler:
@@ -45,9 +45,7 @@ async def test_a_type_that_was_changed_takes_what_it_takes_by_now(shop: Shop, pl
 @pytest.mark.parametrize(
     ("plugin", "options"), [("sql", {}), ("sql", STATEMENT), ("postgresql", {})], ids=["sql", "statement", "postgresql"]
 )
-async def test_a_column_that_the_handler_does_not_write_is_no_fault_of_a_message(
-    shop: Shop, plugin: str, options: dict[str, object]
-) -> None:
+async def test_no_message_is_blamed_for_an_added_column(shop: Shop, plugin: str, options: dict[str, object]) -> None:
     shop.query(ORDERS)
     batch = orders({"id": "1", "cents": 1}, {"id": "2", "cents": 2})
     async with started(plugin, shop, **options) as handler:
@@ -71,7 +69,7 @@ async def test_a_column_that_the_handler_does_not_write_is_no_fault_of_a_message
         "ADD COLUMN known integer DEFAULT 2147483647 + nextval('numbers')",
     ],
 )
-async def test_a_constraint_on_columns_that_are_not_written_is_no_fault_of_a_message(shop: Shop, change: str) -> None:
+async def test_no_message_is_blamed_for_a_constraint_on_unwritten_columns(shop: Shop, change: str) -> None:
     shop.query("CREATE TABLE orders (id text PRIMARY KEY, cents bigint)")
     shop.query("CREATE SEQUENCE numbers MAXVALUE 2")
     batch = orders({"id": "1", "cents": 1}, {"id": "2", "cents": 2}, {"id": "3", "cents": 3})
@@ -98,7 +96,8 @@ async def test_a_constraint_of_a_partition_is_judged_by_its_columns(shop: Shop) 
 
 
 @POSTGRESQL
-async def test_a_computed_column_that_refuses_a_value_and_the_defaults_is_the_fault_of_its_message(shop: Shop) -> None:
+async def test_a_message_that_a_computed_column_refuses_is_a_dead_letter(shop: Shop) -> None:
+    """Even if the column also refuses the defaults."""
     computed = "rate bigint GENERATED ALWAYS AS (cents / id) STORED"
     shop.query(f"CREATE TABLE orders (id bigint DEFAULT 0, cents bigint DEFAULT 0, {computed})")
     batch = orders({"id": 1, "cents": 6}, {"id": 0, "cents": 6}, {"id": 3, "cents": 6})
@@ -110,10 +109,8 @@ async def test_a_computed_column_that_refuses_a_value_and_the_defaults_is_the_fa
 
 @POSTGRESQL
 @pytest.mark.parametrize("mode", ["insert", "copy"])
-async def test_a_value_that_its_type_refuses_with_an_own_code_is_the_fault_of_its_message(
-    shop: Shop, mode: str
-) -> None:
-    """Such as 42601, as for a faulty statement, and XX000 of an extension. COPY also writes GENERATED ALWAYS."""
+async def test_a_value_refused_with_an_unusual_code_is_a_dead_letter(shop: Shop, mode: str) -> None:
+    """Such as 42601, the code of a syntax error, and XX000 of an extension. COPY also writes GENERATED ALWAYS."""
     always = "GENERATED ALWAYS AS IDENTITY" if mode == "copy" else ""
     shop.query(f"CREATE EXTENSION hstore; CREATE TABLE orders (id int {always}, words tsquery, pairs hstore)")
     columns = {"id": "$.id", "words": "$.words", "pairs": "$.pairs"}
@@ -136,9 +133,7 @@ async def test_a_value_that_its_type_refuses_with_an_own_code_is_the_fault_of_it
         "CREATE TRIGGER smaller BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION smaller()",
     ],
 )
-async def test_a_constraint_on_values_that_are_computed_from_written_columns_refuses_its_message(
-    shop: Shop, computed: str
-) -> None:
+async def test_a_constraint_on_computed_values_refuses_the_message(shop: Shop, computed: str) -> None:
     shop.query("CREATE TABLE orders (id text PRIMARY KEY, cents bigint, region text DEFAULT 'eu')")
     shop.query(computed)
     batch = orders({"id": "a", "cents": 1}, {"id": "A", "cents": 2}, {"id": "b", "cents": 3})
@@ -149,8 +144,8 @@ async def test_a_constraint_on_values_that_are_computed_from_written_columns_ref
 
 @POSTGRESQL
 @PLUGINS
-async def test_prepared_statements_that_a_pool_mixes_up_are_done_without(shop: Shop, plugin: str) -> None:
-    """As PgBouncer does before 1.21: the session does not know a statement that the driver has prepared."""
+async def test_no_batch_fails_if_the_session_loses_prepared_statements(shop: Shop, plugin: str) -> None:
+    """As with PgBouncer before 1.21: the session does not know a statement that the driver has prepared."""
     shop.query(ORDERS)
     shop.query(
         "CREATE FUNCTION forget() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DEALLOCATE ALL; RETURN NULL; END $$"

@@ -26,7 +26,7 @@ from tests.waiting import eventually
 __all__ = ["peer"]
 
 
-async def test_cloud_events_of_a_batch_leave_out_what_is_not_as_the_content_type_says(peer: HttpPeer) -> None:
+async def test_a_batch_of_cloud_events_omits_bodies_that_are_not_json(peer: HttpPeer) -> None:
     batch = batch_of(b"1", b"no JSON", b"12345678901234567.890", b"NaN")
     async with started(peer.url, format="cloudevents", per_call="batch") as handler:
         await handler.handle(batch)
@@ -37,7 +37,7 @@ async def test_cloud_events_of_a_batch_leave_out_what_is_not_as_the_content_type
     assert decided(batch) == {1: "dead_letter", 3: "dead_letter"}
 
 
-async def test_what_a_producer_wrote_breaks_no_header_and_holds_up_nothing(peer: HttpPeer) -> None:
+async def test_odd_message_fields_do_not_break_headers_or_block_other_messages(peer: HttpPeer) -> None:
     odd = testing.make_message(b"1", msg_id="a\r\nX-Injected: 1", born_timestamp=2**62)
     for kind, expected in (("body", [b"1", b"2"]), ("cloudevents_binary", [b"2"])):
         peer.requests.clear()
@@ -65,13 +65,13 @@ async def test_data_that_is_not_json_is_text_or_base64(peer: HttpPeer) -> None:
 @pytest.mark.parametrize(
     "options", [{"url": "https://exa\u200bmple.com/"}, {"content_type": "text/plain\nX: 1"}, {"signing_secret": ""}]
 )
-async def test_settings_that_no_call_could_use_fail_the_start(peer: HttpPeer, options: dict[str, str]) -> None:
+async def test_invalid_settings_fail_the_start(peer: HttpPeer, options: dict[str, str]) -> None:
     with pytest.raises((httpx.InvalidURL, ValueError), match=r"nvalid|valid header value|is empty"):
         async with started(options.pop("url", peer.url), **options):
             pytest.fail("it started")
 
 
-async def test_a_call_is_signed_over_its_content_alone(peer: HttpPeer) -> None:
+async def test_the_signature_covers_only_the_content(peer: HttpPeer) -> None:
     async with started(peer.url, signing_secret="secret", signing="sha256") as handler:
         await handler.handle(batch_of(b"body"))
 
@@ -79,7 +79,7 @@ async def test_a_call_is_signed_over_its_content_alone(peer: HttpPeer) -> None:
     assert peer.requests[0].headers["x-hub-signature-256"] == f"sha256={expected}"
 
 
-async def test_a_message_that_fails_does_not_take_its_batch_along(peer: HttpPeer) -> None:
+async def test_a_failed_message_does_not_affect_the_rest_of_its_batch(peer: HttpPeer) -> None:
     peer.answers.extend([status(200), status(500), status(200)])
     batch = batch_of(b"1", b"2", b"3")
     async with started(peer.url, retry_for="0s") as handler:
@@ -90,12 +90,12 @@ async def test_a_message_that_fails_does_not_take_its_batch_along(peer: HttpPeer
     assert decided(batch) == {0: "ack", 2: "ack"}
 
 
-def test_no_server_is_left_alone_for_more_than_the_longest_delay_level() -> None:
+def test_retry_after_is_limited_to_the_longest_delay_level() -> None:
     for header in ("999999999", "Fri, 31 Dec 2100 23:59:59 GMT"):
         assert retry_after_seconds(header) == 2 * 60 * 60, header
 
 
-async def test_an_answer_without_an_end_is_not_read_to_the_end(peer: HttpPeer) -> None:
+async def test_an_endless_response_is_not_read_to_the_end(peer: HttpPeer) -> None:
     peer.answers.append(Answer(b"HTTP/1.1 400 No\r\nContent-Length: 99999999\r\n\r\n" + b"x" * 200_000, HANG))
     async with started(peer.url, timeout="30s") as handler:
         batch = batch_of(b"1")
@@ -104,7 +104,7 @@ async def test_an_answer_without_an_end_is_not_read_to_the_end(peer: HttpPeer) -
     assert len(batch.decisions()[0].reason) < 1000
 
 
-async def test_a_certificate_that_is_missing_fails_the_start(tmp_path: Path) -> None:
+async def test_a_missing_certificate_fails_the_start(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         async with started("https://localhost:1/", tls={"ca_file": str(tmp_path / "missing.pem")}):
             pass
@@ -112,7 +112,7 @@ async def test_a_certificate_that_is_missing_fails_the_start(tmp_path: Path) -> 
 
 async def test_a_proxy_gets_the_call(peer: HttpPeer, monkeypatch: pytest.MonkeyPatch) -> None:
     proxy = f"http://user:pass@localhost:{peer.port}"
-    monkeypatch.setenv("HTTP_PROXY", "http://localhost:1")  # what the options say counts
+    monkeypatch.setenv("HTTP_PROXY", "http://localhost:1")  # the option overrides it
     async with started("http://shop.example.org/hook", proxy=proxy) as handler:
         await handler.handle(batch_of(b"1"))
 
@@ -121,8 +121,7 @@ async def test_a_proxy_gets_the_call(peer: HttpPeer, monkeypatch: pytest.MonkeyP
     assert request.headers["proxy-authorization"] == f"Basic {base64.b64encode(b'user:pass').decode()}"
 
 
-async def test_odd_but_right_urls_and_headers_are_taken(peer: HttpPeer) -> None:
-    """What is refused is what no call could carry: the rest must go over."""
+async def test_unusual_but_valid_urls_and_headers_are_accepted(peer: HttpPeer) -> None:
     headers = {"X-Empty": "", "X_Under.score~": "a \t b", "x-one": "~"}
     async with started(f"{peer.url}/a%20b?q=grün&x={{y}}", headers=headers) as handler:
         await handler.handle(batch_of(b"1"))
@@ -153,7 +152,7 @@ async def test_a_cloud_event_with_its_attributes_as_headers(peer: HttpPeer) -> N
 DATE = "Fri, 01 Jan 2027 00:00:00"
 
 
-async def test_a_server_that_has_moved_is_called_once_and_the_message_waits(peer: HttpPeer) -> None:
+async def test_a_redirect_is_not_followed_and_the_message_waits(peer: HttpPeer) -> None:
     peer.answers.extend([status(301, Location="https://shop.example.org/new")] * 2)
     async with started(peer.url) as handler:
         with pytest.raises(Exception, match=r"301.*https://shop.example.org/new") as raised:
@@ -165,7 +164,7 @@ async def test_a_server_that_has_moved_is_called_once_and_the_message_waits(peer
 
 
 async def test_the_timeout_covers_the_whole_exchange() -> None:
-    """Each byte of the headers comes in time, and all of them never do."""
+    """The server sends the headers byte by byte and never completes them."""
 
     is_gone = asyncio.Event()
 
@@ -186,7 +185,7 @@ async def test_the_timeout_covers_the_whole_exchange() -> None:
 
 
 @pytest.mark.parametrize(("action", "outcome"), [("wait", "again"), ("retry", "retry")])
-async def test_what_a_server_does_not_say_of_the_message_counts_no_attempt_unless_the_options_say_so(
+async def test_a_status_503_counts_an_attempt_only_if_on_status_says_retry(
     peer: HttpPeer, action: str, outcome: str
 ) -> None:
     for answer in (status(503), status(503, Retry_After="100"), status(503, Retry_After=f"{DATE} +{'9' * 17}")):
@@ -197,7 +196,7 @@ async def test_what_a_server_does_not_say_of_the_message_counts_no_attempt_unles
         assert meant(raised.value) == outcome
 
 
-async def test_after_its_time_the_batch_fails_and_what_was_taken_stays_taken(peer: HttpPeer) -> None:
+async def test_after_retry_for_the_batch_fails_and_accepted_messages_stay_acknowledged(peer: HttpPeer) -> None:
     peer.answers.extend([Answer(OK), *[status(500, "out of order")] * 50])
     batch = batch_of(b"1", b"2", b"3")
     async with started(peer.url, retry_for="200ms") as handler:
@@ -207,8 +206,8 @@ async def test_after_its_time_the_batch_fails_and_what_was_taken_stays_taken(pee
     assert decided(batch) == {0: "ack"}
 
 
-async def test_in_an_orderly_group_what_stands_behind_a_message_that_fails_waits(peer: HttpPeer) -> None:
-    """And counts no attempt: it was not tried."""
+async def test_messages_after_a_failed_one_wait_in_an_orderly_group(peer: HttpPeer) -> None:
+    """They count no attempt, because they were not sent."""
     peer.answers.extend([status(200), status(500)])
     batch = testing.make_batch(*batch_of(b"1", b"2", b"3", b"4"), consume_mode="orderly")
     async with started(peer.url, retry_for="0s") as handler:
@@ -219,7 +218,7 @@ async def test_in_an_orderly_group_what_stands_behind_a_message_that_fails_waits
     assert decided(batch) == {0: "ack", 2: "again", 3: "again"}
 
 
-async def test_a_server_that_asks_for_more_time_than_there_is_gets_it_by_a_delay_level(peer: HttpPeer) -> None:
+async def test_a_retry_after_longer_than_retry_for_becomes_a_delay_level(peer: HttpPeer) -> None:
     for later in ("100", format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)):
         peer.requests.clear()
         peer.answers.append(status(429, Retry_After=later))
@@ -227,17 +226,15 @@ async def test_a_server_that_asks_for_more_time_than_there_is_gets_it_by_a_delay
             with pytest.raises(Retry) as asked:
                 await handler.handle(batch_of(b"1"))
             with pytest.raises(Retry):
-                await handler.handle(batch_of(b"2"))  # the server is left alone by all
+                await handler.handle(batch_of(b"2"))  # all calls wait
 
         assert asked.value.delay_level == 6, later  # 2 min, the first that is not shorter
         assert peer.contents == [b"1"], later
 
 
 @pytest.mark.parametrize("per_call", ["message", "batch"])
-async def test_in_an_orderly_group_the_queue_rests_for_the_time_that_a_server_asks_for(
-    peer: HttpPeer, per_call: str
-) -> None:
-    """Such a group knows no delay levels: it would ask again after its usual second, and count an attempt each time."""
+async def test_an_orderly_queue_is_suspended_for_retry_after(peer: HttpPeer, per_call: str) -> None:
+    """Orderly groups have no delay levels: they would retry after a second and count each attempt."""
     peer.answers.append(status(429, Retry_After="100"))
     batch = testing.make_batch(*batch_of(b"1", b"2"), consume_mode="orderly")
     async with started(peer.url, per_call=per_call, format="json") as handler:
@@ -251,8 +248,8 @@ async def test_in_an_orderly_group_the_queue_rests_for_the_time_that_a_server_as
 
 
 @pytest.mark.parametrize("refusal", [400, 413, 431])
-async def test_of_a_batch_that_is_refused_only_the_bad_message_is_a_dead_letter(peer: HttpPeer, refusal: int) -> None:
-    """The server takes no call with the third message: first all, then both halves, then the third one alone."""
+async def test_only_the_bad_message_of_a_refused_batch_is_a_dead_letter(peer: HttpPeer, refusal: int) -> None:
+    """The server refuses calls with the third message: first all, then the second half, then the third alone."""
     peer.answers.extend([status(refusal), status(200), status(refusal), status(refusal), status(503)])
     batch = batch_of(b"1", b"2", b"3", b"4")
     async with started(peer.url, per_call="batch", format="json", retry_for="0s") as handler:
@@ -263,11 +260,11 @@ async def test_of_a_batch_that_is_refused_only_the_bad_message_is_a_dead_letter(
     assert (len(rest), [len(json.loads(content)) for content in peer.contents]) == (1, [4, 2, 2, 1, 1, 1])
 
 
-async def test_no_more_calls_at_once_than_connections(peer: HttpPeer) -> None:
+async def test_parallel_calls_are_limited_to_max_connections(peer: HttpPeer) -> None:
     peer.answers.extend([Answer(b"", HANG)] * 2)
     async with started(peer.url, max_connections=2, timeout="10s") as handler:
         tasks = [asyncio.create_task(handler.handle(batch_of(b"%d" % number))) for number in range(5)]
-        await eventually(lambda: len(peer.requests) == 2, "two calls are under way")
+        await eventually(lambda: len(peer.requests) == 2, "two calls are in flight")
         assert peer.connections == 2
         for task in tasks:
             task.cancel()
@@ -277,7 +274,7 @@ async def test_no_more_calls_at_once_than_connections(peer: HttpPeer) -> None:
     assert peer.contents[-1] == b"after"
 
 
-async def test_tls_with_a_certificate_of_the_clients() -> None:
+async def test_tls_with_a_client_certificate() -> None:
     files = {"ca_file": str(CA), "cert_file": str(certificate(CLIENT)), "key_file": str(key(CLIENT))}
     async with http_peer(server_context(wants_client=True)) as peer:
         async with started(peer.url, tls=files) as handler:

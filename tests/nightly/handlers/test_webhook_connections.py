@@ -1,4 +1,4 @@
-"""`webhook`: how many connections there are, which calls share them, and what a call costs by their number."""
+"""`webhook`: the number of connections, the calls that share them, and the work of a call."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from tests.waiting import eventually
 
 @dataclass(slots=True)
 class Server:
-    """Answers once so many requests are there, to all of them."""
+    """Responds to all requests once as many as the barrier's parties have arrived."""
 
     barrier: asyncio.Barrier
     requests: int = 0
     connections: int = 0
-    """All that there were."""
+    """Including closed ones."""
     open: int = 0
     most_open: int = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection."""
+        """Serve one connection."""
         self.connections += 1
         self.open += 1
         self.most_open = max(self.most_open, self.open)
@@ -64,13 +64,13 @@ async def started(together: int, max_connections: int) -> AsyncIterator[tuple[Se
 
 
 async def call(handler: Webhook, times: int) -> None:
-    """So many at once."""
+    """Make parallel calls."""
     await asyncio.gather(*(handler.handle(make_batch(make_message(b"{}"))) for _ in range(times)))
 
 
 @contextmanager
 def counted() -> Iterator[list[int]]:
-    """How often a function of the client's pool was called in the block: work in place of a time."""
+    """The number of function calls in the client's pool during the block: work, not time."""
     count = [0]
 
     def called(frame: FrameType, event: str, _: Any) -> None:
@@ -84,7 +84,7 @@ def counted() -> Iterator[list[int]]:
         sys.setprofile(before)
 
 
-async def test_calls_beyond_max_connections_take_the_same_connections() -> None:
+async def test_calls_beyond_max_connections_reuse_the_connections() -> None:
     async with started(together=20, max_connections=20) as (peer, handler):
         await call(handler, 60)
         await call(handler, 20)
@@ -92,7 +92,7 @@ async def test_calls_beyond_max_connections_take_the_same_connections() -> None:
         assert (peer.requests, peer.connections, peer.most_open) == (80, 20, 20)
 
 
-async def test_one_call_after_the_other_takes_the_same_connection() -> None:
+async def test_sequential_calls_reuse_one_connection() -> None:
     async with started(together=1, max_connections=300) as (peer, handler):
         for _ in range(5):
             await call(handler, 1)
@@ -100,7 +100,7 @@ async def test_one_call_after_the_other_takes_the_same_connection() -> None:
         assert (peer.requests, peer.connections) == (5, 1)
 
 
-async def test_a_call_takes_as_much_work_beside_many_as_beside_few() -> None:
+async def test_the_work_of_a_call_does_not_grow_with_parallel_calls() -> None:
     work = {}
     for calls in (4, 64):
         async with started(together=calls, max_connections=300) as (peer, handler):
@@ -113,7 +113,7 @@ async def test_a_call_takes_as_much_work_beside_many_as_beside_few() -> None:
     assert 0 < work[64] < 1.5 * work[4]
 
 
-async def test_connections_that_are_not_needed_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     async with started(together=4, max_connections=300) as (peer, handler):
         await call(handler, 4)
         assert peer.open == 4
@@ -121,11 +121,11 @@ async def test_connections_that_are_not_needed_are_closed(monkeypatch: pytest.Mo
         peer.barrier = asyncio.Barrier(1)
         monkeypatch.setattr(connections, "IDLE_SECONDS", 0.0)
         await call(handler, 1)
-        await eventually(lambda: peer.open <= 1, "those that had no call are closed")
+        await eventually(lambda: peer.open <= 1, "the idle connections are closed")
 
 
-async def test_a_call_that_is_cut_short_takes_its_connection_along() -> None:
-    """It may be one that is taken for good."""
+async def test_a_cancelled_call_closes_its_connection() -> None:
+    """The connection may stay in use forever."""
     kept = connections.Connections(httpx.AsyncClient, 1)
     with pytest.raises(asyncio.CancelledError):
         async with kept.one() as cut:

@@ -1,4 +1,4 @@
-"""FaultProxy: a TCP proxy in front of a broker or name server that cuts the line where a test wants it cut."""
+"""FaultProxy: a TCP proxy in front of a broker or name server that cuts connections at a test's request."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.rocketmq.spec import HOST, free_port
 class FaultProxy:
     """Passes bytes between clients and `target`; its own address is `address`.
 
-    `rewrites` replaces text of equal length in what the target answers, so that a name server names this proxy's like
-    instead of the broker itself.
+    `rewrites` replaces text of equal length in the target's responses, so that a name server returns another proxy's
+    address instead of the broker's.
     """
 
     def __init__(self, target: str, rewrites: dict[str, str] | None = None) -> None:
@@ -24,7 +24,7 @@ class FaultProxy:
         self._target = (host, int(port))
         self._rewrites = {old.encode(): new.encode() for old, new in (rewrites or {}).items()}
         assert all(len(old) == len(new) for old, new in self._rewrites.items())
-        # of five digits, as the target's: an address can then be replaced by another of the same length
+        # five digits, like the target's port, so that both addresses have the same length
         self._listener = socket.create_server((HOST, free_port(set(), (0,))))
         self.address = f"{HOST}:{self._listener.getsockname()[1]}"
         self._lines: set[Line] = set()
@@ -49,20 +49,20 @@ class FaultProxy:
             line.close()
 
     def cut_inside_next_frame(self, above_bytes: int = 0) -> None:
-        """Let half of the target's next frame that is larger than this pass, then close that connection."""
+        """Pass half of the target's next frame that is larger than this, then close that connection."""
         self._cut_above_bytes = above_bytes
 
     def lose_next_frame(self, above_bytes: int = 0) -> None:
-        """Let nothing pass of the target's next frame that is larger than this; the connection stays."""
+        """Drop the target's next frame that is larger than this; the connection stays open."""
         self._lose_above_bytes = above_bytes
 
     @property
     def armed(self) -> bool:
-        """Whether a cut or a loss was ordered and did not happen yet."""
+        """Whether a requested cut or loss is still due."""
         return self._cut_above_bytes is not None or self._lose_above_bytes is not None
 
     def passes(self, frame: bytes) -> bytes | None:
-        """What of this frame of the target's goes on to the client; None for half of it and the end."""
+        """Return the bytes to send to the client for this frame; None to send half of it and close."""
         if self._cut_above_bytes is not None and len(frame) > self._cut_above_bytes:
             self._cut_above_bytes = None
             self.cuts += 1
@@ -100,7 +100,7 @@ class FaultProxy:
 
 
 class Line:
-    """One client's connection and the one behind it."""
+    """A client's connection and its connection to the target."""
 
     def __init__(self, proxy: FaultProxy, client: socket.socket, target: socket.socket) -> None:
         self._proxy = proxy
@@ -108,12 +108,12 @@ class Line:
         self._target = target
 
     def pump_requests(self) -> None:
-        """Pass what the client sends, until either end closes."""
+        """Pass the client's bytes to the target, until either end closes."""
         while data := self._client.recv(1 << 16):
             self._target.sendall(data)
 
     def pump_frames(self) -> None:
-        """Pass what the target sends, frame by frame."""
+        """Pass the target's frames to the client, one by one."""
         with self._target.makefile("rb") as stream:
             while len(head := stream.read(4)) == 4:
                 frame = head + stream.read(struct.unpack(">I", head)[0])

@@ -1,4 +1,4 @@
-"""A synchronous handler that never comes back from one message; by its plugin name as LedgerHandler."""
+"""A synchronous handler that never returns from one message; used by its plugin name, like LedgerHandler."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rmqd import Batch
 
 
 class HangingHandler:
-    """Writes down the keys that it handled."""
+    """Appends the keys of handled messages to a file."""
 
     class Options(BaseModel):
-        """`hangs_at` is the key of the message that it hangs at, when that comes for the first time."""
+        """`hangs_at` is the key of the message whose first delivery hangs."""
 
         path: Path
         hangs_at: str

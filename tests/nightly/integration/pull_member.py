@@ -1,4 +1,4 @@
-"""A program with a SyncPullConsumer, which writes a ledger and commits after each poll. SIGTERM ends it in order."""
+"""A program with a SyncPullConsumer: it writes a ledger and commits after each poll. SIGTERM stops it gracefully."""
 
 from __future__ import annotations
 

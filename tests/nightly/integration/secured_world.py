@@ -1,4 +1,4 @@
-"""A topic, a group and a user of the cluster that asks who is there, for tests of what may and what is shown."""
+"""A topic, a group and a user of the secured cluster, for tests of permissions and secrets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECRET, NEXT_SECRET, WRONG_SECRET = "s3cret-of-a-test", "another-s3cret", "not-t
 
 
 class World:
-    """A topic, a group, and a user who may do what docs/security.md says that a group needs."""
+    """A topic, a group, and a user with the permissions that docs/security.md lists for a group."""
 
     def __init__(self, cluster: RealCluster, test: str, directory: Path) -> None:
         self.cluster = cluster
@@ -25,7 +25,7 @@ class World:
         self.topic = cluster.create_topic(fresh_name(test, "topic"), 4)
         self.group = fresh_name(test, "group")
         self.ledger = directory / "ledger"
-        if release.is_4():  # has its users in a file, and not these requests
+        if release.is_4():  # its users are in a file, and it lacks these requests
             self.user, self.secret = settings.ACCESS_KEY, settings.SECRET_KEY
             return
         create_user(cluster, self.user, SECRET)
@@ -34,14 +34,14 @@ class World:
         allow(cluster, self.user, [f"Topic:%DLQ%{self.group}"], "Pub")
 
     def client(self, *, secret: str = "", tls: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-        """The client's part of the configuration; the secret stands in a file."""
+        """The `client` section of the configuration; the secret is in a file."""
         (self.directory / "secret").write_text(f"{secret or self.secret}\n")
         keys = {"access_key": self.user, "secret_key": f"${{file:{self.directory}/secret}}"}
         shown = {"cert_file": str(certificate(CLIENT)), "key_file": str(key(CLIENT))}
         return {**keys, "tls": {"enabled": True, "ca_file": str(CA), **shown} if tls is None else tls, **more}
 
     def send(self, first: int, end: int) -> None:
-        """Messages with the keys m`first` up to m`end` - 1."""
+        """Send messages with the keys m`first` up to m`end` - 1."""
         with Producer(self.cluster.broker.address, self.topic, 4, credentials=self.cluster.credentials) as producer:
             for number in range(first, end):
                 producer.send(key=f"m{number}")
@@ -53,6 +53,6 @@ class World:
 
 
 def secrets_in(texts: list[str], world: World) -> list[str]:
-    """Which secrets are in anything that rmqd says."""
+    """The secrets that occur in rmqd's output."""
     secrets = (world.secret, NEXT_SECRET, world.user, WRONG_SECRET)
     return [secret for secret in secrets if any(secret in text for text in texts)]

@@ -22,12 +22,12 @@ def static_topic(cluster: RealCluster, test: str) -> str:
 
 
 def send(cluster: RealCluster, topic: str, folder: Path, first: int, end: int) -> None:
-    """By the Java producer, which sends to logical queues."""
+    """Send with the Java producer, which supports logical queues."""
     peer = PeerOptions(cluster.nameserver, topic, folder / f"sent-{first}")
     with start_producer(peer, end, first=first) as producer:
         assert producer.wait() == 0
 
 
 def remap(cluster: RealCluster, topic: str, *target: str) -> None:
-    """Move its queues: `-b broker-a`, or `-c DefaultCluster` for all brokers."""
+    """Move the topic's queues: `-b broker-a`, or `-c DefaultCluster` for all brokers."""
     cluster.admin("remappingStaticTopic", "-t", topic, *target)

@@ -23,7 +23,7 @@ KEYS = [f"k{number}" for number in range(BATCHES * SIZE)]
 
 
 def batch_topic(cluster: RealCluster, test: str) -> str:
-    """A topic of one such queue, with batches of five whose tags are a and b in turn."""
+    """A topic with one BatchCQ queue, and batches of five messages with the tags a and b in turn."""
     topic = fresh_name(test, "topic")
     cluster.create_topic(topic, 1, attributes="+queue.type=BatchCQ")
     with Producer(cluster.broker.address, topic, 1) as producer:
@@ -34,10 +34,10 @@ def batch_topic(cluster: RealCluster, test: str) -> str:
     return topic
 
 
-async def test_members_are_handled_and_committed_one_by_one(
+async def test_messages_of_a_batch_are_handled_and_committed_one_by_one(
     rocketmq: RealCluster, request: pytest.FixtureRequest, group: str, tmp_path: Path
 ) -> None:
-    """A member that begins in the middle of a batch does not handle what stands before; Java reads the same topic."""
+    """A group whose offset is inside a batch skips the batch's earlier messages. Java reads the same topic."""
     topic, seen = batch_topic(rocketmq, request.node.name), Seen()
     async with member(
         rocketmq.nameserver, seen, group=group, consume_from_where="first_offset", subscriptions=[topic], concurrency=1
@@ -61,10 +61,10 @@ async def test_members_are_handled_and_committed_one_by_one(
     assert {entry.key for entry in ledger.read(theirs)} == set(KEYS)
 
 
-async def test_retries_and_dead_letters_are_of_single_members(
+async def test_retries_and_dead_letters_are_single_messages_of_a_batch(
     rocketmq_short_delays: RealCluster, request: pytest.FixtureRequest, group: str
 ) -> None:
-    """Not of their batch: nothing is handled twice that did not fail."""
+    """The batch's other messages are handled once."""
     cluster = rocketmq_short_delays
     topic, seen = batch_topic(cluster, request.node.name), Seen()
 
@@ -86,11 +86,11 @@ async def test_retries_and_dead_letters_are_of_single_members(
     assert (dead.key, dead.body, dead.properties["RETRY_TOPIC"]) == ("k6", b"x", topic)
 
 
-async def test_tags_are_those_of_members(rocketmq: RealCluster, request: pytest.FixtureRequest, group: str) -> None:
-    """The broker passes batches on by a tag of their own, as producers give them one; here members are chosen."""
+async def test_tags_select_messages(rocketmq: RealCluster, request: pytest.FixtureRequest, group: str) -> None:
+    """The broker filters whole batches by the batch's tag, and rmqd filters their messages."""
     topic, seen = batch_topic(rocketmq, request.node.name), Seen()
     async with member(
         rocketmq.nameserver, seen, group=group, consume_from_where="first_offset", subscriptions={topic: "a"}
     ):
-        await eventually(lambda: sum(offsets.committed(rocketmq, group, topic).values()) == len(KEYS), "all are passed")
+        await eventually(lambda: sum(offsets.committed(rocketmq, group, topic).values()) == len(KEYS), "all committed")
     assert sorted(seen.keys) == sorted(KEYS[::2])

@@ -1,4 +1,4 @@
-"""rmqd's and Java's members of one group: one that is popped, and one that moves from Java to rmqd and back."""
+"""Groups with rmqd and Java members: a group that pops, and a group that moves from Java to rmqd and back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HANDLE_MILLIS = 50
 
 @pytest.mark.skipif(release.is_4(), reason="RocketMQ 4.9 has no POP")
 def test_rmqd_and_java_pop_from_one_group(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
-    """What one of them fails at may be popped by the other; what was acknowledged comes to neither again."""
+    """Either member may pop a failed message again. Acknowledged messages are not redelivered."""
     rocketmq.set_consume_mode(topic, group, "POP")
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     settings = ledger_group(topic, ours, "rmqd", handler_options={"fail_every": FAIL_EVERY}, consume_mode="pop")
@@ -37,10 +37,10 @@ def test_rmqd_and_java_pop_from_one_group(rocketmq: RealCluster, topic: str, gro
 def test_a_group_moves_from_java_and_back_under_load(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, mode: str
 ) -> None:
-    """The steps of docs/from-java.md: nothing is lost, and rmqd's stop repeats nothing.
+    """The steps of docs/from-java.md lose no message, and rmqd's stop repeats none.
 
-    A start of Java repeats the batches in flight, because it does not wait for the previous owner; with queue locks it
-    does.
+    A starting Java member repeats the batches in flight, because it waits for the previous owner only if queues are
+    locked.
     """
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     settings = ledger_group(topic, ours, "rmqd", handler_options={"seconds": HANDLE_MILLIS / 1000}, consume_mode=mode)

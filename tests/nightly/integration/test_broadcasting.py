@@ -1,6 +1,6 @@
-"""Broadcasting on a real RocketMQ: everything to every member, Java's too, through kills, bad disks and torn files.
+"""Broadcasting on a real RocketMQ: each member, Java's too, gets all messages despite kills, bad disks and torn files.
 
-`RMQD_TEST_BROADCAST_MESSAGES=20000` sends so many instead of 3000.
+`RMQD_TEST_BROADCAST_MESSAGES=20000` sends 20,000 messages instead of 3,000.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.smoke.test_broadcasting import JAVA_SECONDS, PERSIST_SECONDS, Member,
 from tests.waiting import wait_until
 
 MESSAGES = int(os.environ.get("RMQD_TEST_BROADCAST_MESSAGES", "3000"))
-WRITE_SECONDS = 5.0  # what a write may take on a busy machine, and the turn of the loop before it
+WRITE_SECONDS = 5.0  # the longest write on a busy machine, with the loop iteration before it
 NAMES = ("a", "b", "c")
 
 
@@ -35,7 +35,7 @@ def java_file(directory: Path, client_id: str, group: str) -> OffsetsFile:
     rmqd=("the same file, replaced as a whole and synced before the rename; a queue's start offset is stored at once"),
     checked="three rmqd members, one of them killed with -9, and a Java member in one group; their ledgers",
 )
-def test_each_member_gets_everything_through_kills_and_stops(
+def test_each_member_gets_every_message_despite_kills_and_stops(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
     members = {name: Member(rocketmq, topic, group, tmp_path / name) for name in NAMES}
@@ -71,7 +71,7 @@ def test_each_member_gets_everything_through_kills_and_stops(
     ends = {queue.queue_id: offset for queue, offset in offsets.stored(rocketmq, topic).items()}
     assert members["a"].stored() == ends
     assert {q.queue_id: o for q, o in java_file(tmp_path / "java", java.client_id, group).load().items()} == ends
-    for name in ("a", "c"):  # who stops in order repeats nothing
+    for name in ("a", "c"):  # members that stop gracefully repeat nothing
         assert set(members[name].handled().values()) == {1}, name
     again = {key for key, times in members["b"].handled().items() if times > 1}
     begun = {entry.key: entry for entry in before if entry.event == ledger.START}
@@ -153,7 +153,7 @@ def test_orderly_members_do_not_wait_for_each_other(
     ),
     checked="rmqd with its state_dir on a disk that is filled up, made read-only and repaired",
 )
-def test_bad_disks_and_torn_files_are_survived(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
+def test_bad_disks_and_torn_files_lose_nothing(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
     with small_disk(tmp_path / "rmqd" / "state") as disk:
         member = Member(rocketmq, topic, group, tmp_path / "rmqd", persist_consumer_offset_interval="100ms")
 
@@ -171,13 +171,13 @@ def test_bad_disks_and_torn_files_are_survived(rocketmq: RealCluster, topic: str
 
             disk.fill()
             sent |= send(rocketmq, topic, range(80, 160))
-            wait_until(lambda: member.handled().keys() == sent, "messages are handled without room on the disk")
-            wait_until(lambda: reasons() == ["No space left on device"], "it is said")
+            wait_until(lambda: member.handled().keys() == sent, "messages are handled on a full disk")
+            wait_until(lambda: reasons() == ["No space left on device"], "the full disk is logged")
             assert member.stored() == kept
             assert rmqd.metric("rmqd_offset_committed", group=group) == 80
             disk.empty()
-            wait_until(lambda: member.stored() == ends(), "what was not stored is")
-            wait_until(lambda: len(rmqd.events("offset.stored_again")) == 1, "and it is said")
+            wait_until(lambda: member.stored() == ends(), "the missing offsets are stored")
+            wait_until(lambda: len(rmqd.events("offset.stored_again")) == 1, "the recovery is logged")
 
             rmqd.kill()
             whole = member.file.path.read_bytes()
@@ -185,26 +185,26 @@ def test_bad_disks_and_torn_files_are_survived(rocketmq: RealCluster, topic: str
             rmqd.start()
             rmqd.wait_ready()
             sent |= send(rocketmq, topic, range(160, 240))
-            wait_until(lambda: member.handled().keys() == sent, "the backup leads on")
+            wait_until(lambda: member.handled().keys() == sent, "messages are handled with the backup")
             (used,) = rmqd.events("offset.backup_used")
             assert "offsets.json is damaged" in used["instead_of"]
 
             disk.read_only(True)
             sent |= send(rocketmq, topic, range(240, 320))
             wait_until(lambda: member.handled().keys() == sent, "messages are handled on a read-only disk")
-            wait_until(lambda: reasons()[1:] == ["Read-only file system"], "it is said")
+            wait_until(lambda: reasons()[1:] == ["Read-only file system"], "the read-only disk is logged")
             disk.read_only(False)
-            wait_until(lambda: member.stored() == ends(), "what was not stored is")
+            wait_until(lambda: member.stored() == ends(), "the missing offsets are stored")
 
             rmqd.kill()
             for path in (member.file.path, member.file.backup):
                 path.write_bytes(b"{")
             rmqd.start()
-            wait_until(lambda: rmqd.events("group.failed"), "without either file the group fails")
+            wait_until(lambda: rmqd.events("group.failed"), "the group fails without a valid file")
             failure = rmqd.events("group.failed")[-1]["error"]
             assert "offsets.json is damaged" in failure
             assert "offsets.json.bak is damaged" in failure
             member.file.path.write_bytes(whole)
-            wait_until(lambda: rmqd.events("group.restarted"), "a good copy in its place is enough")
+            wait_until(lambda: rmqd.events("group.restarted"), "the group restarts with a valid copy")
             sent |= send(rocketmq, topic, range(320, 400))
-            wait_until(lambda: member.handled().keys() == sent, "and nothing was lost")
+            wait_until(lambda: member.handled().keys() == sent, "no message is lost")

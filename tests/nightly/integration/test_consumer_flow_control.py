@@ -1,4 +1,4 @@
-"""Thresholds under a blocked handler: pulling stops, memory stays, metrics tell why."""
+"""Flow control under a blocked handler: pulling stops, memory is bounded, and metrics show the threshold."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ QUEUES = 2
 
 
 def held_back(rmqd: RmqdProcess, group: str) -> bool:
-    """Whether every queue of the topic is."""
+    """Whether every queue of the topic is flow-controlled."""
     return {queue["state"] for queue in rmqd.queues(group) if not queue["is_retry"]} == {"flow_controlled"}
 
 
 def peak_rss_kib(pid: int) -> int:
-    """The most memory that a process had resident so far."""
+    """The peak resident memory of a process."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
@@ -45,7 +45,7 @@ def peak_rss_kib(pid: int) -> int:
     checked="the log lines of groups with one threshold each",
 )
 def test_each_threshold_alone_stops_pulling_and_bounds_memory(rocketmq: RealCluster, tmp_path: Path) -> None:
-    """At most one pull goes above it; three groups in one daemon, each with one threshold that can be reached."""
+    """At most one pull exceeds the threshold. Each of the three groups can reach only one threshold."""
     topic = rocketmq.create_topic(fresh_name("thresholds", "topic"), QUEUES)
     with Producer(rocketmq.broker.address, topic, QUEUES) as producer:
         for _ in range(MESSAGES // 200):
@@ -102,14 +102,14 @@ def test_each_threshold_alone_stops_pulling_and_bounds_memory(rocketmq: RealClus
 
     assert status == 0
     assert seconds < 20
-    # what all may cache is (532 + 732) * 4.3 KiB + 2.2 MiB for each of two queues, under 16 MiB
+    # all groups may cache (532 + 732) * 4.3 KiB + 2.2 MiB for each of two queues, under 16 MiB
     assert peak_kib < 110 * 1024
 
 
-def test_a_hung_synchronous_handler_delays_no_exit(
+def test_a_hung_synchronous_handler_does_not_delay_the_exit(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """Its batch was sent back at the deadline; the thread is left behind. Heartbeats and the other queues go on."""
+    """Its batch is sent back at the deadline, its thread is abandoned, and the other messages are handled."""
     path = tmp_path / "ledger"
     config = {
         "subscriptions": {topic: "*"},
@@ -133,4 +133,4 @@ def test_a_hung_synchronous_handler_delays_no_exit(
         )
         status, seconds = rmqd.terminate()
     assert status == 0
-    assert seconds < 30, "nothing waits for a hung thread"
+    assert seconds < 30, "the exit does not wait for a hung thread"

@@ -1,4 +1,4 @@
-"""Handlers that fail again and again, and that hang, on a broker whose delay levels are all of one second."""
+"""Handlers that fail repeatedly or hang, on a broker whose delay levels are all one second."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.waiting import eventually
 
 @pytest.fixture
 def cluster(rocketmq_short_delays: RealCluster) -> RealCluster:
-    """Where a retry takes a second."""
+    """A cluster whose retries take a second."""
     return rocketmq_short_delays
 
 
@@ -34,10 +34,10 @@ def topic(cluster: RealCluster, request: pytest.FixtureRequest) -> str:
     return cluster.create_topic(fresh_name(request.node.name, "topic"), 4)
 
 
-async def test_failing_messages_are_retried_with_growing_levels_and_end_in_the_dead_letters(
+async def test_failing_messages_are_retried_with_growing_levels_then_dead_lettered(
     cluster: RealCluster, topic: str, group: str
 ) -> None:
-    """N reconsume times make N + 1 attempts, at the levels 3, 4, … The others are handled once."""
+    """N reconsume times make N + 1 attempts, at the levels 3, 4, … Other messages are handled once."""
     other = cluster.create_topic(fresh_name("second", "topic"), 1)
     seen = Seen()
 
@@ -86,7 +86,7 @@ async def test_failing_messages_are_retried_with_growing_levels_and_end_in_the_d
     }
     assert exceptions == {topic: {"ValueError": 2}, other: {"ValueError": 2}}
     for name in (topic, other, f"%RETRY%{group}"):
-        assert offsets.committed(cluster, group, name) == offsets.stored(cluster, name), "what was given back is done"
+        assert offsets.committed(cluster, group, name) == offsets.stored(cluster, name), "retries are finished"
 
 
 @behaviour(
@@ -99,10 +99,10 @@ async def test_failing_messages_are_retried_with_growing_levels_and_end_in_the_d
     rmqd="at the deadline; an asynchronous handler is cancelled, a thread is abandoned",
     checked="the broker's copy, and the other queues' pace meanwhile",
 )
-async def test_a_handler_that_hangs_loses_its_batch_at_the_deadline_and_harms_no_other_queue(
+async def test_the_batch_of_a_hung_handler_is_sent_back_and_other_queues_continue(
     cluster: RealCluster, topic: str, group: str
 ) -> None:
-    """It is sent back at level 3 and comes again; meanwhile the other queues are handled and heartbeats go out."""
+    """The batch is sent back at level 3. Meanwhile the other queues are handled, and heartbeats are sent."""
     seen = Seen()
 
     async def handle(batch: Batch) -> None:
@@ -112,10 +112,10 @@ async def test_a_handler_that_hangs_loses_its_batch_at_the_deadline_and_harms_no
 
     options: dict[str, Any] = {"subscriptions": [topic], "consume_timeout_seconds": 2.0, "concurrency": 2}
     async with member(cluster.nameserver, handle, group=group, heartbeat_seconds=0.25, **options) as one:
-        await eventually(lambda: len(one.owned()) == 4, "the queues are taken")
+        await eventually(lambda: len(one.owned()) == 4, "the member has the queues")
         with Producer(cluster.broker.address, topic, 4) as producer:
             producer.send(key="hangs", queue=0)
-            await eventually(lambda: seen.of("hangs"), "it hangs")
+            await eventually(lambda: seen.of("hangs"), "the handler hangs")
             begin = asyncio.get_running_loop().time()
             beats = one.client.snapshot().requests[RequestCode.HEART_BEAT].count
             sent: dict[str, float] = {}
@@ -127,13 +127,13 @@ async def test_a_handler_that_hangs_loses_its_batch_at_the_deadline_and_harms_no
                 await asyncio.sleep(0.1)
         waited = asyncio.get_running_loop().time() - begin
         beats = one.client.snapshot().requests[RequestCode.HEART_BEAT].count - beats
-        await eventually(lambda: len(seen.of("hangs")) == 2, "it came again")
-        await eventually(lambda: sent.keys() <= set(seen.keys), "the others are handled")
-        await eventually(lambda: one.topic(is_retry=True).handled["acked"] == 1, "it is handled")
+        await eventually(lambda: len(seen.of("hangs")) == 2, "the message is redelivered")
+        await eventually(lambda: sent.keys() <= set(seen.keys), "the other messages are handled")
+        await eventually(lambda: one.topic(is_retry=True).handled["acked"] == 1, "the retry is handled")
         handled = counts(one)
     assert 1.9 < waited < 3.0
     assert beats >= waited / 0.25 * 0.7
-    assert max(seen.of(key)[0].at - at for key, at in sent.items()) < 0.5, "nobody waited for it"
+    assert max(seen.of(key)[0].at - at for key, at in sent.items()) < 0.5, "other queues do not wait"
     assert seen.of("hangs")[1].delay_level == "3"
     assert handled == {(topic, False): {"acked": len(sent), "expired": 1}, (topic, True): {"acked": 1}}
 
@@ -141,7 +141,7 @@ async def test_a_handler_that_hangs_loses_its_batch_at_the_deadline_and_harms_no
 async def test_a_dead_letter_carries_as_much_of_its_exception_as_fits(
     cluster: RealCluster, topic: str, group: str
 ) -> None:
-    """RocketMQ takes 32,767 bytes of properties, and adds some of its own."""
+    """RocketMQ accepts 32,767 bytes of properties, including the broker's own properties."""
 
     async def handle(batch: Batch) -> None:
         raise DeadLetter("big") from RuntimeError("é" * 100_000)
@@ -160,7 +160,7 @@ async def test_a_dead_letter_carries_as_much_of_its_exception_as_fits(
 
 
 class NoSendBack(RemotingClient):
-    """Brokers that refuse CONSUMER_SEND_MSG_BACK."""
+    """A client whose brokers reject CONSUMER_SEND_MSG_BACK."""
 
     async def invoke(
         self,
@@ -182,11 +182,13 @@ class NoSendBack(RemotingClient):
     rmqd="the same; rmqd's own locks have another name, so they do not dead-letter retries",
     checked="brokers that reject send-back, with two members that hold queues",
 )
-async def test_where_send_back_fails_nothing_reaches_the_dead_letters_early(
+async def test_messages_are_not_dead_lettered_early_if_send_back_fails(
     cluster: RealCluster, topic: str, group: str
 ) -> None:
-    """Retries are sent to the retry topic then. Were a lock held under the group's own name meanwhile, the broker would
-    dead-letter each of them at once, a Java member's too."""
+    """Retries are then sent to the retry topic.
+
+    If a lock were held under the group's own name, the broker would dead-letter each retry at once, also Java's.
+    """
     seen = Seen()
 
     async def handle(batch: Batch) -> None:
@@ -200,7 +202,7 @@ async def test_where_send_back_fails_nothing_reaches_the_dead_letters_early(
         member(cluster.nameserver, handle, remoting=NoSendBack(), **options) as two,
     ):
         await eventually(lambda: len(one.owned()) == len(two.owned()) == 2, "both members hold queues")
-        await asyncio.sleep(1.2)  # for the members to lock what they took without asking
+        await asyncio.sleep(1.2)  # the members lock queues that they acquired without a lock
         with Producer(cluster.broker.address, topic, 4) as producer:
             for number in range(8):
                 producer.send(key=f"m{number}")

@@ -23,11 +23,11 @@ COLOURS = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-7]|9[0-7]|38;[\d;]+)m")
 
 @pytest.fixture(autouse=True)
 def _own_folder_for_what_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The demo leaves its log."""
+    """The demo leaves its log in TMPDIR."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
 
 
-def test_the_view_is_live_until_ctrl_c_and_then_it_drains_and_sums_up() -> None:
+def test_ctrl_c_ends_the_live_view_drains_and_prints_a_summary() -> None:
     with on_terminal(DEMO) as terminal:
         terminal.wait_for("rmqd demo  order-mailer")
         terminal.wait_for(r"orders \d +handling +\d")
@@ -46,8 +46,8 @@ def test_the_view_is_live_until_ctrl_c_and_then_it_drains_and_sums_up() -> None:
     check_sums(summary.replace("\r", ""))
 
 
-def test_a_retry_is_seen_and_is_acknowledged_within_seconds() -> None:
-    """Delay levels are short here, and the view says so."""
+def test_the_view_shows_a_retry_and_its_ack_within_seconds() -> None:
+    """The demo shortens the delay levels, and the view says so."""
     with on_terminal(DEMO, columns=120, lines=40) as terminal:
         terminal.wait_for("retries after 2s, 3s, 4s here instead of 10s, 30s, 1m")
         terminal.wait_for(r"order-\d+ .* paid +retried")
@@ -55,7 +55,7 @@ def test_a_retry_is_seen_and_is_acknowledged_within_seconds() -> None:
 
 
 @pytest.mark.parametrize("limit", [[], ["--messages", "20"]], ids=["Ctrl-C", "--messages"])
-def test_once_it_is_ending_a_ctrl_c_ends_it_at_once(limit: list[str], tmp_path: Path) -> None:
+def test_ctrl_c_during_the_drain_ends_the_demo_at_once(limit: list[str], tmp_path: Path) -> None:
     config = tmp_path / "rmqd.yaml"
     config.write_text(
         "groups: {stuck: {subscriptions: {orders: '*'}, shutdown_timeout: 10m, "
@@ -73,8 +73,8 @@ def test_once_it_is_ending_a_ctrl_c_ends_it_at_once(limit: list[str], tmp_path: 
 
 
 @pytest.mark.parametrize("shell", [[], ["sh", "-c", 'trap "" HUP; exec "$@"', "sh"]], ids=["SIGHUP", "nohup"])
-def test_it_ends_with_its_terminal(shell: list[str]) -> None:
-    """Also where the signal of that is ignored: what cannot be seen need not go on."""
+def test_the_demo_ends_when_its_terminal_closes(shell: list[str]) -> None:
+    """Also if SIGHUP is ignored, because the view can no longer be seen."""
     with on_terminal([*shell, *DEMO]) as terminal:
         terminal.wait_for(r"order-\d+ .* acked")
         terminal.close()
@@ -89,9 +89,9 @@ def test_the_view_follows_the_terminals_size() -> None:
 
 
 def test_make_demo_ends_with_success_at_ctrl_c() -> None:
-    """Else make would call the Ctrl-C an error. `-o venv`: what is installed stays as it is.
+    """Otherwise make would report the Ctrl-C as an error. `-o venv` leaves the installed packages unchanged.
 
-    What a make that runs this test hands down, such as its ARGS, is not for this one.
+    Variables of a make that runs this test, such as ARGS, must not reach this make.
     """
     with on_terminal(["make", "-o", "venv", "demo"], environment={"MAKEFLAGS": "", "ARGS": ""}) as terminal:
         terminal.wait_for("LAST HANDLED")
@@ -115,7 +115,7 @@ def test_a_terminal_without_colours_gets_none(variables: dict[str, str], is_live
     check_sums(terminal.text.replace("\r", ""))
 
 
-def test_where_nobody_watches_it_writes_plain_lines_and_ends_by_itself() -> None:
+def test_the_demo_in_a_pipe_writes_plain_lines_and_ends_after_its_time() -> None:
     ended = rmqd("demo", "--seconds", "2")
 
     assert ended.code == 0, ended.err
@@ -127,8 +127,8 @@ def test_where_nobody_watches_it_writes_plain_lines_and_ends_by_itself() -> None
     check_sums(ended.out)
 
 
-def test_it_ends_when_nobody_reads_any_more() -> None:
-    """As in `rmqd demo | head -1`, which must not leave a process behind, nor a traceback."""
+def test_the_demo_ends_when_its_output_pipe_closes() -> None:
+    """As in `rmqd demo | head -1`, which must leave neither a process nor a traceback."""
     with subprocess.Popen(DEMO, cwd=TOP, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -138,8 +138,8 @@ def test_it_ends_when_nobody_reads_any_more() -> None:
         assert process.wait(30) == 0
 
 
-def test_a_group_of_ones_own_gets_the_orders(tmp_path: Path) -> None:
-    """With its own handler, and what its filter leaves out is told apart. Its name server is not asked."""
+def test_a_group_of_a_configuration_file_gets_the_orders(tmp_path: Path) -> None:
+    """Its own handler runs, messages that its filter rejects are counted apart, and its name server is not used."""
     (tmp_path / "mailer.py").write_text("def handle(batch):\n    print('never to be seen in the view')\n")
     (tmp_path / "rmqd.yaml").write_text(
         "nameserver: 192.0.2.1:9876\n"
@@ -164,15 +164,14 @@ def test_a_group_of_ones_own_gets_the_orders(tmp_path: Path) -> None:
         (("--messages", "0"), 2, "--messages"),
     ],
 )
-def test_what_cannot_be_is_refused(arguments: tuple[str, ...], code: int, told: str) -> None:
+def test_invalid_arguments_are_rejected(arguments: tuple[str, ...], code: int, told: str) -> None:
     ended = rmqd("demo", *arguments)
 
     assert (ended.code, ended.out) == (code, "")
     assert told in ended.err
 
 
-def test_the_log_is_named_and_the_clusters_id_stays_beside_it(tmp_path: Path) -> None:
-    """Nothing else stays behind."""
+def test_only_the_log_and_the_cluster_id_remain_and_the_summary_names_the_log(tmp_path: Path) -> None:
     done = subprocess.run([*DEMO, "--messages", "26"], cwd=TOP, capture_output=True, text=True, check=True)
 
     named = re.search(r"^  log +(.+)$", done.stdout, re.MULTILINE)

@@ -1,6 +1,6 @@
-"""`rmqd diagnose` on a real broker: each cause is produced, and is the first finding; a group that is well has none.
+"""`rmqd diagnose` on a real broker: each produced cause is the first finding; a healthy group has no findings.
 
-The groups of most causes are side by side on one broker, and are diagnosed side by side.
+The groups of most causes run on one broker, and are diagnosed in parallel.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ LOCK_BATCH_MQ = 41
 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = 200
 WITHIN_SECONDS = 90.0
 MAX_AT_ONCE = 8
-"""On a machine that is too busy, heartbeats time out, and what brokers say of members is wrong for two minutes."""
+"""On a machine that is too busy, heartbeats time out, and brokers report wrong members for two minutes."""
 MANY = 250
-"""So many messages and more are sent as batches, which brokers store one by one."""
+"""From this number on, messages are sent as batches, which brokers store one by one."""
 
 
 @dataclass
 class Stage:
-    """Where one cause is produced: a group of its own, and topics as it needs them."""
+    """A group that produces one cause, and its topics."""
 
     cluster: RealCluster
     directory: Path
@@ -67,7 +67,7 @@ class Stage:
         return member(self.cluster.nameserver, handle, group=self.group, **given)
 
     def lock(self, topic: str) -> None:
-        """Lock queue 0 of the topic for somebody else, for a minute."""
+        """Lock queue 0 of the topic for another client, for a minute."""
         queue = {"topic": topic, "brokerName": self.cluster.broker.spec.broker_name, "queueId": 0}
         body = json.dumps({"consumerGroup": self.group, "clientId": "10.0.0.9@other", "mqSet": [queue]}).encode()
         rpc.call(self.cluster.broker.address, LOCK_BATCH_MQ, body=body)
@@ -78,9 +78,9 @@ class Stage:
 
 
 Scene = Callable[[Stage], contextlib.AbstractAsyncContextManager[str]]
-"""Produces a cause for as long as the block lasts; gives what its evidence must name."""
+"""Produces a cause as long as the block lasts; yields text that the evidence must contain."""
 SCENES: dict[str, tuple[str, Scene]] = {}
-"""By the name of the scene: the cause, and how it is produced."""
+"""The cause and the scene that produces it, by the name of the scene."""
 
 
 def scene(cause: str) -> Callable[[Callable[[Stage], AsyncIterator[str]]], Scene]:
@@ -232,10 +232,10 @@ async def an_orderly_queue_whose_third_message_fails(stage: Stage) -> AsyncItera
 
 @scene("poison_message")
 async def a_message_that_comes_back_again_and_again(stage: Stage) -> AsyncIterator[str]:
-    """The others of its group are handled."""
+    """The group's other messages are handled."""
     topic = stage.topic(1)
     stage.send(topic, 10, 1)
-    endless = {"delay_level_when_next_consume": 1, "max_reconsume_times": 1000}  # 16 may be over too soon
+    endless = {"delay_level_when_next_consume": 1, "max_reconsume_times": 1000}  # 16 retries may end too soon
     async with stage.member(fail_at("m2"), topic, **endless, poll_seconds=1):
         yield "[m2] (sent back "
 
@@ -274,14 +274,14 @@ async def more_members_than_queues(stage: Stage) -> AsyncIterator[str]:
         yield "has no queue: 2 members share 1 queue"
 
 
-# --- groups of Java, all in one JVM; their ways are those of BehavingMembers
+# --- Java groups, all in one JVM; BehavingMembers defines the values of `way`
 
 
 @dataclass(frozen=True)
 class JavaScene:
-    """A cause that Java's member of a group produces by its way, and how many messages wait for it at its start.
+    """A cause that a Java member produces by its `way`, and how many messages wait at its start.
 
-    One that is suspended gets its messages later: it would take no queues at all if it were suspended before.
+    A suspended member gets its messages later, because it acquires queues only before it is suspended.
     """
 
     cause: str
@@ -302,7 +302,7 @@ JAVA_SCENES = {
 
 @dataclass(frozen=True)
 class Java:
-    """The JVM, and where each of its groups is."""
+    """The JVM, and the stage of each of its groups."""
 
     peer: JavaPeer
     stages: Mapping[str, Stage]
@@ -311,7 +311,7 @@ class Java:
 WELL = "a_java_group_that_is_well"
 
 
-# --- they are diagnosed
+# --- the diagnoses
 
 
 async def diagnosed(client: ClientInstance, group: str) -> Diagnosis:
@@ -319,7 +319,7 @@ async def diagnosed(client: ClientInstance, group: str) -> Diagnosis:
 
 
 async def first_is(client: ClientInstance, group: str, cause: str, evidence: str) -> str:
-    """What went wrong; empty where the first finding is this one."""
+    """Return why this cause is not the first finding; empty if it is."""
     seen: list[Diagnosis] = []
 
     async def is_first() -> bool:
@@ -336,7 +336,7 @@ async def first_is(client: ClientInstance, group: str, cause: str, evidence: str
 
 @pytest.fixture
 async def client(rocketmq: RealCluster) -> AsyncIterator[ClientInstance]:
-    """Asks, and is a member of nothing."""
+    """A client that only queries, and is not a member of any group."""
     asking = ClientInstance(ClientOptions(nameservers=(rocketmq.nameserver,)))
     yield asking
     await asking.remoting.close()
@@ -344,7 +344,7 @@ async def client(rocketmq: RealCluster) -> AsyncIterator[ClientInstance]:
 
 @pytest.fixture(scope="module")
 def java(rocketmq: RealCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Java]:
-    """One JVM with a member in each of Java's groups; the messages are there before it starts."""
+    """One JVM with a member in each Java group; most messages are stored before it starts."""
     directory, stages = tmp_path_factory.mktemp("java"), {}
     lines = []
     for name, made in {**JAVA_SCENES, WELL: JavaScene("", "well")}.items():
@@ -352,7 +352,7 @@ def java(rocketmq: RealCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
         stage.send(topic := stage.topic(), made.messages)
         if made.cause == "held_lock":
             stage.lock(topic)
-        if made.way == "suspended":  # else nothing says where it begins, as nothing is pulled
+        if made.way == "suspended":  # without pulls, only stored offsets show where it starts
             stage.set_group()
             for queue in offsets.queues(rocketmq, topic):
                 offsets.commit(rocketmq, stage.group, topic, queue, 0)
@@ -383,10 +383,10 @@ async def test_each_cause_is_the_first_finding(
 
 
 @pytest.mark.slow
-async def test_groups_that_are_well_have_no_finding(
+async def test_healthy_groups_have_no_findings(
     rocketmq: RealCluster, java: Java, client: ClientInstance, tmp_path: Path
 ) -> None:
-    """Twenty runs under load: of a group of Java, and of one of rmqd whose second member comes and goes."""
+    """20 runs under load, for a Java group and for an rmqd group whose second member joins and leaves."""
     stages = java.stages[WELL], Stage(rocketmq, tmp_path, fresh_name("well", "group"))
     groups, topics = [one.group for one in stages], [f"{java.stages[WELL].group}_topic", stages[1].topic()]
     loads = [Load(rocketmq, topic, 100_000, per_second=100, queues=2) for topic in topics]
@@ -406,7 +406,7 @@ async def no_findings(client: ClientInstance, groups: Sequence[str], *, times: i
 
 
 @pytest.mark.slow
-async def test_a_broker_that_takes_no_messages(rocketmq: RealCluster, java: Java, client: ClientInstance) -> None:
+async def test_a_read_only_broker_is_reported(rocketmq: RealCluster, java: Java, client: ClientInstance) -> None:
     group, where = java.stages[WELL].group, f"{rocketmq.broker.spec.broker_name} ({rocketmq.broker.address})"
     rocketmq.set_broker(brokerPermission=4)
     try:
@@ -417,14 +417,14 @@ async def test_a_broker_that_takes_no_messages(rocketmq: RealCluster, java: Java
 
 
 class LateClock(SystemClock):
-    """Ten minutes ahead of what brokers have."""
+    """A clock that is ten minutes ahead of the brokers' clocks."""
 
     def wall(self) -> float:
         return super().wall() + 600
 
 
 @pytest.mark.slow
-async def test_a_clock_that_is_not_the_broker_s(java: Java, client: ClientInstance) -> None:
+async def test_a_clock_ahead_of_the_brokers_is_the_only_finding(java: Java, client: ClientInstance) -> None:
     late = ClientInstance(client.options, clock=LateClock())
     try:
         (found,) = (await diagnose(late, java.stages[WELL].group)).problems
@@ -435,11 +435,11 @@ async def test_a_clock_that_is_not_the_broker_s(java: Java, client: ClientInstan
 
 
 @pytest.mark.process
-def test_what_the_daemon_says_is_told(rocketmq: RealCluster, group: str, tmp_path: Path) -> None:
-    """A member of which no topic exists is connected to no broker: the daemon knows more."""
+def test_findings_include_the_state_of_the_daemon(rocketmq: RealCluster, group: str, tmp_path: Path) -> None:
+    """A member without an existing topic is not connected to any broker, so only the daemon knows it."""
     config = ledger_group(f"{group}_missing", tmp_path / "ledger", "a")
     with RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: config}) as daemon:
-        wait_until(lambda: daemon.get("/livez")[0] == 200, "it lives")
+        wait_until(lambda: daemon.get("/livez")[0] == 200, "the daemon is alive")
         ended = rmqd("diagnose", group, "-c", daemon.config_path, "-o", "json")
         away = rmqd("diagnose", group, "-n", rocketmq.nameserver, "--http", "127.0.0.1:1")
     assert (ended.code, away.code) == (1, 69)
@@ -449,8 +449,8 @@ def test_what_the_daemon_says_is_told(rocketmq: RealCluster, group: str, tmp_pat
 
 
 @pytest.mark.process
-async def test_the_command(java: Java) -> None:
-    """What it prints, and how it ends, for a group that is well, for one that is not, and where nobody answers."""
+async def test_output_and_exit_codes_of_the_command(java: Java) -> None:
+    """For a healthy group, for a failing group, and with an unreachable name server."""
     well, failing = java.stages[WELL], java.stages["a_java_handler_that_raises"]
 
     async def ask(group: str, *more: str, nameserver: str = well.cluster.nameserver) -> Ended:
@@ -470,12 +470,12 @@ async def test_the_command(java: Java) -> None:
     assert (first.keys(), first["cause"]) == ({"cause", "evidence", "next"}, "failing_handler")
     assert f"`rmqd dlq show {failing.group}`" in first["next"]
     assert "1. failing_handler" in as_text.out.splitlines()
-    assert f"`rmqd dlq show {failing.group}`" in as_text.out  # not cut at the end of a line
+    assert f"`rmqd dlq show {failing.group}`" in as_text.out  # not wrapped
 
 
 @pytest.mark.skipif(release.wanted() == release.EMBEDDED, reason="its name server is in the broker's process")
 @pytest.mark.slow
-async def test_a_broker_that_does_not_answer(rocketmq_faulty: RealCluster, group: str) -> None:
+async def test_an_unresponsive_broker_is_the_first_finding(rocketmq_faulty: RealCluster, group: str) -> None:
     asking = ClientInstance(ClientOptions(nameservers=(rocketmq_faulty.nameserver,)))
     stage = Stage(rocketmq_faulty, Path(), group)
     stage.set_group()
@@ -489,8 +489,8 @@ async def test_a_broker_that_does_not_answer(rocketmq_faulty: RealCluster, group
 
 
 @pytest.mark.slow
-async def test_a_member_that_hangs(java: Java, client: ClientInstance) -> None:
-    """The last of its JVM: connections stay open, and nothing answers."""
+async def test_a_hung_member_is_the_first_finding(java: Java, client: ClientInstance) -> None:
+    """The last test of the JVM, because it freezes: connections stay open without responses."""
     java.peer.freeze()
     evidence = f"@{java.peer.pid}#"
     assert await first_is(client, java.stages[WELL].group, "orphaned_queue", evidence) == ""

@@ -1,4 +1,4 @@
-"""Brokers and name servers that hang and come back, and lines that are cut: rmqd goes on by itself."""
+"""Brokers and name servers that hang and recover, and cut connections: rmqd continues automatically."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAUSE_SECONDS = 20
 
 
 def test_name_server_restart(rocketmq_faulty: RealCluster, tmp_path: Path) -> None:
-    """Without its name server the daemon goes on with the routes that it has."""
+    """Without its name server the daemon continues with its present routes."""
     with loaded_daemon(rocketmq_faulty, tmp_path, rocketmq_faulty.nameserver, 2000) as (_, _, path):
         rocketmq_faulty.kill("namesrv")
         seen = len(handled(path))
@@ -27,15 +27,15 @@ def test_name_server_restart(rocketmq_faulty: RealCluster, tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_broker_pause(rocketmq_faulty: RealCluster, tmp_path: Path) -> None:
-    """A broker that hangs with open connections, as in a long garbage collection, loses nothing and is found again."""
+    """A broker hangs with open connections, as in a long garbage collection. No message is lost."""
     with loaded_daemon(rocketmq_faulty, tmp_path, rocketmq_faulty.nameserver, 2000):
         rocketmq_faulty.pause("broker")
         time.sleep(PAUSE_SECONDS)
         rocketmq_faulty.resume("broker")
 
 
-def test_line_cut_inside_a_frame(rocketmq_faulty: RealCluster, tmp_path: Path) -> None:
-    """Half a pull's answer is thrown away with its connection; the queue goes on where it was."""
+def test_connection_cut_inside_a_frame(rocketmq_faulty: RealCluster, tmp_path: Path) -> None:
+    """Half of a pull response is discarded with its connection, and the queue continues at the same offset."""
     broker = rocketmq_faulty.broker.address
     with (
         FaultProxy(broker) as line,

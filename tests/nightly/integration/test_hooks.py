@@ -1,4 +1,4 @@
-"""Installed hooks in the real daemon: every worker has them, and they hear of every group that wants them."""
+"""Installed hooks in a real daemon: every worker calls them, for each group that uses them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Auditing:
     rmqd="it is installed once; the key `hooks` of a group names its hooks, all by default",
     checked="three groups of a daemon, one of them without hooks: the messages that each handled, and the calls",
 )
-def test_hooks_hear_of_every_batch_in_every_worker_and_leave_out_what_they_do_not_want(
+def test_hooks_are_called_for_each_batch_in_each_worker_and_skip_messages(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site, audit = tmp_path / "site", tmp_path / "audit"
@@ -71,10 +71,10 @@ def test_hooks_hear_of_every_batch_in_every_worker_and_leave_out_what_they_do_no
             for number in range(400):
                 producer.send(key=f"m{number}" if number % 2 else f"load{number}")
         wait_until(lambda: handled(tmp_path / "ledger").keys() == wanted, "what the hook wants is handled", 40)
-        wait_until(lambda: offsets.lag(rocketmq, group, topic) == 0, "what it left out is no lag")
+        wait_until(lambda: offsets.lag(rocketmq, group, topic) == 0, "skipped messages are no lag")
         left_out = rmqd.metric("rmqd_hook_left_out_messages_total", group=group, hook="auditing")
         failures = rmqd.metric("rmqd_hook_failures_total", group=group, hook="auditing")
-        wait_until(lambda: len(handled(tmp_path / "other")) > 150, "the other group, some messages of which fail")
+        wait_until(lambda: len(handled(tmp_path / "other")) > 150, "the other group handles messages")
         wait_until(lambda: len(handled(tmp_path / "without")) == 400, "a group without hooks leaves nothing out", 40)
         assert rmqd.terminate()[0] == 0
     notes = [json.loads(line) for line in audit.read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""Light message queues (LMQ) on two real brokers: a group reads one by its name, which Java gives no route to."""
+"""Light message queues (LMQ) on two real brokers: a group reads a queue by its name, although it has no route."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.waiting import eventually
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.slow]
 
-MESSAGES = 60  # of each broker
+MESSAGES = 60  # on each broker
 PARENT_QUEUES = 4
 
 
@@ -40,7 +40,7 @@ def with_light_queues() -> Iterator[RealCluster]:
 
 
 def send(cluster: RealCluster, topic: str, dispatch: list[str], first: int = 0) -> dict[str, set[str]]:
-    """Store messages on each broker, entered into these queues in turn; the keys of each queue."""
+    """Store messages on each broker, dispatched to these queues in turn. Return the keys of each queue."""
     keys: dict[str, set[str]] = {}
     for master in cluster.masters:
         with Producer(master.address, topic) as producer:
@@ -103,20 +103,20 @@ async def test_light_queues_are_read_by_name(
                 one.offset for one in seen.attempts if one.queue.topic == ours and one.queue.broker_name == broker
             ]
             assert sorted(set(places)) == list(range(MESSAGES // 2))
-        async with member(nameserver, handle, **options):  # goes on where the first one committed
+        async with member(nameserver, handle, **options):  # continues at the committed offsets
             more = await asyncio.to_thread(send, cluster, topic, [ours], MESSAGES)
             expected += Counter(more[ours])
             await eventually(lambda: len(seen.keys) >= expected.total(), "what comes then is handled", 40)
             stored = await asyncio.to_thread(offsets.stored, cluster, f"%DLQ%{group}")
-            assert sum(stored.values()) == 1  # and it did not come back as a message of the light queue
+            assert sum(stored.values()) == 1  # the dead letter did not return to the light queue
         assert Counter(seen.keys) == expected
         assert not Attempts.read(tmp_path / "java")
 
 
-async def test_a_broker_without_light_queues_is_told(
+async def test_a_broker_without_light_queues_is_reported(
     rocketmq: RealCluster, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not silence: the queue is stuck, with what to set."""
+    """The queue is stuck, and names the missing setting of its broker."""
     for name, seconds in {"CHECK_INTERVAL": 0.1, "STALL": 1.0}.items():
         monkeypatch.setattr(f"rmqd.consumer.health.watchdog.{name}_SECONDS", seconds)
     async with member(rocketmq.nameserver, Seen(), group=group, subscriptions=["%LMQ%none"]) as m:

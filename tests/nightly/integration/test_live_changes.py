@@ -1,4 +1,4 @@
-"""Filters and limits that change while a group runs, at a real broker: nothing that both filters match is lost."""
+"""Filters and limits that change while a group runs: no message that both filters match is lost."""
 
 from __future__ import annotations
 
@@ -28,13 +28,12 @@ from tests.seen import Seen
 from tests.waiting import eventually, wait_until
 
 pytestmark = pytest.mark.rocketmq
-"""Filters, each with the tag that the other one does not have."""
 
 
-async def test_members_that_change_at_different_moments_lose_nothing_that_both_filters_match(
+async def test_members_that_change_filters_one_by_one_lose_no_common_message(
     rocketmq: RealCluster, topic: str, group: str
 ) -> None:
-    """In between the brokers go by the newer filter, for both members."""
+    """Between the two changes, brokers apply the newer filter to both members."""
     seen = Seen()
     values: dict[str, Any] = {"group": group, "subscriptions": {topic: "a || b"}}
     values |= {"persist_consumer_offset_interval_seconds": 0.2, "consume_from_where": "first_offset"}
@@ -51,7 +50,7 @@ async def test_members_that_change_at_different_moments_lose_nothing_that_both_f
                 count = len(seen.attempts)
                 await eventually(lambda count=count: len(seen.attempts) > count + 30, "it goes on")  # type: ignore[misc]
         sender.end()
-        await eventually(lambda: sender.wanted <= set(seen.keys), "all that every filter matches")
+        await eventually(lambda: sender.wanted <= set(seen.keys), "all common messages are handled")
         await eventually(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
     counts = Counter(key for key in seen.keys if key in sender.wanted)
     assert counts.keys() == sender.wanted
@@ -60,7 +59,7 @@ async def test_members_that_change_at_different_moments_lose_nothing_that_both_f
 
 @contextlib.contextmanager
 def sending_aside(cluster: RealCluster, topic: str) -> Iterator[Sender]:
-    """The same beside a test without a loop."""
+    """Like `sending`, in a thread, for a test without an event loop."""
     import threading
 
     sender = Sender(cluster, topic)
@@ -85,10 +84,10 @@ def has_retry_queue(rmqd: RmqdProcess) -> bool:
     return any(queue["is_retry"] for queue in group["queues"])
 
 
-def test_a_reload_hands_filter_and_limit_to_the_running_workers(
+def test_a_reload_applies_filter_and_limit_to_the_running_workers(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """No worker leaves the group, nothing is lost or repeated, and `rmqd reload` says that the group was updated."""
+    """No worker leaves the group, no message is lost or repeated, and `rmqd reload` reports the group as updated."""
     path = tmp_path / "ledger"
 
     def settings(filter_now: str, rate: int) -> dict[str, dict[str, Any]]:
@@ -100,7 +99,7 @@ def test_a_reload_hands_filter_and_limit_to_the_running_workers(
     with RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, settings("a || b", 0), "--workers", "2") as rmqd:
         rmqd.wait_ready()
         wait_until(lambda: workers_with_queues(rmqd) == {1, 2}, "the workers share the queues")
-        wait_until(lambda: has_retry_queue(rmqd), "one of them has that of the retry topic, whose route came later")
+        wait_until(lambda: has_retry_queue(rmqd), "a worker has the retry queue, whose route is found later")
         rebalances = rmqd.metric("rmqd_rebalances_total", group=group)
         with sending_aside(rocketmq, topic) as sender:
             for filter_now, rate in [("a || c", 5000), ("a || b", 0), ("a || c", 1000), ("a || b", 0)]:
@@ -110,7 +109,7 @@ def test_a_reload_hands_filter_and_limit_to_the_running_workers(
                 assert ended.code == 0, ended.err
                 assert (ended.json()["updated"], ended.json()["restarted"]) == ([group], [])
                 wait_until(lambda count=count: handled().total() > count + 50, "it goes on")  # type: ignore[misc]
-        wait_until(lambda: sender.wanted <= handled().keys(), "all that every filter matches")
+        wait_until(lambda: sender.wanted <= handled().keys(), "all common messages are handled")
         assert rmqd.metric("rmqd_rebalances_total", group=group) == rebalances
         updates = rmqd.events("group.updated")
         assert sorted(event["pull_rate_limit"] for event in updates) == [0, 0, 0, 0, 500, 500, 2500, 2500]
@@ -120,10 +119,10 @@ def test_a_reload_hands_filter_and_limit_to_the_running_workers(
 
 
 @pytest.mark.parametrize("arguments", [(), ("--workers", "2")], ids=["alone", "workers"])
-def test_a_reload_with_an_sql_filter_that_is_none_changes_nothing(
+def test_a_reload_with_an_invalid_sql_filter_changes_nothing(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
-    """The broker's complaint is told with the place; no worker is replaced, and the old filter stays in force."""
+    """The broker's error is reported with the key. No worker is replaced, and the old filter stays in force."""
     path = tmp_path / "ledger"
 
     def settings(filter_now: str | dict[str, str]) -> dict[str, dict[str, Any]]:
@@ -142,10 +141,10 @@ def test_a_reload_with_an_sql_filter_that_is_none_changes_nothing(
         assert rmqd.terminate()[0] == 0
 
 
-def test_a_broker_that_filters_by_tags_only_is_named_and_its_setting_too(
+def test_a_broker_that_filters_by_tags_only_is_reported_with_its_setting(
     rocketmq_faulty: RealCluster, group: str, tmp_path: Path
 ) -> None:
-    """At a reload nothing changes; at a start the group fails with the reason, and runs once the broker filters."""
+    """A reload changes nothing. At a start the group fails with the reason, and runs once the broker filters."""
     topic = rocketmq_faulty.create_topic(f"{group}_t", 1)
     broker = rocketmq_faulty.broker
     path = tmp_path / "ledger"
@@ -195,7 +194,7 @@ PAUSE_SECONDS = 0.002
 
 
 class Sender:
-    """Sends messages of the tags a, b and c, one every few milliseconds, until it is told to end."""
+    """Sends messages with the tags a, b and c, one every few milliseconds, until `end` is called."""
 
     def __init__(self, cluster: RealCluster, topic: str) -> None:
         self._producer = Producer(cluster.broker.address, topic)
@@ -214,7 +213,7 @@ class Sender:
 
     @property
     def wanted(self) -> set[str]:
-        """The keys of what every filter matches."""
+        """The keys of the messages that every filter matches."""
         return {f"a{number}" for number in range(0, self.sent, 3)}
 
 
@@ -249,10 +248,10 @@ async def change(m: Member, group: str, topic: str, filter_now: str | Subscripti
         pytest.param((SQL_A_OR_C, SQL_A_OR_B), id="sql"),
     ],
 )
-async def test_filters_that_flip_lose_nothing_that_both_match(
+async def test_alternating_filters_lose_no_message_that_both_match(
     rocketmq: RealCluster, topic: str, group: str, filters: tuple[str | Subscription, str | Subscription]
 ) -> None:
-    """Exactly once each; and what is sent after a change, and only the new filter matches, comes too."""
+    """Each is handled once, and so are messages sent after a change that only the new filter matches."""
     seen, marks = Seen(), []
     async with (
         member(
@@ -261,7 +260,7 @@ async def test_filters_that_flip_lose_nothing_that_both_match(
         ) as m,
         sending(rocketmq, topic) as sender,
     ):  # fmt: skip
-        await eventually(lambda: len(seen.attempts) > 50, "it consumes")
+        await eventually(lambda: len(seen.attempts) > 50, "the member consumes")
         with Producer(rocketmq.broker.address, topic) as marker:
             for number, filter_now in zip(range(40), itertools.cycle(filters), strict=False):
                 await change(m, group, topic, filter_now)
@@ -269,9 +268,9 @@ async def test_filters_that_flip_lose_nothing_that_both_match(
                 for queue in range(8):
                     marks.append(f"mark{number}.{queue}")
                     marker.send(key=marks[-1], tags=tag, queue=queue)
-                await eventually(lambda: set(marks[-8:]) <= set(seen.keys), f"what is sent after change {number}")
+                await eventually(lambda: set(marks[-8:]) <= set(seen.keys), f"messages sent after change {number}")
         sender.end()
-        await eventually(lambda: sender.wanted <= set(seen.keys), "all that every filter matches")
+        await eventually(lambda: sender.wanted <= set(seen.keys), "all that both filters match are handled")
         await eventually(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
     counts = Counter(key for key in seen.keys if key in sender.wanted or key in set(marks))
     assert counts.keys() == sender.wanted | set(marks)

@@ -1,4 +1,4 @@
-"""What rmqd sends and consumes, as RocketMQ's own tool shows it from the trace topic."""
+"""Traces of messages that rmqd sends and consumes, as mqadmin shows them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_mqadmin_shows_what_rmqd_sent_and_consumed(
     with AdminShell(tmp_path) as shell, RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, groups) as daemon:
 
         def shown(msg_id: str) -> set[tuple[str, str, str]]:
-            """Type, group and status; nothing while the trace topic has nothing about the message."""
+            """Type, group and status of each trace record; empty until the trace topic has records of the message."""
             printed = shell.mqadmin(rocketmq.nameserver, "queryMsgTraceById", "-i", msg_id, check=False)
             return {(kind, name, status) for kind, name, _, status in ROW.findall(printed)}
 

@@ -1,4 +1,4 @@
-"""namespaceV2 beside Java: members that send it share a group, whose topics and offsets keep their names."""
+"""namespaceV2 next to Java: members that send it share a group, and no topic or group changes its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the broker knows of a group while rmqd works, after it ended in order, and after it was killed."""
+"""The broker's committed offsets of a group while rmqd runs and after it stopped."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ BROKER = "broker-a"
 
 
 @COMMITTED
-def test_offsets_after_five_seconds_equal_what_was_handled(
+def test_offsets_of_handled_messages_are_committed_within_seconds(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """All was handled, and 5 s later at most the brokers know it, queue by queue."""
+    """Each queue's offset is committed every 5 s."""
     path = tmp_path / "ledger"
     with Producer(rocketmq.broker.address, topic) as producer:
         for start in range(0, 2000, 25):
@@ -46,7 +46,7 @@ def test_offsets_after_five_seconds_equal_what_was_handled(
 def test_unfinished_message_holds_its_queues_offset(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """Later messages of its queue are handled, but nothing above the unfinished one is committed."""
+    """Later messages of its queue are handled, but no offset above the unfinished message is committed."""
     path = tmp_path / "ledger"
     with Producer(rocketmq.broker.address, topic) as producer:
         for number in range(10):

@@ -1,4 +1,4 @@
-"""`rmqd offsets reset` and `restore` on groups that run: who obeys, who does not, and that nothing else moves."""
+"""`rmqd offsets reset` and `restore` on running groups: which members obey, and that no other group moves."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PATIENCE_SECONDS = 90
 
 @pytest.fixture
 def short_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pulls that brokers hold until they next look, every 5 s, and not for the 15 s of Java."""
+    """Let brokers hold pulls only until their next check, every 5 s, instead of Java's 15 s."""
     monkeypatch.setattr("rmqd.consumer.pull.pull_loop.BROKER_HOLD_MS", 1000)
 
 
@@ -62,19 +62,19 @@ def send(cluster: RealCluster, topic: str, prefix: str, count: int) -> None:
 
 
 def change(cluster: RealCluster, folder: Path, *arguments: str) -> Ended:
-    """The command, with its backup in a folder of the test's."""
+    """Run the command, with its backup in the test's folder."""
     return rmqd("offsets", *arguments, "--yes", "-o", "json", "-n", cluster.nameserver, "--set", f"state_dir={folder}")
 
 
 def states(ended: Ended) -> dict[str, int]:
-    """How many queues ended how."""
+    """The number of queues by their final state."""
     return dict(Counter(one["state"] for one in ended.json()["queues"]))
 
 
-def test_under_load_members_of_rmqd_and_java_obey_and_nothing_else_moves(
+def test_rmqd_and_java_members_obey_under_load_and_no_other_group_moves(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Back to the first message, and by the backup forward again: each time both members say that they went there."""
+    """Reset the group to the first message, and restore the backup. Both members confirm the reset."""
     other = rocketmq.create_topic(fresh_name(request.node.name, "other"))
     ours, theirs, others, second = (tmp_path / name for name in ("ours", "theirs", "others", "second"))
     settings = ledger_group(topic, ours, "rmqd", consume_from_where="first_offset")
@@ -97,8 +97,8 @@ def test_under_load_members_of_rmqd_and_java_obey_and_nothing_else_moves(
 
         wait_until(shared, "each member has half of the queues", PATIENCE_SECONDS)
         wait_until(lambda: set(finished(ours, theirs)) >= {f"early{n}" for n in range(EARLY)}, "the early are handled")
-        wait_until(lambda: finished(theirs), "Java handles some")
-        # a RocketMQ 4 resets none before
+        wait_until(lambda: finished(theirs), "Java handles messages")
+        # RocketMQ 4 resets only queues with a stored offset
         wait_until(lambda: all(offsets.committed(rocketmq, group, topic).values()), "each queue has an offset")
         done = change(rocketmq, tmp_path, "reset", group, topic, "--to", "first")
         assert done.code == 0, done.err
@@ -119,8 +119,8 @@ def test_under_load_members_of_rmqd_and_java_obey_and_nothing_else_moves(
             assert {one["queue"]: one["to"] for one in back.json()["queues"]} == saved
             assert set(states(back)) <= {"moved", "unchanged"}
         sent = len(load.sent)
-        wait_until(lambda: len(load.sent) > sent + 50, "the load goes on")
-    # what comes to the other groups comes once, and those were never moved
+        wait_until(lambda: len(load.sent) > sent + 50, "the load continues")
+    # the other groups handle each message once, and were never moved
     assert max(finished(second).values()) == 1
     assert max(finished(others).values()) == 1
     assert not [event for event in daemon.events("offset.corrected") if event["group"] != group]
@@ -130,7 +130,7 @@ def test_under_load_members_of_rmqd_and_java_obey_and_nothing_else_moves(
 async def test_an_idle_member_has_obeyed_when_the_command_ends(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, way: str
 ) -> None:
-    """Its pulls are held by the broker: it hears of it when one comes back, or by the push."""
+    """The broker holds the member's pulls. The reset arrives when a pull returns, or is pushed."""
     await asyncio.to_thread(send, rocketmq, topic, "m", 40)
     seen = Seen()
     options: dict[str, Any] = {"group": group, "subscriptions": [topic], "consume_from_where": "first_offset"}
@@ -154,10 +154,8 @@ async def test_an_idle_member_has_obeyed_when_the_command_ends(
 
 
 @pytest.mark.usefixtures("short_holds")
-async def test_a_busy_member_passes_over_its_backlog(
-    rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
-) -> None:
-    """It has cached all of it; and what one queue skips, the others do not."""
+async def test_a_busy_member_skips_its_backlog(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
+    """The backlog is cached already. A skip in one queue does not move the other queues."""
     if rocketmq.spec.version.startswith("4"):
         pytest.skip("RocketMQ 4 pushes resets to the members, by time alone")
     await asyncio.to_thread(send, rocketmq, topic, "old", 400)
@@ -169,7 +167,7 @@ async def test_a_busy_member_passes_over_its_backlog(
 
     options: dict[str, Any] = {"group": group, "subscriptions": [topic], "consume_from_where": "first_offset"}
     async with member(rocketmq.nameserver, slow, concurrency=1, **options) as one:
-        await eventually(lambda: len(one.owned()) == QUEUES and seen.keys, "it is busy")
+        await eventually(lambda: len(one.owned()) == QUEUES and seen.keys, "the member is busy")
         skipped = await asyncio.to_thread(
             change, rocketmq, tmp_path, "reset", group, topic, "--skip", "30", "--queue", "3"
         )
@@ -177,12 +175,12 @@ async def test_a_busy_member_passes_over_its_backlog(
         done = await asyncio.to_thread(change, rocketmq, tmp_path, "reset", group, topic, "--to", "last")
         assert (done.code, states(done)) == (0, {"moved": QUEUES}), done.err
         await asyncio.to_thread(send, rocketmq, topic, "new", 2)
-        await eventually(lambda: {"new0", "new1"} <= set(seen.keys), "what comes now is handled")
+        await eventually(lambda: {"new0", "new1"} <= set(seen.keys), "new messages are handled")
     assert len(seen.keys) == len(set(seen.keys)) < 400
 
 
 class Posing:
-    """A member that says that it has a queue, and is where the test has it."""
+    """A fake member that reports one queue, at the offset that the test sets."""
 
     def __init__(self, group: str, queue: MessageQueue, at: int, message_model: str = "CLUSTERING") -> None:
         self.group = group
@@ -206,7 +204,7 @@ class Posing:
 
 @contextlib.asynccontextmanager
 async def posing(rocketmq: RealCluster, member: Posing, topic: str) -> AsyncIterator[ClientInstance]:
-    """Its client, which brokers know."""
+    """Run the fake member's client, which is known to the brokers."""
     client = ClientInstance(ClientOptions(nameservers=(rocketmq.nameserver,)))
     async with running(client.run()):
         await client.routes.lookup(topic)
@@ -219,7 +217,7 @@ async def posing(rocketmq: RealCluster, member: Posing, topic: str) -> AsyncIter
 async def test_a_member_that_does_not_obey_is_named(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """The other queues, which nobody has, are moved all the same; the command ends with 1."""
+    """The other queues, which have no owner, are moved anyway; the command exits with 1."""
     if rocketmq.spec.version.startswith("4"):
         pytest.skip("RocketMQ 4 pushes resets to the members")
     await asyncio.to_thread(send, rocketmq, topic, "m", 40)
@@ -238,7 +236,7 @@ async def test_a_member_that_does_not_obey_is_named(
 async def test_a_broker_that_pushes_keeps_no_reset_for_a_member_that_does_not_obey(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """As RocketMQ 4: what to do then is another thing."""
+    """This is what RocketMQ 4 does, so the command recommends other steps."""
     is_old = rocketmq.spec.version.startswith("4")
     await asyncio.to_thread(send, rocketmq, topic, "m", 40)
     if not is_old:
@@ -262,10 +260,9 @@ async def test_a_broker_that_pushes_keeps_no_reset_for_a_member_that_does_not_ob
     assert "brokers keep" not in done.err
 
 
-async def test_a_reset_that_is_interrupted_says_what_was_done(
+async def test_an_interrupted_reset_reports_what_was_done_and_how_to_undo_it(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """And how to undo it."""
     if rocketmq.spec.version.startswith("4"):
         pytest.skip("RocketMQ 4 pushes resets to the members")
     await asyncio.to_thread(send, rocketmq, topic, "m", 40)
@@ -278,7 +275,7 @@ async def test_a_reset_that_is_interrupted_says_what_was_done(
         assert process.stdout is not None
         backup = ""
         while not (line := (await process.stdout.readline()).decode()).startswith("sent; waiting for 1 member"):
-            assert line, "it ended before it waited"
+            assert line, "the command waits for the member"
             backup = line.removeprefix("backup: ").strip() if line.startswith("backup: ") else backup
         process.send_signal(signal.SIGINT)
         _, err = await process.communicate()
@@ -289,10 +286,10 @@ async def test_a_reset_that_is_interrupted_says_what_was_done(
     )
 
 
-async def test_a_reset_that_a_broker_told_to_a_dead_connection_is_sent_again(
+async def test_a_reset_that_was_sent_to_a_dead_connection_is_sent_again(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """As it does within 20 s of a member's end: Java's next member then commits where it was, over the reset."""
+    """Brokers do so within 20 s of a member's end. Java's next member then commits its old offset over the reset."""
     if rocketmq.spec.version.startswith("4"):
         pytest.skip("RocketMQ 4 pushes resets to the members")
     await asyncio.to_thread(send, rocketmq, topic, "m", 40)
@@ -309,8 +306,8 @@ async def test_a_reset_that_a_broker_told_to_a_dead_connection_is_sent_again(
         await eventually(is_sent, "the reset waits")
         assert await pending_reset(client.remoting, address, group, queue, 5) == 1  # the dead connection's pull
         assert await update_consumer_offset(client.remoting, address, group, queue, 5)
-        await eventually(is_sent, "it waits again")
-        assert await pending_reset(client.remoting, address, group, queue, 5) == 1  # the member's own
+        await eventually(is_sent, "the reset waits again")
+        assert await pending_reset(client.remoting, address, group, queue, 5) == 1  # the member's own pull
         member.at = 1
         done = await command
     assert (done.code, states(done)) == (0, {"moved": 1}), done.err
@@ -324,10 +321,10 @@ async def test_a_broadcasting_group_is_refused(rocketmq: RealCluster, topic: str
 
 
 @pytest.mark.slow
-def test_a_broker_that_does_not_answer_does_not_hinder_the_others(
+def test_an_unresponsive_broker_does_not_prevent_resets_at_others(
     rocketmq_pair: RealCluster, group: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Its queues stay, which is told, and the command ends with 69."""
+    """Its queues do not move; the command reports this and exits with 69."""
     topic = rocketmq_pair.create_topic(fresh_name(request.node.name, "topic"))
     for queue in offsets.queues(rocketmq_pair, topic):
         rocketmq_pair.admin("updateSubGroup", "-c", "DefaultCluster", "-g", group) if queue.queue_id == 0 else None
@@ -355,12 +352,12 @@ def test_a_static_topic_is_refused(rocketmq_static: RealCluster, group: str, tmp
 async def test_a_group_that_pops_is_moved_by_the_broker(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """Its members have no offsets: the broker hands out from there with the next pops."""
+    """Members that pop have no offsets, so the broker continues at the new offset with the next pops."""
     rocketmq.set_consume_mode(topic, group, "POP")
     seen = Seen()
     options: dict[str, Any] = {"group": group, "subscriptions": [topic], "consume_from_where": "first_offset"}
     async with member(rocketmq.nameserver, seen, consume_mode="pop", **options) as m:
-        await eventually(lambda: any(queue.popped for queue in m.consumer.snapshot().queues), "it pops")
+        await eventually(lambda: any(queue.popped for queue in m.consumer.snapshot().queues), "the member pops")
         await asyncio.to_thread(send, rocketmq, topic, "m", 40)
         await eventually(lambda: len(set(seen.keys)) == 40, "all is handled")
         done = await asyncio.to_thread(change, rocketmq, tmp_path, "reset", group, topic, "--to", "first")

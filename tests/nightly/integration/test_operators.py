@@ -1,4 +1,4 @@
-"""mqadmin, and through it the dashboard, on a running group: what it shows, and what it has the group do."""
+"""mqadmin commands on a running group, which the dashboard uses too."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SHARED = {
     "pullThresholdSizeForTopic",
     "suspendCurrentQueueTimeMillis",
 }
-OF_THE_CLIENT = {  # which a Java client of 4.9 does not tell
+OF_THE_CLIENT = {  # a Java client of 4.9 does not report these
     "heartbeatBrokerInterval",
     "namesrvAddr",
     "persistConsumerOffsetInterval",
@@ -64,10 +64,10 @@ def running_info(rocketmq: RealCluster, group: str, client_id: str) -> ConsumerR
     rmqd="the stacks of its tasks and threads instead of the jstack",
     checked="mqadmin's output, and its verdict: same subscription, rebalance OK",
 )
-def test_consumer_status_tells_all_of_a_member(
+def test_consumer_status_shows_options_queues_and_stacks_of_a_member(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its options, queues and rates, our stacks in place of Java's; and the analysis finds nothing wrong."""
+    """The stacks are rmqd's instead of Java's, and mqadmin's analysis finds no problem."""
     monkeypatch.chdir(tmp_path)  # where mqadmin writes a file for each member
     path = tmp_path / "ledger"
     send(rocketmq, topic, "m", 80)
@@ -79,7 +79,7 @@ def test_consumer_status_tells_all_of_a_member(
         with Producer(rocketmq.broker.address, topic) as producer:
             producer.send(key="slow", queue=5)
         client_id = rmqd.status()["client_id"]
-        wait_until(lambda: running_info(rocketmq, group, client_id).jstack is None, "it answers")
+        wait_until(lambda: running_info(rocketmq, group, client_id).jstack is None, "the member responds")
         wait_until(lambda: any(queue["cached"] for queue in rmqd.queues(group)), "one message is being handled")
         shown = rocketmq.admin("consumerStatus", "-g", group, "-i", client_id, "-s")
         analysis = rocketmq.admin("consumerStatus", "-g", group)
@@ -106,10 +106,10 @@ def test_consumer_status_tells_all_of_a_member(
     rmqd="the same, except for the options that docs/migrating.md lists as missing",
     checked="compared with a Java member of the same group: all values",
 )
-def test_running_info_has_what_javas_has(
+def test_running_info_matches_a_java_member(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside a Java member of the same group: the same fields and properties, but for what rmqd does not have."""
+    """Both members of a group have the same fields, and the same values of shared properties."""
     monkeypatch.chdir(tmp_path)
     old = rocketmq.spec.version.startswith("4")
     send(rocketmq, topic, "m", 80)
@@ -122,7 +122,7 @@ def test_running_info_has_what_javas_has(
             {group: ledger_group(topic, tmp_path / "a", "a", consume_from_where="first_offset")},
         ) as rmqd,
     ):
-        wait_until(lambda: len(offsets.members(rocketmq, group)) == 2, "both are there")
+        wait_until(lambda: len(offsets.members(rocketmq, group)) == 2, "both members are connected")
         # a Java member may stall for 30 s on topics that are filled at its start
         wait_until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is handled and committed", 60)
         own_id = rmqd.status()["client_id"]
@@ -144,7 +144,7 @@ def test_running_info_has_what_javas_has(
 
 
 class Handler(Seen):
-    """Remembers what it got, with the ids; raises where told to."""
+    """Records its messages with their ids; raises `error` if it is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class Handler(Seen):
     checked="mqadmin, with a handler that succeeds and a handler that raises; offsets and retry topic do not change",
 )
 async def test_one_message_is_consumed_directly(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
-    """By its unique id and by its offset id; the operator hears what the handler did, and nothing else changes."""
+    """By its unique id and by its offset id. The operator receives the handler's result, and nothing else changes."""
     java = peers.PeerOptions(rocketmq.nameserver, topic, tmp_path / "sent", rocketmq.spec.version)
     with peers.start_producer(java, 8) as producer:
         await asyncio.to_thread(producer.wait)
@@ -180,7 +180,7 @@ async def test_one_message_is_consumed_directly(rocketmq: RealCluster, topic: st
     async with member(
         rocketmq.nameserver, handler, group=group, subscriptions=[topic], consume_from_where="first_offset"
     ) as m:
-        await eventually(lambda: len(m.owned()) == 8, "it runs again")
+        await eventually(lambda: len(m.owned()) == 8, "the member runs again")
         message, client_id = handler.messages[0], m.client.client_id
 
         async def admin(*arguments: str) -> str:
@@ -223,11 +223,11 @@ def test_accumulated_messages_are_skipped(rocketmq: RealCluster, topic: str, gro
         consume_from_where="first_offset",
     )
     with RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: config}) as rmqd:
-        wait_until(lambda: len(finished(path)) > 2, "it is busy")
+        wait_until(lambda: len(finished(path)) > 2, "the group is busy")
         until_done(rocketmq, "skipAccumulatedMessage", "-g", group, "-t", topic)
         send(rocketmq, topic, "new", 8)  # they wake the pulls
-        wait_until(lambda: times_handled(path, "new") == {1}, "what comes now is handled")
-        wait_until(lambda: offsets.lag(rocketmq, group, topic) == 0, "nothing lags")
+        wait_until(lambda: times_handled(path, "new") == {1}, "new messages are handled")
+        wait_until(lambda: offsets.lag(rocketmq, group, topic) == 0, "the lag is 0")
         status, _ = rmqd.terminate()
         assert status == 0
     assert len(finished(path)) < 200
@@ -262,10 +262,10 @@ def test_connection_and_progress_name_the_member(rocketmq: RealCluster, topic: s
     long=True,
 )
 @pytest.mark.parametrize("clean", ["with its offsets", "without"])
-def test_deleted_group_that_runs_loses_nothing(
+def test_a_running_group_that_is_deleted_loses_nothing(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, clean: str
 ) -> None:
-    """The broker makes the group anew, and has its offsets again within half a minute, though nothing is handled."""
+    """The broker recreates the group, and rmqd stores its offsets again, even if no message is handled."""
     path = tmp_path / "ledger"
     config = ledger_group(topic, path, "a", consume_from_where="last_offset")
     with RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: config}) as rmqd:
@@ -286,7 +286,7 @@ def test_deleted_group_that_runs_loses_nothing(
         assert status == 0
         send(rocketmq, topic, "while it was down", 8)
         rmqd.start()
-        wait_until(lambda: times_handled(path, "while it was down") == {1}, "it goes on where it was")
+        wait_until(lambda: times_handled(path, "while it was down") == {1}, "the group continues at its offsets")
     assert times_handled(path, "m") == {1}
 
 
@@ -300,10 +300,10 @@ def test_deleted_group_that_runs_loses_nothing(
     rmqd="a warning for each queue, and after 20 s queue.stalled with the cause consumption_disabled",
     checked="mqadmin deleteSubGroup with autoCreateSubscriptionGroup=false, then updateSubGroup",
 )
-def test_deleted_group_that_is_not_made_anew_is_told_of(
+def test_a_deleted_group_that_is_not_recreated_is_reported(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """Where brokers make no groups by themselves: its queues say why they stand still, and go on once it is there."""
+    """If brokers do not create groups automatically, pull errors are logged until the group exists again."""
     path = tmp_path / "ledger"
     send(rocketmq, topic, "m", 80)
     with RmqdProcess(

@@ -1,4 +1,4 @@
-"""Orderly groups on a real RocketMQ: queues that move to a Java member and back, a broker that forgets its locks."""
+"""Orderly groups on a real RocketMQ: queues that move to a Java member and back, a broker that loses its locks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPTIONS: dict[str, Any] = {"consume_mode": "orderly", "persist_consumer_offset_i
 
 
 class Writer:
-    """A handler that takes a while, and writes the ledger in memory."""
+    """A slow handler that keeps its ledger in memory."""
 
     def __init__(self, seconds: float, name: str = "rmqd") -> None:
         self.entries: list[Entry] = []
@@ -58,7 +58,7 @@ def fill(cluster: RealCluster, topic: str) -> None:
 
 
 def check_order(entries: list[Entry]) -> None:
-    """Each queue is handled in its order, by one member at a time, and nothing twice."""
+    """Check that each queue is handled in order, by one member at a time, and no message twice."""
     by_queue = defaultdict(list)
     for entry in sorted(entries, key=lambda entry: entry.at_micros):
         by_queue[entry.queue].append(entry)
@@ -82,29 +82,29 @@ def owned(one: Member) -> int:
     checked="queues that move from rmqd to a Java member and back under load",
 )
 async def test_queues_move_to_a_java_member_and_back(rocketmq: RealCluster, group: str, tmp_path: Path) -> None:
-    """What rmqd gives up nobody handles again, and no queue has two members at once. The retry topic is locked too."""
+    """Queues that rmqd released repeat no message, and no queue has two owners at once."""
     topic = rocketmq.create_topic(fresh_name(group, "topic"), QUEUES)
     fill(rocketmq, topic)
     writer, path = Writer(0.05), tmp_path / "java.ledger"
     async with member(
         rocketmq.nameserver, writer, group=group, subscriptions=[topic], **OPTIONS, consume_from_where="first_offset"
     ) as one:
-        await eventually(lambda: writer.finished > QUEUES * 5, "rmqd is at work")
+        await eventually(lambda: writer.finished > QUEUES * 5, "rmqd handles messages")
         peer = PeerOptions(rocketmq.nameserver, topic, path)
-        writer.seconds = 0.5  # so that something is left for Java, however long it takes to start
+        writer.seconds = 0.5  # leaves messages for Java, however long it takes to start
         java = await asyncio.to_thread(start_consumer, peer, group, orderly=True, handle_millis=50)
         writer.seconds = 0.05
         try:
-            await eventually(lambda: owned(one) == QUEUES // 2, "rmqd gave half of them up")
-            # Java asks every 20 s for a lock that it did not get
-            await eventually(lambda: len(ledger.read(path)) > 20, "Java is at work on them", seconds=60)
+            await eventually(lambda: owned(one) == QUEUES // 2, "rmqd released half of the queues")
+            # Java requests a lock that it did not get every 20 s
+            await eventually(lambda: len(ledger.read(path)) > 20, "Java handles messages", seconds=60)
             assert await asyncio.to_thread(java.stop) is not None
         finally:
             java.kill()
         await eventually(lambda: owned(one) == QUEUES, "rmqd has them again", 40)
         await eventually(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed", 40)
         assert one.topic().duplicates == {}
-    # Java's own end commits one-way and may lose that: only what rmqd gave up is held to come once
+    # Java's last commits are one-way and may be lost, so only queues that rmqd released must repeat nothing
     taken_back = {(entry.queue, entry.offset) for entry in ledger.read(path)}
     mine = [entry for entry in writer.entries if (entry.queue, entry.offset) not in taken_back]
     check_order(mine + ledger.read(path))
@@ -117,8 +117,8 @@ async def test_queues_move_to_a_java_member_and_back(rocketmq: RealCluster, grou
     rmqd="with the next renewal; a queue that waits for its lock asks every 0.2 s",
     checked="a restarted broker under load: the order, and no gap",
 )
-async def test_a_broker_that_forgot_its_locks_gives_them_back(rocketmq_faulty: RealCluster, group: str) -> None:
-    """They are in its memory only: after a restart they are asked for again, and the course goes on without a gap."""
+async def test_queues_keep_their_order_after_a_broker_lost_its_locks(rocketmq_faulty: RealCluster, group: str) -> None:
+    """Locks are only in the broker's memory. After a restart the member requests them again."""
     topic = rocketmq_faulty.create_topic(fresh_name(group, "topic"), QUEUES)
     fill(rocketmq_faulty, topic)
     writer = Writer(0.05)
@@ -130,7 +130,7 @@ async def test_a_broker_that_forgot_its_locks_gives_them_back(rocketmq_faulty: R
         **OPTIONS,
         consume_from_where="first_offset",
     ) as one:
-        await eventually(lambda: writer.finished > QUEUES * 5, "it is at work")
+        await eventually(lambda: writer.finished > QUEUES * 5, "the member handles messages")
         await asyncio.to_thread(rocketmq_faulty.restart, "broker")
         await eventually(lambda: offsets.lag(rocketmq_faulty, group, topic) == 0, "all is committed", 60)
         assert one.topic().duplicates == {}
@@ -138,7 +138,7 @@ async def test_a_broker_that_forgot_its_locks_gives_them_back(rocketmq_faulty: R
 
 
 class ByAccount:
-    """A handler that notes the course of each account: what was begun and what ended, in this order."""
+    """A handler that records the begin and the end of each message, by account."""
 
     def __init__(self, name: str, courses: dict[str, list[tuple[str, str, int]]], seconds: float) -> None:
         self._name = name
@@ -167,7 +167,7 @@ class ByAccount:
 )
 @pytest.mark.parametrize("mode", ["concurrently", "orderly"])
 async def test_accounts_keep_their_order_while_queues_move(rocketmq: RealCluster, group: str, mode: str) -> None:
-    """A slow account holds up none but itself, and a member that leaves has nothing handled twice."""
+    """Accounts of one queue are handled in parallel, and a member that leaves repeats no message."""
     topic = rocketmq.create_topic(fresh_name(group, "topic"), QUEUES)
     with Producer(rocketmq.broker.address, topic, QUEUES) as producer:
         for queue in range(QUEUES):
@@ -178,9 +178,9 @@ async def test_accounts_keep_their_order_while_queues_move(rocketmq: RealCluster
     options |= {"subscriptions": [topic], "consume_from_where": "first_offset"}
     first, second = ByAccount("first", courses, 0.1), ByAccount("second", courses, 0.1)
     async with member(rocketmq.nameserver, first, group=group, **options) as one:
-        await eventually(lambda: first.handled > 64, "it is at work")
+        await eventually(lambda: first.handled > 64, "the first member handles messages")
         async with member(rocketmq.nameserver, second, group=group, **options) as other:
-            await eventually(lambda: owned(other) == QUEUES // 2, "the other one has half of them")
+            await eventually(lambda: owned(other) == QUEUES // 2, "the other member has half of the queues")
             await eventually(lambda: second.handled > 64, "the other one is at work", 40)
             await other.stop()
             assert other.topic().duplicates == {}

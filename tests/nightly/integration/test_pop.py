@@ -16,11 +16,11 @@ from tests.waiting import eventually
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.skipif(release.is_4(), reason="RocketMQ 4.9 has no POP")]
 
-INVISIBLE_SECONDS = 5.0  # the least that the configuration accepts
+INVISIBLE_SECONDS = 5.0  # the minimum of the configuration
 
 
 def popped(one: Member) -> bool:
-    """Whether it pops the topic."""
+    """Whether the member pops the topic."""
     return one.queue(-1) is not None
 
 
@@ -51,13 +51,13 @@ async def test_two_members_share_a_popped_topic_and_finish_it(rocketmq: RealClus
         member(rocketmq.nameserver, handle, consume_mode="pop", **options) as one,
         member(rocketmq.nameserver, handle, consume_mode="pop", **options) as two,
     ):
-        await eventually(lambda: popped(one) and popped(two), "both pop")
-        # what is sent before was there before the new group, which begins at the end
-        await eventually(lambda: len(offsets.committed(rocketmq, group, topic)) == 8, "the group is founded")
+        await eventually(lambda: popped(one) and popped(two), "both members pop")
+        # a new group starts at the end, so it would skip earlier messages
+        await eventually(lambda: len(offsets.committed(rocketmq, group, topic)) == 8, "the group has its offsets")
         with Producer(rocketmq.broker.address, topic, 8) as producer:
             for number in range(300):
                 producer.send(key=f"{number}")
-                await asyncio.sleep(0)  # the members take turns at what comes
+                await asyncio.sleep(0)  # lets both members pop between two sends
             producer.send(key="slow")
             producer.send(key="fails")
         await eventually(lambda: len(calls) == 302, "all are handled", 60)
@@ -72,7 +72,7 @@ async def test_two_members_share_a_popped_topic_and_finish_it(rocketmq: RealClus
         assert slow_calls == 1
 
 
-async def test_a_group_is_switched_to_pull_and_back_under_load_and_loses_nothing(
+async def test_a_group_that_switches_between_pop_and_pull_under_load_loses_nothing(
     rocketmq: RealCluster, topic: str, group: str
 ) -> None:
     cluster_name = "DefaultCluster"
@@ -120,7 +120,7 @@ async def test_a_group_is_switched_to_pull_and_back_under_load_and_loses_nothing
             await eventually(lambda: {popped(each) for each in members} == {mode == "POP"}, f"all {mode}", 60)  # noqa: B023 awaited in the loop
             already = len(sent)
             await eventually(lambda: len(sent) > already + 200, "it goes on", 60)  # noqa: B023 awaited in the loop
-        await one.die()  # what it had popped is shown to the other
+        await one.die()  # the other member receives its popped messages
         producing.cancel()
         await asyncio.wait((producing,))
         await eventually(lambda: calls.keys() >= set(sent), "nothing is lost", 120)

@@ -1,4 +1,4 @@
-"""Priority topics (message.type=PRIORITY): what is handed out first, beside Java."""
+"""Priority topics (message.type=PRIORITY): the order of delivery, compared with Java."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_the_highest_priority_is_popped_first(
     def begun() -> list[str]:
         return [entry.key for entry in ledger.read(theirs) if entry.event == ledger.START]
 
-    # a pop before the last message is in its queue takes the rest later, after those of lower priority
+    # a pop before all messages are in queues would receive the missing ones after messages of lower priority
     await eventually(lambda: sum(stored(rocketmq, priority_topic).values()) == PRIORITIES * EACH, "all are in queues")
     with start_consumer(PeerOptions(rocketmq.nameserver, priority_topic, theirs), java, pop=True, threads=1):
         async with member(rocketmq.nameserver, slowly, group=group, subscriptions=[priority_topic], **options):
@@ -91,7 +91,7 @@ async def test_the_highest_priority_is_popped_first(
     checked="compared with a Java consumer: the messages, and the order in each queue",
     since="5.5",
 )
-async def test_pulled_queues_know_no_priority(
+async def test_a_group_that_pulls_ignores_priorities(
     rocketmq: RealCluster, priority_topic: str, group: str, tmp_path: Path
 ) -> None:
     seen, theirs = Seen(), tmp_path / "java"

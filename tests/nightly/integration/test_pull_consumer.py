@@ -1,4 +1,4 @@
-"""Two programs with a pull consumer and a Java push consumer share a group, and come, go and are killed."""
+"""Two programs with a pull consumer and a Java push consumer share a group. They join, leave and are killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RATE = 50
 
 
 class PullMember:
-    """`pull_member.py` in a process of its own."""
+    """`pull_member.py` in a separate process."""
 
     def __init__(self, cluster: RealCluster, topic: str, group: str, path: Path) -> None:
         arguments = [cluster.nameserver, topic, group, str(path), path.name]
@@ -67,7 +67,7 @@ def test_pull_consumers_and_a_java_member_lose_nothing(
         return Counter(entry.key for entry in ledger.read(*ledgers) if entry.event == ledger.FINISH)
 
     def is_handled_for_a_while() -> None:
-        """Each member that is there has some of what is sent now."""
+        """Wait for enough handled messages that each member had some of them."""
         before = finished().total()
         wait_until(lambda: finished().total() > before + 3 * RATE, "messages are handled", PATIENCE_SECONDS)
 
@@ -103,4 +103,4 @@ def test_pull_consumers_and_a_java_member_lose_nothing(
         one.kill()
         two.kill()
     repeated = sum(count - 1 for count in finished().values())
-    assert repeated < 4 * RATE, "only what a killed member, or Java at a hand-over, had not committed comes again"
+    assert repeated < 4 * RATE, "only uncommitted messages of a killed member, or of Java at a hand-over, are repeated"

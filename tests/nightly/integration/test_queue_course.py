@@ -1,4 +1,4 @@
-"""What may happen to a queue while a group consumes it, on a real broker: it comes, goes, closes, and moves."""
+"""Queues that are created, deleted, closed and moved while a group consumes them, on a real broker."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ pytestmark = pytest.mark.rocketmq
 async def test_a_topic_that_is_created_after_the_start_is_consumed_within_seconds(
     rocketmq: RealCluster, group: str
 ) -> None:
-    """Until then the group is not ready, and says what it waits for; the other topic is consumed."""
+    """Until then the group is not ready and names the missing topic; the other topic is consumed."""
     late, early = fresh_name("late", "topic"), rocketmq.create_topic(fresh_name("early", "topic"), 2)
     seen = Seen()
     async with member(rocketmq.nameserver, seen, group=group, subscriptions=[late, early]) as m:
         keys = send(rocketmq, early, 2, "early", 10)
         await all_handled(seen, keys)
-        await asyncio.sleep(12)  # the delays between questions have grown
+        await asyncio.sleep(12)  # the delays between route requests have grown
         snapshot = m.consumer.snapshot()
         assert not snapshot.ready
         assert late in (snapshot.not_ready_reason or "")
@@ -54,8 +54,8 @@ async def test_a_topic_that_is_created_after_the_start_is_consumed_within_second
     rmqd="the same",
     checked="updateTopicPerm and wipeWritePerm on a running group",
 )
-async def test_a_topic_that_is_only_read_is_consumed_to_its_end(rocketmq: RealCluster, topic: str, group: str) -> None:
-    """Permission 4, and a broker that was wiped of its write permission, keep nobody from reading."""
+async def test_a_read_only_topic_is_consumed_to_its_end(rocketmq: RealCluster, topic: str, group: str) -> None:
+    """Neither permission 4 nor wipeWritePerm at the broker prevents pulls."""
     seen = Seen()
     keys = send(rocketmq, topic, 8, "before", 80)
     rocketmq.create_topic(topic, permission=4)
@@ -74,7 +74,7 @@ async def test_a_topic_that_is_only_read_is_consumed_to_its_end(rocketmq: RealCl
         await asyncio.to_thread(rocketmq.admin, "wipeWritePerm", *arguments)
         try:
             await asyncio.sleep(2 * POLL_SECONDS)
-            keys |= send(rocketmq, topic, 8, "wiped", 80)  # by a producer with an old route
+            keys |= send(rocketmq, topic, 8, "wiped", 80)  # the producer has an old route
             await all_handled(seen, keys)
             assert len(m.owned()) == 8
         finally:
@@ -90,10 +90,10 @@ async def test_a_topic_that_is_only_read_is_consumed_to_its_end(rocketmq: RealCl
     checked="updateTopicPerm on a running group",
     long=True,
 )
-async def test_a_topic_that_is_only_written_waits_and_is_consumed_when_it_may_be_read(
+async def test_a_write_only_topic_is_consumed_once_it_is_readable(
     rocketmq: RealCluster, topic: str, group: str
 ) -> None:
-    """Nothing is lost, nothing comes twice, and the group says why nothing comes."""
+    """No message is lost or repeated, and the group reports why it receives none."""
     seen = Seen()
     async with member(
         rocketmq.nameserver,
@@ -126,10 +126,8 @@ async def test_a_topic_that_is_only_written_waits_and_is_consumed_when_it_may_be
     checked="deleteTopic and updateTopic on a running group",
     long=True,
 )
-async def test_a_topic_that_is_deleted_and_made_again_is_consumed_from_its_new_beginning(
-    rocketmq: RealCluster, group: str
-) -> None:
-    """Its offsets begin at 0 again, below what was committed: told, and counted as a fall."""
+async def test_a_recreated_topic_is_consumed_from_its_new_beginning(rocketmq: RealCluster, group: str) -> None:
+    """Its offsets begin at 0 again, below the committed offset. This is logged, and counted as a fall."""
     topic, seen = rocketmq.create_topic(fresh_name("again", "topic"), 1), Seen()
     with capture_logs() as logs:
         async with member(
@@ -161,10 +159,10 @@ async def test_a_topic_that_is_deleted_and_made_again_is_consumed_from_its_new_b
     rmqd="they are finished and committed before the next rmqd member begins",
     checked="two members; the second joins under load",
 )
-async def test_a_queue_that_is_taken_away_while_its_messages_are_handled(
+async def test_a_queue_is_released_after_its_messages_in_flight_are_committed(
     rocketmq: RealCluster, topic: str, group: str
 ) -> None:
-    """They are finished and committed before the next owner begins: it gets none of them."""
+    """The next owner begins only then, and gets none of these messages."""
     first, second, release = Seen(), Seen(), asyncio.Event()
 
     async def slow(batch: Batch) -> None:
@@ -176,13 +174,13 @@ async def test_a_queue_that_is_taken_away_while_its_messages_are_handled(
         "group": group,
         "subscriptions": [topic],
         "persist_consumer_offset_interval_seconds": PERSIST_SECONDS,
-        "concurrency": 160,  # for all messages at once: each queue has some in handlers then
+        "concurrency": 160,  # for all messages at once, so each queue has some in flight
         "queue_handover_timeout_seconds": 100.0,  # longer than all waits of this test
     }
     async with member(rocketmq.nameserver, slow, **options, consume_from_where="first_offset") as m:
-        await eventually(lambda: len(m.consumer.snapshot().queues) == 9, "it has all queues")
+        await eventually(lambda: len(m.consumer.snapshot().queues) == 9, "the member has all queues")
         await eventually(
-            lambda: sum(queue.handling > 0 for queue in m.consumer.snapshot().queues) == 8, "it handles some of each"
+            lambda: sum(queue.handling > 0 for queue in m.consumer.snapshot().queues) == 8, "all queues are busy"
         )
         async with member(rocketmq.nameserver, second, **options, consume_from_where="first_offset") as other:
             await eventually(lambda: len(m.owned()) == 8 and m.consumer.snapshot().assigned[topic] == 8, "queues wait")
@@ -192,7 +190,7 @@ async def test_a_queue_that_is_taken_away_while_its_messages_are_handled(
             await eventually(lambda: len(m.owned()) == len(other.owned()) == 4, "the queues are divided")
             await eventually(lambda: len(first.keys) >= len(keys), "all is handled")
             keys |= send(rocketmq, topic, 8, "n", 80)
-            await eventually(lambda: len(first.keys) + len(second.keys) >= len(keys), "all that came later is handled")
+            await eventually(lambda: len(first.keys) + len(second.keys) >= len(keys), "all later messages are handled")
             await eventually(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
     assert Counter(first.keys + second.keys) == Counter(keys)
     assert {key[0] for key in second.keys} == {"n"}

@@ -26,9 +26,9 @@ from tests.smoke.test_resets import (
 )
 from tests.waiting import wait_until
 
-HELD_SECONDS = 12.0  # ... that is held back: it is asked for every 10 s
-IDLE_SECONDS = 25.0  # ... where a broker holds a pull: a reset on the broker does not wake it
-WATCHED_SECONDS = 10.0  # ... that a pull of a former connection was told of: two rounds of commits see it
+HELD_SECONDS = 12.0  # until a reset takes effect on a queue without pulls: it is requested every 10 s
+IDLE_SECONDS = 25.0  # ... on a queue with a held pull: a reset on the broker does not end the pull
+WATCHED_SECONDS = 10.0  # ... that the broker sent to a previous connection: two rounds of commits find it
 
 
 @behaviour(
@@ -40,8 +40,8 @@ WATCHED_SECONDS = 10.0  # ... that a pull of a former connection was told of: tw
     differs="always pushed; the broker may begin one message before the time",
     long=True,
 )
-def test_idle_group_goes_back(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, way: Way) -> None:
-    """To the first message stored at that time, in each queue; no message before it is handled again."""
+def test_an_idle_group_moves_back(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, way: Way) -> None:
+    """Each queue moves to its first message of that time; RocketMQ 4 may go one message further back."""
     path = tmp_path / "ledger"
     send(rocketmq, topic, "before", 40)
     moment = now_ms()
@@ -59,20 +59,20 @@ def test_idle_group_goes_back(rocketmq: RealCluster, topic: str, group: str, tmp
             "what came after the moment is handled again",
             (PULLING_SECONDS if way == "pushed" else IDLE_SECONDS) + MARGIN_SECONDS,
         )
-        wait_until(lambda: offsets.lag(rocketmq, group, topic) == 0, "and committed")
+        wait_until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
         status, _ = rmqd.terminate()
         assert (status, rmqd.pid) == (0, pid)
         rmqd.start()
         rmqd.wait_ready()
         send(rocketmq, topic, "last", 8)
-        wait_until(lambda: times_handled(path, "last") == {1}, "it goes on")
+        wait_until(lambda: times_handled(path, "last") == {1}, "the restarted group continues")
     assert times_handled(path, "after") == {2}
     before = [key for key in finished(path) if key.startswith("before")]
     assert len(before) <= 40 + one_in_each_queue(rocketmq)
 
 
-def test_group_that_was_restarted_goes_back(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
-    """The broker still holds pulls of the connection before, and tells the reset to those."""
+def test_a_restarted_group_moves_back(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
+    """The broker still holds pulls of the previous connection, and sends the reset there."""
     if rocketmq.spec.version.startswith("4"):
         pytest.skip("RocketMQ 4 pushes resets to the members")
     path = tmp_path / "ledger"
@@ -89,7 +89,7 @@ def test_group_that_was_restarted_goes_back(rocketmq: RealCluster, topic: str, g
             "all is handled again",
             IDLE_SECONDS + WATCHED_SECONDS + MARGIN_SECONDS,
         )
-        wait_until(lambda: offsets.lag(rocketmq, group, topic) == 0, "and committed")
+        wait_until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed again")
     assert times_handled(path, "m") == {2}
 
 
@@ -101,8 +101,8 @@ def test_group_that_was_restarted_goes_back(rocketmq: RealCluster, topic: str, g
     checked="mqadmin, through the broker and pushed, with a ledger, within 2 s",
     differs="always pushed",
 )
-def test_busy_group_goes_forward(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, way: Way) -> None:
-    """Past a backlog, which it has cached already; what comes later is handled at once."""
+def test_a_busy_group_moves_forward(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, way: Way) -> None:
+    """The cached backlog is skipped, and new messages are handled at once."""
     path = tmp_path / "ledger"
     with Producer(rocketmq.broker.address, topic) as producer:
         for queue in range(8):
@@ -114,7 +114,7 @@ def test_busy_group_goes_forward(rocketmq: RealCluster, topic: str, group: str, 
         RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: config}) as rmqd,
         Load(rocketmq, topic, 100_000, per_second=5),
     ):
-        wait_until(lambda: len(finished(path)) > 10, "it is busy")
+        wait_until(lambda: len(finished(path)) > 10, "the group is busy")
         moment = now_ms()
         reset(rocketmq, group, topic, moment)
         wait_until(lambda: len(moved(rmqd, way)) == 8, "all queues went on", PULLING_SECONDS + MARGIN_SECONDS)
@@ -125,7 +125,7 @@ def test_busy_group_goes_forward(rocketmq: RealCluster, topic: str, group: str, 
         assert status == 0
         rmqd.start()
         handled = len(finished(path))
-        wait_until(lambda: len(finished(path)) > handled + 5, "it goes on there after a restart")
+        wait_until(lambda: len(finished(path)) > handled + 5, "the restarted group continues there")
     assert {key[0] for key in finished(path)[skipped_from:]} == {"m"}
     assert skipped_from < 400
 
@@ -139,10 +139,10 @@ def test_busy_group_goes_forward(rocketmq: RealCluster, topic: str, group: str, 
     differs="always pushed",
 )
 @pytest.mark.parametrize("held_by", ["full", "paused", "blocked"])
-def test_group_that_is_held_back_goes_forward(
+def test_a_group_that_sends_no_pulls_moves_forward(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, way: Way, held_by: str
 ) -> None:
-    """Flow-controlled behind a handler that hangs, paused by an operator, or stopped at an offset that is illegal."""
+    """Flow-controlled by a hung handler, paused by an operator, or stopped at an illegal offset."""
     path = tmp_path / "ledger"
     send(rocketmq, topic, "old", 400)
     options = {"seconds": 300.0} if held_by == "full" else {}
@@ -174,7 +174,7 @@ def test_group_that_is_held_back_goes_forward(
         reset(rocketmq, group, topic, moment)
         wait_until(lambda: len(moved(rmqd, way)) == 8, "all queues went on", HELD_SECONDS + MARGIN_SECONDS)
         more = one_in_each_queue(rocketmq)
-        wait_until(lambda: offsets.lag(rocketmq, group, topic) <= more, "and committed it")
+        wait_until(lambda: offsets.lag(rocketmq, group, topic) <= more, "the new offsets are committed")
         if held_by == "paused":
             switch(rmqd, group, "resume")
         if held_by == "full":
@@ -185,7 +185,7 @@ def test_group_that_is_held_back_goes_forward(
             rmqd.start()
             rmqd.wait_ready()
         send(rocketmq, topic, "new", 40)
-        wait_until(lambda: times_handled(path, "new") == {1}, "what comes now is handled")
+        wait_until(lambda: times_handled(path, "new") == {1}, "new messages are handled once")
     keys = finished(path)
     assert len([key for key in keys if key.startswith("waiting")]) <= more
     assert len([key for key in keys if key.startswith("old")]) <= (0 if held_by == "full" else 400) + more
@@ -199,10 +199,10 @@ def test_group_that_is_held_back_goes_forward(
     checked="the next start begins at the reset, through the broker and pushed",
     differs="always pushed",
 )
-def test_last_commit_of_a_group_does_not_undo_a_reset(
+def test_the_last_commit_of_a_group_does_not_undo_a_reset(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, way: Way
 ) -> None:
-    """It stops right after the reset, with more handled than was committed: the next start begins at the reset."""
+    """The group stops right after the reset, and its next start begins at the reset."""
     path = tmp_path / "ledger"
     send(rocketmq, topic, "m", 80)
     config = ledger_group(topic, path, "a", persist_consumer_offset_interval="1s", consume_from_where="first_offset")
@@ -215,13 +215,13 @@ def test_last_commit_of_a_group_does_not_undo_a_reset(
         assert status == 0
         rmqd.start()
         wait_until(lambda: times_handled(path, "m") == {2}, "all from the beginning is handled again")
-        wait_until(lambda: times_handled(path, "n") == {1}, "and what was not handled yet")
+        wait_until(lambda: times_handled(path, "n") == {1}, "new messages are handled")
 
 
 def make_illegal(rocketmq: RealCluster, group: str, topic: str) -> None:
     """Commit offsets past the ends of the queues, before the group ever ran.
 
-    A broker holds the pulls of a process that has ended for up to 20 s, and one of those could take the reset.
+    A broker holds the pulls of a process that has ended for up to 20 s, and one of these pulls could take the reset.
     """
     rocketmq.admin("updateSubGroup", "-c", CLUSTER_NAME, "-g", group)
     for queue, end in offsets.stored(rocketmq, topic).items():
@@ -229,7 +229,7 @@ def make_illegal(rocketmq: RealCluster, group: str, topic: str) -> None:
 
 
 def switch(rmqd: RmqdProcess, group: str, action: str) -> None:
-    """Pause or resume by HTTP."""
+    """Pause or resume a group by HTTP."""
     url = f"http://{rmqd.http}/api/v1/groups/{group}/{action}"
     with urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=5) as response:
         assert response.status == 200

@@ -1,4 +1,4 @@
-"""Retention on a real broker passes a member that holds messages back: what it has in memory is handled."""
+"""Retention on a real broker deletes messages that a member has cached, and the member handles them anyway."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DELETE_EXPIRED_COMMITLOG = 329
 GET_MIN_OFFSET = 31
 COUNT, PULLED = 200, 64
 WITHIN_SECONDS = 120.0  # a broker deletes nothing in its first minute
-# files of some thirty messages, which may go as soon as an administrator says so
+# files of about thirty messages, which are deleted when an administrator requests it
 FORGETFUL = {
     "mappedFileSizeCommitLog": str(64 << 10),
     "fileReservedTime": "0",
@@ -30,7 +30,7 @@ FORGETFUL = {
 
 
 def min_offset(cluster: RealCluster, topic: str) -> int:
-    """The queue's first kept message."""
+    """The offset of the queue's first kept message."""
     fields: dict[str, object] = {"topic": topic, "queueId": 0}
     return int(rpc.call(cluster.broker.address, GET_MIN_OFFSET, fields).fields["offset"])
 
@@ -54,8 +54,8 @@ def store(cluster: RealCluster, topic: str, low: int, high: int) -> None:
     embedded="not run: it has no commit log to delete from",
     long=True,
 )
-async def test_what_is_cached_outlives_the_brokers_retention() -> None:
-    """Each message that was pulled is handled, and retried where it fails, though the broker has it no more."""
+async def test_cached_messages_survive_the_brokers_retention() -> None:
+    """Each pulled message is handled, and retried if it fails, although the broker has deleted it."""
     seen, release, topic, group = Seen(), asyncio.Event(), "retained", "g_retained"
 
     async def fail_once(batch: Batch) -> None:

@@ -1,4 +1,4 @@
-"""A cluster that takes TLS alone, from clients with a certificate, and checks who asks: rmqd beside Java.
+"""A cluster that requires TLS, client certificates and access keys: rmqd next to Java.
 
 The cluster has RocketMQ's own access control, and the certificates of tests/certificates.
 """
@@ -23,7 +23,7 @@ from tests.rocketmq import RealCluster, offsets, release
 from tests.rocketmq.peers import PeerOptions, start_consumer
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(240)  # a cluster with TLS takes its time to start on a busy machine
+pytestmark = pytest.mark.timeout(240)  # a cluster with TLS starts slowly on a busy machine
 
 if release.is_4():
     MISSING, UNKNOWN, WRONG = "No accessKey is configured", "No acl config for", "Check signature failed"
@@ -35,12 +35,12 @@ else:
 
 @pytest.fixture
 def world(rocketmq_secured: RealCluster, request: pytest.FixtureRequest, tmp_path: Path) -> World:
-    """Made for one test."""
+    """A topic, a group and a user for one test."""
     return World(rocketmq_secured, request.node.name, tmp_path)
 
 
-def test_all_works_with_the_right_keys_beside_a_java_member(world: World) -> None:
-    """Consuming, retries, dead letters, commands, and a member that is Java's; nothing is complained about."""
+def test_valid_keys_work_next_to_a_java_member(world: World) -> None:
+    """Consumption, retries, commands and a Java member work, and only handler failures are logged as errors."""
     world.send(0, 200)
     options = {"fail_every": 7}
     group = ledger_group(world.topic, world.ledger, "a", handler_options=options, consume_from_where="first_offset")
@@ -56,7 +56,7 @@ def test_all_works_with_the_right_keys_beside_a_java_member(world: World) -> Non
         java_ledger = world.directory / "java-ledger"
         peer = PeerOptions(world.cluster.nameserver, world.topic, java_ledger, secured=True)
         with start_consumer(peer, world.group, access_key=world.user, secret_key=world.secret) as java:
-            # messages of a queue that Java's client takes over are handled twice: it does not wait for the commit
+            # Java's client repeats messages of the queues that it acquires, because it does not wait for the commit
             wait_until(
                 lambda: sum(not queue["is_retry"] for queue in rmqd.queues(world.group)) == 2,
                 "Java has half of the queues",
@@ -66,7 +66,7 @@ def test_all_works_with_the_right_keys_beside_a_java_member(world: World) -> Non
             both = (world.ledger, java_ledger)
             wait_until(lambda: len(world.finished(*both)) == 400, "both handle what comes", 60)
             assert len(world.finished(java_ledger)) > 0
-            assert set(world.finished(*both).values()) == {1}, "nothing twice"
+            assert set(world.finished(*both).values()) == {1}, "no message is repeated"
             assert java.stop() in (0, 143)
         assert [event for event in rmqd.events() if event["level"] == "error"] == handler_errors(rmqd)
         assert rmqd.terminate()[0] == 0
@@ -74,15 +74,15 @@ def test_all_works_with_the_right_keys_beside_a_java_member(world: World) -> Non
 
 
 def handler_errors(rmqd: RmqdProcess) -> list[dict[str, Any]]:
-    """What the handler was told to fail at."""
+    """The failures that the handler's options ask for."""
     return rmqd.events("handler.failed")
 
 
-def test_what_is_wrong_is_named_and_put_right_without_a_restart(world: World) -> None:
-    """Keys and certificates that are missing, wrong, of others or expired, one after the other, under load."""
+def test_wrong_credentials_are_reported_and_replaced_without_a_restart(world: World) -> None:
+    """Keys and certificates that are missing, wrong, foreign or expired, one after the other, under load."""
     tls = world.client()["tls"]
     expired = {"cert_file": str(certificate(CLIENT_EXPIRED)), "key_file": str(key(CLIENT_EXPIRED))}
-    # The secret stands in a file, which each of these writes when its turn comes.
+    # Each of these calls also writes the secret to its file.
     wrong: list[tuple[str, Callable[[], dict[str, Any]]]] = [
         ("it accepts only TLS", lambda: world.client(tls={"enabled": False})),
         ("it requires a client certificate", lambda: world.client(tls={"enabled": True, "ca_file": str(CA)})),
@@ -99,7 +99,7 @@ def test_what_is_wrong_is_named_and_put_right_without_a_restart(world: World) ->
         with Load(world.cluster, world.topic, 100_000, per_second=50, queues=4) as load:
             wait_refused(rmqd, MISSING, 1)
             for number, (reason, client) in enumerate(wrong, 2):
-                if number % 3 == 0:  # it goes on in between, so that there is something to commit by the next keys
+                if number % 3 == 0:  # handles messages in between, so that the next keys have something to commit
                     reload_with(rmqd, nameserver, group, world.client())
                     rmqd.wait_ready()
                     handled = len(world.finished())
@@ -118,8 +118,8 @@ def test_what_is_wrong_is_named_and_put_right_without_a_restart(world: World) ->
         assert offsets.lag(world.cluster, world.group, world.topic) == 0
         assert {message: times for message, times in world.finished().items() if times > 1} == {}
         complaints = [event for event in rmqd.events() if event["level"] in ("warning", "error", "critical")]
-        # RocketMQ 4 may close a connection without a word on the certificate, and then its name server counts as away;
-        # on a busy machine a handler waits for the disk, and a reload ends requests on the old connection
+        # RocketMQ 4 may close a connection without naming the certificate; its name server then counts as unreachable.
+        # On a busy machine a handler waits for the disk, and a reload ends requests on the old connection.
         allowed = {
             "access.refused",
             "daemon.not_ready",
@@ -131,8 +131,8 @@ def test_what_is_wrong_is_named_and_put_right_without_a_restart(world: World) ->
         assert secrets_in([*shown, *rmqd.written()], world) == []
 
 
-def test_workers_share_one_line_and_show_no_keys(world: World) -> None:
-    """Not in tracebacks, in what is logged for developers, in `ps`, or in what the commands print."""
+def test_workers_log_a_refusal_once_and_show_no_secrets(world: World) -> None:
+    """Secrets are neither in tracebacks nor in debug logs, in `ps` or in the output of commands."""
     world.send(0, 40)
     group = {
         world.group: ledger_group(
@@ -145,7 +145,7 @@ def test_workers_share_one_line_and_show_no_keys(world: World) -> None:
         wait_until(lambda: rmqd.get("/readyz")[1].decode().count(WRONG) == 2, "both workers are refused")
         assert len(rmqd.events("access.refused")) == 1
         shown = [*rmqd.everything_shown(), *told_by_commands(rmqd, world)]
-        world.client()  # writes the right one
+        world.client()  # writes the valid secret
         rmqd.signal(signal.SIGHUP)
         rmqd.wait_ready()
         wait_until(lambda: len(world.finished()) == 40, "all is handled, what failed once more", 40)
@@ -157,7 +157,7 @@ def test_workers_share_one_line_and_show_no_keys(world: World) -> None:
 
 
 def told_by_commands(rmqd: RmqdProcess, world: World) -> list[str]:
-    """What commands print that ask the cluster or the daemon, whether they may or not."""
+    """The output of commands that query the cluster or the daemon, with or without permission."""
     config = ("-c", str(rmqd.config_path))
     asked = [("check", "--connect"), ("lag", world.group), ("status",)]
     ended = [command(*words, *config) for words in asked]
@@ -165,44 +165,44 @@ def told_by_commands(rmqd: RmqdProcess, world: World) -> list[str]:
 
 
 def change_user(rmqd: RmqdProcess, world: World) -> None:
-    """What the cluster's owner does while rmqd runs: switches the user off and on, and gives him another secret."""
+    """Disable the user, enable it again and change its secret while rmqd runs."""
     update_user(world.cluster, world.user, userStatus="disable")
-    wait_until(partial(is_unready, rmqd, "is disabled"), "/readyz tells that the user is disabled")
+    wait_until(partial(is_unready, rmqd, "is disabled"), "/readyz reports that the user is disabled")
     update_user(world.cluster, world.user, userStatus="enable")
     rmqd.wait_ready()
     update_user(world.cluster, world.user, password=NEXT_SECRET)
-    wait_until(partial(is_unready, rmqd, WRONG), "/readyz tells that the secret is another")
+    wait_until(partial(is_unready, rmqd, WRONG), "/readyz reports that the secret is wrong")
     world.client(secret=NEXT_SECRET)
-    rmqd.signal(signal.SIGHUP)  # the configuration is the same, as it only names the file
+    rmqd.signal(signal.SIGHUP)  # the configuration only names the secret's file, so it is unchanged
     rmqd.wait_ready()
 
 
 def reload_with(rmqd: RmqdProcess, nameserver: str, group: dict[str, Any], client: dict[str, Any]) -> None:
-    """Other keys or certificates, as an operator brings them."""
+    """Reload with other keys or certificates, as an operator does."""
     rmqd.write_config(nameserver, group, client)
     rmqd.signal(signal.SIGHUP)
 
 
 def wait_refused(rmqd: RmqdProcess, reason: str, times: int) -> None:
-    """Until readiness is off and the log has one more line, both with the reason."""
-    wait_until(partial(is_unready, rmqd, reason), f"/readyz tells that {reason}")
-    refusals = wait_until(partial(refusals_of, rmqd, times), f"the log tells that {reason}")
+    """Wait until /readyz and one more log line report the reason."""
+    wait_until(partial(is_unready, rmqd, reason), f"/readyz reports: {reason}")
+    refusals = wait_until(partial(refusals_of, rmqd, times), f"the log reports: {reason}")
     assert len(refusals) == times
     assert reason in refusals[-1]["reason"]
 
 
 def refusals_of(rmqd: RmqdProcess, times: int) -> list[dict[str, Any]]:
-    """What the log says of refusals, once it has said so as often."""
+    """The refusals in the log; empty if there are fewer than `times`."""
     found = rmqd.events("access.refused")
     return found if len(found) >= times else []
 
 
 def has_grown(world: World, messages: int) -> bool:
-    """Whether so many were handled."""
+    """Whether at least so many messages were handled."""
     return len(world.finished()) >= messages
 
 
 def is_unready(rmqd: RmqdProcess, reason: str) -> bool:
-    """Whether /readyz says 503, and why."""
+    """Whether /readyz returns 503 with this reason."""
     status, body = rmqd.get("/readyz")
     return status == 503 and reason in body.decode()

@@ -1,4 +1,4 @@
-"""A real master with a slave: what the slave has is read from it while the master is dead or silent, and no longer."""
+"""A real master with a slave: rmqd reads from the slave only while the master is dead or silent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def send(cluster: RealCluster, topic: str, start: int, count: int) -> None:
 
 
 def slave_has(cluster: RealCluster, topic: str, count: int) -> bool:
-    """Whether the slave knows the topic, and has so many messages of it."""
+    """Whether the slave has the topic and at least `count` of its messages."""
     address = cluster.node("slave").address
     if f'"{topic}"'.encode() not in rpc.call(address, GET_ALL_TOPIC_CONFIG).body:
         return False
@@ -37,7 +37,7 @@ def slave_has(cluster: RealCluster, topic: str, count: int) -> bool:
 
 
 async def before_the_fault(cluster: RealCluster, topic: str, group: str, m: Member, seen: Seen) -> None:
-    """Messages are handled and committed; more wait, on both replicas."""
+    """Handle and commit the first messages, then store more on both replicas while the group is paused."""
     await eventually(lambda: len(seen.keys) == FIRST, "the first messages are handled", WITHIN_SECONDS)
     await eventually(lambda: committed(cluster, group, topic) == FIRST, "and committed", WITHIN_SECONDS)
     m.consumer.pause()
@@ -46,7 +46,7 @@ async def before_the_fault(cluster: RealCluster, topic: str, group: str, m: Memb
 
 
 async def after_the_fault(cluster: RealCluster, topic: str, group: str, m: Member, seen: Seen) -> None:
-    """The master has the offsets, is read again, and nothing was handled twice."""
+    """Check that the master has the offsets and is read again, and that no message was repeated."""
     everything = FIRST + BACKLOG
     await eventually(
         lambda: committed(cluster, group, topic) == everything, "the master has the offset", WITHIN_SECONDS
@@ -59,12 +59,12 @@ async def after_the_fault(cluster: RealCluster, topic: str, group: str, m: Membe
 
 
 def committed(cluster: RealCluster, group: str, topic: str) -> int | None:
-    """The offset that the master has."""
+    """The committed offset at the master."""
     return next(iter(offsets.committed(cluster, group, topic).values()), None)
 
 
 def is_read_from(m: Member, cluster: RealCluster, node: str) -> bool:
-    """Whether the queue's last pull went there."""
+    """Whether the queue's last pull went to this node."""
     queue = m.queue()
     address = cluster.node(node).address
     return queue is not None and (queue.pulled_from, queue.at_slave) == (address, node == "slave")
@@ -72,13 +72,13 @@ def is_read_from(m: Member, cluster: RealCluster, node: str) -> bool:
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looks that take less time than users have."""
+    """Shorten the watchdog's check interval."""
     monkeypatch.setattr("rmqd.consumer.health.watchdog.CHECK_INTERVAL_SECONDS", 0.2)
 
 
 @pytest.mark.usefixtures("often")
 @pytest.mark.parametrize("fault", ["killed", "silent"])
-async def test_a_slave_serves_what_it_has_while_its_master_does_not_answer(
+async def test_a_slave_serves_pulls_while_its_master_does_not_respond(
     rocketmq_replicated: RealCluster, group: str, fault: str
 ) -> None:
     cluster, seen = rocketmq_replicated, Seen()

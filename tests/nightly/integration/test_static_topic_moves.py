@@ -1,4 +1,4 @@
-"""Static topics while mqadmin remaps them: rmqd beside Java, under load, with groups that fail, wait or come back."""
+"""Static topics that mqadmin remaps under load: rmqd next to Java, with groups that fail, wait or restart."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def first_attempts(seen: Seen) -> list[Handled]:
 
 
 def out_of_order(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """What came after a message of the same queue that has a higher offset."""
+    """The messages that arrived after a higher offset of the same queue."""
     last: dict[int, int] = {}
     found = []
     for queue, offset in places:
@@ -51,7 +51,7 @@ def out_of_order(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def repeated(m: Member) -> dict[str, int]:
-    """What a member counts as handled twice, by cause, in its topics."""
+    """The duplicates that a member counts in its topics, by cause."""
     return dict(sum((Counter(topic.duplicates) for topic in m.consumer.snapshot().topics), Counter()))
 
 
@@ -68,7 +68,7 @@ def repeated(m: Member) -> dict[str, int]:
     since="5.0",
     long=True,
 )
-async def test_queues_are_moved_under_load(
+async def test_queues_that_move_under_load_lose_nothing_and_keep_their_order(
     rocketmq_pair: RealCluster, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     topic, nameserver = static_topic(rocketmq_pair, request.node.name), rocketmq_pair.nameserver
@@ -104,11 +104,11 @@ async def test_queues_are_moved_under_load(
                 await eventually(lambda: len(m.owned()) == QUEUES, "it has the queues")  # noqa: B023 awaited in the loop
             peer = PeerOptions(nameserver, topic, tmp_path / "sent")
             producer = running.enter_context(start_producer(peer, MESSAGES, rate=RATE))
-            await eventually(lambda: len(away.keys) > 200, "it handles some before it goes")
+            await eventually(lambda: len(away.keys) > 200, "the group handles messages before it stops")
             await early.stop()
         for number, target in enumerate(MOVES):
             await asyncio.to_thread(remap, rocketmq_pair, topic, *target)
-            if not number:  # it comes back while the queues are new where they are
+            if not number:  # the group restarts right after the first move
                 members.append(await running.enter_async_context(one(away, absent)))
             handled = len(orderly.keys)
             await eventually(lambda: len(orderly.keys) > handled + RATE, "queues are read where they are now")  # noqa: B023 awaited in the loop
@@ -118,7 +118,7 @@ async def test_queues_are_moved_under_load(
             await eventually(lambda: len({one.key for one in first_attempts(seen)}) == MESSAGES, "all are handled", 60)  # noqa: B023 awaited in the loop
         await eventually(lambda: all(set(finished(path)) == sent for path in java.values()), "Java has all", 60)
         again = sum(key.endswith("07") for key in sent)
-        await eventually(lambda: len(failing.keys) == MESSAGES + again, "what failed came again")
+        await eventually(lambda: len(failing.keys) == MESSAGES + again, "failed messages are redelivered")
         assert [repeated(m) for m in members] == [{}, {}, {}]
     once = Counter(sent)
     for seen in (failing, orderly, away):
@@ -141,7 +141,7 @@ async def test_queues_are_moved_under_load(
     since="5.0",
     long=True,
 )
-async def test_idle_group_of_a_static_topic_goes_back(
+async def test_an_idle_group_of_a_static_topic_moves_back(
     rocketmq_pair: RealCluster, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     topic, seen, theirs = static_topic(rocketmq_pair, request.node.name), Seen(), tmp_path / "java"
@@ -162,12 +162,12 @@ async def test_idle_group_of_a_static_topic_goes_back(
             await eventually(
                 lambda: all(q.committed == q.max for q in m.consumer.snapshot().queues), "all is committed"
             )
-            # in its first seconds it asks for the stored offset, and would see a reset that no pull tells of
+            # in its first seconds a member queries the stored offset, and would see a reset that no pull reports
             over = time.monotonic() + OFFSET_WATCH_SECONDS + 2
             await eventually(lambda: time.monotonic() > over, "the first seconds are over", 40)
             for group in (ours, java):
                 await asyncio.to_thread(rocketmq_pair.admin, "resetOffsetByTime", "-g", group, "-t", topic, "-s", begin)
-            # two queues that stayed have 50 messages each, and those that were moved 25 each since then
+            # the two queues that stayed have 50 messages each, and the moved queues 25 each since the move
             await eventually(lambda: handled(200 + 150), "both are handed what the reset goes back to", 40)
             await eventually(
                 lambda: all(q.committed == q.max for q in m.consumer.snapshot().queues), "all is committed"

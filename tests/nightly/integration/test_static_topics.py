@@ -29,7 +29,7 @@ MESSAGES = 400
 
 
 def send_scripts(cluster: RealCluster, topic: str, *scripts: str) -> None:
-    """Store a message for each in the logical queues in turn, its key its number; only who leads a queue takes it."""
+    """Store a message for each script in the logical queues in turn; only the leader of a queue accepts it."""
     for number, script in enumerate(scripts):
         properties = {"script": script, "UNIQ_KEY": f"{topic}.{number}"}
         for master in cluster.masters:
@@ -53,10 +53,10 @@ def send_scripts(cluster: RealCluster, topic: str, *scripts: str) -> None:
     checked="compared with a Java consumer: every attempt, with reconsume times and levels",
     since="5.0",
 )
-async def test_messages_of_logical_queues_go_java_s_way(
+async def test_messages_and_retries_of_logical_queues_match_java(
     rocketmq_static: RealCluster, group: str, tmp_path: Path
 ) -> None:
-    """Brokers could not send back what another one led before."""
+    """Retries are new messages, because a broker cannot send back a message that an earlier leader stored."""
     topic = static_topic(rocketmq_static, group)
     await asyncio.to_thread(send_scripts, rocketmq_static, topic, "ok", "later,later,ok", *["ok"] * 6)
     async with both(rocketmq_static, group, tmp_path, [topic], consume_from_where="first_offset") as sides:
@@ -82,15 +82,15 @@ async def test_all_logical_queues_are_read(
     topic, seen = static_topic(rocketmq_static, request.node.name), Seen()
     options: dict[str, Any] = {"group": group, "subscriptions": [topic], "consume_mode": mode}
     async with member(rocketmq_static.nameserver, seen, poll_seconds=1.0, **options) as m:
-        await eventually(lambda: len(m.owned()) == QUEUES, "it has the logical queues")
+        await eventually(lambda: len(m.owned()) == QUEUES, "the member has the logical queues")
         await asyncio.to_thread(send, rocketmq_static, topic, tmp_path, 0, MESSAGES)
         await eventually(lambda: len(seen.keys) >= MESSAGES, "all are handled")
         assert {queue.broker for queue in m.consumer.snapshot().queues if queue.topic == topic} >= {LOGICAL}
     assert Counter(seen.keys) == Counter(f"m-{number}" for number in range(MESSAGES))
-    async with member(rocketmq_static.nameserver, seen, **options) as m:  # goes on where the first one committed
-        await eventually(lambda: len(m.owned()) == QUEUES, "the next one has the queues")
+    async with member(rocketmq_static.nameserver, seen, **options) as m:  # continues at the committed offsets
+        await eventually(lambda: len(m.owned()) == QUEUES, "the next member has the queues")
         await asyncio.to_thread(send, rocketmq_static, topic, tmp_path, MESSAGES, MESSAGES + 1)
-        await eventually(lambda: len(seen.keys) > MESSAGES, "what comes then is handled")
+        await eventually(lambda: len(seen.keys) > MESSAGES, "the later message is handled")
     assert len(seen.keys) == MESSAGES + 1
 
 
@@ -106,10 +106,10 @@ async def test_all_logical_queues_are_read(
     since="5.0",
     long=True,
 )
-async def test_queues_are_moved_while_they_are_read(
+async def test_queues_that_move_lose_and_repeat_no_message(
     rocketmq_pair: RealCluster, request: pytest.FixtureRequest, group: str, tmp_path: Path
 ) -> None:
-    """Nothing is lost and nothing comes twice: their offsets go on, though another broker counts from 0."""
+    """Their offsets continue, although the new broker's own offsets start at 0."""
     topic, seen, theirs = static_topic(rocketmq_pair, request.node.name), Seen(), tmp_path / "java"
     begin: dict[str, Any] = {"subscriptions": [topic], "consume_from_where": "first_offset", "poll_seconds": 1.0}
 
@@ -125,7 +125,7 @@ async def test_queues_are_moved_while_they_are_read(
             await eventually(lambda: len(seen.keys) >= 2 * MESSAGES, "all are handled after it", 60)
             await asyncio.to_thread(wait_until, lambda: len(by_java()) >= 2 * MESSAGES, "Java has handled all", 60)
     assert Counter(seen.keys) == Counter(by_java()) == Counter(f"m-{number}" for number in range(2 * MESSAGES))
-    late = Seen()  # reads what lies on the former broker through the new one
+    late = Seen()  # reads the previous broker's messages through the new one
     async with member(
         rocketmq_pair.nameserver,
         late,
@@ -150,7 +150,7 @@ async def test_queues_are_moved_while_they_are_read(
 async def test_queues_are_divided_with_a_java_member(
     rocketmq_static: RealCluster, request: pytest.FixtureRequest, group: str, tmp_path: Path
 ) -> None:
-    """Retries too: what fails is sent to the retry topic, whichever broker has it."""
+    """Failed messages are sent to the retry topic, whichever broker has it."""
     topic, seen, theirs = static_topic(rocketmq_static, request.node.name), Seen(), tmp_path / "java"
 
     async def fail_first(batch: Batch) -> None:

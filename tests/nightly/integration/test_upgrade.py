@@ -96,7 +96,7 @@ class World:
         return Counter(path.read_text().split()) if path.exists() else Counter()
 
     async def rmqd(self, version: str, *arguments: str) -> tuple[int | None, str]:
-        """Run a command; its exit code and its output."""
+        """Run a command, and return its exit code and its output."""
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "rmqd", *arguments,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, cwd=self.folder,
@@ -165,7 +165,7 @@ async def world(tmp_path: Path, paths: dict[str, str], store: dict[str, str]) ->
 
 
 async def test_groups_continue_after_an_upgrade_and_a_rollback(world: World) -> None:
-    """Once each: offsets of a broadcasting group, records of `deduplicate` and `once`, the manifest of an archive."""
+    """Offsets of a broadcasting group, records of `deduplicate` and `once`, and an archive's manifest are continued."""
     sent: list[str] = []
     for number, version in enumerate((OLD, NEW, OLD, NEW)):
         bodies = [f"{number}-{one}" for one in range(10)]
@@ -173,7 +173,7 @@ async def test_groups_continue_after_an_upgrade_and_a_rollback(world: World) -> 
         sent += bodies
         async with world.daemon(version):
             await eventually(partial(has_all, world, len(sent)), "all groups have all messages", 100)
-        if version == OLD:  # its offsets are lost: the records of the old version decide
+        if version == OLD:  # without offsets, the old version's records prevent repetitions
             for group in {"once", "archive", "book"} & {"archive", *world.writers}:
                 code, output = await world.rmqd(version, "offsets", "reset", group, "orders", "--to", "first", "--yes")
                 assert code == 0, output
@@ -193,12 +193,12 @@ def archived(world: World) -> int:
 
 
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)
-async def test_commands_use_what_the_old_ones_wrote(world: World) -> None:
-    """A backup of offsets, and the marks of dead letters."""
+async def test_commands_use_data_that_the_old_version_wrote(world: World) -> None:
+    """A backup of offsets, and the records of purged dead letters."""
     await asyncio.to_thread(world.send, "good")
     await asyncio.to_thread(world.send, "b1", "b2", "b3", key="bad")
     async with world.daemon(OLD):
-        await eventually(lambda: len(world.handled("each")) == 1, "the good one is handled")
+        await eventually(lambda: len(world.handled("each")) == 1, "the good message is handled")
         await eventually(lambda: archived(world) == 4, "all are read", 60)
     ids = await letters(world, OLD)
     assert len(ids) == 3
@@ -208,7 +208,7 @@ async def test_commands_use_what_the_old_ones_wrote(world: World) -> None:
     assert await letters(world, NEW) == [ids[0], ids[2]]
     code, output = await world.rmqd(NEW, "dlq", "purge", "mailer", "--yes")
     assert code == 0, output
-    assert await letters(world, NEW) == await letters(world, OLD) == []  # the group's offset in its DLQ says so
+    assert await letters(world, NEW) == await letters(world, OLD) == []  # shown by the group's offset in its DLQ
 
     code, output = await world.rmqd(OLD, "offsets", "reset", "mailer", "orders", "--to", "first", "--yes")
     assert code == 0, output
@@ -220,7 +220,7 @@ async def test_commands_use_what_the_old_ones_wrote(world: World) -> None:
 
 
 async def letters(world: World, version: str) -> list[str]:
-    """The ids of the group's dead letters that are left, as this version lists them."""
+    """The ids of the group's remaining dead letters, as this version lists them."""
     code, output = await world.rmqd(version, "dlq", "show", "mailer", "-o", "json")
     assert code == 0, output
     return [one["msg_id"] for one in json.loads(output)]
@@ -246,7 +246,7 @@ print(json.dumps(files))
 
 
 def test_checkpoints_and_manifests_of_spark_are_read(paths: dict[str, str], tmp_path: Path) -> None:
-    """The files of a query's checkpoint, its generation, a batch and a folder. Each is written alike again."""
+    """The files of a checkpoint, its generation, a batch and a folder. Each is written again with the same content."""
     environment = {**os.environ, "PYTHONPATH": paths[OLD]}
     written = subprocess.run(
         [sys.executable, "-c", OF_SPARK], env=environment, cwd=tmp_path, capture_output=True, text=True

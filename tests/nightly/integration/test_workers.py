@@ -20,7 +20,7 @@ def finished(path: Path) -> Counter[str]:
 
 
 def send(cluster: RealCluster, topic: str, numbers: Iterable[int]) -> None:
-    """A message for each number, in turn to the queues."""
+    """Send a message for each number, to the queues in turn."""
     with Producer(cluster.broker.address, topic) as producer:
         for number in numbers:
             producer.send(key=f"m{number}")
@@ -42,7 +42,7 @@ def workers(rmqd: RmqdProcess) -> dict[int, int]:
 def test_workers_share_a_group_and_outlive_one_another(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """The sums never fall: not when a worker is killed, not when a reload restarts the group."""
+    """Counters never fall, neither when a worker is killed nor when a reload restarts the group."""
     path = tmp_path / "ledger"
     send(rocketmq, topic, range(1000))
     groups = {group: ledger_group(topic, path, "a", consume_from_where="first_offset")}
@@ -65,13 +65,13 @@ def test_workers_share_a_group_and_outlive_one_another(
         wait_until(lambda: share(rmqd, group, topic) == {1: 4, 2: 4}, "the new worker owns half of the queues", 40)
         rmqd.wait_ready()
         send(rocketmq, topic, range(1000, 2000))
-        wait_until(lambda: acked() == 2000, "the new messages are counted on top")
+        wait_until(lambda: acked() == 2000, "the new messages are added to the counter")
 
         rmqd.write_config(rocketmq.nameserver, {group: {**groups[group], "consume_message_batch_max_size": 2}})
         rmqd.signal(signal.SIGHUP)
         wait_until(lambda: rmqd.events("config.reloaded"), "the reload is done")
         send(rocketmq, topic, range(2000, 3000))
-        wait_until(lambda: acked() == 3000, "and so are those after the reload")
+        wait_until(lambda: acked() == 3000, "messages after the reload are counted")
         assert rmqd.terminate()[0] == 0
 
     assert set(finished(path)) == {f"m{number}" for number in range(3000)}

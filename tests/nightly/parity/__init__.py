@@ -1,1 +1,1 @@
-"""One set of configurations and handlers on both engines: what a group does must not depend on where it runs."""
+"""The same configurations and handlers on both engines: a group's behaviour must not depend on its engine."""

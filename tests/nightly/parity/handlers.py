@@ -1,7 +1,7 @@
-"""The handlers of the parity suite: each message says what is to be done with it, attempt by attempt.
+"""The handlers of the parity suite. Each message contains its decision for each attempt.
 
 A body is JSON: `{"id": "m1", "do": ["raise", "ok"]}` fails at the first attempt and is acknowledged at the next one.
-Every attempt is noted in a ledger, a file of JSON lines that any number of processes append to.
+Every attempt is recorded in a ledger, a file of JSON lines that several processes append to.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from rmqd import Batch, DeadLetter, Message, Retry, Suspend
 
 
 class Scripted:
-    """Asynchronous, with `start`, and options of its own."""
+    """An asynchronous handler with `start` and an options model."""
 
     class Options(BaseModel):
-        """Where attempts are noted."""
+        """The path of the ledger."""
 
         ledger: Path
 
@@ -31,12 +31,12 @@ class Scripted:
         self._started = False
 
     async def start(self) -> None:
-        """Messages come only after this."""
+        """Record that `start` ran before the first message."""
         await asyncio.sleep(0.01)
         self._started = True
 
     async def handle(self, batch: Batch) -> None:
-        """Do as the messages say: decisions about one each first, then what is raised for the rest."""
+        """Follow the scripts: decisions about single messages first, then an exception for the rest."""
         raised: list[Exception] = []
         for message in batch:
             step = _note(self._ledger, batch, message, started=self._started)
@@ -56,7 +56,7 @@ class Scripted:
 
 
 def in_a_thread(batch: Batch, options: dict[str, Any]) -> None:
-    """Synchronous, and with a plain dict of options."""
+    """A synchronous handler with a dict of options."""
     for message in batch:
         step = _note(Path(options["ledger"]), batch, message, greeting=options["greeting"])
         what, _, detail = step.partition(":")
@@ -77,7 +77,7 @@ def _raised(what: str, detail: str) -> list[Exception]:
 
 
 def _note(ledger: Path, batch: Batch, message: Message, **more: object) -> str:
-    """Note an attempt, and return what is to be done."""
+    """Record an attempt, and return the step of this attempt."""
     script = json.loads(message.body)
     line = {
         "id": script["id"], "times": message.reconsume_times, "at": time.time(), "topic": message.topic,

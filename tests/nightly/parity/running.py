@@ -1,4 +1,4 @@
-"""Runs all groups of the suite on one engine, and tells afterwards what became of the messages."""
+"""A run of all groups of the suite on one engine, and queries of its results."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Sent:
-    """A message: its script, and where it goes."""
+    """A message with its script, topic and queue."""
 
     topic: str
     id: str
@@ -60,7 +60,7 @@ class Sent:
 
 
 class ParityRun:
-    """One engine on one broker. Names are the suite's own; on the broker they begin with `prefix`."""
+    """One engine on one broker. Methods use the suite's names; on the broker these start with `prefix`."""
 
     def __init__(self, engine: str, nameserver: str, prefix: str, folder: Path) -> None:
         self.engine = engine
@@ -78,7 +78,7 @@ class ParityRun:
         self.config = load_config(config, overrides, environ=self._environment)
 
     def send(self, messages: list[Sent]) -> None:
-        """Make the topics of all groups, and store messages one after another."""
+        """Create the topics of all groups, and send messages one after another."""
 
         async def sending(client: ClientInstance) -> None:
             topics = sorted({topic for group in self.config.groups.values() for topic in group.subscriptions})
@@ -98,18 +98,18 @@ class ParityRun:
 
     @contextlib.contextmanager
     def running(self, spark: SparkSession | None) -> Iterator[None]:
-        """All groups run."""
+        """Run all groups during the block."""
         with self._on_spark(spark) if spark is not None else self._in_daemon():
             yield
 
     def attempts(self, group: str) -> list[Attempt]:
-        """What a group's handlers were given, in the order in which they noted it."""
+        """The attempts of a group, in the order of its ledger."""
         ledger = self._folder / group
         lines = ledger.read_text().splitlines() if ledger.exists() else []
         return [Attempt(one["id"], one["times"], one["at"], one) for one in map(json.loads, lines)]
 
     def until(self, expected: Mapping[str, int]) -> None:
-        """Wait until groups made so many attempts, and have committed all that is in their topics."""
+        """Wait until groups made this number of attempts and committed their topics completely."""
         left: dict[str, object] = {}
 
         def is_done() -> bool:
@@ -127,7 +127,7 @@ class ParityRun:
             raise
 
     def behind(self, groups: Mapping[str, int]) -> dict[str, dict[str, tuple[int | None, int]]]:
-        """By group, the queues whose committed offset is not where the queue ends."""
+        """By group, the queues whose committed offset is not the end of the queue."""
         found = {name: self.offsets(name) for name in groups}
         late = {
             name: {queue: one for queue, one in queues.items() if (one[0] or 0) != one[1]}
@@ -136,7 +136,7 @@ class ParityRun:
         return {name: queues for name, queues in late.items() if queues}
 
     def offsets(self, group: str) -> dict[str, tuple[int | None, int]]:
-        """What the group committed, and where the queue ends, by queue of its topics and its retry topic."""
+        """The committed offset and the end of each queue of the group's topics and its retry topic."""
         from rmqd.spark.session.spark_access import ClientAccess
         from rmqd.spark.session.spark_cluster import cluster_of, values_or_raise
 
@@ -151,7 +151,7 @@ class ParityRun:
         return {str(queue): (committed[queue], ends[queue]) for queue in queues}
 
     def dead_letters(self, group: str) -> dict[str, str]:
-        """By the message's id, why it was given up."""
+        """The reasons of the group's dead letters, by message id."""
         from pyspark.sql.types import StructType
 
         from rmqd.spark.source.source_format import RocketMQSource
@@ -180,7 +180,7 @@ class ParityRun:
     @contextlib.contextmanager
     def _on_spark(self, spark: SparkSession) -> Iterator[None]:
         try:
-            # one after the other: each has a process of its own, which on a busy machine is late for Spark's patience
+            # one at a time: on a busy machine, simultaneous new processes connect too late for Spark's timeout
             for name in self.config.groups:
                 self._queries.append(self._start(spark, name))
                 self._alive()
@@ -192,7 +192,7 @@ class ParityRun:
                 query.stop()
 
     def _start(self, spark: SparkSession, name: str) -> StreamingQuery:
-        """Start a group's query, and anew while Spark has no patience, as the daemon does; until its first batch."""
+        """Start a group's query and wait for its first batch. Like the daemon, try again after Spark's timeout."""
         from rmqd.spark.handlers.group_source import handler_query
         from rmqd.spark.session.group_spec import GroupSpec
 
@@ -235,7 +235,7 @@ class ParityRun:
 
 
 async def _known(client: ClientInstance, topic: str) -> None:
-    """Wait until a name server tells of all queues of a topic."""
+    """Wait until the name server returns all queues of a topic."""
 
     async def is_known() -> bool:
         with contextlib.suppress(RmqdError):

@@ -1,6 +1,6 @@
-"""What a handler may count on, on both engines: over the embedded broker, and over a real RocketMQ where there is one.
+"""Guarantees for handlers on both engines, with the embedded broker, and with a real RocketMQ if available.
 
-All groups of tests/nightly/parity/config run at once, and each test looks at one side of what came of it.
+All groups of tests/nightly/parity/config run at once, and each test checks one aspect of the results.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ SPARK, ROCKETMQ = pytest.mark.spark, pytest.mark.rocketmq
 
 @pytest.fixture(scope="module", autouse=True)
 def _kept_until_the_end_of_these_tests() -> Iterator[None]:
-    """Not until the end of the process, as is right where a process has one cluster."""
+    """Close clusters and connections, which are otherwise kept until the process ends."""
     yield
     close_clusters()
     close_kept_connections()
@@ -85,7 +85,7 @@ def _kept_until_the_end_of_these_tests() -> Iterator[None]:
     ],
 )
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ParityRun]:
-    """All groups, from their start until everything that was sent is dealt with, and they have stopped."""
+    """A finished run: all groups have handled all messages and stopped."""
     engine, broker = request.param.split(", ")
     folder = tmp_path_factory.mktemp("parity")
     spark = request.getfixturevalue("spark") if engine == "spark" else None
@@ -105,7 +105,7 @@ def done(run: ParityRun, spark: object) -> ParityRun:
 
 
 def times(run: ParityRun, group: str) -> dict[str, list[int]]:
-    """The reconsume times with which each message came."""
+    """The reconsume times of each message's attempts."""
     found: dict[str, list[int]] = {}
     for attempt in run.attempts(group):
         found.setdefault(attempt.id, []).append(attempt.times)
@@ -118,14 +118,14 @@ def gaps(run: ParityRun, group: str, message: str) -> list[float]:
     return [later - earlier for earlier, later in itertools.pairwise(at)]
 
 
-def test_nothing_comes_twice_that_was_acknowledged(run: ParityRun) -> None:
-    """Every group, at the end of a graceful stop: as many attempts as the messages ask for."""
+def test_acknowledged_messages_are_not_redelivered(run: ParityRun) -> None:
+    """After a graceful stop, every group made exactly the attempts in the scripts."""
     assert {group: len(run.attempts(group)) for group in ATTEMPTS} == ATTEMPTS
     assert run.behind(ATTEMPTS) == {}
 
 
-def test_what_fails_is_tried_again(run: ParityRun) -> None:
-    """At the delay that the group, the handler or the broker says, with the number of the attempt."""
+def test_failed_messages_are_retried_after_their_delay(run: ParityRun) -> None:
+    """The group, the handler or the broker selects the delay."""
     seen = times(run, "retries")
     assert all(seen[f"plain-{number}"] == [0] for number in range(20))
     assert seen["fails-once"] == seen["level-2"] == [0, 1]
@@ -135,16 +135,16 @@ def test_what_fails_is_tried_again(run: ParityRun) -> None:
     assert gaps(run, "timeouts", "level-3")[0] >= 10
 
 
-def test_a_retried_message_has_its_topic(run: ParityRun) -> None:
-    """And its tag, though it comes by the retry topic."""
+def test_a_retried_message_keeps_its_topic_and_tag(run: ParityRun) -> None:
+    """It is delivered from the retry topic."""
     topics = {attempt.more["topic"].rpartition("_")[2] for attempt in run.attempts("retries")}
     assert topics == {"retries", "tags", "sql"}
     again = [attempt.more for attempt in run.attempts("retries") if attempt.id == "paid-twice"]
     assert [one["tags"] for one in again] == ["paid", "paid"]
 
 
-def test_what_is_given_up_is_in_the_dead_letters(run: ParityRun) -> None:
-    """After N + 1 attempts, at the handler's word, and at delay level -1; with why."""
+def test_dead_letters_have_their_reasons(run: ParityRun) -> None:
+    """Messages are dead-lettered after N + 1 attempts, by the handler, or with delay level -1."""
     assert times(run, "retries")["always"] == [0, 1, 2]
     assert times(run, "retries")["declared-dead"] == times(run, "retries")["straight-to-dead"] == [0]
     assert run.dead_letters("retries") == {
@@ -154,8 +154,8 @@ def test_what_is_given_up_is_in_the_dead_letters(run: ParityRun) -> None:
     }
 
 
-def test_batches_are_full_where_they_can_be(run: ParityRun) -> None:
-    """At most consume_message_batch_max_size, of one queue, in its order, each message once."""
+def test_batches_are_as_large_as_possible(run: ParityRun) -> None:
+    """A batch has at most consume_message_batch_max_size messages of one queue, in order, each message once."""
     first = [attempt.more for attempt in run.attempts("batches") if attempt.times == 0]
     batches = {tuple(one["batch"]) for one in first}
     assert sorted(offset for batch in batches for offset in batch) == list(range(BATCHES + 4))
@@ -163,37 +163,37 @@ def test_batches_are_full_where_they_can_be(run: ParityRun) -> None:
     assert all(list(batch) == sorted(batch) for batch in batches)
 
 
-def test_decisions_about_one_message_stand(run: ParityRun) -> None:
-    """Whatever is raised for the rest of the batch."""
+def test_decisions_about_single_messages_override_an_exception(run: ParityRun) -> None:
+    """The exception applies to the rest of the batch."""
     seen = times(run, "batches")
     assert seen["one-acked"] == [0]
     assert seen["one-retried"] == seen["the-rest"] == [0, 1]
     assert run.dead_letters("batches") == {"one-dead": "damaged"}
 
 
-def test_filters_hold(run: ParityRun) -> None:
-    """By tags and by SQL92, in one group; what was passed over counts as consumed."""
+def test_filters_select_messages_and_their_retries(run: ParityRun) -> None:
+    """One group filters by tags and by SQL92. Skipped messages count as consumed."""
     by_tags, by_sql = {"paid": [0], "refunded": [0], "paid-twice": [0, 1]}, {"101": [0], "500": [0], "again": [0, 1]}
     seen = times(run, "retries")
     assert {name: seen[name] for name in ("paid", "open", "refunded", "", "paid-twice") if name in seen} == by_tags
     assert {name[4:]: came for name, came in seen.items() if name.startswith("sql-")} == by_sql
 
 
-def test_a_handler_gets_its_options_and_is_started_before(run: ParityRun) -> None:
-    """A class its model, after `start`; a function the dict."""
+def test_a_handler_gets_its_options_and_is_started_before_messages(run: ParityRun) -> None:
+    """A class gets its options model, a function gets a dict."""
     assert {attempt.more["started"] for attempt in run.attempts("retries")} == {True}
     assert {attempt.more["greeting"] for attempt in run.attempts("functions")} == {"hello"}
 
 
-def test_a_function_is_a_handler(run: ParityRun) -> None:
-    """In threads; with max_reconsume_times: 0 the first failure is the last."""
+def test_a_function_can_be_a_handler(run: ParityRun) -> None:
+    """It runs in threads. With max_reconsume_times: 0 there is one attempt."""
     assert set(map(tuple, times(run, "functions").values())) == {(0,)}
     reason = "max_reconsume_times reached"
     assert run.dead_letters("functions") == {"fails-in-a-thread": reason, "hangs": reason}
 
 
-def test_an_orderly_group_keeps_the_order(run: ParityRun) -> None:
-    """What fails is repeated in place, and nothing of its queue passes it; other queues are their own."""
+def test_an_orderly_group_keeps_the_order_of_each_queue(run: ParityRun) -> None:
+    """A failed message is retried in place, and blocks only its own queue."""
     first, second, third = ([f"{name}-{number}" for number in range(IN_ORDER)] for name in ("first", "second", "third"))
     by_queue: dict[int, list[str]] = {}
     for attempt in run.attempts("orderly"):
@@ -202,17 +202,17 @@ def test_an_orderly_group_keeps_the_order(run: ParityRun) -> None:
     assert by_queue[1] == [f"beside-{number}" for number in range(IN_ORDER)]
 
 
-def test_an_orderly_queue_rests(run: ParityRun) -> None:
-    """For suspend_current_queue_time, or as long as Suspend says; its attempts are counted, and end."""
+def test_an_orderly_queue_is_suspended_after_a_failure(run: ParityRun) -> None:
+    """It is suspended for suspend_current_queue_time or the time in Suspend. Attempts are counted and limited."""
     assert times(run, "orderly")["stumbles"] == [0, 1, 2]
     after_failing, suspended = gaps(run, "orderly", "stumbles")
-    assert after_failing >= 0.045  # of 0.05: the event loop's timers count in whole milliseconds
+    assert after_failing >= 0.045  # not 0.05, because the event loop's timers count in whole milliseconds
     assert suspended >= 0.195
     assert run.dead_letters("orderly") == {"falls": "max_reconsume_times reached"}
 
 
-def test_a_handler_past_consume_timeout_is_given_up(run: ParityRun) -> None:
-    """Its batch is sent back, to come after 10 s; a thread that hangs delays nobody."""
+def test_a_call_that_exceeds_consume_timeout_is_abandoned(run: ParityRun) -> None:
+    """Its batch is sent back and redelivered after 10 s. A hanging thread does not delay other messages."""
     assert times(run, "timeouts") == {"too-slow": [0, 1], "quick": [0], "level-3": [0, 1]}
     assert gaps(run, "timeouts", "too-slow")[0] >= 10
     assert times(run, "functions")["hangs"] == [0]

@@ -1,4 +1,4 @@
-"""Plugins: found, looked at, given their options, and made; everything wrong with them told with its place.
+"""Plugins: how they are found, checked and created, their options, and errors with line and column.
 
 The core of these tests is in tests/plugins/test_handlers.py.
 """
@@ -19,15 +19,15 @@ __all__ = ["shop", "site"]
 
 
 @pytest.mark.parametrize("plugin", ["shop:async_one", "shop:async_two", "shop:called", "shop:Mailer"])
-async def test_whether_a_handler_is_asynchronous_is_seen_once_at_load(plugin: str) -> None:
+async def test_an_asynchronous_handler_is_recognized_at_load(plugin: str) -> None:
     loaded = handler(plugin, "{sender: a@b}" if plugin == "shop:Mailer" else "")
     assert loaded.is_async
     assert BATCH in await loaded.handle(BATCH)
 
 
 @pytest.mark.parametrize("name", ["Gathering", "TypedGathering"])
-def test_the_end_of_open_calls_is_taken_where_a_class_has_it(name: str) -> None:
-    """Of a typed handler too."""
+def test_end_calls_is_used_if_a_class_has_it(name: str) -> None:
+    """Also for a typed handler."""
     loaded = handler(f"shop:{name}")
     assert loaded.end_calls is not None
     assert type(loaded.end_calls()).__name__ == name
@@ -35,7 +35,7 @@ def test_the_end_of_open_calls_is_taken_where_a_class_has_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["contextmanager", "asynccontextmanager"])
-def test_a_generator_for_a_with_statement_is_no_handler(shop: Path, name: str) -> None:
+def test_a_context_manager_is_refused_as_a_handler(shop: Path, name: str) -> None:
     (shop / "late.py").write_text(
         f"import contextlib\n@contextlib.{name}\n"
         f"{'async ' if name.startswith('async') else ''}def handle(batch):\n    yield\n"
@@ -65,14 +65,14 @@ def test_options_from_variables_are_ordinary_text(monkeypatch: pytest.MonkeyPatc
     assert handler("shop:modelled", "{sender: x, size: '${SIZE:-5}'}").handle(BATCH)[2].size == 5
 
 
-def test_a_configuration_keeps_its_places_on_its_way_to_another_process() -> None:
+def test_a_pickled_configuration_keeps_line_and_column_of_its_keys() -> None:
     settings = pickle.loads(pickle.dumps(group("shop:Refuses")))
     with pytest.raises(ConfigError, match=r"^test\.yaml:5:5: groups\.mailer\.handler\.options: its constructor failed"):
         load_handler("mailer", settings)
 
 
-def test_an_unknown_option_of_a_model_inside_is_told_with_those_that_there_are() -> None:
-    """Also where that model, and not rmqd, forbids it."""
+def test_the_error_for_an_unknown_nested_option_names_the_valid_ones() -> None:
+    """Also if the nested model, and not rmqd, forbids the option."""
     found = problems(text("webhook", "{url: 'http://localhost', tls: {authority: x, verfy: true}}"), to_run=True)
     assert found == [
         "test.yaml:7:48: groups.mailer.handler.options.tls.authority: unknown option; "
@@ -102,8 +102,8 @@ IN_THE_PLACE_OF_A_LIST = {
 }
 
 
-def test_what_stands_in_the_place_of_a_list_is_shown_in_one_only_if_it_is_a_word() -> None:
-    """Of several words a list of one would be another command; the substituted value may be a secret."""
+def test_an_error_suggests_a_list_with_the_value_only_if_it_is_one_word() -> None:
+    """A list with one element of several words would be another command. A substituted value may be a secret."""
     place = "test.yaml:7:26: groups.mailer.handler.options.command"
     expected = {
         name: [f"{place}: the value should be a list, such as {shown}"]
@@ -117,8 +117,8 @@ def test_what_stands_in_the_place_of_a_list_is_shown_in_one_only_if_it_is_a_word
 
 
 @pytest.mark.parametrize("plugin", ["shop:open_one", "shop:careless"])
-def test_a_model_may_say_itself_what_becomes_of_other_keys(plugin: str) -> None:
-    """By `extra` in its configuration."""
+def test_a_model_may_accept_other_keys(plugin: str) -> None:
+    """With `extra` in its configuration."""
     assert handler(plugin, "{sender: y, more: 1}").handle(BATCH)[2].sender == "y"
 
 
@@ -135,7 +135,7 @@ def test_a_broken_entry_point_names_its_distribution(site: Path) -> None:
     assert found.startswith(f"{place}: the plugin is a module, not a handler; ")
 
 
-def test_a_name_that_two_distributions_have_is_refused(site: Path) -> None:
+def test_a_handler_name_of_two_distributions_is_refused(site: Path) -> None:
     install(site, "shop", "1.2", "mailer = shop:Mailer")
     install(site, "store", "3.4", "mailer = store.mail:Mailer")
     assert problems(text("mailer"), to_run=True) == [
@@ -144,13 +144,13 @@ def test_a_name_that_two_distributions_have_is_refused(site: Path) -> None:
     ]
 
 
-def test_a_distribution_that_is_found_twice_is_one(site: Path) -> None:
+def test_a_distribution_that_is_found_twice_counts_once(site: Path) -> None:
     install(site, "shop", "1.2", "mailer = shop:Mailer")
     install(site.parent, "shop", "1.2", "mailer = shop:Mailer")
     assert handler("mailer", "{sender: a}").is_async
 
 
-def test_the_catalogue_tells_of_every_installed_handler_and_why_one_is_broken(site: Path) -> None:
+def test_the_catalogue_lists_installed_handlers_and_errors_of_broken_ones(site: Path) -> None:
     install(site, "shop", "1.2", "mailer = shop:Mailer", "plain = shop:Plain", "bare = shop:one", "broken = absent:x")
     found = {one.name: one for one in describe_installed()}
     assert {"log", "jsonl", "exec"} <= found.keys()
@@ -193,7 +193,7 @@ Local = local()
 
 
 @pytest.mark.parametrize("path", ["Mailer.handle", "Mailer.Inner.handle", "Mailer.chosen", "Local.handle"])
-def test_a_method_is_refused_behind_any_decorator(shop: Path, path: str) -> None:
+def test_a_method_is_refused_with_any_decorator(shop: Path, path: str) -> None:
     (shop / "methods.py").write_text(METHODS)
     owner = path.rpartition(".")[0]
     [problem] = problems(text(f"methods:{path}"), to_run=True)
@@ -301,7 +301,7 @@ def options_types(shop: Path) -> None:
         ("Typed", "has a dependency that takes options; expected the same model in its constructor"),
     ],
 )
-def test_arguments_that_the_handler_would_not_get_are_refused(name: str, said: str) -> None:
+def test_parameters_that_rmqd_does_not_pass_are_refused(name: str, said: str) -> None:
     [problem] = problems(text(f"types_of_options:{name}"), to_run=True)
     assert said in problem
 
@@ -311,7 +311,7 @@ BATCHES = dict.fromkeys(("like_list", "unknown_type", "either_type", "any_type")
 
 @pytest.mark.usefixtures("options_types")
 @pytest.mark.parametrize("name", ["keys", "mapping", "anything", "maybe", "annotated", "typed_derived", *BATCHES])
-def test_options_of_their_type_are_accepted(name: str) -> None:
+def test_supported_types_of_parameters_are_accepted(name: str) -> None:
     options = handler(f"types_of_options:{name}").handle
     assert name == "typed_derived" or getattr(options(BATCH), "size", None) == {
         "maybe": 3,

@@ -1,4 +1,4 @@
-"""A broken hook stops a daemon with worker processes, and `rmqd check`."""
+"""Hooks from entry points: a broken hook fails `rmqd run` and `rmqd check`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["install"]
 
 
 def check_refused(*commands: tuple[str, ...], install: Install, folder: Path) -> None:
-    """Run commands of rmqd with a broken hook: exit 78, before anything is connected to."""
+    """Run commands of rmqd with a broken hook, and expect exit code 78 before any connection."""
     install(broken="nowhere:Hook")
     path = folder / "rmqd.yaml"
     path.write_text(
@@ -37,7 +37,7 @@ def test_rmqd_run_refuses_to_start_with_a_broken_hook(
     check_refused(*commands, install=install, folder=tmp_path)
 
 
-def test_a_module_may_be_a_hook_and_two_distributions_may_have_one_of_a_name(install: Install) -> None:
+def test_two_distributions_may_have_a_hook_with_the_same_name(install: Install) -> None:
     install("shop-tools", same="shop_hooks:Tracing")
     install("other-tools", same="shop_hooks:Choosy")
     assert sorted(hook.name for hook in load_hooks()) == ["same (other-tools)", "same (shop-tools)"]
@@ -56,7 +56,7 @@ def test_a_module_may_be_a_hook_and_two_distributions_may_have_one_of_a_name(ins
         ("shop_hooks:NoMethod", "has a wants that is not a plain method"),
     ],
 )
-def test_a_hook_that_cannot_be_used_is_named_with_its_distribution(install: Install, target: str, said: str) -> None:
+def test_the_error_for_an_unusable_hook_names_its_distribution(install: Install, target: str, said: str) -> None:
     install(tracing="shop_hooks:Tracing", broken=target)
     with pytest.raises(ConfigError) as refused:
         load_hooks()

@@ -22,7 +22,7 @@ from tests.testing.conftest import rocketmq as rocketmq
 __all__ = ["events"]
 
 
-def test_what_it_does_not_pass_on_is_acknowledged(rocketmq: RocketMQ, run_handler: Run, events: list[str]) -> None:
+def test_a_batch_that_is_not_passed_on_is_acknowledged(rocketmq: RocketMQ, run_handler: Run, events: list[str]) -> None:
     async def handle(batch: Batch) -> None:
         events.append("handle")
 
@@ -32,7 +32,7 @@ def test_what_it_does_not_pass_on_is_acknowledged(rocketmq: RocketMQ, run_handle
     assert (events, len(result.acked)) == ([], 1)
 
 
-def test_what_is_decided_about_parts_is_decided_about_the_batch(
+def test_decisions_about_parts_are_decisions_about_the_batch(
     rocketmq: RocketMQ, run_handler: Run, events: list[str]
 ) -> None:
     async def handle(batch: Batch) -> None:
@@ -49,7 +49,7 @@ def test_what_is_decided_about_parts_is_decided_about_the_batch(
 
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
-def test_a_handler_that_awaits_nothing_is_seen_through_middleware(
+def test_a_coroutine_that_is_not_awaited_is_detected_with_middleware(
     rocketmq: RocketMQ, run_handler: Run, events: list[str], is_async: bool
 ) -> None:
     async def work() -> None:
@@ -86,7 +86,7 @@ def test_middleware_that_does_not_wait_for_the_handler_is_an_error(
     assert events == []
 
 
-def test_a_constructor_that_fails_is_told_as_it_failed(run_handler: Run) -> None:
+def test_a_constructors_exception_is_raised_unchanged(run_handler: Run) -> None:
     async def handle(batch: Batch) -> None: ...
 
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'server'"):
@@ -107,7 +107,7 @@ def test_a_constructor_that_fails_is_told_as_it_failed(run_handler: Run) -> None
         ("nowhere:none", "the module nowhere cannot be imported"),
     ],
 )
-def test_what_is_wrong_is_a_problem_of_its_place(run_handler: Run, name: str, said: str) -> None:
+def test_the_error_for_invalid_middleware_names_its_key(run_handler: Run, name: str, said: str) -> None:
     async def handle(batch: Batch) -> None: ...
 
     with pytest.raises(ConfigError, match=rf"groups.mailer.handler.middleware\[?.?1\]?: .*{said}"):
@@ -135,17 +135,17 @@ async def skips(batch, call_next):
 
 
 @pytest.mark.parametrize("name", ["first_only", "new_batch", "first_in_thread", "skips"])
-def test_a_message_that_no_code_saw_is_not_acknowledged(
+def test_a_message_that_is_not_passed_on_is_not_acknowledged(
     rocketmq: RocketMQ, run_handler: Run, tmp_path: Path, name: str
 ) -> None:
-    """The second of two messages, which it does not pass on. The handler retries the first one once."""
+    """The middleware `skips` acknowledges the second message; the others drop it. The first is retried once."""
     (tmp_path / "parts.py").write_text(PARTS)
     seen: list[str | None] = []
 
     def handle(batch: Batch) -> None:
         seen.append(batch[0].keys)
         if seen == ["0"]:
-            batch.retry(batch[0], delay_level=1)  # returns before the second message does
+            batch.retry(batch[0], delay_level=1)  # redelivered before the second message
 
     async def handle_async(batch: Batch) -> None:
         handle(batch)
@@ -165,9 +165,7 @@ def test_a_message_that_no_code_saw_is_not_acknowledged(
     assert (told in str(second[0].error)) == (name != "skips")
 
 
-def test_a_batch_of_which_nothing_is_passed_on_is_not_acknowledged(
-    rocketmq: RocketMQ, run_handler: Run, tmp_path: Path
-) -> None:
+def test_passing_on_an_empty_part_does_not_acknowledge(rocketmq: RocketMQ, run_handler: Run, tmp_path: Path) -> None:
     async def handle(batch: Batch) -> None: ...
 
     (tmp_path / "parts.py").write_text(PARTS)

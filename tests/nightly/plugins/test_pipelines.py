@@ -1,4 +1,4 @@
-"""Pipelines and sinks of a configuration: what is found, what they are given, and each line that a person is shown."""
+"""Pipelines and sinks of a configuration: how they are found, their arguments, and the errors about them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ groups:
 @pytest.fixture(autouse=True)
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(spark_rules, "PACKAGES", ())  # what is said here needs no Spark
+    monkeypatch.setattr(spark_rules, "PACKAGES", ())  # these checks need no Spark
     path = list(sys.path)
     (tmp_path / "flow.py").write_text(CODE)
     yield
@@ -84,13 +84,13 @@ def test_a_pipeline_is_called_with_frame_session_and_options(pipeline: str, expe
 
 @pytest.mark.parametrize("name", ["three", "called"])
 def test_options_are_validated_by_the_pipelines_own_model(name: str) -> None:
-    """Which is found although what stands beside it in the signature is imported for type checkers only."""
+    """The model is found even if other types in the signature are imported only for type checkers."""
     made = load_pipeline("archive", group(f"{{plugin: 'flow:{name}', options: {{minutes: 5}}}}"))(1, 2)
     assert made[:3] == (name, 1, 2)
     assert made[3].minutes == 5
 
 
-def test_a_sinks_function_is_given_options_as_they_are() -> None:
+def test_a_sinks_function_gets_the_options_unchanged() -> None:
     settings = group("{plugin: 'flow:two'}", "{format: foreach_batch, plugin: 'flow:free', options: {a: [1]}}")
     assert load_batch_function("archive", settings)("frame", 7) == ("free", "frame", 7, {"a": [1]})
 
@@ -122,7 +122,7 @@ REFUSED = {
 }
 
 
-def test_what_is_wrong_with_a_pipeline_is_told_with_its_place() -> None:
+def test_errors_in_a_pipeline_have_their_line_and_column() -> None:
     found = {pipeline: problems(config(pipeline), to_run=True) for pipeline in REFUSED}
     assert found == {pipeline: [f"test.yaml:{said}"] for pipeline, said in REFUSED.items()}
 
@@ -170,7 +170,7 @@ SINKS = {
 }
 
 
-def test_what_is_wrong_with_a_sink_is_told_with_its_place() -> None:
+def test_errors_in_a_sink_have_their_line_and_column() -> None:
     found = {sink: problems(config("{plugin: 'flow:two'}", sink), to_run=True) for sink in SINKS}
     assert found == {sink: [f"test.yaml:{said}"] for sink, said in SINKS.items()}
 
@@ -190,11 +190,11 @@ def test_what_is_wrong_with_a_sink_is_told_with_its_place() -> None:
         ),
     ],
 )
-def test_what_means_nothing_beside_a_pipeline_is_refused(line: str, expected: str) -> None:
+def test_keys_without_effect_on_a_pipeline_are_refused(line: str, expected: str) -> None:
     assert problems(config("{plugin: 'flow:two'}") + f"    {line}\n", to_run=True) == [f"test.yaml:{expected}"]
 
 
-def test_where_none_is_installed_a_module_is_all_that_is_accepted() -> None:
+def test_only_a_module_is_expected_if_no_pipeline_is_installed() -> None:
     with pytest.raises(PluginFaultError) as raised:
         find_object("pipeline", "rmqd.of_which_there_are_none", "absent")
     assert [fault.message for fault in raised.value.faults] == [

@@ -1,4 +1,4 @@
-"""Programs with RocketMQ's Go client: built on first use, with whatever Go from 1.19 on is installed (Debian's is)."""
+"""Programs with RocketMQ's Go client, built on first use with the installed Go, 1.19 or later (as in Debian)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class GoPeer(Peer):
 
 
 def start_member(directory: Path, options: dict[str, object]) -> GoPeer:
-    """The program in `go/`, with its options: a member, or a producer."""
+    """Start the program in `go/` with these options, as a member or a producer."""
     command = [str(program())]
     for name, value in options.items():
         command.append(f"-{name.replace('_', '-')}={value}")
@@ -36,12 +36,12 @@ def start_member(directory: Path, options: dict[str, object]) -> GoPeer:
 
 
 def available() -> bool:
-    """Whether the program is there or can be built."""
+    """Whether the program is built or can be built."""
     return shutil.which("go") is not None or _binary().exists()
 
 
 def program() -> Path:
-    """The built program; raises RocketMqUnavailable where there is no Go, or no way to the client's module."""
+    """The built program. Raises RocketMqUnavailable if Go is missing or the client's module cannot be downloaded."""
     binary = _binary()
     with locked(binary.parent / ".lock"):
         if binary.exists():
@@ -52,7 +52,7 @@ def program() -> Path:
         done = subprocess.run(
             ["go", "build", "-o", str(fresh), "."],
             cwd=SOURCES,
-            env={**os.environ, "CGO_ENABLED": "0"},  # a C compiler need not be there
+            env={**os.environ, "CGO_ENABLED": "0"},  # needs no C compiler
             capture_output=True,
             text=True,
             check=False,

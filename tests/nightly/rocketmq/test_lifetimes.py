@@ -34,7 +34,7 @@ def test_uses_the_first_again(rocketmq):
 @pytest.mark.process
 @pytest.mark.slow
 def test_a_cluster_ends_with_its_last_test(tmp_path: Path) -> None:
-    """Tests of one cluster come in a row, and those of none behind them."""
+    """Tests of one cluster run in a row, and tests without a cluster run last."""
     (tmp_path / "test_run.py").write_text(RUN)
     done = subprocess.run(
         [

@@ -1,4 +1,4 @@
-"""The Java peers and the test producer write and send what the ledger needs."""
+"""The Java programs and the test producer, and the ledgers that they write."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tests.rocketmq.producer import Producer
 from tests.waiting import wait_until
 
 
-def test_java_consumer_writes_down_what_java_and_test_producer_sent(
+def test_the_java_consumer_records_the_messages_of_both_producers(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """Every message sent, one by one, in a batch or by Java, is begun and finished once, at its queue and offset."""
+    """Every message is finished once, with its queue and offset: single messages, batches, and messages of Java."""
     sent = tmp_path / "sent"
     handled = tmp_path / "handled"
     stored: dict[str, tuple[int, int]] = {}
@@ -30,7 +30,7 @@ def test_java_consumer_writes_down_what_java_and_test_producer_sent(
         tail = ledger.Tail()
         wait_until(lambda: len(tail.finished([handled])) >= 100, "all are handled", 40)
         member = consumer.client_id
-        assert consumer.stop() == 143  # the JVM's status after SIGTERM
+        assert consumer.stop() == 143  # the JVM's exit status after SIGTERM
 
     finished = [entry for entry in ledger.read(handled) if entry.event == ledger.FINISH]
     assert {entry.key: (entry.queue, entry.offset) for entry in finished} == stored
@@ -38,10 +38,10 @@ def test_java_consumer_writes_down_what_java_and_test_producer_sent(
     assert {entry.member for entry in finished} == {member}
 
 
-def test_orderly_java_consumer_keeps_what_a_producer_sent_by_sharding_key(
+def test_the_orderly_java_consumer_keeps_the_order_of_each_sharding_key(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """Each sharding key has a queue; its messages are begun in order, and a failed one is repeated before the next."""
+    """Each key has one queue. Its messages start in order, and a failed message is retried before the next one."""
     sent = tmp_path / "sent"
     handled = tmp_path / "handled"
     for first, messages in (0, 30), (30, 60):
@@ -62,7 +62,7 @@ def test_orderly_java_consumer_keeps_what_a_producer_sent_by_sharding_key(
     entries = ledger.read(handled)
     failed = {entry.key for entry in entries if entry.event == ledger.FAIL}
     assert failed
-    assert failed <= failing  # the repetition of a batch counts as one of all its messages: two of it fail once
+    assert failed <= failing  # attempts count per batch: two such messages of a batch fail only once
     for name in queue_of:
         of_name = [entry for entry in entries if ledger.sharding(entry.key)[0] == name]
         starts = [ledger.sharding(entry.key)[1] for entry in of_name if entry.event == ledger.START]

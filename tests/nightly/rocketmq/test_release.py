@@ -1,4 +1,4 @@
-"""One place says which RocketMQ the tests run, and what it can be is told to who asks for another."""
+"""The selection of the RocketMQ version for the tests, and the error for an unknown version."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.rocketmq import ClusterSpec, NotEmbeddedError, RealCluster, RocketMqU
 from tests.rocketmq.fetch import fetch, home
 
 
-def test_the_environment_names_the_version_of_every_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it, 5.5.0; a cluster may name its own."""
+def test_the_environment_selects_the_version_of_every_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default is 5.5.0. A cluster may override the version."""
     monkeypatch.delenv(release.ENVIRONMENT, raising=False)
     assert ClusterSpec().version == "5.5.0"
     monkeypatch.setenv(release.ENVIRONMENT, "4.9.7")
@@ -21,8 +21,8 @@ def test_the_environment_names_the_version_of_every_cluster(monkeypatch: pytest.
     assert ClusterSpec(version="5.5.0").version == "5.5.0"
 
 
-def test_a_daily_run_has_the_embedded_broker_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And goes without Java then."""
+def test_a_daily_run_uses_the_embedded_broker_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It then needs no Java."""
     monkeypatch.delenv(release.ENVIRONMENT, raising=False)
     monkeypatch.setattr(release, "_daily", True)
     assert (ClusterSpec().version, release.is_without_java()) == ("embedded", True)
@@ -31,8 +31,7 @@ def test_a_daily_run_has_the_embedded_broker_unless_told_otherwise(monkeypatch: 
         assert (ClusterSpec().version, release.is_without_java()) == (version, False)
 
 
-def test_an_unknown_version_is_refused_by_name() -> None:
-    """With what is accepted."""
+def test_an_unknown_version_is_refused_with_the_known_versions() -> None:
     with pytest.raises(
         RocketMqUnavailable, match=r"no RocketMQ 4\.9\.8 is known here; accepted: 4\.9\.7, 5\.5\.0, embedded"
     ):
@@ -40,7 +39,7 @@ def test_an_unknown_version_is_refused_by_name() -> None:
 
 
 def test_releases_do_not_share_a_directory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever the jars are kept; the embedded broker has none, and uses those of the release that it stands for."""
+    """This holds for every folder of jars. The embedded broker uses the jars of the release that it emulates."""
     for value in ("", "/kept/here"):
         monkeypatch.setenv("RMQD_ROCKETMQ_HOME", value)
         of_java = [version for version in release.RELEASES if version != release.EMBEDDED]
@@ -60,8 +59,8 @@ def test_releases_do_not_share_a_directory(monkeypatch: pytest.MonkeyPatch) -> N
         {"certificates": True},
     ],
 )
-def test_what_the_embedded_broker_cannot_be_is_refused(asked: dict[str, Any]) -> None:
-    """Such a test is skipped, with the reason."""
+def test_features_that_the_embedded_broker_lacks_are_refused(asked: dict[str, Any]) -> None:
+    """Tests that need them are skipped with the reason."""
     with pytest.raises(
         NotEmbeddedError, match="has one name server and one broker, no proxy, no access control and no TLS"
     ):
@@ -71,8 +70,8 @@ def test_what_the_embedded_broker_cannot_be_is_refused(asked: dict[str, Any]) ->
 
 
 @pytest.mark.process
-def test_name_server_and_broker_are_one_process_where_embedded(tmp_path: Path) -> None:
-    """Whichever of both is killed."""
+def test_the_embedded_name_server_and_broker_are_one_process(tmp_path: Path) -> None:
+    """Killing one ends both, and restarting one starts both."""
     with RealCluster.start(ClusterSpec(version=release.EMBEDDED), tmp_path / "cluster") as cluster:
         cluster.create_topic("kept", 3)
         assert cluster.namesrv.pid == cluster.broker.pid
@@ -84,6 +83,6 @@ def test_name_server_and_broker_are_one_process_where_embedded(tmp_path: Path) -
         assert rpc.write_queue_counts(cluster.nameserver, "kept") == [3]
 
 
-def test_the_broker_is_of_the_version_that_was_asked_for(rocketmq: RealCluster) -> None:
-    """As it says itself."""
+def test_the_broker_has_the_requested_version(rocketmq: RealCluster) -> None:
+    """The version is taken from its own report."""
     assert f"V{release.named(rocketmq.spec.version).java.replace('.', '_')}" in rocketmq.admin("clusterList")

@@ -1,4 +1,4 @@
-"""Users and permissions of a cluster with access control (ACL 2.0), asked of every broker; no JVM is started."""
+"""Users and permissions of a cluster with access control (ACL 2.0), created at every broker without a JVM."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CREATE_USER, UPDATE_USER, CREATE_ACL = 3001, 3002, 3006
 
 
 def create_user(cluster: RealCluster, name: str, secret: str) -> None:
-    """Make a user who may do nothing yet."""
+    """Create a user without permissions."""
     user = {"username": name, "password": secret, "userType": "Normal"}
     _ask(cluster, CREATE_USER, {"username": name}, user)
 
@@ -23,7 +23,7 @@ def update_user(cluster: RealCluster, name: str, **changes: str) -> None:
 
 
 def allow(cluster: RealCluster, name: str, resources: Sequence[str], *actions: str) -> None:
-    """Let a user do this with resources such as `Topic:orders` and `Group:mailer`."""
+    """Allow a user these actions with resources such as `Topic:orders` and `Group:mailer`."""
     entries = [{"resource": one, "actions": list(actions), "decision": "Allow", "sourceIps": []} for one in resources]
     policies = [{"policyType": "Custom", "entries": entries}]
     subject = f"User:{name}"

@@ -1,4 +1,4 @@
-"""An OpenTelemetry collector for tests: takes OTLP over HTTP, and keeps the spans."""
+"""An OpenTelemetry collector for tests: receives OTLP over HTTP and keeps the spans."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ERROR_STATUS = 2
 
 @dataclass(frozen=True, slots=True)
 class CollectedSpan:
-    """A span that came, ids in hexadecimal; `resource` are the attributes of the process that made it."""
+    """A received span with hexadecimal ids; `resource` has the attributes of the process that made it."""
 
     name: str
     kind: int
@@ -27,20 +27,20 @@ class CollectedSpan:
     parent_span_id: str
     attributes: dict[str, Any]
     links: list[tuple[str, str]]
-    """Trace id and span id of each."""
+    """The trace id and span id of each link."""
     events: list[str]
     status: int
     resource: dict[str, Any]
 
 
 class Collector:
-    """Listens on a free port of 127.0.0.1; answers with `status`, and keeps only what it takes."""
+    """Listens on a free port of 127.0.0.1, responds with `status`, and keeps spans if `status` is 200."""
 
     def __init__(self) -> None:
         self.status = 200
         self.spans: list[CollectedSpan] = []
         self.requests: list[dict[str, str]] = []
-        """The headers of each, names in small letters."""
+        """The headers of each request, with lower-case names."""
         collector = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -62,7 +62,7 @@ class Collector:
 
     @property
     def endpoint(self) -> str:
-        """For OTEL_EXPORTER_OTLP_ENDPOINT."""
+        """The value for OTEL_EXPORTER_OTLP_ENDPOINT."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def __enter__(self) -> Self:

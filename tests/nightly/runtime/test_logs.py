@@ -1,4 +1,4 @@
-"""Log lines: what stands in them, who writes them, and how repeated ones are held back.
+"""Log lines: their fields, how they are written, and the limits for repeated lines.
 
 The core of these tests is in tests/runtime/test_logs.py.
 """
@@ -42,8 +42,8 @@ __all__ = ["pipe", "restored"]
 @pytest.mark.parametrize(
     "module", ["cli.run_command", "runtime.event_loop", "daemon.daemon", "daemon.workers.worker_main"]
 )
-def test_what_a_start_imports_does_not_import_rich(module: str) -> None:
-    """It would take as long as everything else that a start needs."""
+def test_a_start_does_not_import_rich(module: str) -> None:
+    """The import would take as long as the rest of the start."""
     script = (
         f"import sys, rmqd.{module}, rmqd.runtime.event_loop, rmqd.daemon.daemon; "
         "print([name for name in sys.modules if name.split('.')[0] == 'rich'])"
@@ -53,10 +53,10 @@ def test_what_a_start_imports_does_not_import_rich(module: str) -> None:
 
 
 @pytest.mark.slow
-async def test_a_handler_that_logs_without_end_in_the_event_loop_is_held_to_a_rate(
+async def test_a_handler_that_floods_the_log_from_the_event_loop_is_limited(
     pipe: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it may not write is counted; our own events have their place."""
+    """The limit does not drop rmqd's own events."""
     monkeypatch.setattr(log_handlers, "LINES_PER_SECOND", 1)
     shop = logging.getLogger("shop")
     reader = asyncio.create_task(asyncio.to_thread(read_until, pipe, "end"))
@@ -70,8 +70,8 @@ async def test_a_handler_that_logs_without_end_in_the_event_loop_is_held_to_a_ra
 
 
 @pytest.mark.process
-async def test_a_daemon_whose_log_nobody_reads_answers_and_stops(tmp_path: Path) -> None:
-    """Each reload writes a line, into a pipe that is full long before the last of them."""
+async def test_a_daemon_with_a_blocked_log_pipe_responds_and_stops(tmp_path: Path) -> None:
+    """Each reload writes a line, and the pipe is full long before the last reload."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -111,7 +111,7 @@ async def _ask(client: httpx.AsyncClient) -> httpx.Response:
     ("closed", "more"), [(one, more) for one in ("2>&-", "0<&- 1>&- 2>&-") for more in ([], ["--workers", "2"])]
 )
 async def test_a_daemon_without_standard_streams_runs(tmp_path: Path, closed: str, more: list[str]) -> None:
-    """It uses none of its connections in their place."""
+    """No connection gets the descriptor of a standard stream."""
     await run_without_streams(tmp_path, closed, *more)
 
 
@@ -164,10 +164,10 @@ def _filter_badly() -> None:
 
 
 @pytest.mark.parametrize("spoil", [_make_records_badly, _add_bad_handler, _filter_badly])
-def test_what_handlers_do_to_logging_is_not_raised_where_we_log(
+def test_errors_of_foreign_logging_code_are_not_raised_to_our_callers(
     spoil: Callable[[], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The event is written all the same, with why it is so short."""
+    """A short form of the event is written, with the error in `log_error`."""
     configure_logging("info", "json", stream=io.StringIO())
     before = logging.getLogRecordFactory()
     try:
@@ -180,8 +180,8 @@ def test_what_handlers_do_to_logging_is_not_raised_where_we_log(
     assert (told["level"], told["event"], told["log_error"]) == ("warning", "pull.failed", "KeyError: 'request_id'")
 
 
-def test_a_reload_leaves_a_plugins_own_log_handler_alone() -> None:
-    """Only our own is replaced."""
+def test_a_reload_keeps_a_plugins_log_handler() -> None:
+    """Only rmqd's log handler is replaced."""
     theirs = logging.NullHandler()
     logging.getLogger().addHandler(theirs)
     configure_logging("info", "json", stream=io.StringIO())
@@ -191,8 +191,8 @@ def test_a_reload_leaves_a_plugins_own_log_handler_alone() -> None:
     assert len(written(stream)) == 1
 
 
-def test_the_console_is_for_people() -> None:
-    """No JSON, no colours where there is no terminal."""
+def test_the_console_format_is_readable_text() -> None:
+    """Without JSON, and without colours if the stream is not a terminal."""
     stream = io.StringIO()
     configure_logging("info", "console", stream=stream)
     structlog.get_logger("rmqd.test").info("group.started", group="mailer")
@@ -201,8 +201,8 @@ def test_the_console_is_for_people() -> None:
     assert "\x1b" not in stream.getvalue()
 
 
-def test_a_worker_says_which_it_is() -> None:
-    """Lines of several processes come together on one stream."""
+def test_a_workers_lines_have_its_number() -> None:
+    """Several processes write to one stream."""
     stream = io.StringIO()
     configure_logging("info", "json", stream=stream, worker=2)
     structlog.get_logger("rmqd.test").info("group.started")
@@ -210,7 +210,7 @@ def test_a_worker_says_which_it_is() -> None:
 
 
 def test_a_rare_error_is_not_counted_with_a_frequent_one() -> None:
-    """They have the same event and place, and are told apart by their class and by the line that raised them."""
+    """They have the same event and queue, but differ in their class or in the line that raised them."""
     stream = io.StringIO()
     configure_logging("info", "json", stream=stream)
     log = structlog.get_logger("rmqd.test")
@@ -234,7 +234,7 @@ def test_a_rare_error_is_not_counted_with_a_frequent_one() -> None:
 
 
 def test_failures_of_two_hooks_are_two_errors() -> None:
-    """And those of two calls of one hook."""
+    """Failures of two methods of one hook are two errors too."""
     stream = io.StringIO()
     configure_logging("info", "json", stream=stream)
     for hook, call in [("audit", "wants"), ("audit", "before_batch"), ("limit", "wants"), ("audit", "wants")]:
@@ -243,8 +243,8 @@ def test_failures_of_two_hooks_are_two_errors() -> None:
     assert said == [("audit", "wants"), ("audit", "before_batch"), ("limit", "wants")]
 
 
-def test_errors_that_all_differ_are_bounded_too() -> None:
-    """A handler that makes up an exception class at every message fills no disk either."""
+def test_errors_that_all_differ_are_limited_too() -> None:
+    """A handler that creates an exception class for every message does not fill the disk."""
     stream = io.StringIO()
     configure_logging("info", "json", stream=stream)
     for number in range(1000):
@@ -253,8 +253,8 @@ def test_errors_that_all_differ_are_bounded_too() -> None:
     assert len(written(stream)) < 30
 
 
-def test_what_limits_itself_is_written_each_time() -> None:
-    """A refusal comes once a minute, and at once after a reload brought other keys."""
+def test_events_that_limit_themselves_are_written_each_time() -> None:
+    """A refusal is logged once a minute, and immediately after a reload with other keys."""
     stream = io.StringIO()
     configure_logging("info", "json", stream=stream)
     for reason in ("no keys", "wrong keys"):
@@ -263,7 +263,7 @@ def test_what_limits_itself_is_written_each_time() -> None:
 
 
 def test_many_kinds_of_errors_take_bounded_memory() -> None:
-    """A thousand places, then the oldest are forgotten."""
+    """After MAX_COUNTED_ERRORS kinds, the oldest are forgotten."""
     limiter = RepeatLimiter()
     for queue in range(MAX_COUNTED_ERRORS + 500):
         limiter(None, "error", {"event": "queue.failed", "queue": queue})
@@ -271,7 +271,7 @@ def test_many_kinds_of_errors_take_bounded_memory() -> None:
 
 
 def test_fields_of_any_kind_can_be_logged() -> None:
-    """A handler's log line must not fail for its values."""
+    """A handler's log line must not fail because of its values."""
     stream = io.StringIO()
     configure_logging("info", "json", stream=stream)
     structlog.get_logger("shop").error("odd", topic=["a", "b"], queue={"id": 1}, who=object())
@@ -279,9 +279,9 @@ def test_fields_of_any_kind_can_be_logged() -> None:
 
 
 @pytest.mark.parametrize("make", [NoAttributes, NoText, NoTextToSpeakOf, odd_syntax_error, nested_groups])
-def test_an_error_that_cannot_be_printed_is_a_line_too(make: Callable[[], BaseException]) -> None:
-    """Of an exception that fails by itself, as a value and as a traceback."""
-    logging.getLogger().handlers.clear()  # pytest's own cannot write it
+def test_an_error_that_cannot_be_printed_is_logged(make: Callable[[], BaseException]) -> None:
+    """The exception's own methods raise, for its text and for its traceback."""
+    logging.getLogger().handlers.clear()  # pytest's handlers cannot write it
     stream = io.StringIO()
     configure_logging("info", "json", stream=stream)
     error = make()
@@ -291,8 +291,8 @@ def test_an_error_that_cannot_be_printed_is_a_line_too(make: Callable[[], BaseEx
     assert line["exception"]
 
 
-def test_a_fast_thread_loses_no_line_while_somebody_reads(pipe: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It goes on at the reader's pace."""
+def test_a_fast_thread_loses_no_line_if_the_log_is_read(pipe: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread waits for the reader."""
     monkeypatch.setattr(writer, "QUEUE_BYTES", 256 * 1024)
     shop, line = logging.getLogger("shop"), "x" * 4000
 
@@ -308,15 +308,15 @@ def test_a_fast_thread_loses_no_line_while_somebody_reads(pipe: int, monkeypatch
     assert sum(one["event"] == line for one in lines) == 500
 
 
-def test_a_reader_that_is_gone_is_no_failure(pipe: int) -> None:
-    """Nobody hears what is said then."""
+def test_a_closed_log_pipe_is_not_an_error(pipe: int) -> None:
+    """Later lines are lost."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), pipe)  # the only other end is closed
     for _ in range(100):
         structlog.get_logger("rmqd.test").info("unheard")
     finish_writing()
 
 
-def test_secrets_are_hidden_however_they_are_written() -> None:
-    """As themselves, in a URL, and by Python's `repr`."""
+def test_secrets_are_hidden_in_every_notation() -> None:
+    """As plain text, in a URL, and in Python's `repr`."""
     plain_text.hide_secret(key := "a+b/\\9==")
     assert plain_text.hide_secrets(f"{key} {key!r} a%2Bb%2F%5C9%3D%3D") == "(hidden) '(hidden)' (hidden)"

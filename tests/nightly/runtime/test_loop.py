@@ -1,4 +1,4 @@
-"""The event loop of a process runs until what it was started for has ended, whatever code in it does.
+"""The event loop of a process runs until its main work ends, whatever other code in it does.
 
 The core of these tests is in tests/runtime/test_loop.py.
 """
@@ -14,9 +14,9 @@ import pytest
 from rmqd.runtime.event_loop import run_in_loop, run_loop_until
 
 
-def test_an_interrupt_that_nobody_handles_ends_it() -> None:
-    """As Ctrl-C does before the daemon takes the signals over."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what is beside it without
+def test_an_unhandled_interrupt_ends_the_loop() -> None:
+    """As Ctrl-C does before the daemon installs its signal handlers."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore SIGINT
 
     async def main() -> None:
         signal.raise_signal(signal.SIGINT)
@@ -30,7 +30,7 @@ def test_an_interrupt_that_nobody_handles_ends_it() -> None:
 
 
 @pytest.mark.parametrize("error", [SystemExit(4), ValueError("x")])
-def test_what_main_raises_is_raised(error: BaseException) -> None:
+def test_an_exception_of_main_is_raised(error: BaseException) -> None:
     async def main() -> None:
         raise error
 
@@ -38,8 +38,8 @@ def test_what_main_raises_is_raised(error: BaseException) -> None:
         run_in_loop(main())
 
 
-def test_a_loop_that_cannot_run_is_not_started_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a free descriptor each start fails at once: the process is to end, not to spin."""
+def test_a_loop_that_cannot_run_is_not_restarted_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a free descriptor each start fails immediately: the process must end, not spin."""
     loop = asyncio.new_event_loop()
 
     def fail() -> None:

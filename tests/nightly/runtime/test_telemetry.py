@@ -1,6 +1,6 @@
-"""OpenTelemetry: the daemon's spans as a collector gets them, and a daemon that no collector hinders.
+"""OpenTelemetry: the spans that a collector receives, and collectors that fail.
 
-What is refused is in tests/runtime/test_telemetry.py.
+Refused configurations are in tests/runtime/test_telemetry.py.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
 def traceparent(number: int, trace_id: str = TRACE) -> str:
-    """As the OpenTelemetry instrumentation of Java's producer puts it into a message's properties."""
+    """The message property that the OpenTelemetry instrumentation of Java's producer sets."""
     return f"00-{trace_id}-{number:016x}-01"
 
 
@@ -77,7 +77,7 @@ class Shop:
         (folder / "shop_handlers.py").write_text(HANDLERS)
 
     async def send(self, *messages: OutgoingMessage) -> list[str]:
-        """Their ids."""
+        """Send messages and return their ids."""
         client = ClientInstance(ClientOptions(nameservers=(self._cluster.nameserver,)))
         try:
             return [(await client.producer.send(message)).msg_id for message in messages]
@@ -85,7 +85,7 @@ class Shop:
             await client.close()
 
     def config(self, handler: str, **group: Any) -> Path:
-        """A group of this handler."""
+        """Write a configuration with one group for this handler."""
         path = self._folder / "rmqd.yaml"
         document = {
             "nameserver": self._cluster.nameserver,
@@ -106,7 +106,7 @@ class Shop:
         return path
 
     def run(self, handler: str, *arguments: str, **group: Any) -> Any:
-        """The daemon, until the end of the block."""
+        """Run the daemon until the end of the block."""
         return daemon(self.config(handler, **group), *arguments, environment=self.environment)
 
 
@@ -117,7 +117,7 @@ async def shop(tmp_path: Path, collector: Collector) -> Any:
 
 
 async def spans(collector: Collector, count: int, name: str, running: DaemonProcess) -> list[CollectedSpan]:
-    """The first spans of that name, awaited."""
+    """Wait for `count` spans with this name, and return all of them."""
 
     def found() -> list[CollectedSpan]:
         return [span for span in collector.spans if span.name == name]
@@ -137,7 +137,7 @@ HANDLED_ONE = re.compile(r'^rmqd_messages_handled_total{.*is_retry="false",resul
 @pytest.mark.process
 @pytest.mark.parametrize("handler", ["sync", "asynchronous"])
 async def test_a_message_is_handled_in_its_producers_trace(shop: Shop, collector: Collector, handler: str) -> None:
-    """The parent is the sender's span, and what the handler does is inside of the call's."""
+    """The parent is the sender's span, and the handler's own spans are children of the call's span."""
     properties = {"traceparent": traceparent(17), "tracestate": "shop=1"}
     [msg_id] = await shop.send(OutgoingMessage("T", b"x", tags="paid", keys="order-1 c-2", properties=properties))
     async with shop.run(handler) as running:
@@ -186,8 +186,8 @@ async def test_a_batch_is_linked_to_each_of_its_producers(shop: Shop, collector:
 
 
 @pytest.mark.process
-async def test_what_fails_and_what_is_given_up_is_told(shop: Shop, collector: Collector) -> None:
-    """A retry is another span in the same trace, with how often it was tried before."""
+async def test_spans_record_failures_and_dead_letters(shop: Shop, collector: Collector) -> None:
+    """A retry is another span in the same trace, with the number of earlier attempts."""
     orderly = {"consume_mode": "orderly", "suspend_current_queue_time": "10ms"}
     for number, body in enumerate((b"fail", b"give up"), 1):
         await shop.send(OutgoingMessage("T", body, properties={"traceparent": traceparent(number)}))
@@ -204,9 +204,7 @@ async def test_what_fails_and_what_is_given_up_is_told(shop: Shop, collector: Co
 
 
 @pytest.mark.process
-async def test_workers_have_spans_too_and_their_users_words_about_the_service_hold(
-    shop: Shop, collector: Collector
-) -> None:
+async def test_workers_have_spans_and_use_the_standard_otel_variables(shop: Shop, collector: Collector) -> None:
     shop.environment |= {
         "OTEL_SERVICE_NAME": "shop",
         "OTEL_RESOURCE_ATTRIBUTES": "service.instance.id=cellar,deployment.environment.name=test",
@@ -225,9 +223,8 @@ async def test_workers_have_spans_too_and_their_users_words_about_the_service_ho
 
 
 @pytest.mark.process
-async def test_a_collector_that_refuses_hinders_nothing_and_is_told_without_the_secret(
-    shop: Shop, collector: Collector
-) -> None:
+async def test_a_collector_that_refuses_is_logged_without_the_secret(shop: Shop, collector: Collector) -> None:
+    """The groups continue."""
     collector.status = 401
     await shop.send(*(OutgoingMessage("T", b"x") for _ in range(5)))
     async with shop.run("asynchronous") as running:
@@ -243,7 +240,7 @@ async def test_a_collector_that_refuses_hinders_nothing_and_is_told_without_the_
 
 
 @pytest.mark.process
-async def test_a_collector_that_is_not_there_delays_the_end_by_seconds_only(shop: Shop) -> None:
+async def test_an_unreachable_collector_delays_the_stop_by_seconds_only(shop: Shop) -> None:
     shop.environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = "http://127.0.0.1:1"
     shop.environment["OTEL_BSP_SCHEDULE_DELAY"] = "60000"
     await shop.send(OutgoingMessage("T", b"x"))
@@ -259,8 +256,8 @@ async def test_a_collector_that_is_not_there_delays_the_end_by_seconds_only(shop
 
 
 @pytest.mark.process
-async def test_a_header_that_cannot_be_sent_is_not_shown_in_the_error_about_it(shop: Shop) -> None:
-    """The HTTP client's own words quote it."""
+async def test_the_error_for_an_invalid_header_does_not_show_it(shop: Shop) -> None:
+    """The HTTP client's own error quotes the header."""
     shop.environment["OTEL_EXPORTER_OTLP_HEADERS"] = f"authorization={SECRET}%0A{SECRET}"
     await shop.send(OutgoingMessage("T", b"x"))
     async with shop.run("sync") as running:
@@ -280,7 +277,7 @@ def test_without_the_extra_the_error_names_it(tmp_path: Path, monkeypatch: pytes
         load(tmp_path)
 
 
-def test_a_reload_cannot_switch_it() -> None:
+def test_a_reload_cannot_change_tracing_opentelemetry() -> None:
     off, on = (RootConfig(tracing=TracingConfig(opentelemetry=value)) for value in (False, True))
     [refused] = refused_changes(off, on)
     assert refused.startswith("tracing.opentelemetry: cannot change from False to True while the daemon runs")

@@ -1,4 +1,4 @@
-"""An HTTP server that records requests and fails by chance: `python -m tests.nightly.servers.http_sink PORT FILE`."""
+"""An HTTP server that records requests and fails randomly: `python -m tests.nightly.servers.http_sink PORT FILE`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ FAULTS: Final = (
     Answer(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", HANG),
 )
 SHARE: Final = 0.03
-"""Of the requests that go wrong, half of them after they were noted."""
+"""The share of requests that fail, half of them after their key was recorded."""
 
 
 class HttpSink(ServerProcess):
-    """The process. A key is in its file before the answer that says so."""
+    """The server process. A key is in the file before a successful response is sent."""
 
     def __init__(self) -> None:
         super().__init__("http-sink", users=())
@@ -45,7 +45,7 @@ class HttpSink(ServerProcess):
         return True
 
     def keys(self) -> list[str]:
-        """The key of every message that it took, as often as it took it."""
+        """The key of each recorded message, once for each time it was recorded."""
         return self._file.read_text().split() if self._file.exists() else []
 
 

@@ -1,4 +1,4 @@
-"""`python -m tests.nightly.simulation --seed 1 --count 100`: runs histories, and prints the seeds that went wrong."""
+"""`python -m tests.nightly.simulation --seed 1 --count 100` runs histories and prints the seeds that failed."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from tests.simulation.run import simulate
 
 MAX_LINES = 12
 MAX_TO_FIND = 100
-"""Histories for each planted bug."""
+"""The most histories for each planted bug."""
 
 
 def say(line: str) -> None:
-    """At once, as whoever waits may lose patience."""
+    """Print a line without buffering."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def tell(outcome: Outcome) -> None:
-    """What is wrong."""
+    """Print the judge's reports about a history."""
     plan = outcome.plan
     say(f"seed {plan.seed} ({plan.kind}) {outcome.digest}: {outcome.handled} handled, {dict(outcome.twice)}")
     for wrong in outcome.wrong[:MAX_LINES]:
@@ -46,7 +46,7 @@ def tell(outcome: Outcome) -> None:
 
 
 def tell_shortest(outcome: Outcome) -> None:
-    """The shortest history in which the same is wrong, and how to see it again."""
+    """Print the shortest history with the same failure, and the options that run it again."""
     what = outcome.wrong[0].what
 
     def is_wrong(plan: Plan) -> bool:
@@ -65,7 +65,7 @@ def tell_shortest(outcome: Outcome) -> None:
 
 
 def look_for(bugs: Iterable[str], first_seed: int, most_histories: int, *, as_json: bool) -> bool:
-    """Look for each of these planted bugs. Returns whether one was not found."""
+    """Search for each of these planted bugs. Return whether a bug was not found."""
     searches = []
     for bug in bugs:
         searches.append(search(bug, first_seed, most_histories))
@@ -76,7 +76,7 @@ def look_for(bugs: Iterable[str], first_seed: int, most_histories: int, *, as_js
 
 
 def named_plan(seed: int, options: argparse.Namespace) -> Plan:
-    """The plan of a seed, or the part of it that the options name."""
+    """Return the plan of a seed, reduced as the options say."""
     plan = draw(seed)
     if options.events:
         plan = plan.only(int(number) for number in options.events.split(",") if number != "none")

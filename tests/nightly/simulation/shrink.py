@@ -1,4 +1,4 @@
-"""A plan in which something is wrong, made as short as it goes."""
+"""Shrinks a plan that fails to the shortest plan that still fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _of_no_part(plan: Plan, part: str) -> Iterable[Event]:
 
 
 def _earlier(plan: Plan) -> Plan:
-    """The first event after 5 s, the others as long after it as they were."""
+    """Move all events so that the first one happens after 5 s."""
     first = min((event.at for event in plan.events), default=5.0)
     return replace(plan, events=tuple(event._replace(at=event.at - first + 5.0) for event in plan.events))
 
@@ -38,11 +38,11 @@ SIMPLER: Final[dict[str, Callable[[Plan], Plan]]] = {
     "early": _earlier,
     "short": lambda plan: replace(plan, seconds=max((event.at for event in plan.events), default=5.0) + 5.0),
 }
-"""Ways to make a plan simpler, by the names that `--simpler` takes."""
+"""Simplifications of a plan, by their names in `--simpler`."""
 
 
 def shrink(plan: Plan, is_wrong: Callable[[Plan], bool]) -> tuple[Plan, list[str]]:
-    """Leave out events, and make the rest simpler, as long as the same is wrong. Returns the names from SIMPLER too."""
+    """Remove events and simplify the rest while the same failure occurs. Return the plan and the names from SIMPLER."""
     plan = _fewer_events(plan, is_wrong)
     names = []
     for name, simpler in SIMPLER.items():
@@ -54,7 +54,7 @@ def shrink(plan: Plan, is_wrong: Callable[[Plan], bool]) -> tuple[Plan, list[str
 
 
 def _fewer_events(plan: Plan, is_wrong: Callable[[Plan], bool]) -> Plan:
-    """Leave out halves, then quarters and so on, down to single events."""
+    """Remove halves of the events, then quarters and so on, down to single events."""
     size = max(1, len(plan.events) // 2)
     while True:
         at = 0

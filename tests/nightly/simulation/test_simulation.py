@@ -1,4 +1,4 @@
-"""The simulation: histories in which nothing is wrong, the same history for a seed, and bugs that are found."""
+"""The simulation: histories without failures, reproducible seeds, and planted bugs that are found."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ QUICKLY_FOUND = {
     "retry_sent_twice": 10,
     "two_batches_swapped": 9,
 }
-"""Bugs, each with the seed from which it is looked for: of a history that shows it, until histories draw otherwise."""
+"""Planted bugs, each with the first seed to try: its history showed the bug when the seed was chosen."""
 
 
 def simulate(*options: str, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
-    """Run histories in a process of their own, as the order of sets is part of a history."""
+    """Run histories in a separate process, because the order of sets is part of a history."""
     return subprocess.run(
         [sys.executable, "-m", "tests.nightly.simulation", *options],
         capture_output=True,
@@ -59,20 +59,20 @@ def test_the_first_histories_have_nothing_wrong() -> None:
 
 
 def test_new_histories_have_nothing_wrong() -> None:
-    """Others in each run; the seed of one that fails is in the message."""
+    """The seeds differ in each run; the assertion shows the seed that failed."""
     run = simulate("--count", "100000", "--seconds", str(HISTORIES_SECONDS))
     sys.stdout.write(run.stdout)
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-def test_a_group_with_java_members_has_nothing_wrong_but_what_java_hands_over_twice() -> None:
+def test_java_members_cause_only_duplicates_that_the_judge_explains() -> None:
     run = simulate("--seed", "1", "--count", str(MIXED_SEEDS), "--kind", "with Java")
     assert run.returncode == 0, run.stdout + run.stderr
     assert "Java drops without waiting" in run.stdout
 
 
-def test_a_seed_gives_the_same_history_whatever_ran_before_it() -> None:
-    """In another process, and under another order of hashes at its start."""
+def test_a_seed_gives_the_same_history_after_other_seeds() -> None:
+    """The second process also starts with another PYTHONHASHSEED."""
     alone = simulate("--seed", "13", "--timeline").stdout
     behind_others = simulate("--seed", "11", "--count", "3", "--timeline", hash_seed="7").stdout
     history = [line for line in alone.splitlines() if line.startswith("  ")]
@@ -82,7 +82,7 @@ def test_a_seed_gives_the_same_history_whatever_ran_before_it() -> None:
 
 @pytest.mark.parametrize(("bug", "seed"), QUICKLY_FOUND.items())
 def test_a_planted_bug_is_found(bug: str, seed: int) -> None:
-    """One of each kind; `--planted all` looks for all of them."""
+    """A selection; `--planted all` searches for all bugs."""
     run = simulate("--planted", bug, "--seed", str(seed), "--count", str(MAX_TO_FIND), "--json")
     assert run.returncode == 0, run.stdout + run.stderr
     found = json.loads(run.stdout)

@@ -1,6 +1,6 @@
-"""A driver of the archive pipeline in a process of its own, that kills itself with SIGKILL in the middle of a batch.
+"""A driver process of the archive pipeline that kills itself with SIGKILL in the middle of a batch.
 
-`python -m tests.nightly.spark.archive_driver NAMESERVER FOLDER MOVES`: after so many files were moved.
+`python -m tests.nightly.spark.archive_driver NAMESERVER FOLDER MOVES` kills itself after so many files were moved.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.spark.group_queries import SECONDS, kept_order, start_generation
 
 
 def main(nameserver: str, folder: Path, moves: int) -> None:
-    """Run, and die."""
+    """Run the pipeline until the process kills itself."""
     from rmqd.spark.prepare import prepare
     from tests.spark.fixtures import CONF
 

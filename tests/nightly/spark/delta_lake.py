@@ -1,4 +1,4 @@
-"""Delta Lake for the tests' session, where it has a release that is made for the Spark that is installed."""
+"""Delta Lake for the tests' session, if it has a release for the installed Spark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.servers.jars import copy_jars
 POM: Final = Path(__file__).with_name("delta.xml")
 RELEASE: Final = "4.4.0"
 SPARK: Final = "4.2"
-"""The last Spark that this release is made for: with 4.3 its classes miss methods of Spark's."""
+"""The last Spark for this release: with 4.3 its classes miss methods of Spark."""
 
 
 def is_made_for_this_spark() -> bool:
@@ -25,7 +25,7 @@ def is_made_for_this_spark() -> bool:
 
 
 def delta_conf() -> dict[str, str]:
-    """Properties of a session with Delta Lake, whose jars are fetched once; none where it is not for this Spark."""
+    """Return a session's properties with Delta Lake, whose jars are fetched once. Empty if it is not for this Spark."""
     if not is_made_for_this_spark():
         return {}
     jars = copy_jars(POM, home().parent / f"delta-lake-{RELEASE}", f"Delta Lake {RELEASE}")
@@ -33,12 +33,12 @@ def delta_conf() -> dict[str, str]:
         "spark.jars": ",".join(map(str, jars)),
         "spark.sql.extensions": DELTA_EXTENSION,
         "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
-        "spark.databricks.delta.snapshotPartitions": "1",  # 50 tasks for each look at a small table would take seconds
+        "spark.databricks.delta.snapshotPartitions": "1",  # 50 tasks for each query of a small table would take seconds
     }
 
 
 def need_delta_lake() -> None:
-    """Leave a test module out, loudly, where no release is made for the Spark that is installed: CI's too."""
+    """Skip a test module with a message if no release is made for the installed Spark. This includes CI."""
     if not is_made_for_this_spark():
         import pyspark
 

@@ -1,4 +1,4 @@
-"""A folder of a file system that renames over no file, without a JVM: HDFS says only that it did not, S3A raises."""
+"""A file system that overwrites no file when it renames, without a JVM: HDFS returns false, S3A raises."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rmqd.spark.session.hadoop_folder import HadoopFolder
 
 
 class Files:
-    """`rename` gives false for a source that is not there. Where a target is, HDFS gives false, and S3A raises."""
+    """`rename` returns false for a missing source. If the target exists, HDFS returns false, and S3A raises."""
 
     def __init__(self, scheme: str) -> None:
         self.content: dict[str, str] = {}
         self.written_ms: dict[str, int] = {}
-        """When, of those of which it is not 0."""
+        """Modification times of files; 0 for all others."""
         self._scheme = scheme
 
     def getUri(self) -> Any:
@@ -65,7 +65,7 @@ class Files:
 
 
 class JavaError:
-    """What py4j hands over of an exception."""
+    """The part of a Java exception that py4j passes to Python."""
 
     _target_id = "o1"
     _gateway_client = None
@@ -81,7 +81,7 @@ class JavaError:
 
 
 class JavaPath:
-    """What is used of Hadoop's."""
+    """The used part of Hadoop's Path."""
 
     files: Files
 
@@ -104,7 +104,7 @@ class JavaPath:
 
 
 def folder_in(files: Files) -> HadoopFolder:
-    """The folder /a of it."""
+    """Return the folder /a of this file system."""
     path = type("BoundPath", (JavaPath,), {"files": files})
     hadoop = SimpleNamespace(fs=SimpleNamespace(Path=path))
     java = SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(hadoop=hadoop)))

@@ -1,4 +1,4 @@
-"""A server that answers as release 0.1.0 of RocketMQ's schema registry documents: one subject's schemas, by HTTP."""
+"""A server that responds as release 0.1.0 of RocketMQ's schema registry documents: one subject's schemas, by HTTP."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 
 _PATH = re.compile(r"/schema-registry/v1/subject/(?P<subject>[^/]+)(?:/recordId/(?P<id>-?[0-9]+))?/schema")
 _VERSION_BITS = 14
-_SCHEMA_IDS = itertools.count(0x431BDE82D78000, 1 << _VERSION_BITS)  # never the same: a process keeps what ids mean
+_SCHEMA_IDS = itertools.count(0x431BDE82D78000, 1 << _VERSION_BITS)  # unique: a process keeps the schemas of ids
 UNKNOWN = 50001
-"""What the registry answers where there is no such schema; a status that HTTP does not have."""
+"""The registry's status for a missing schema. HTTP does not have this status."""
 
 
 class Registry:
-    """What the server knows, and what it was asked."""
+    """The schemas that the server has, and the requests that it received."""
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
@@ -27,15 +27,15 @@ class Registry:
         self.versions: list[Any] = []
         self.asked: list[str] = []
         self.failing: Sequence[int] = ()
-        """With which statuses the next requests are answered."""
+        """The statuses of the next responses."""
         self.url = ""
 
     def record_id(self, version: int) -> int:
-        """Of a version, counted from 1: the schema's id in the upper bits."""
+        """Return the record id of a version, counted from 1. The upper bits are the schema's id."""
         return self.schema_id | version
 
     def answer(self, path: str) -> tuple[int, dict[str, Any]]:
-        """Status and document. Of an id the registry looks at the version alone."""
+        """Return status and document. The registry checks only the version of an id."""
         self.asked.append(path)
         if self.failing:
             status, *self.failing = self.failing
@@ -59,7 +59,7 @@ class Registry:
 
 @contextmanager
 def running(registry: Registry, port: int = 0) -> Iterator[Registry]:
-    """Have the registry answer until the end of the block."""
+    """Run the registry until the end of the block."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -68,7 +68,7 @@ def running(registry: Registry, port: int = 0) -> Iterator[Registry]:
             self.wfile.write(f"HTTP/1.1 {status} \r\nContent-Length: {len(content)}\r\n\r\n".encode() + content)
 
         def log_message(self, *args: Any) -> None:
-            """Nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     registry.url = f"http://127.0.0.1:{server.server_port}"

@@ -1,7 +1,7 @@
-"""A standalone Spark cluster on this machine's loopback: a master and workers, each a process with a clean environment.
+"""A standalone Spark cluster on loopback: a master and workers, each a process with a clean environment.
 
-PySpark's wheel has no start scripts for them, but `bin/spark-class` runs their classes. Nothing of the environment that
-the tests run in reaches them, so that executors find what was sent to them, and nothing else.
+PySpark's wheel has no start scripts for them, but `bin/spark-class` runs their classes. They inherit nothing from the
+tests' environment, so that executors find only the files that were sent to them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tests.spark.fixtures import SHORT_LIFE
 
 START_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 0.05
-MEMORY: Final = "1g"  # of a worker, for its executors
-DAEMON_MEMORY: Final = "128m"  # of the master and of a worker themselves
+MEMORY: Final = "1g"  # for the executors of a worker
+DAEMON_MEMORY: Final = "128m"  # for the master, and for each worker
 _MASTER: Final = re.compile(r"Starting Spark master at (spark://\S+)")
 _REGISTERED: Final = "Successfully registered with master"
 
 
 class StandaloneCluster:
-    """Runs between `with` and its end. Each worker has one core."""
+    """A cluster that runs inside the `with` block. Each worker has one core."""
 
     def __init__(self, folder: Path, workers: int = 2) -> None:
         self._folder = folder
@@ -57,7 +57,7 @@ class StandaloneCluster:
             _end(process)
 
     def start_worker(self, number: int) -> None:
-        """Start a worker, also one that was killed."""
+        """Start a worker, or restart a killed one."""
         name = worker(number)
         work = self.work_folder(number)
         shutil.rmtree(work, ignore_errors=True)
@@ -66,13 +66,13 @@ class StandaloneCluster:
         self._start(name, "org.apache.spark.deploy.worker.Worker", *options)
 
     def kill_worker(self, number: int) -> None:
-        """As when its machine dies: the worker and its executors, with their Python processes, at once."""
+        """Kill a worker and its executors, with their Python processes, as if its machine crashed."""
         process = self._processes[worker(number)]
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
     def work_folder(self, number: int) -> Path:
-        """Where a worker's executors run, and leave their logs."""
+        """Return the folder where a worker's executors run and write their logs."""
         return self._folder / f"{worker(number)}-work"
 
     def executors(self, number: int) -> list[Path]:
@@ -80,7 +80,7 @@ class StandaloneCluster:
         return sorted(path for path in self.work_folder(number).glob("app-*/*") if path.is_dir())
 
     def log(self, name: str) -> str:
-        """What the master or a worker has said."""
+        """Return the output of the master or of a worker."""
         path = self._folder / f"{name}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
@@ -121,7 +121,7 @@ class StandaloneCluster:
 
 
 def worker(number: int) -> str:
-    """Its name, which its log has too."""
+    """Return the worker's name, which is also the name of its log."""
     return f"worker-{number}"
 
 

@@ -1,4 +1,4 @@
-"""Keys and TLS in the options: what is refused, that secrets stay out of them, and a cluster that asks for both."""
+"""Keys and TLS in the options, and a cluster that requires both."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ CERTIFIED = {
 }
 
 
-def test_tls_settings_are_those_of_the_configuration() -> None:
-    """By their other names."""
+def test_tls_options_become_tls_settings_of_the_configuration() -> None:
     access = access_of({**NEEDED, **CERTIFIED, "tlsVerify": "false", "tlsServerName": "mq"})
     assert access.client_options().tls == TlsOptions(
         enabled=True,
@@ -52,10 +51,10 @@ def test_tls_settings_are_those_of_the_configuration() -> None:
     assert access_of(NEEDED).client_options().tls == TlsOptions()
 
 
-def test_a_cluster_that_asks_for_keys_and_certificates(
+def test_a_cluster_that_requires_keys_and_certificates(
     rocketmq_secured: RealCluster, request: pytest.FixtureRequest, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Written to, read from in both ways, and its group's offsets kept; and what is said with the wrong ones."""
+    """Writes, both kinds of reads and commits of the group's offsets work. Wrong keys and certificates are reported."""
     monkeypatch.setenv("RMQD_TEST_SECRET", SECRET_KEY)
     topic = rocketmq_secured.create_topic(fresh_name(request.node.name, "topic"), 2)
     reached = {"nameserver": rocketmq_secured.nameserver, "unavailableToleranceMs": "0", **CERTIFIED}
@@ -84,7 +83,7 @@ def test_a_cluster_that_asks_for_keys_and_certificates(
 
 
 def read(options: dict[str, str]) -> list[str]:
-    """The bodies of the topic."""
+    """Return the bodies of the topic."""
     reader = RocketMQSource(options).reader(StructType())
     batches: list[Any] = [batch for part in reader.partitions() for batch in reader.read(part)]
     return [body.decode() for batch in batches for body in batch.column("body").to_pylist()]

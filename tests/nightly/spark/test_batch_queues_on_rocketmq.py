@@ -1,4 +1,4 @@
-"""Topics with queue.type=BatchCQ on a real RocketMQ: each member of a batch is a message on Spark, too."""
+"""Topics with queue.type=BatchCQ on a real RocketMQ: on Spark, too, each member of a batch is a message."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def handle(batch: Batch) -> None:
 
 @pytest.fixture
 def topic(rocketmq: RealCluster, request: pytest.FixtureRequest) -> str:
-    """One such queue, with batches of five."""
+    """A topic with one such queue and batches of five messages."""
     topic = fresh_name(request.node.name, "topic")
     rocketmq.create_topic(topic, 1, attributes="+queue.type=BatchCQ")
     with Producer(rocketmq.broker.address, topic, 1) as producer:
@@ -44,8 +44,8 @@ def topic(rocketmq: RealCluster, request: pytest.FixtureRequest) -> str:
     return topic
 
 
-def test_members_are_rows(rocketmq: RealCluster, topic: str) -> None:
-    """With offsets of their own."""
+def test_messages_of_a_batch_are_rows(rocketmq: RealCluster, topic: str) -> None:
+    """Each has its own offset."""
     options = {"nameserver": rocketmq.nameserver, "subscribe": topic, "columns": "keys,queue_offset,body"}
     reader = RocketMQSource(options).reader(StructType())
     batches: list[Any] = [batch for part in reader.partitions() for batch in reader.read(part)]
@@ -55,8 +55,8 @@ def test_members_are_rows(rocketmq: RealCluster, topic: str) -> None:
     ]
 
 
-def test_members_are_handled(rocketmq: RealCluster, topic: str, group: str) -> None:
-    """By a group of `engine: spark`, each once."""
+def test_messages_of_a_batch_are_handled_once(rocketmq: RealCluster, topic: str, group: str) -> None:
+    """The group has `engine: spark`."""
     HANDLED.clear()
     settings = {
         "engine": "spark", "subscriptions": {topic: "*"}, "consume_from_where": "first_offset",

@@ -24,8 +24,8 @@ from tests.spark.test_batch_reader import (  # noqa: E402
 )
 
 
-def test_time_bounds_a_read(broker: EmbeddedBroker) -> None:
-    """By the time of storing: what was stored then or later, up to what was not stored before the end."""
+def test_timestamps_limit_a_read(broker: EmbeddedBroker) -> None:
+    """Store times count. The start is included, and the end is excluded."""
     broker.create_topic("orders", 1)
     times = []
     for body in ("first", "second", "third"):
@@ -40,7 +40,7 @@ def test_time_bounds_a_read(broker: EmbeddedBroker) -> None:
         read(broker, startingTimestamp=late)
 
 
-def test_a_group_reads_from_where_it_is_and_moves_nothing(broker: EmbeddedBroker) -> None:
+def test_a_read_starts_at_the_groups_offsets_and_commits_nothing(broker: EmbeddedBroker) -> None:
     """A bounded read cannot know whether its rows were used."""
     broker.fill("orders", 2, 5)
     broker.commit("reports", "orders", {0: 3})
@@ -50,7 +50,7 @@ def test_a_group_reads_from_where_it_is_and_moves_nothing(broker: EmbeddedBroker
 
 
 def test_topics_by_a_pattern(broker: EmbeddedBroker) -> None:
-    """Of the users' own topics."""
+    """A pattern matches only the users' own topics."""
     for topic in ("orders-eu", "orders-us", "bills"):
         broker.fill(topic, 1, 1)
     rows = read(broker, subscribePattern="orders-.*")
@@ -63,7 +63,7 @@ def test_topics_by_a_pattern(broker: EmbeddedBroker) -> None:
 
 
 def test_queues_by_name(broker: EmbeddedBroker) -> None:
-    """And those that are not there are told."""
+    """A missing queue is reported."""
     broker.fill("orders", 3, 1)
     assert bodies(read(broker, assign=json.dumps({"orders": {BROKER: [2, 0]}}))) == ["0:0", "2:0"]
     with pytest.raises(RouteNotFoundError, match="but this queue does not exist"):
@@ -71,7 +71,7 @@ def test_queues_by_name(broker: EmbeddedBroker) -> None:
 
 
 def test_an_empty_topic_has_no_rows(broker: EmbeddedBroker) -> None:
-    """Spark then reads a partition of None."""
+    """Spark then reads a partition of None. This must return no rows."""
     broker.create_topic("orders", 2)
     reader = RocketMQSource({"nameserver": broker.nameserver, "subscribe": "orders"}).reader(StructType())
     assert reader.partitions() == []
@@ -80,8 +80,8 @@ def test_an_empty_topic_has_no_rows(broker: EmbeddedBroker) -> None:
     assert list(reader.read(InputPartition(None))) == []
 
 
-def test_a_groups_retries_are_read_beside_its_topics(broker: EmbeddedBroker) -> None:
-    """Where there are any; the filter is the topic's alone."""
+def test_a_groups_retries_are_read_with_its_topics(broker: EmbeddedBroker) -> None:
+    """The retry topic may be missing. The tag filter applies only to the subscribed topic."""
     broker.fill("orders", 1, 1)
     more = {"groupId": "reports", "includeRetryTopic": "true", "tags": "paid", "columns": "body,topic,source_topic"}
     assert read(broker, **more) == []
@@ -91,23 +91,23 @@ def test_a_groups_retries_are_read_beside_its_topics(broker: EmbeddedBroker) -> 
 
 
 @pytest.mark.slow
-def test_what_the_broker_never_had_is_a_loss(broker: EmbeddedBroker) -> None:
-    """An end beyond the queue's own."""
+def test_offsets_that_the_broker_never_had_are_a_data_loss(broker: EmbeddedBroker) -> None:
+    """The given end is beyond the queue's end."""
     broker.fill("orders", 1, 10)
     with pytest.raises(DataLossError, match="offsets 10 to 14 are missing: the broker has 0 to 9"):
         read(broker, endingOffsets=at({"0": 15}))
     assert len(read(broker, endingOffsets=at({"0": 15}), failOnDataLoss="false")) == 10
 
 
-def test_a_worker_leaves_its_imports_out_of_later_searches_for_garbage(
+def test_a_worker_excludes_its_imports_from_garbage_collection(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """pyspark.daemon searches after each task, which would take longer than a short task. No driver does it."""
+    """pyspark.daemon collects garbage after each task, which can take longer than the task. Drivers exclude nothing."""
     broker.fill("orders", 1, 1)
     before = gc.get_freeze_count()
     read(broker)
     assert gc.get_freeze_count() <= before
-    monkeypatch.setattr(TaskContext, "_taskContext", None)  # what is made next stays there, and ends with the test
+    monkeypatch.setattr(TaskContext, "_taskContext", None)  # TaskContext sets it below; it is restored after the test
     monkeypatch.setattr(TaskContext, "get", TaskContext)  # as in a task
     read(broker)
     assert gc.get_freeze_count() > before

@@ -1,4 +1,4 @@
-"""The pipeline `cdc` from a topic to a real PostgreSQL: the table equals the one that the changes are of."""
+"""The pipeline `cdc` from a topic to a real PostgreSQL: the table equals the source table of the changes."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ SCHEMA = "id bigint, name string, amount decimal(12,2)"
 TABLE = "CREATE TABLE orders (id bigint PRIMARY KEY, name text NOT NULL, amount numeric(12,2), _order bigint[])"
 MESSAGES = "topic string, queue_id int, queue_offset bigint, msg_id string, body binary"
 SINK = {"table": "orders", "keys": ["id"], "order_by": ["_order"], "delete_column": "_deleted"}
-# keys change from queue to queue, and no statement waits for another: what time tells, and a queue does not
+# Keys move between queues, and statements do not wait for each other: only the time gives their order, not the queue.
 CANAL = {"format": "canal", "tables": ["shop.orders"], "schema": SCHEMA, "keys": ["id"], "order": "time"}
 
 
 class Source:
-    """A table of MySQL, whose changes Canal sends, each to the queue of its row's key."""
+    """A MySQL table. Canal sends its changes, each to the queue of the row's key."""
 
     def __init__(self, seed: int) -> None:
         self.rows: dict[int, tuple[str, str | None]] = {}
@@ -49,11 +49,11 @@ class Source:
         self._has_moved = False
 
     def change(self) -> None:
-        """One statement, of one to three rows: their keys may change, but to no key that is there."""
+        """Execute one statement on one to three rows. It may change keys, but only to unused ones."""
         kind = self._chance.choice(("INSERT", "UPDATE", "UPDATE", "DELETE"))
         free = [key for key in range(15) if key not in self.rows]
         of = free if kind == "INSERT" else list(self.rows)
-        # the binlog counts in seconds; what happens to a key in two queues in one second, nothing tells the order of
+        # The binlog counts in seconds: two changes of a key, in two queues and one second, have no order.
         moves = kind == "UPDATE" and self._chance.random() < 0.3
         self._time_ms += 1000 if moves or self._has_moved else self._chance.choice((0, 1000))
         self._has_moved = moves
@@ -72,7 +72,7 @@ class Source:
             })))  # fmt: skip
 
     def _row(self, kind: str, key: int, new: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """A row as it is behind the change, or was before it is deleted, and what has changed of it."""
+        """Return the row after the change, or before its deletion, and the former values of the changed columns."""
         former = self.rows.pop(key, None)
         if kind == "DELETE":
             assert former is not None
@@ -110,7 +110,7 @@ def test_the_table_equals_its_source(
     database: str,
     prices_database: Database,  # noqa: F811
 ) -> None:
-    """In batches that have queues apart from each other, some of which are repeated; then all is read once more."""
+    """Batches read queues at different speeds, and some are repeated. Then all messages are read once more."""
     from rmqd_handlers.cdc.pipeline import Options, cdc
 
     source, chance = Source(20260301), random.Random(7)
@@ -134,7 +134,7 @@ def test_the_table_equals_its_source(
         for queue_id, body in source.sent:
             queues[queue_id].append((queue_id, len(queues[queue_id]), body))
         source.sent.clear()
-        # one queue is far ahead of the others, as where a broker was away
+        # one queue is far ahead of the others, as after an outage of a broker
         for queue_id in (part, (part + 1) % QUEUES, (part + 2) % QUEUES):
             write(sink, queues[queue_id][read[queue_id] :])
             read[queue_id] = len(queues[queue_id])
@@ -151,10 +151,10 @@ def envelope(op: str, before: Any, after: Any, lsn: int, **more: Any) -> str:
     return json.dumps({"op": op, "before": before, "after": after, "source": source, "ts_ms": 1, **more})
 
 
-def test_debeziums_changes_count_by_the_sources_log(
+def test_debezium_changes_are_ordered_by_the_log_of_the_source(
     spark: SparkSession, broker: EmbeddedBroker, postgresql: PostgresqlServer, database: str, tmp_path: Path
 ) -> None:
-    """A snapshot, changes with and without schema, a new key with its tombstone; then the snapshot once more."""
+    """A new key has a tombstone, and some changes have a schema. At the end the snapshot is sent once more."""
     broker.create_topic("orders", 2)
     postgresql.execute(database, TABLE)
     snapshot = [envelope("r", None, {"id": number, "name": "read", "amount": "1.00"}, 100) for number in range(5)]
@@ -188,7 +188,7 @@ def test_debeziums_changes_count_by_the_sources_log(
         start(spark, cdc_order(broker, database, {**options, "keys": ["name"]}), tmp_path)
 
 
-def test_another_order_format_or_topic_is_refused_and_one_topic_more_is_noted(
+def test_another_order_format_or_topic_is_refused_and_a_topic_can_be_added(
     spark: SparkSession, postgresql: PostgresqlServer, database: str
 ) -> None:
     from rmqd_handlers.cdc.pipeline import Options, cdc
@@ -222,8 +222,8 @@ def test_another_order_format_or_topic_is_refused_and_one_topic_more_is_noted(
     ]
 
 
-def test_what_is_no_change_ends_the_query_or_is_kept_apart() -> None:
-    """With its place and what to do; left out, the others are rows; a group of its own has the bad ones."""
+def test_an_invalid_change_fails_the_query_or_becomes_a_bad_row() -> None:
+    """The error names queue and offset. Invalid changes can also be left out, and BadRows returns them."""
     import pyarrow as pa  # type: ignore[import-untyped]
 
     from rmqd_handlers.cdc.change_formats import rows_unnamed

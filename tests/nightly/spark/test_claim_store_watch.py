@@ -1,4 +1,4 @@
-"""What the driver tells of a store of `deduplicate` that is away: executors cannot before it is back."""
+"""The driver's reports about an unavailable store of `deduplicate`: executors cannot report before it is back."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Parts(FakeParts):
-    """But for what looks at the store."""
+    """Fake parts, with the real poller of the store."""
 
     watch_of_store: DeduplicationStorePoller | None = None
 
@@ -58,7 +58,7 @@ class Parts(FakeParts):
 
 @dataclass
 class Store:
-    """A server, and a group that has its claims there."""
+    """A server, and a group that deduplicates with it."""
 
     server: RedisServer | PostgresqlServer
     order: GroupSpec
@@ -77,7 +77,7 @@ class Store:
 
 @pytest.fixture(params=["redis", "postgresql"])
 def store(request: pytest.FixtureRequest) -> Iterator[Store]:
-    """Of either kind. The server is there again at the end."""
+    """A store of either kind. At the end its server runs again."""
     if request.param == "redis":
         redis: RedisServer = request.getfixturevalue("redis_server")
         found = Store.of(redis, "redis", redis.url)
@@ -93,7 +93,7 @@ def causes(problems: Iterable[Problem]) -> list[str]:
     return [problem.cause for problem in problems]
 
 
-async def test_a_store_that_goes_away_is_a_problem_until_it_is_back(store: Store) -> None:
+async def test_an_unreachable_store_is_a_problem_until_it_is_back(store: Store) -> None:
     parts = Parts(store.order)
     run = GroupRun(store.order, cast("SparkParts", parts), SystemClock())
 
@@ -106,11 +106,11 @@ async def test_a_store_that_goes_away_is_a_problem_until_it_is_back(store: Store
             await eventually(lambda: parts.watch_of_store and parts.watch_of_store.has_answered, "the store answers")
             assert not problems()
             store.server.kill()
-            await eventually(lambda: problems() == ["claim_store_away"], "the store is told to be away")
+            await eventually(lambda: problems() == ["claim_store_away"], "the store is reported as unreachable")
             [problem] = run.snapshot().problems
             assert "the driver cannot reach the store: " in problem.evidence
             store.server.start()
-            await eventually(lambda: not problems(), "the store is told to be back")
+            await eventually(lambda: not problems(), "the problem has ended")
         finally:
             run.force_stop()
             with suppress(asyncio.CancelledError):
@@ -120,8 +120,8 @@ async def test_a_store_that_goes_away_is_a_problem_until_it_is_back(store: Store
     assert UNREACHED not in [entry["event"] for entry in logs]
 
 
-async def test_a_store_that_was_never_reached_from_here_is_no_problem_of_the_group(store: Store) -> None:
-    """Executors may be where it is reached. The log tells of it once."""
+async def test_a_store_that_the_driver_never_reached_is_not_a_problem(store: Store) -> None:
+    """Executors may reach it. The log reports it once."""
     figures = DriverMetrics(store.order.options, SystemClock())
     watch = SparkParts(store.order, SystemClock()).deduplication_store_poller(figures)
     assert watch is not None

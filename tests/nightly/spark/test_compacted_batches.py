@@ -1,4 +1,4 @@
-"""The note of which batches are compacted, written by several at once; without a JVM."""
+"""The record of compacted batches, written by several processes at once; without a JVM."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DAY_SECONDS = 24 * 3600
 
 
 class Shared(LocalFolder):
-    """A folder that others change between any two looks at it."""
+    """A folder that others change between any two accesses."""
 
     def __init__(self, base: Path, actor: Actor) -> None:
         super().__init__(base)
@@ -41,7 +41,7 @@ class Shared(LocalFolder):
 
     def put_new(self, path: str, content: bytes) -> bool:
         self._actor.pause()
-        return super().put_new(path, content)  # looks, and puts
+        return super().put_new(path, content)  # checks, and writes
 
     def delete(self, path: str) -> None:
         self._actor.pause()
@@ -49,7 +49,7 @@ class Shared(LocalFolder):
 
 
 class Changing(Files):
-    """Calls a function at each change of a file; meanwhile it is not called again."""
+    """Calls a function before and after each change of a file, but not from within that function."""
 
     def __init__(self, scheme: str) -> None:
         super().__init__(scheme)
@@ -78,12 +78,12 @@ def batches(folder: LocalFolder) -> CompactedBatches:
 
 
 def shared(base: Path, work: Callable[[CompactedBatches], None]) -> Callable[[Actor], None]:
-    """What an actor does with the note."""
+    """Return the work of an actor on the record."""
     return lambda actor: work(batches(Shared(base, actor)))
 
 
-def test_several_at_once_lose_nothing(tmp_path: Path) -> None:
-    """Whatever one writes or forgets between two steps of another one: what is noted never goes back."""
+def test_concurrent_writers_lose_nothing(tmp_path: Path) -> None:
+    """The recorded batch never decreases, whatever one writer adds or deletes between two steps of another one."""
     for seed in range(SCHEDULES):
         draw, base = random.Random(seed), tmp_path / f"{seed}"
         folder = LocalFolder(base)
@@ -103,8 +103,8 @@ def test_several_at_once_lose_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["hdfs", "s3a"])
-def test_what_two_note_is_there_all_the_time(scheme: str) -> None:
-    """On stores that replace no file in one step; the second one has looked before the first one wrote."""
+def test_a_batch_that_two_writers_record_is_always_visible(scheme: str) -> None:
+    """Some stores cannot replace a file in one step. The second writer checks before the first one writes."""
     files = Changing(scheme)
     folder = folder_in(files)
     note = CompactedBatches(folder, "batches")
@@ -122,8 +122,8 @@ def test_what_two_note_is_there_all_the_time(scheme: str) -> None:
     assert list(files.content) == [f"/a/batches/{QUERY}-000000007"]
 
 
-def test_the_highest_one_counts(tmp_path: Path) -> None:
-    """One that is not higher makes no file; lower ones go when a higher one has been there for a day, too."""
+def test_the_highest_batch_counts(tmp_path: Path) -> None:
+    """A batch that is not higher creates no file. A file is deleted when it and a higher one are a day old."""
     note = batches(LocalFolder(tmp_path))
     assert note.last_batch(QUERY) == -1
     for batch in (3, 12, 5, 12, 1_000_000_000):
@@ -138,7 +138,7 @@ def test_the_highest_one_counts(tmp_path: Path) -> None:
     assert note.last_batch(QUERY) == 1_000_000_000
 
 
-def test_a_note_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_record_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     """Nothing may be moved then."""
 
     class Refusing(LocalFolder):

@@ -1,4 +1,4 @@
-"""Compactions of an archive, read by pyarrow: no row twice, none lost, wherever somebody is killed or asleep."""
+"""Compactions of an archive, read by pyarrow: no row is duplicated or lost, whenever a process is killed or sleeps."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LARGE = 1 << 30
 
 
 def filled(spark: SparkSession, folder: Path) -> Path:
-    """An archive of some batches, each of which has a file in each of two partitions."""
+    """An archive of some batches, each with a file in each of two partitions."""
     for number in range(BATCHES):
         sink(spark, folder).write(rows(spark, number, tasks=1), MicroBatch(QUERY, number, b"plan %d" % number))
     assert len(list(folder.rglob("*.parquet"))) == 2 * BATCHES
@@ -64,7 +64,7 @@ def compact(
 
 
 def planned(spark: SparkSession, folder: Path) -> None:
-    """A compaction of a partition whose driver is killed before anything is renamed in the folder."""
+    """Plan the compaction of a partition, but kill its driver before it renames a file in the folder."""
 
     class Fatal(MortalFolder):
         def move(self, path: str, target: HadoopFolder, target_path: str) -> None:
@@ -78,7 +78,7 @@ def planned(spark: SparkSession, folder: Path) -> None:
 
 
 def copied(template: Path, to: Path) -> Path:
-    """A folder and what is beside it, to go on with."""
+    """Copy a folder with its staging folder."""
     shutil.copytree(template.parent, to)
     return to / template.name
 
@@ -89,8 +89,8 @@ def left(folder: Path) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_a_compaction_that_dies_at_any_step_loses_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """No row is ever there twice; whoever comes by next finishes it, and the files are one."""
+def test_a_compaction_killed_at_any_step_loses_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """No row is ever duplicated. The next process finishes the compaction, and the files become one."""
     template = filled(spark, tmp_path / "template" / "archive")
     planned(spark, template)
     step, dies, missing = 0, True, 0
@@ -104,20 +104,20 @@ def test_a_compaction_that_dies_at_any_step_loses_nothing(spark: SparkSession, t
             dies = False
         except KilledError:
             seen = read(folder)
-            assert len(set(seen)) == len(seen), f"twice behind change {step}"
+            assert len(set(seen)) == len(seen), f"duplicates after change {step}"
             missing += seen != ALL
         compactions(spark, folder).finish_all()
-        assert read(folder) == ALL, f"behind change {step}"
+        assert read(folder) == ALL, f"after change {step}"
         assert len(list(folder.rglob("*.parquet"))) == 1 + BATCHES
         assert left(folder) == ["batches"]
         step += 1
-    assert step > 2 * BATCHES  # there were as many steps to die at
-    assert 0 < missing <= 2 * BATCHES  # while files are renamed, and not else
+    assert step > 2 * BATCHES  # there were enough steps
+    assert 0 < missing <= 2 * BATCHES  # only while files are renamed
 
 
 @pytest.mark.timeout(400)
-def test_a_compaction_that_dies_before_its_plan_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """What it has written is deleted by the next one, which does it all."""
+def test_a_compaction_killed_before_its_plan_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """The next compaction deletes its files, and does all its work."""
     folder = filled(spark, tmp_path / "archive")
     for step in (0, 3):
         life = Life()
@@ -141,8 +141,8 @@ def test_a_compaction_that_dies_before_its_plan_changes_nothing(spark: SparkSess
 
 
 @pytest.mark.timeout(400)
-def test_an_archive_goes_on_meanwhile(spark: SparkSession, tmp_path: Path) -> None:
-    """Its batches, in the partition that is compacted just then, are whole; they finish what was left, too."""
+def test_an_archive_is_written_during_a_compaction(spark: SparkSession, tmp_path: Path) -> None:
+    """New batches in the compacted partition are complete. Their writer also finishes the planned compaction."""
     folder = filled(spark, tmp_path / "archive")
     planned(spark, folder)
     seen: list[list[int]] = []
@@ -154,7 +154,7 @@ def test_an_archive_goes_on_meanwhile(spark: SparkSession, tmp_path: Path) -> No
 
     sleep = Sleep(meanwhile)
     sleeper = compactions(spark, folder, sleep)
-    sleep.left = 3  # a file of three is taken
+    sleep.left = 3  # one of three files was taken
     sleeper.finish_all()
     whole = list(range((BATCHES + 1) * EACH))
     assert seen == [whole]
@@ -165,13 +165,13 @@ def test_an_archive_goes_on_meanwhile(spark: SparkSession, tmp_path: Path) -> No
 
 
 def test_small_and_old_files_of_a_groups_sink_are_compacted(spark: SparkSession, tmp_path: Path) -> None:
-    """As the command does it; columns that only some files have are null for the others' rows."""
+    """The command does the same. Columns that only some files have are null in the rows of the others."""
     folder = filled(spark, tmp_path / "archive")
     more = rows(spark, BATCHES, tasks=1).selectExpr("*", "'x' AS added")
     made = sink(spark, folder)
     made.prepare(more.schema)
     made.write(more, MicroBatch(QUERY, BATCHES, b"plan"))
-    order = archive_order("127.0.0.1:1", tmp_path)  # whose sink is this folder
+    order = archive_order("127.0.0.1:1", tmp_path)  # its sink is this folder
     told: list[CompactionChunk] = []
 
     def run(**options: Any) -> int:
@@ -192,11 +192,11 @@ def test_small_and_old_files_of_a_groups_sink_are_compacted(spark: SparkSession,
     assert table.where("added = 'x'").count() == EACH
     assert table.where("added IS NULL").count() == BATCHES * EACH
     assert dict(table.dtypes)["at"] == "timestamp"
-    assert run(older_seconds=0.0) == 0  # one large file is left of each partition
+    assert run(older_seconds=0.0) == 0  # each partition has one large file
 
 
 async def test_a_handlers_archive_is_compacted(spark: SparkSession, tmp_path: Path) -> None:
-    """Each entry becomes one of the new file. The handler skips what the files have, and goes on behind them."""
+    """Each entry becomes part of a new one. The handler skips archived messages, and continues after them."""
     from tests.handlers.test_parquet import batch_of, entries, listed, started
 
     folder = tmp_path / "archive"
@@ -258,9 +258,9 @@ def test_the_command_refuses_a_group_without_files(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.process
-@pytest.mark.timeout(400)  # a JVM more, on a machine that may be busy
+@pytest.mark.timeout(400)  # one more JVM, on a machine that may be busy
 def test_the_command_compacts(spark: SparkSession, tmp_path: Path) -> None:
-    """And says of each partition what became of its files."""
+    """It reports for each partition how many files were merged."""
     folder = filled(spark, tmp_path / "archive")
     ended = command(folder, "parquet", "archive", "--older-than", "0s")
     assert ended.returncode == 0, ended.stderr

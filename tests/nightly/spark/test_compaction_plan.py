@@ -1,4 +1,4 @@
-"""Which files of an archive become one. Pure."""
+"""The selection of the archive's files that become one. Pure."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def facts(size: int, modified: int = 1) -> FileFacts:
     return FileFacts(size, modified)
 
 
-def test_small_files_of_a_partition_become_one_of_about_the_wanted_size() -> None:
-    """Those of a partition alone, and as many as fit; what is large, new, alone or of somebody else stays."""
+def test_small_files_of_a_partition_are_merged_up_to_the_wanted_size() -> None:
+    """Files of different partitions are never merged. Large, new, single and foreign files stay."""
     files = {
         **{f"date=1/topic=a/{name(number)}": facts(40) for number in range(5)},
         f"date=1/topic=b/{name(7)}": facts(40),
@@ -44,8 +44,8 @@ def test_small_files_of_a_partition_become_one_of_about_the_wanted_size() -> Non
     assert chunks_to_compact({}, before_ms=100, wanted_bytes=100) == []
 
 
-def test_a_file_is_of_a_thousand_at_most() -> None:
-    """Which readers miss as long as they are renamed."""
+def test_at_most_1000_files_become_one() -> None:
+    """Readers miss them while they are renamed."""
     files = {f"{name(number)}": facts(1) for number in range(1001)}
     assert [len(chunk.names) for chunk in chunks_to_compact(files, before_ms=100, wanted_bytes=10**9)] == [1000]
 
@@ -62,8 +62,8 @@ def test_a_plan_is_read_as_it_was_written() -> None:
         decode(CompactionPlan, encode(plan).replace(b'"version": 1', b'"version": 2'), "the file")
 
 
-def test_files_with_entries_become_one_of_their_queue() -> None:
-    """Also what a compaction made of them, when nothing is left of it. An entry of two files tells nothing."""
+def test_files_with_entries_become_one_for_each_queue() -> None:
+    """Compacted files are merged again once their compaction is finished. A file with two entries is left alone."""
     first, second, third, other = (
         f"{number:020}-{number + 9:020}-{number:08x}" for number in (0, 10, 1_000_000, 1_000_010)
     )

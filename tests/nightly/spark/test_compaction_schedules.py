@@ -1,4 +1,4 @@
-"""Several who carry out the same plans, step by step in drawn orders; without a JVM."""
+"""Several processes that carry out the same plans, step by step in random orders; without a JVM."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.nightly.spark.test_compaction_steps import ALL, LATER, SOURCES, compa
 from tests.spark.local_folder import LocalFolder
 
 SCHEDULES = 40
-FOUND = (297, 373)  # in these one puts back what the other one has just put back
-MOVES_ON = 0.94  # how likely one goes on before another one does
+FOUND = (297, 373)  # in these, one process restores the files that the other one has just restored
+MOVES_ON = 0.94  # the probability that the same actor makes the next step
 LATE = f"{COMPACTIONS_FOLDER}/late"
 
 
 class Actor:
-    """Does its work in a thread, and stops before each look at a folder until `step`."""
+    """Does its work in a thread that waits for `step` before each access to a folder."""
 
     def __init__(self, work: Callable[[Actor], None]) -> None:
         self.is_done = False
@@ -36,7 +36,7 @@ class Actor:
         self._thread.start()
 
     def step(self) -> None:
-        """Let it do one thing."""
+        """Let the actor make one step."""
         self._go.release()
         self._back.acquire()
 
@@ -56,7 +56,7 @@ class Actor:
 
 
 class Shared(LocalFolder):
-    """A folder that others change between any two looks at it."""
+    """A folder that others change between any two accesses."""
 
     def __init__(self, base: Path, actor: Actor) -> None:
         super().__init__(base)
@@ -93,7 +93,7 @@ def shared(base: Path, actor: Actor) -> Compactions:
 
 
 def play(seed: int, base: Path, *works: Callable[[Actor], None]) -> None:
-    """Have all do their work, in an order that is drawn. No row is there twice at any moment."""
+    """Let all actors work, in a random order. No row may ever be duplicated."""
     draw = random.Random(seed)
     actors = [Actor(work) for work in works]
     now = draw.choice(actors)
@@ -110,8 +110,10 @@ def play(seed: int, base: Path, *works: Callable[[Actor], None]) -> None:
 
 @pytest.mark.parametrize(("gone", "has_entries"), [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("plans", [1, 2])
-def test_several_at_the_same_plans_lose_nothing(tmp_path: Path, plans: int, gone: bool, has_entries: bool) -> None:
-    """Also where somebody has deleted one of the files, so that a plan is given up."""
+def test_concurrent_compactions_of_the_same_plans_lose_nothing(
+    tmp_path: Path, plans: int, gone: bool, has_entries: bool
+) -> None:
+    """If a source file was deleted, its plan is abandoned, and nothing else is lost."""
     for seed in (*range(SCHEDULES), *FOUND):
         base = planned(tmp_path / f"{seed}", plans, has_entries=has_entries)
         if gone:
@@ -120,8 +122,8 @@ def test_several_at_the_same_plans_lose_nothing(tmp_path: Path, plans: int, gone
         assert read(base) == (ALL[:6] if gone else ALL), seed
 
 
-def test_a_command_that_begins_while_another_one_plans_loses_nothing(tmp_path: Path) -> None:
-    """What is written and has no plan yet is somebody's who is about to take files."""
+def test_a_command_that_starts_while_another_one_plans_loses_nothing(tmp_path: Path) -> None:
+    """Written files without a plan belong to a process that is about to take the source files."""
     for seed in range(SCHEDULES):
         base = planned(tmp_path / f"{seed}", 0)
         staging = LocalFolder(base / "staging")

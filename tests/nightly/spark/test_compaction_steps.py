@@ -1,6 +1,6 @@
-"""What becomes of a compaction's plan, whoever carries it out, sleeps over it or is killed; without a JVM.
+"""How a compaction's plan ends if a process sleeps or is killed at any step; without a JVM.
 
-A file has the numbers of its rows, and three small ones are to become one.
+A file has the numbers of its rows, and three small files should become one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ENTRIES = tuple(f"_manifest/{number}.json" for number in range(FILES))
 
 
 class KilledError(BaseException):
-    """In place of SIGKILL: nothing catches it."""
+    """Simulates SIGKILL: nothing catches it."""
 
 
 class Steps(LocalFolder):
@@ -57,11 +57,11 @@ class Steps(LocalFolder):
 
 
 def nothing() -> None:
-    """For whoever lives and is awake."""
+    """The callback of a process that is neither killed nor asleep."""
 
 
 def at(step: int, what: Callable[[], None]) -> Callable[[], None]:
-    """What does something at one step of many."""
+    """Return a callback that calls `what` at one of many steps."""
     left = [step]
 
     def on_step() -> None:
@@ -77,7 +77,7 @@ def die() -> None:
 
 
 def plan_of(name: str, *, has_entries: bool = False) -> CompactionPlan:
-    """A plan of a compaction of all files."""
+    """A plan that compacts all files."""
     return CompactionPlan(
         version=FORMAT,
         sources=(*(ENTRIES if has_entries else ()), *SOURCES),
@@ -89,7 +89,7 @@ def plan_of(name: str, *, has_entries: bool = False) -> CompactionPlan:
 
 
 def planned(base: Path, plans: int, *, has_entries: bool = False) -> Path:
-    """An archive of three files, and plans of as many compactions that would each make one of them."""
+    """An archive of three files, and several plans that would each make one of them."""
     archive = LocalFolder(base / "archive")
     for number, sources in enumerate(zip(SOURCES, ENTRIES, strict=True)):
         for source in sources[: 2 if has_entries else 1]:
@@ -106,7 +106,7 @@ def planned(base: Path, plans: int, *, has_entries: bool = False) -> Path:
 
 
 def settle(base: Path, on_step: Callable[[], None] = nothing) -> None:
-    """Carry out what is planned."""
+    """Carry out all plans."""
     compactions(base, on_step).finish_all()
 
 
@@ -115,7 +115,7 @@ def compactions(base: Path, on_step: Callable[[], None] = nothing) -> Compaction
 
 
 def read(base: Path) -> list[int]:
-    """What a reader finds. What entries list is listed once, and their group always finds all of it."""
+    """Return the rows that a reader finds. Entries list no row twice, and their group always finds all rows."""
     entries = [path for path in (base / "archive" / "_manifest").rglob("*") if path.is_file()]
     if entries:
         shown = numbers_in([path for path in entries if path.suffix == ".json"])
@@ -134,7 +134,7 @@ def copied(template: Path, to: Path) -> Path:
 
 
 def assert_settled(base: Path, told: object) -> None:
-    """All rows are there once, in one file, and nothing is left to do."""
+    """Check that all rows exist once, in one file, and that no work is left."""
     settle(base)
     compactions(base).delete_unplanned_files(LATER)
     assert read(base) == ALL, told
@@ -145,8 +145,8 @@ def assert_settled(base: Path, told: object) -> None:
 
 
 @pytest.mark.parametrize("has_entries", [False, True])
-def test_a_compaction_that_dies_at_any_step_is_finished_by_the_next(tmp_path: Path, has_entries: bool) -> None:
-    """No row is ever there twice; rows are missing while files are renamed, and not else."""
+def test_a_compaction_killed_at_any_step_is_finished_by_the_next_one(tmp_path: Path, has_entries: bool) -> None:
+    """No row is ever duplicated. Rows are missing only while files are renamed."""
     template = planned(tmp_path / "template", 1, has_entries=has_entries)
     missing, lives, step = 0, False, 0
     while not lives:
@@ -165,8 +165,10 @@ def test_a_compaction_that_dies_at_any_step_is_finished_by_the_next(tmp_path: Pa
 
 
 @pytest.mark.parametrize("has_entries", [False, True])
-def test_two_at_one_plan_and_plans_of_the_same_files_harm_nothing(tmp_path: Path, has_entries: bool) -> None:
-    """Whoever sleeps at whichever step, while another one does it all, or dies at any step of it."""
+def test_concurrent_compactions_of_one_plan_or_of_the_same_files_are_harmless(
+    tmp_path: Path, has_entries: bool
+) -> None:
+    """One process sleeps at any step, while another one does everything or is killed at any step."""
     for plans in (1, 2):
         template, has_slept, step = planned(tmp_path / f"template{plans}", plans, has_entries=has_entries), True, 0
         while has_slept:
@@ -178,7 +180,7 @@ def test_two_at_one_plan_and_plans_of_the_same_files_harm_nothing(tmp_path: Path
 
 
 def asleep(base: Path, step: int, death: int) -> bool:
-    """One who sleeps at a step while another one dies at one; whether it came so far."""
+    """Let a process sleep at a step while another one is killed. Return whether the first one got that far."""
     slept: list[int] = []
 
     def meanwhile() -> None:
@@ -198,8 +200,8 @@ def asleep(base: Path, step: int, death: int) -> bool:
     return bool(slept)
 
 
-def test_a_compaction_whose_files_are_gone_gives_up(tmp_path: Path) -> None:
-    """And puts back what it has taken; what was written and never planned is deleted, but not its batches' note."""
+def test_a_compaction_without_its_source_files_is_abandoned(tmp_path: Path) -> None:
+    """Its moved files are restored. Files without a plan are deleted, but the record of compacted batches is kept."""
     base = planned(tmp_path, 1)
     (base / "archive" / SOURCES[1]).unlink()
     note = LocalFolder(base / "staging" / COMPACTIONS_FOLDER)
@@ -213,8 +215,8 @@ def test_a_compaction_whose_files_are_gone_gives_up(tmp_path: Path) -> None:
     assert (compactions(base).batches.last_batch(QUERY), compactions(base).batches.last_batch(OTHER_QUERY)) == (7, -1)
 
 
-def test_what_cannot_be_moved_is_told(tmp_path: Path) -> None:
-    """It is not taken for a file that somebody else has."""
+def test_a_file_that_cannot_be_moved_is_reported(tmp_path: Path) -> None:
+    """It is not mistaken for a file that another process has taken."""
     base = planned(tmp_path, 1)
 
     class Refusing(LocalFolder):

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 need("pyspark", "pyarrow")
 
-SECONDS = 150.0  # for what waits for a JVM, on a busy machine
+SECONDS = 150.0  # for conditions that wait for a JVM, on a busy machine
 QUEUES = 2
 SHOWN = "shown in Grafana"
 
-# In the daemon's working directory, and not installed: executors have to find it all the same.
+# In the daemon's working directory, and not installed. Executors must find it anyway.
 HANDLER = '''
 import os, time
 from pathlib import Path
@@ -69,27 +69,27 @@ class Life:
         return Counter(line.removeprefix("end ") for line in lines if line.startswith("end "))
 
     def begun(self, group: str) -> list[str]:
-        """The bodies that came to the handler."""
+        """The bodies that the handler received."""
         lines = (self.folder / group).read_text().splitlines()
         return [line.removeprefix("begin ") for line in lines if line.startswith("begin ")]
 
     async def until_handled(self, group: str, *bodies: str) -> None:
-        """Each of them once, and nothing else."""
+        """Wait until each body was handled once, and nothing else."""
         await eventually(lambda: len(self.handled(group)) >= len(bodies), self.what(group), SECONDS)
         assert self.handled(group) == Counter(bodies)
 
     def let_go(self, group: str) -> None:
-        """What is slow may end."""
+        """Let the handler finish slow messages."""
         (self.folder / f"{group}.go").touch()
 
     async def group(self, name: str) -> dict[str, Any]:
-        """Its part of /api/v1/status."""
+        """The group's part of /api/v1/status."""
         document = (await self.http.get("/api/v1/status")).json()
         (found,) = [group for group in document["groups"] if group["name"] == name]
         return dict(found)
 
     async def group_when(self, name: str, condition: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-        """The same, once something holds of it."""
+        """The same, once the condition holds."""
 
         async def found() -> dict[str, Any] | None:
             group = await self.group(name)
@@ -98,7 +98,7 @@ class Life:
         return await eventually(found, f"{name} is as wanted", SECONDS)
 
     def what(self, group: str) -> str:
-        """For when it was waited for in vain."""
+        """Describe the group for a timeout."""
         return f"{group}: {self.handled(group)}\n{''.join(self.process.text)[-6000:]}"
 
 
@@ -132,21 +132,21 @@ def processes_of(group: int) -> list[int]:
 
 
 async def kill_the_driver(life: Life) -> None:
-    """As soon as it has started a JVM; another one takes its place, and nothing of it stays."""
+    """Kill the driver as soon as it has started a JVM. Its processes must end, and another driver replaces it."""
     pid = (await life.process.event("spark.driver_started"))["pid"]
     await eventually(lambda: len(processes_of(pid)) > 1, "the driver starts Java", SECONDS)
     for other in set(processes_of(pid)) - {pid}:
-        os.kill(other, signal.SIGSTOP)  # it cannot notice that it is alone
+        os.kill(other, signal.SIGSTOP)  # so that it does not notice the driver's death
     os.kill(pid, signal.SIGKILL)
     failed = await life.process.event("group.failed")
     assert (failed["group"], failed["retry_in_seconds"]) == ("archive", 1.0)
     assert f"the Spark driver (pid {pid}) was killed by SIGKILL" in failed["error"]
-    await eventually(lambda: not processes_of(pid), "its JVM is gone, too")
+    await eventually(lambda: not processes_of(pid), "its JVM ends, too")
     await life.process.event("spark.driver_started", count=2)
 
 
 def sample(text: str, name: str, **labels: str) -> float:
-    """One value of an exposition."""
+    """Return one value of an exposition."""
     for line in text.splitlines():
         if line.startswith(f"{name}{{") and all(f'{label}="{value}"' in line for label, value in labels.items()):
             return float(line.rpartition(" ")[2])
@@ -155,14 +155,14 @@ def sample(text: str, name: str, **labels: str) -> float:
 
 @pytest.mark.timeout(600)
 async def test_one_daemon_runs_a_group_on_each_engine(life: Life, spark: SparkSession) -> None:
-    """Also through a killed driver, a pause and a reload, and up to a drain that repeats nothing."""
+    """It also survives a killed driver and a pause, and the final drain repeats nothing."""
     first = [f"{queue}:{number}" for queue in range(QUEUES) for number in range(10)]
     life.broker.fill("orders", QUEUES, 10)
     await life.until_handled("mailer", *first)
     await kill_the_driver(life)
     await life.until_handled("archive", *first)
 
-    # under the same names, and with the lag of the brokers
+    # with the same names, and with the brokers' lag
     group = await life.group_when(
         "archive",
         lambda group: group["ready"] and all(one["committed"] for one in group["queues"] if not one["is_retry"]),
@@ -193,7 +193,7 @@ async def test_one_daemon_runs_a_group_on_each_engine(life: Life, spark: SparkSe
         await life.until_handled(name, *first)
     await life.group_when("archive", lambda group: not any(one["lag"] for one in group["queues"]))
 
-    # a pause, during which the lag is seen to grow
+    # a pause, during which the lag grows
     refused = await life.http.post("/api/v1/groups/archive/pause", params={"topic": "orders", "queue": 1})
     assert refused.status_code == 400
     assert "queue 1 alone cannot be paused" in refused.json()["error"]
@@ -219,14 +219,14 @@ async def test_one_daemon_runs_a_group_on_each_engine(life: Life, spark: SparkSe
     assert life.handled("archive") == Counter([*first, "while paused", "slow"])
     assert life.broker.offsets("archive", "orders") == {0: 13, 1: 10}
 
-    # another start, here: it goes on where that one ended
+    # another start, in this process, continues at the committed offsets
     await run_what_is_there(life.config, spark)
     assert life.handled("archive") == Counter([*first, "while paused", "slow", "too late"])
     assert life.broker.offsets("archive", "orders") == {0: 14, 1: 10}
 
 
 def see_the_dashboard(life: Life) -> None:
-    """Each panel of that for Spark shows data, as a real Prometheus has it, once a micro-batch is behind it."""
+    """Check that each panel of the Spark dashboard shows data of a real Prometheus, once a micro-batch has ended."""
     path = FOLDER / "rmqd-spark.json"
     with Prometheus(life.folder / "prometheus", [life.http.base_url.netloc.decode()], factor=10) as prometheus:
         wait_until(lambda: prometheus.value("rmqd_spark_batch_duration_seconds_count"), "it is scraped", SECONDS)
@@ -239,7 +239,7 @@ def see_the_dashboard(life: Life) -> None:
 
 
 class Lent:
-    """The tests' session, which nobody may stop."""
+    """The tests' session, which must not be stopped."""
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
@@ -248,11 +248,11 @@ class Lent:
         return getattr(self._session, name)
 
     def stop(self) -> None:
-        """Not this one."""
+        """Keep the session running."""
 
 
 async def run_what_is_there(config: Path, spark: SparkSession) -> None:
-    """The group archive in this process, until it has no more to do."""
+    """Run the group archive in this process until no messages are left."""
     from rmqd.spark.engine.group_run import GroupRun
     from rmqd.spark.engine.spark_parts import SparkParts
     from rmqd.spark.session.group_spec import load_spec

@@ -1,4 +1,4 @@
-"""`deduplicate` on Spark: what a repeated micro-batch skips, and what tasks make of a store that is away."""
+"""`deduplicate` on Spark: skipped messages of a repeated micro-batch or task, and tasks with an unavailable store."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SHORT_LEASE_SECONDS = 1.0
 SEEN: list[str] = []
 KEYS: list[Key] = []
 CALLS: list[Callable[[], object]] = []
-"""What the handler calls at its next message."""
+"""Called by the handler at its next message."""
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def _nothing_seen() -> None:
 
 
 def note(batch: Batch) -> None:
-    """Acknowledges everything, in threads: what it calls may block."""
+    """Acknowledges everything, in threads, because the calls may block."""
     for message in batch:
         SEEN.append(message.body.decode())
         KEYS.append(claim_key_of(str(message.identity), message.id_of_all_copies))
@@ -53,7 +53,7 @@ def note(batch: Batch) -> None:
 
 
 def die_at_the_third(batch: Batch) -> None:
-    """Has its effect, whatever that is, and is killed before it returns."""
+    """Takes effect, and is killed before it returns."""
     note(batch)
     if len(SEEN) == 3:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -61,7 +61,7 @@ def die_at_the_third(batch: Batch) -> None:
 
 @pytest.fixture(params=["redis", "postgresql"])
 def url(request: pytest.FixtureRequest) -> str:
-    """A store of claims that is up."""
+    """The URL of a store that is available."""
     if request.param == "postgresql":
         return str(request.getfixturevalue("database"))
     server: RedisServer = request.getfixturevalue("redis_server")
@@ -80,7 +80,7 @@ def shorten_leases(set_attribute: Callable[[Any, str, float], None] = setattr) -
 
 
 def order_with(broker: EmbeddedBroker, url: str, handler: Callable[[Batch], None] = note) -> GroupSpec:
-    """Messages one after the other, whose claims are in the store at this URL."""
+    """A group that handles messages one after the other, and records them in the store at this URL."""
     store = {"store": url.partition("://")[0], "url": url}
     spark = {"max_offsets_per_trigger": 1000}  # all in one micro-batch
     return order_of(broker.nameserver, handler, concurrency=1, deduplicate=store, spark=spark)
@@ -91,7 +91,7 @@ def deduplicated(query: GroupQuery) -> int:
 
 
 def standing(url: str, key: Key) -> ClaimState:
-    """What the store says to another member."""
+    """Return the state of the message that another member sees in the store."""
 
     async def ask() -> ClaimState:
         store = create_claim_store(url.partition("://")[0], url, ClaimTerms("shop", "other", 60.0, 3600.0))  # type: ignore[arg-type]
@@ -104,15 +104,15 @@ def standing(url: str, key: Key) -> ClaimState:
 
 
 def handle_range(order: GroupSpec, queue_range: QueueRange) -> None:
-    """What a task does, in a process of its own."""
+    """Do the work of a task, in a separate process."""
     shorten_leases()
     process = TaskHandler(order)
     process.start()
     process.handle(queue_range)
 
 
-def test_a_repeated_micro_batch_skips_what_was_handled(broker: EmbeddedBroker, url: str) -> None:
-    """The driver died after the handlers were done, and before the checkpoint had it."""
+def test_a_repeated_micro_batch_skips_handled_messages(broker: EmbeddedBroker, url: str) -> None:
+    """The driver died after the handlers were done, and before the checkpoint was written."""
     broker.fill("orders", 1, 5)
     checkpoint = Checkpoint()
     GroupQuery(order_with(broker, url), checkpoint).poll()
@@ -125,8 +125,8 @@ def test_a_repeated_micro_batch_skips_what_was_handled(broker: EmbeddedBroker, u
 
 
 @pytest.mark.usefixtures("short_leases")
-def test_a_repeated_task_skips_what_the_killed_one_was_done_with(broker: EmbeddedBroker, url: str) -> None:
-    """What it was handling waits for the end of its lease: nobody knows whether it had its effect."""
+def test_a_repeated_task_skips_messages_that_the_killed_one_had_handled(broker: EmbeddedBroker, url: str) -> None:
+    """The message in flight waits for the end of its lease, because its effect is unknown."""
     broker.fill("orders", 1, 5)
     query = GroupQuery(order_with(broker, url))
     start = query.reader.initialOffset()
@@ -144,8 +144,8 @@ def test_a_repeated_task_skips_what_the_killed_one_was_done_with(broker: Embedde
 
 
 @pytest.mark.usefixtures("short_leases")
-def test_claims_are_renewed_while_a_task_runs(broker: EmbeddedBroker, url: str) -> None:
-    """For as long as its handler takes, with Spark's thread waiting for it."""
+def test_leases_are_renewed_while_a_task_runs(broker: EmbeddedBroker, url: str) -> None:
+    """The handler outlasts its lease, while Spark's thread waits for it."""
     broker.fill("orders", 1, 1)
     found: list[ClaimState] = []
 
@@ -160,8 +160,8 @@ def test_claims_are_renewed_while_a_task_runs(broker: EmbeddedBroker, url: str) 
     assert standing(url, KEYS[0]) is ClaimState.CONFIRMED
 
 
-def test_a_store_that_goes_away_holds_the_task_up(broker: EmbeddedBroker, redis_server: RedisServer) -> None:
-    """No attempt is lost, and nothing is told to the driver before it is confirmed."""
+def test_an_unavailable_store_delays_the_task(broker: EmbeddedBroker, redis_server: RedisServer) -> None:
+    """No attempt is lost, and the driver receives no outcome before it is confirmed."""
     broker.fill("orders", 1, 3)
     query = GroupQuery(order_with(broker, redis_server.url))
     back = threading.Timer(1.0, redis_server.start)

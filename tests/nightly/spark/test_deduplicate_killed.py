@@ -1,4 +1,4 @@
-"""`deduplicate` in a Spark session, one of whose Python processes is killed with SIGKILL in the middle of a batch."""
+"""`deduplicate` in a Spark session, if one of its Python processes is killed with SIGKILL in the middle of a batch."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from tests.spark.handler_batches import order_of  # noqa: E402
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SECONDS = 150  # for what waits for Python processes, on a busy machine
-LEASE_SECONDS = 3600.0  # it ends when the test says so
+SECONDS = 150  # for conditions that wait for Python processes, on a busy machine
+LEASE_SECONDS = 3600.0  # the test ends it
 EACH = 24  # messages in each of two queues
 BATCH = 4
-CONFIRMED = b"confirmed "  # starts the value that Redis has of a handled message
+CONFIRMED = b"confirmed "  # the prefix of a handled message's value in Redis
 
 
 def bodies(start: int, end: int, queue_id: int = 0) -> list[str]:
@@ -41,12 +41,12 @@ def bodies(start: int, end: int, queue_id: int = 0) -> list[str]:
 
 
 DONE = bodies(0, 8)  # before the kill
-KILLING, HALF_DONE, BESIDE = bodies(8, 12), bodies(8, 10), bodies(12, 16)  # one batch, and that of the other slot
+KILLING, HALF_DONE, BESIDE = bodies(8, 12), bodies(8, 10), bodies(12, 16)  # one batch, and the batch of the other slot
 REST = bodies(16, EACH) + bodies(0, EACH, queue_id=1)
 
 
 class KilledOnce:
-    """Writes down what it has, and kills its process when both slots are at work."""
+    """Records its messages, and kills its process when both slots are busy."""
 
     class Options(BaseModel):
         folder: Path
@@ -57,7 +57,7 @@ class KilledOnce:
         self._is_beside = asyncio.Event()
 
     def start(self) -> None:
-        """In the worker process, before the group's claims are."""
+        """Called in the worker process, before the group takes leases."""
         for module in (deduplication, held_claims):
             setattr(module, "LEASE_SECONDS", LEASE_SECONDS)  # noqa: B010 to mypy it is a constant
 
@@ -81,7 +81,7 @@ class KilledOnce:
 
 
 def seen(folder: Path) -> Counter[str]:
-    """How often the handler had each body."""
+    """How often the handler received each body."""
     file = folder / "seen"
     return Counter(file.read_text().split()) if file.exists() else Counter()
 
@@ -99,10 +99,10 @@ def end_leases(server: RedisServer, keys: Iterable[bytes]) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_killed_python_process_repeats_what_it_had_and_no_more(
+def test_a_killed_python_process_repeats_only_its_messages_in_flight(
     spark: SparkSession, broker: EmbeddedBroker, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    """What it had confirmed is skipped; what its slots had waits for the end of their leases, and nothing else does."""
+    """Confirmed messages are skipped. Only the messages in flight wait for the end of their leases."""
     broker.fill("orders", 2, EACH)
     order = order_of(
         broker.nameserver,
@@ -125,7 +125,7 @@ def test_a_killed_python_process_repeats_what_it_had_and_no_more(
     try:
 
         def unconfirmed() -> list[bytes]:
-            """The claims of the killed process, once all others are confirmed."""
+            """The leases of the killed process, once all other messages are confirmed."""
             assert query.isActive, query.exception()
             found = claims(redis_server)
             held = [key for key, value in found.items() if not value.startswith(CONFIRMED)]
@@ -134,7 +134,7 @@ def test_a_killed_python_process_repeats_what_it_had_and_no_more(
         left = wait_until(unconfirmed, "all but what the killed process had is handled", SECONDS)
         assert len(left) == len(KILLING) + len(BESIDE)
         assert seen(tmp_path) == Counter(DONE + HALF_DONE + BESIDE + REST)
-        assert not outcomes, "the driver hears of no range before all of it is settled"
+        assert not outcomes, "the driver receives the outcome of a range only when all of it is settled"
 
         end_leases(redis_server, left)
         assert query.awaitTermination(SECONDS), seen(tmp_path)

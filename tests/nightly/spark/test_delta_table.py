@@ -1,4 +1,4 @@
-"""The sink `delta` with Delta Lake itself: each batch once, added or by key."""
+"""The sink `delta` with Delta Lake itself: each batch is written once, appended or by key."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def commits(spark: SparkSession, path: Path) -> int:
 
 
 @pytest.mark.parametrize("keys", [{}, {"keys": ["id"], "order_by": ["place"]}], ids=["added", "by key"])
-def test_a_batch_that_is_repeated_is_left_out(spark: SparkSession, tmp_path: Path, keys: dict[str, Any]) -> None:
-    """By the same driver, and by one that goes on after it; one that comes with other messages is told."""
+def test_a_repeated_batch_is_skipped(spark: SparkSession, tmp_path: Path, keys: dict[str, Any]) -> None:
+    """Both the same driver and its successor skip it. A batch with other messages, or an older one, is an error."""
     path = tmp_path / "prices"
     first = table(spark, path, **keys)
     first.write(rows(spark, (1, 10, 1)), batch(0))
@@ -70,8 +70,8 @@ def test_a_batch_that_is_repeated_is_left_out(spark: SparkSession, tmp_path: Pat
     assert content(spark, path) == [(1, 10, 1), (2, 20, 2), (3, 30, 3)]
 
 
-def test_rows_replace_those_of_their_key(spark: SparkSession, tmp_path: Path) -> None:
-    """In a batch the last one by `order_by` counts, and one that is there and later stays; null is before all."""
+def test_rows_replace_rows_with_the_same_key(spark: SparkSession, tmp_path: Path) -> None:
+    """The last one by `order_by` counts, in a batch and compared with the table. Null is before all values."""
     path = tmp_path / "prices"
     sink = table(spark, path, keys=["id"], order_by=["place"])
     sink.write(rows(spark, (1, 10, 5), (2, 20, None), (1, 11, 6), (1, 9, 4), (None, 1, 1)), batch(0))
@@ -80,8 +80,8 @@ def test_rows_replace_those_of_their_key(spark: SparkSession, tmp_path: Path) ->
     assert content(spark, path) == [(1, 11, 6), (2, None, 7), (3, 30, 1), (None, 2, 1)]
 
 
-def test_a_batch_with_several_rows_of_a_key_asks_for_their_order(spark: SparkSession, tmp_path: Path) -> None:
-    """And writes none of its rows; with one of each key the batch that comes later counts."""
+def test_several_rows_with_the_same_key_need_order_by(spark: SparkSession, tmp_path: Path) -> None:
+    """None of the batch's rows is written. With one row for each key, the later batch counts."""
     path = tmp_path / "prices"
     sink = table(spark, path, keys=["id"])
     with pytest.raises(RmqdError, match=r"batch 0 has several rows with the same key \(id\).*set sink.order_by"):
@@ -92,8 +92,8 @@ def test_a_batch_with_several_rows_of_a_key_asks_for_their_order(spark: SparkSes
     assert content(spark, path) == [(1, 7, 4)]
 
 
-def test_columns_that_are_not_there_are_told_at_the_start(spark: SparkSession, tmp_path: Path) -> None:
-    """Unless the table may take them."""
+def test_missing_columns_are_reported_at_the_start(spark: SparkSession, tmp_path: Path) -> None:
+    """With `mergeSchema` the table adds them."""
     path = tmp_path / "prices"
     with pytest.raises(
         ConfigError, match=r"sink.keys: the pipeline's rows have no column key; expected one of id, amount"
@@ -112,14 +112,14 @@ COUNTED = {"plugin": "tests.nightly.spark.test_delta_table:by_amount"}
 
 
 def by_amount(frame: DataFrame, spark: SparkSession) -> DataFrame:
-    """How many messages there are of each amount."""
+    """The number of messages of each amount."""
     return frame.selectExpr("CAST(CAST(body AS STRING) AS INT) AS amount").groupBy("amount").count()
 
 
-def test_an_aggregate_is_kept_by_key_when_a_commit_is_lost(
+def test_an_aggregate_stays_correct_by_key_if_a_commit_is_lost(
     spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    """Spark has the batch again, and needs its plan to run, though the table has the batch: so its state goes on."""
+    """Spark repeats the batch. Its plan must run although the table has the batch, so that its state continues."""
     for topic in ("orders", "refunds"):
         broker.create_topic(topic, 1)
     broker.send("orders", "5", "6", "5")

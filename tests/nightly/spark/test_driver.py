@@ -30,14 +30,14 @@ SECONDS = 30.0
 
 
 def order(nameserver: str, **keys: Any) -> DriverSpec:
-    """For the group mailer."""
+    """The specification of a driver for the group mailer."""
     settings = config("mailer", changes={"mailer": {"engine": "spark"} | keys}, nameserver=nameserver)
     return DriverSpec(settings, (WHOLE_GROUP,))
 
 
 @asynccontextmanager
 async def driver() -> AsyncIterator[tuple[SparkDriverProcess, asyncio.Future[int]]]:
-    """A process that waits for its order, and is gone at the end of the block."""
+    """A process that waits for its specification, and is stopped at the end of the block."""
     process = await SparkDriverProcess.begin(DRIVER_MODULE)
     try:
         yield process, process.reading
@@ -46,15 +46,15 @@ async def driver() -> AsyncIterator[tuple[SparkDriverProcess, asyncio.Future[int
 
 
 async def joined(process: SparkDriverProcess) -> GroupSnapshot:
-    """What it tells once it is in the group."""
+    """Wait until the driver has joined the group; return its snapshot."""
     async with asyncio.timeout(SECONDS):
         while process.last_snapshot is None or not process.last_snapshot.client_id:
-            await process.ask("snapshot")  # its answer is the last one
+            await process.ask("snapshot")  # the response sets last_snapshot
     return process.last_snapshot
 
 
-async def test_it_tells_how_the_group_is_and_ends_when_it_is_told_to(broker: EmbeddedBroker) -> None:
-    """A pause that is in force comes with the order."""
+async def test_the_driver_reports_its_group_and_stops_on_request(broker: EmbeddedBroker) -> None:
+    """An existing pause is sent with the specification."""
     broker.create_topic("orders", 1)
     async with driver() as (process, reading):
         await process.ask("build", order(broker.nameserver))
@@ -73,8 +73,8 @@ async def test_it_tells_how_the_group_is_and_ends_when_it_is_told_to(broker: Emb
         assert process.last_snapshot.state == "stopped"
 
 
-async def test_it_ends_with_the_daemon(broker: EmbeddedBroker) -> None:
-    """However that ended: its end of the channel closes."""
+async def test_the_driver_stops_with_the_daemon(broker: EmbeddedBroker) -> None:
+    """The end of the channel closes however the daemon ended."""
     broker.create_topic("orders", 1)
     async with driver() as (process, reading):
         await process.ask("build", order(broker.nameserver))
@@ -84,8 +84,8 @@ async def test_it_ends_with_the_daemon(broker: EmbeddedBroker) -> None:
         assert await asyncio.wait_for(process._process.wait(), SECONDS) == 0
 
 
-async def test_where_no_broker_is_the_group_fails_with_why() -> None:
-    """In less time than Spark would take to start."""
+async def test_without_a_broker_the_group_fails_with_the_reason() -> None:
+    """The failure takes less time than Spark's start."""
     async with driver() as (process, reading):
         await process.ask("build", order("127.0.0.1:1"))
         assert await asyncio.wait_for(reading, SECONDS) == 1
@@ -101,10 +101,10 @@ exit 1
 """
 
 
-async def test_a_java_that_does_not_start_has_its_last_words_in_the_log(
+async def test_the_output_of_a_java_that_does_not_start_is_logged(
     broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The group fails with what PySpark makes of it."""
+    """The group fails with PySpark's error."""
     broker.create_topic("orders", 1)
     program = tmp_path / "bin" / "java"
     program.parent.mkdir()
@@ -121,7 +121,7 @@ async def test_a_java_that_does_not_start_has_its_last_words_in_the_log(
     assert "Error: Could not create the Java Virtual Machine." in "\n".join(said).splitlines()
 
 
-async def test_an_order_that_it_cannot_take_is_refused() -> None:
+async def test_an_invalid_specification_is_refused() -> None:
     wrong = order("127.0.0.1:1", allocate_strategy="nobodys")
     async with driver() as (process, reading):
         with pytest.raises(ConfigError, match="nobodys"):
@@ -129,16 +129,16 @@ async def test_an_order_that_it_cannot_take_is_refused() -> None:
         assert await asyncio.wait_for(reading, SECONDS) == 78
 
 
-async def test_a_signal_has_it_drain(broker: EmbeddedBroker) -> None:
+async def test_only_sigterm_drains_the_driver(broker: EmbeddedBroker) -> None:
     broker.create_topic("orders", 1)
     async with driver() as (process, reading):
         await process.ask("build", order(broker.nameserver))
         await joined(process)
-        os.kill(process.pid, signal.SIGINT)  # is the daemon's to hear
+        os.kill(process.pid, signal.SIGINT)  # handled by the daemon
         os.kill(process.pid, signal.SIGHUP)
         assert (await process.ask("snapshot")).state == "starting"
         os.kill(process.pid, signal.SIGTERM)
         assert await asyncio.wait_for(reading, SECONDS) == 0
         await eventually(
-            lambda: process.last_snapshot is not None and process.last_snapshot.state == "stopped", "farewell"
+            lambda: process.last_snapshot is not None and process.last_snapshot.state == "stopped", "it stops"
         )

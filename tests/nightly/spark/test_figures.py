@@ -1,4 +1,4 @@
-"""The figures of a group on Spark, from what executors, Spark and brokers tell."""
+"""The metrics of a group on Spark, from the reports of executors, Spark and brokers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RETRY = "%RETRY%mailer"
 
 
 class Group:
-    """Figures, and the clock that they go by."""
+    """A group's metrics, and their clock."""
 
     def __init__(self, *topics: str) -> None:
         subscriptions = {"engine": "spark", "subscriptions": dict.fromkeys(topics or ("orders",), "*")}
@@ -36,11 +36,11 @@ class Group:
         self.pauses = Pauses()
 
     def now(self, state: str = "running", *, handling: bool = False) -> GroupSnapshot:
-        """The group."""
+        """Return the group's snapshot."""
         return self.figures.snapshot(state, None, "10.0.0.1@spark-1", self.pauses, handling=handling)
 
     def queue(self, *, handling: bool = False) -> QueueSnapshot:
-        """The only one."""
+        """Return the only queue."""
         (found,) = self.now(handling=handling).queues
         return found
 
@@ -51,8 +51,8 @@ def at(committed: int | None, end: int, number: int = 0) -> QueueLag:
     return QueueLag("broker-a", number, committed, 0, end, lag, 2.5 if lag else 0.0)
 
 
-def test_a_handler_that_fails_at_everything_is_a_problem() -> None:
-    """As on the local engine: executors tell what came of each range."""
+def test_a_handler_that_always_fails_is_a_problem() -> None:
+    """Executors report the outcome of each range."""
     group = Group()
     blank = group.now().topics[0]
     errors = tuple(LastError(1.7e9, "KeyError('city')", "orders", msg_id) for msg_id in ("A1", "A2"))
@@ -74,7 +74,7 @@ def test_a_handler_that_fails_at_everything_is_a_problem() -> None:
     assert not group.now().problems
 
 
-def test_counters_are_there_from_the_start_and_executors_add_to_them() -> None:
+def test_counters_exist_from_the_start_and_executors_add_to_them() -> None:
     group = Group("orders", "invoices")
     assert [(one.topic, one.is_retry, one.handled["acked"]) for one in group.now().topics] == [
         ("orders", False, 0), ("invoices", False, 0), ("orders", True, 0), ("invoices", True, 0)
@@ -91,8 +91,8 @@ def test_counters_are_there_from_the_start_and_executors_add_to_them() -> None:
     assert now.batches.lost == 8
 
 
-def test_what_a_handler_counted_under_other_topics_is_kept() -> None:
-    """Such as messages of a topic that the group has left, by its retry topic."""
+def test_a_handlers_counts_of_other_topics_are_kept() -> None:
+    """The retry topic may have messages of a topic that the group no longer subscribes to."""
     group = Group()
     group.figures.count_outcomes([RangeOutcome(queue=queue("orders", 0), start=0, end=1, topic_counters=(UNKNOWN,))])
     assert group.now().topics[-1].topic == "left"
@@ -101,8 +101,8 @@ def test_what_a_handler_counted_under_other_topics_is_kept() -> None:
 UNKNOWN = replace(topic_snapshot("left", received=1), handler_duration=Group().now().topics[0].handler_duration)
 
 
-def test_an_idle_batch_is_none() -> None:
-    """Its offsets are what the query is at."""
+def test_an_idle_batch_is_not_counted() -> None:
+    """Its offsets are the query's positions."""
     group = Group()
     group.figures.set_queue_lags("orders", [at(5, 9)])
     group.figures.record_batch(BatchProgress(True, {"triggerExecution": 5}, {queue("orders", 0): 7}))
@@ -119,7 +119,7 @@ def test_an_idle_batch_is_none() -> None:
     assert batches.retired_queues == 2
 
 
-def test_rows_that_came_too_late_are_told_and_counted() -> None:
+def test_late_rows_are_logged_and_counted() -> None:
     group = Group()
     with capture_logs() as logs:
         group.figures.record_batch(BatchProgress(True, late_rows=2, watermark="10:04"))
@@ -130,13 +130,13 @@ def test_rows_that_came_too_late_are_told_and_counted() -> None:
     assert batches.late_rows == 3
 
 
-def test_a_queue_is_where_the_brokers_say() -> None:
+def test_a_queue_shows_the_brokers_offsets() -> None:
     group = Group()
     group.figures.set_queue_lags("orders", [at(5, 9)])
     found = group.queue()
     assert (found.committed, found.max, found.lag, found.lag_seconds, found.position) == (5, 9, 4, 2.5, 5)
     assert (found.state, group.queue(handling=True).state) == ("pulling", "handling")
-    assert found.last_commit is None, "who committed that, and when, nobody knows"
+    assert found.last_commit is None, "the time of the first offset's commit is unknown"
     group.figures.set_queue_lags("orders", [at(9, 9)])
     assert (group.queue().state, group.queue().last_commit) == ("waiting", group.clock.wall())
     group.figures.set_queue_lags("orders", [at(9, 9), at(None, 3, 1)])
@@ -146,7 +146,7 @@ def test_a_queue_is_where_the_brokers_say() -> None:
     assert group.now().queues == ()
 
 
-def test_a_state_has_begun_when_it_was_first_seen() -> None:
+def test_a_state_begins_when_it_is_first_seen() -> None:
     group = Group()
     group.figures.set_queue_lags("orders", [at(9, 9)])
     began = group.queue().since
@@ -156,8 +156,8 @@ def test_a_state_has_begun_when_it_was_first_seen() -> None:
     assert group.clock.wall() == began + 10
 
 
-def test_the_retry_topic_of_one_topic_is_shown_as_in_the_local_engine() -> None:
-    """And under its own name where there are several."""
+def test_the_retry_topic_of_one_topic_is_shown_as_on_the_local_engine() -> None:
+    """A group with several topics shows the retry topic under its own name."""
     for topics, shown in ((("orders",), "orders"), (("orders", "invoices"), RETRY)):
         group = Group(*topics)
         group.figures.set_queue_lags(RETRY, [at(0, 1)])
@@ -165,7 +165,7 @@ def test_the_retry_topic_of_one_topic_is_shown_as_in_the_local_engine() -> None:
         assert RETRY not in group.now().assigned
 
 
-def test_a_group_is_ready_once_it_runs_and_the_queues_of_all_topics_are_known() -> None:
+def test_a_group_is_ready_once_it_runs_and_all_its_queues_are_known() -> None:
     group = Group("orders", "invoices")
     assert "waits for Spark" in str(group.now("starting").not_ready_reason)
     group.figures.set_queue_lags("orders", [at(0, 0)])
@@ -176,7 +176,7 @@ def test_a_group_is_ready_once_it_runs_and_the_queues_of_all_topics_are_known() 
     assert group.now("draining").not_ready_reason == "group mailer is draining"
 
 
-def test_a_paused_group_stands_still_and_is_not_stuck() -> None:
+def test_a_paused_group_is_not_stuck() -> None:
     group = Group()
     group.figures.set_queue_lags("orders", [at(5, 9)])
     group.pauses.pause(WHOLE_GROUP)
@@ -186,8 +186,8 @@ def test_a_paused_group_stands_still_and_is_not_stuck() -> None:
     assert group.now().paused
 
 
-def test_a_queue_that_makes_no_progress_is_stuck_with_why() -> None:
-    """From when its offset was last seen to move, or something to wait in it."""
+def test_a_queue_without_progress_is_stuck_with_a_cause() -> None:
+    """The time counts from the last change of its offset, or from the first waiting message."""
     group = Group()
     group.figures.set_queue_lags("orders", [at(9, 9)])
     group.clock.turn(1000)
@@ -207,8 +207,8 @@ def test_a_queue_that_makes_no_progress_is_stuck_with_why() -> None:
     ]  # fmt: skip
 
 
-def test_a_broker_that_does_not_answer_is_told_at_its_queues() -> None:
-    """They stay where they were last seen."""
+def test_the_queues_of_an_unreachable_broker_are_stuck() -> None:
+    """They keep their last values."""
     group = Group()
     group.figures.set_queue_lags("orders", [at(5, 9)])
     group.figures.set_topic_failure("orders", "10.0.0.9:10911: refused")
@@ -222,7 +222,7 @@ def test_a_broker_that_does_not_answer_is_told_at_its_queues() -> None:
     assert group.queue().stall is None
 
 
-def test_a_group_that_has_ended_owns_nothing() -> None:
+def test_a_group_that_has_ended_owns_no_queue() -> None:
     group = Group()
     group.figures.set_queue_lags("orders", [at(5, 9)])
     for state in ("failed", "stopped"):

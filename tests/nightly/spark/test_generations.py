@@ -1,4 +1,4 @@
-"""Which checkpoint a group goes on from, over an embedded broker; queries are driven as Spark drives them."""
+"""The checkpoint that a group continues with, over an embedded broker; queries are driven as Spark drives them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.spark.test_generations import (  # noqa: E402
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each look is noted at once, brokers write to disk at once, and one that is away is not waited for."""
+    """Write each snapshot at once, expect brokers to write to disk at once, and do not wait for unreachable brokers."""
     monkeypatch.setattr(module, "NOTE_WRITE_INTERVAL_SECONDS", 0.0)
     monkeypatch.setattr(module, "BROKER_FLUSH_DELAY_SECONDS", 0.0)
     monkeypatch.setattr(module, "BROKER_WAIT_SECONDS", 0.0)
@@ -37,7 +37,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def folder(broker: EmbeddedBroker, tmp_path: Path) -> Path:
-    """Of the checkpoints of a group that has read two queues with three messages each, and has ended in order."""
+    """The checkpoints of a group that has read two queues with three messages each, and has ended normally."""
     broker.fill("orders", 2, 3)
     driver = Driver(broker, tmp_path / "checkpoint")
     assert (driver.generation.number, driver.generation.start_offsets) == (1, None)
@@ -47,24 +47,24 @@ def folder(broker: EmbeddedBroker, tmp_path: Path) -> Path:
     return tmp_path / "checkpoint"
 
 
-def test_a_driver_that_died_before_the_broker_heard_of_its_batch_repeats_nothing(
+def test_a_driver_that_died_before_the_commit_of_its_batch_repeats_nothing(
     broker: EmbeddedBroker, folder: Path
 ) -> None:
     driver = Driver(broker, folder)
     broker.send("orders", "0:3", "0:4")
     assert driver.query.poll()
     driver.save()
-    assert broker.offsets(GROUP, "orders") == {0: 3, 1: 3}, "the next poll would tell it"
+    assert broker.offsets(GROUP, "orders") == {0: 3, 1: 3}, "the next poll would commit it"
     after = Driver(broker, folder)
     assert after.generation.number == 1
     assert after.run() == []
     assert broker.offsets(GROUP, "orders") == {0: 5, 1: 3}
 
 
-def test_a_first_batch_that_was_under_way_is_repeated_unless_the_group_moved_on(
+def test_an_interrupted_first_batch_is_repeated_unless_the_offset_changed(
     broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    """Nothing is done by then, and the checkpoint has the start."""
+    """No batch is done yet, and the checkpoint has the start offsets."""
     broker.fill("orders", 1, 3)
     broker.commit(GROUP, "orders", {0: 1})
     for committed, number, bodies in ((1, 1, ["0:1", "0:2"]), (2, 2, ["0:2"])):
@@ -79,14 +79,14 @@ def test_a_first_batch_that_was_under_way_is_repeated_unless_the_group_moved_on(
         broker.commit(GROUP, "orders", {0: 1})
 
 
-def test_a_reset_forward_holds(broker: EmbeddedBroker, folder: Path) -> None:
+def test_a_reset_forward_takes_effect(broker: EmbeddedBroker, folder: Path) -> None:
     broker.send("orders", "0:3", "0:4", "0:5")
     broker.reset(GROUP, "orders", {0: 5})
     assert Driver(broker, folder).run() == ["0:5"]
 
 
-def test_a_reset_after_a_kill_is_told_from_the_kill(broker: EmbeddedBroker, folder: Path) -> None:
-    """What brokers held was noted while it ran."""
+def test_a_reset_after_a_kill_is_distinguished_from_the_kill(broker: EmbeddedBroker, folder: Path) -> None:
+    """The brokers' offsets were recorded while the driver ran."""
     driver = Driver(broker, folder)
     broker.send("orders", "0:3", "0:4", "0:5")
     driver.run()
@@ -95,10 +95,8 @@ def test_a_reset_after_a_kill_is_told_from_the_kill(broker: EmbeddedBroker, fold
     assert Driver(broker, folder).generation.start_offsets == {queue("orders", 0): 4, queue("orders", 1): 3}
 
 
-def test_a_reset_that_a_broker_has_yet_to_tell_holds_after_a_kill_wherever_it_leads(
-    broker: EmbeddedBroker, folder: Path
-) -> None:
-    """Between what was noted and the checkpoint it would look like a commit of the driver's own."""
+def test_a_pending_reset_to_any_offset_takes_effect_after_a_kill(broker: EmbeddedBroker, folder: Path) -> None:
+    """An offset between the recorded one and the checkpoint would look like a commit of the driver."""
     driver = Driver(broker, folder)
     broker.send("orders", "0:3", "0:4", "0:5")
     driver.run()
@@ -106,8 +104,8 @@ def test_a_reset_that_a_broker_has_yet_to_tell_holds_after_a_kill_wherever_it_le
     assert Driver(broker, folder).run() == ["0:4", "0:5"]
 
 
-def test_the_end_tells_the_brokers_of_the_last_batch(broker: EmbeddedBroker, folder: Path) -> None:
-    """The query did not come to it any more; and what comes next is told from a crash."""
+def test_a_stop_commits_the_last_batch(broker: EmbeddedBroker, folder: Path) -> None:
+    """The query could not commit it any more. A later reset is distinguished from a crash."""
     driver = Driver(broker, folder)
     broker.send("orders", "0:3", "0:4")
     assert driver.query.poll()
@@ -117,9 +115,7 @@ def test_the_end_tells_the_brokers_of_the_last_batch(broker: EmbeddedBroker, fol
     assert Driver(broker, folder).run() == ["0:4"]
 
 
-def test_a_generation_that_has_done_nothing_yet_is_left_where_the_group_moved_on(
-    broker: EmbeddedBroker, folder: Path
-) -> None:
+def test_a_generation_without_a_batch_is_replaced_if_the_offset_changed(broker: EmbeddedBroker, folder: Path) -> None:
     broker.commit(GROUP, "orders", {0: 1})
     assert Driver(broker, folder).generation.number == 2
     assert Driver(broker, folder).generation.number == 2
@@ -128,14 +124,14 @@ def test_a_generation_that_has_done_nothing_yet_is_left_where_the_group_moved_on
     assert (driver.generation.number, driver.run()) == (3, ["0:2"])
 
 
-def test_what_is_noted_is_forgotten_where_the_group_ran_elsewhere_since(broker: EmbeddedBroker, folder: Path) -> None:
-    """It began there where it had been sent to."""
+def test_a_recorded_reset_is_dropped_if_the_group_ran_elsewhere_since(broker: EmbeddedBroker, folder: Path) -> None:
+    """The other engine started at the reset offset."""
     driver = Driver(broker, folder)
     driver.run()
     broker.send("orders", "0:3", "0:4", "0:5")
     broker.commit(GROUP, "orders", {0: 1})
     assert driver.generations.find_moved_offsets() == {queue("orders", 0): 1}
-    driver.run()  # the batch under way, whose commit is the last word so far
+    driver.run()  # the batch in flight, which makes the last commit so far
     assert broker.offsets(GROUP, "orders") == {0: 6, 1: 3}
     driver.stop()
     assert broker.offsets(GROUP, "orders") == {0: 1, 1: 3}
@@ -143,8 +139,8 @@ def test_what_is_noted_is_forgotten_where_the_group_ran_elsewhere_since(broker: 
     assert Driver(broker, folder).run() == numbers(0, 2, 6)
 
 
-def test_a_member_that_has_come_meanwhile_is_left_in_peace(broker: EmbeddedBroker, folder: Path) -> None:
-    """As one that was cut off, and with which both engines have had the group for a time."""
+def test_the_offsets_of_a_later_member_are_kept(broker: EmbeddedBroker, folder: Path) -> None:
+    """A member that was cut off may run, so that both engines have the group for a while."""
     driver = Driver(broker, folder)
     driver.run()
     broker.send("orders", *(f"0:{number}" for number in range(3, 8)))
@@ -157,7 +153,7 @@ def test_a_member_that_has_come_meanwhile_is_left_in_peace(broker: EmbeddedBroke
     assert Driver(broker, folder).run() == ["0:7"]
 
 
-def test_a_reset_that_an_executor_met_survives_a_crash_in_that_batch(broker: EmbeddedBroker, folder: Path) -> None:
+def test_a_reset_that_an_executor_found_survives_a_crash_in_that_batch(broker: EmbeddedBroker, folder: Path) -> None:
     driver = Driver(broker, folder)
     broker.send("orders", "0:3", "0:4")
     with pytest.raises(Killed):
@@ -175,26 +171,26 @@ def test_outcomes_without_a_reset_change_nothing(broker: EmbeddedBroker, folder:
     assert driver.generations.find_moved_offsets() == {}
 
 
-def test_a_reset_is_told_from_such_a_loss(
+def test_a_reset_is_distinguished_from_a_lost_commit(
     broker: EmbeddedBroker, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker that has one in store takes no commits; soon after the start nothing else tells the two apart."""
+    """A broker with a pending reset takes no commits. Soon after the start nothing else distinguishes the two."""
     monkeypatch.setattr(module, "BROKER_FLUSH_DELAY_SECONDS", 10.0)
     driver = Driver(broker, folder)
     broker.send("orders", "0:3", "0:4", "0:5")
     driver.run()
     assert driver.generations.find_moved_offsets() == {}
     broker.reset(GROUP, "orders", {0: 4})
-    assert driver.generations.find_moved_offsets() == {}, "a commit may be on its way"
+    assert driver.generations.find_moved_offsets() == {}, "a commit may be in flight"
     assert driver.generations.find_moved_offsets() == {queue("orders", 0): 4}
     driver.stop()
     assert Driver(broker, folder).run() == ["0:4", "0:5"]
 
 
-def test_such_a_broker_is_told_while_the_query_goes_on(
+def test_a_broker_that_lost_a_commit_receives_it_again_while_the_query_runs(
     broker: EmbeddedBroker, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The query itself commits nothing where its last commit is gone."""
+    """The query itself commits nothing if its last commit is lost."""
     monkeypatch.setattr(module, "BROKER_FLUSH_DELAY_SECONDS", 10.0)
     driver = Driver(broker, folder)
     broker.send("orders", *(f"0:{number}" for number in range(3, 9)))
@@ -208,10 +204,10 @@ def test_such_a_broker_is_told_while_the_query_goes_on(
     assert broker.offsets(GROUP, "orders") == {0: 10, 1: 3}
 
 
-def test_a_broker_that_was_killed_right_after_a_generation_began_moves_nobody(
+def test_a_broker_killed_right_after_the_start_of_a_generation_moves_no_offset(
     broker: EmbeddedBroker, folder: Path
 ) -> None:
-    """What the other engine committed last is forgotten there; the checkpoint has it."""
+    """It forgets the last commit of the other engine, but the checkpoint has it."""
     broker.send("orders", "0:3", "0:4", "0:5")
     broker.commit(GROUP, "orders", {0: 5})
     assert Driver(broker, folder).generation.start_offsets == {queue("orders", 0): 5, queue("orders", 1): 3}
@@ -220,10 +216,10 @@ def test_a_broker_that_was_killed_right_after_a_generation_began_moves_nobody(
     assert (driver.generation.number, driver.run()) == (2, ["0:5"])
 
 
-def test_a_generation_that_the_brokers_have_not_heard_of_holds(
+def test_a_generation_that_was_not_committed_takes_effect(
     broker: EmbeddedBroker, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The driver ended, or the brokers did, between the note of it and their commit."""
+    """The driver or the brokers failed after the generation was recorded, and before the brokers had its offsets."""
     broker.reset(GROUP, "orders", {0: 1})
 
     def fail(*_: object) -> None:
@@ -233,31 +229,29 @@ def test_a_generation_that_the_brokers_have_not_heard_of_holds(
         patched.setattr(SparkCluster, "commit", fail)
         with pytest.raises(RmqdError, match="are away"):
             Driver(broker, folder)
-    broker.commit(GROUP, "orders", {0: 3})  # as by a commit of the former query that was still on its way
+    broker.commit(GROUP, "orders", {0: 3})  # like a commit in flight of the previous query
     driver = Driver(broker, folder)
     assert driver.generation.number == 2
     assert driver.generation.start_offsets == {queue("orders", 0): 1, queue("orders", 1): 3}
     assert broker.offsets(GROUP, "orders") == {0: 1, 1: 3}
 
 
-def test_a_queue_that_is_gone_is_in_no_new_generation(broker: EmbeddedBroker, folder: Path) -> None:
-    """A query cannot begin in a queue that is not there."""
+def test_a_missing_queue_is_not_in_a_new_generation(broker: EmbeddedBroker, folder: Path) -> None:
+    """A query cannot start at a queue that does not exist."""
     broker.create_topic("orders", 1)
     broker.commit(GROUP, "orders", {0: 1})
     assert Driver(broker, folder).generation.start_offsets == {queue("orders", 0): 1}
 
 
-def test_a_topic_that_is_gone_keeps_no_other_one_from_being_looked_after(
-    broker: EmbeddedBroker, tmp_path: Path
-) -> None:
-    """A reset is seen, and at the end the brokers know where the group is."""
+def test_a_missing_topic_does_not_affect_other_topics(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """A reset of another topic is found, and its offsets are committed at the end."""
     broker.fill("orders", 1, 3)
     broker.fill("bills", 1, 3)
     driver = Driver(broker, tmp_path / "checkpoint", subscribe="orders,bills")
     driver.run()
     driver.generations.find_moved_offsets()
     broker.delete_topic("bills")
-    close_clusters()  # so that its route is not known from before
+    close_clusters()  # forgets its route
     broker.commit(GROUP, "orders", {0: 1})
     assert driver.generations.find_moved_offsets() == {queue("orders", 0): 1}
 
@@ -268,7 +262,7 @@ def test_a_topic_that_is_gone_keeps_no_other_one_from_being_looked_after(
 
 
 def leave_a_written_batch(broker: EmbeddedBroker, folder: Path) -> CheckpointGenerations:
-    """Of a driver that ended behind its sink, and before Spark noted the batch; each topic is at 3, with it at 4."""
+    """A driver ended after its sink wrote a batch, before Spark recorded it. The batch moves each topic from 3 to 4."""
     for topic in ("orders", "bills"):
         broker.fill(topic, 1, 3)
     driver = Driver(broker, folder, subscribe="orders,bills")
@@ -294,16 +288,16 @@ def of_two_topics(broker: EmbeddedBroker, folder: Path) -> CheckpointGenerations
     return CheckpointGenerations(order, LocalFolder(folder), is_written)
 
 
-def test_a_batch_that_its_sink_has_is_done(broker: EmbeddedBroker, tmp_path: Path) -> None:
-    """Though its driver died before Spark noted it: in a topic that nobody reset, its rows are not given again."""
+def test_a_batch_in_the_sink_is_done(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """Its driver died before Spark recorded it. The rows of a topic without a reset are not returned again."""
     generations = leave_a_written_batch(broker, tmp_path / "checkpoint")
     broker.commit(GROUP, "orders", {0: 1})
     generation = generations.current()
     assert (generation.number, generation.start_offsets) == (2, {queue("orders", 0): 1, queue("bills", 0): 4})
 
 
-def test_a_batch_that_its_sink_has_is_done_for_the_other_engine(broker: EmbeddedBroker, tmp_path: Path) -> None:
-    """A drain was cut behind it: the brokers are told, and what the other engine does is not done again here."""
+def test_a_batch_in_the_sink_is_done_for_the_other_engine(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """A drain was cut off after the batch. The batch is committed, and the other engine's work is not repeated."""
     generations = leave_a_written_batch(broker, tmp_path / "checkpoint")
     generations.current()
     generations.commit_end_offsets()
@@ -314,10 +308,10 @@ def test_a_batch_that_its_sink_has_is_done_for_the_other_engine(broker: Embedded
     assert (generation.number, generation.start_offsets) == (2, {queue("orders", 0): 6, queue("bills", 0): 4})
 
 
-def test_a_broker_that_does_not_answer_is_not_known_to_hold_anything_by_that(
+def test_a_broker_that_does_not_respond_has_not_flushed_its_offsets(
     broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was killed right after the last commit, and forgets it; that is nobody's reset."""
+    """It was killed right after the last commit, and has lost it. That is not a reset."""
     monkeypatch.setattr(module, "BROKER_FLUSH_DELAY_SECONDS", 3600.0)
     broker.fill("orders", 1, 3)
     driver = Driver(broker, tmp_path / "checkpoint")
@@ -329,12 +323,12 @@ def test_a_broker_that_does_not_answer_is_not_known_to_hold_anything_by_that(
         driver.generations.find_moved_offsets()
     broker.start()
     broker.commit(GROUP, "orders", {0: 0})
-    close_clusters()  # one that has just failed to connect leaves the broker alone for a moment
+    close_clusters()  # a client pauses after a failed connect
     assert [driver.generations.find_moved_offsets() for _ in range(3)] == [{}, {}, {}]
     assert broker.offsets(GROUP, "orders") == {0: 3}
 
 
-def test_notes_do_not_pile_up(broker: EmbeddedBroker, folder: Path) -> None:
+def test_only_the_last_note_is_kept(broker: EmbeddedBroker, folder: Path) -> None:
     driver = Driver(broker, folder)
     for number in range(3, 6):
         broker.send("orders", f"0:{number}")
@@ -344,7 +338,7 @@ def test_notes_do_not_pile_up(broker: EmbeddedBroker, folder: Path) -> None:
 
 
 class CountingFolder(LocalFolder):
-    """Counts what is asked of a checkpoint, which an object store charges for."""
+    """Counts the accesses to a checkpoint, because object stores charge for them."""
 
     asked = 0
 
@@ -357,8 +351,8 @@ class CountingFolder(LocalFolder):
         return super().read(path)
 
 
-def test_a_group_that_idles_leaves_its_checkpoint_alone(broker: EmbeddedBroker, folder: Path) -> None:
-    """Until brokers show that something has happened."""
+def test_an_idle_group_does_not_access_its_checkpoint(broker: EmbeddedBroker, folder: Path) -> None:
+    """It reads the checkpoint again when brokers report a change."""
     counting = CountingFolder(folder)
     driver = Driver(broker, folder)
     generations = CheckpointGenerations(order_of(broker), counting)
@@ -374,7 +368,7 @@ def test_a_group_that_idles_leaves_its_checkpoint_alone(broker: EmbeddedBroker, 
 
 
 def test_old_generations_are_deleted(broker: EmbeddedBroker, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group that fails again and again at a corrupt message begins one each time."""
+    """A group that fails repeatedly at a corrupt message starts a new one each time."""
     monkeypatch.setattr(module, "MAX_KEPT_GENERATIONS", 3)
     for target in range(4):
         broker.commit(GROUP, "orders", {0: target})
@@ -383,12 +377,12 @@ def test_old_generations_are_deleted(broker: EmbeddedBroker, folder: Path, monke
     assert sorted(path.name for path in folder.iterdir()) == [f"generation-00000{number}" for number in (3, 4, 5)]
 
 
-def test_a_note_that_is_damaged_is_told_with_its_place(broker: EmbeddedBroker, folder: Path) -> None:
+def test_a_damaged_note_is_reported_with_its_path(broker: EmbeddedBroker, folder: Path) -> None:
     (folder / "generation-000001" / "note-999999.json").write_text("{")
     with pytest.raises(RmqdError, match=r"generation-000001/note-999999.json: not a valid generation file"):
         Driver(broker, folder)
 
 
-def test_checkpoints_are_in_the_state_dir_unless_the_group_says_otherwise(broker: EmbeddedBroker) -> None:
+def test_checkpoints_are_in_the_state_dir_by_default(broker: EmbeddedBroker) -> None:
     assert checkpoint_folder(order_of(broker)) == "/var/lib/rmqd/spark/reports"
     assert checkpoint_folder(order_of(broker, spark={"checkpoint": "s3a://here/it"})) == "s3a://here/it"

@@ -1,4 +1,4 @@
-"""A group on both engines in turn, and an operator's resets, with a real Spark over the embedded broker."""
+"""A group on each engine in turn, and an operator's resets, with a real Spark over the embedded broker."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from tests.spark.test_group_moves import GROUP, SECONDS, TOPIC, Group  # noqa: E
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(400)  # of which little is needed where nothing else runs
+pytestmark = pytest.mark.timeout(400)  # much less on an idle machine
 
 
 class Mover(Group):
-    """The same on either engine."""
+    """A group that can run on either engine."""
 
     @contextlib.asynccontextmanager
     async def on_local(self) -> AsyncIterator[None]:
@@ -69,14 +69,14 @@ def mover(broker: EmbeddedBroker, spark: SparkSession, tmp_path: Path) -> Mover:
 
 
 async def test_a_group_moves_between_the_engines_under_load(mover: Mover, broker: EmbeddedBroker) -> None:
-    """Twice to Spark, twice back: each message is handled once."""
+    """The group moves twice to Spark and back, and each message is handled once."""
     sending = asyncio.create_task(mover.send(10))
     for engine in ("local", "spark", "local", "spark"):
         async with mover.on_local() if engine == "local" else mover.on_spark():
             await sending
             await mover.send(10)
             await mover.finished(mover.sent)
-            sending = asyncio.create_task(mover.send(10))  # goes on while the group moves
+            sending = asyncio.create_task(mover.send(10))  # continues during the hand-over
     await sending
     async with mover.on_local():
         await mover.finished(mover.sent)
@@ -88,8 +88,8 @@ async def test_a_group_moves_between_the_engines_under_load(mover: Mover, broker
     assert mover.generations == ["1", "2"]
 
 
-async def test_resets_hold_while_it_runs(mover: Mover, broker: EmbeddedBroker) -> None:
-    """Of a queue where messages come, which an executor meets, and of one where none come any more."""
+async def test_resets_take_effect_while_the_group_runs(mover: Mover, broker: EmbeddedBroker) -> None:
+    """The reset of an idle queue, and of a queue with a new message, where an executor finds it."""
     await mover.send(10)
     async with mover.on_spark():
         await mover.finished(20)
@@ -108,8 +108,10 @@ async def test_resets_hold_while_it_runs(mover: Mover, broker: EmbeddedBroker) -
     assert broker.pending_reset(GROUP, TOPIC, 0) is None
 
 
-async def test_a_driver_obeys_offsets_reset_and_says_so(mover: Mover, broker: EmbeddedBroker, tmp_path: Path) -> None:
-    """Of a queue that is idle, too; the command ends when the query has begun at the new offsets."""
+async def test_a_driver_obeys_offsets_reset_and_reports_it(
+    mover: Mover, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    """The reset works for idle queues, too. The command ends when the query has started at the new offsets."""
     await mover.send(10)
     async with mover.on_spark():
         await mover.finished(20)

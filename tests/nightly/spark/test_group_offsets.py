@@ -1,4 +1,4 @@
-"""What a stream commits for the group that it names, and what it leaves to those whose group it is."""
+"""The offsets that a stream commits for its group, and the offsets that it leaves to the group's members."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.spark.test_group_offsets import (  # noqa: E402
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Members are looked at whenever something is to be committed, and all is told each time."""
+    """Check the members at each commit, and log each warning."""
     for name in ("MEMBER_CHECK_SECONDS", "WARNING_INTERVAL_SECONDS"):
         monkeypatch.setattr(f"rmqd.spark.source.group_offsets.{name}", 0.0)
 
 
-def test_a_topic_that_is_gone_keeps_no_other_one_from_being_committed(broker: EmbeddedBroker) -> None:
-    """By a query that starts without it, in another process."""
+def test_a_missing_topic_does_not_block_commits_of_other_topics(broker: EmbeddedBroker) -> None:
+    """The query starts without it, in another process."""
     broker.fill("orders", 1, 2)
     broker.fill("bills", 1, 2)
     checkpoint, both = Checkpoint(), {**grouped(broker), "subscribe": "orders,bills"}
@@ -37,8 +37,8 @@ def test_a_topic_that_is_gone_keeps_no_other_one_from_being_committed(broker: Em
     assert broker.offsets(GROUP, "orders") == {0: 3}
 
 
-def test_a_topic_made_anew_has_its_own_offsets(broker: EmbeddedBroker) -> None:
-    """An offset beyond its end is nobody's place."""
+def test_a_recreated_topic_has_its_own_offsets(broker: EmbeddedBroker) -> None:
+    """An offset beyond its end is not used."""
     broker.fill("orders", 1, 5)
     checkpoint, more = Checkpoint(), grouped(broker, failOnDataLoss="false")
     Query(checkpoint, more).run_until_idle()

@@ -1,4 +1,4 @@
-"""Options of the source in a group's configuration: which there are, and what is said of the others."""
+"""The source's options in a group's configuration, and the columns of its pipeline."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tests.spark.test_group_options import (
 )
 
 
-def test_they_are_those_of_load() -> None:
-    """Written as YAML writes them."""
+def test_the_options_are_those_of_load() -> None:
+    """Their values may have the types of YAML."""
     found = given(PIPELINE)(
         minPartitions=16, MAXBYTESPERTRIGGER="5000", checkCrc=False, unavailableToleranceMs=5000, pullParallelism=4
     )
@@ -19,8 +19,7 @@ def test_they_are_those_of_load() -> None:
     assert (found.pull.max_in_flight, found.pull.patience_seconds) == (4, 5.0)
 
 
-def test_a_pipelines_columns_have_what_its_rows_are_counted_by() -> None:
-    """Whatever it asks for."""
+def test_a_pipeline_always_has_the_columns_that_its_counters_need() -> None:
     assert given(PIPELINE)(columns=["body", "keys"]).columns == ("topic", "body", "keys")
     permissive = given(PIPELINE, is_permissive=True, columns=PERMISSIVE_COLUMNS)
     assert permissive(columns="topic,body").columns == ("decode_error", "topic", "body")
@@ -28,7 +27,7 @@ def test_a_pipelines_columns_have_what_its_rows_are_counted_by() -> None:
 
 
 def test_the_rows_of_a_pipeline_have_its_columns() -> None:
-    """And one more, for its driver."""
+    """The driver needs one more column."""
     need("pyspark", "pyarrow")
     from rmqd.spark.pipelines.pipeline_query import pipeline_source
     from tests.spark.group_queries import order_of

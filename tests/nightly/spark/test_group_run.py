@@ -1,4 +1,4 @@
-"""The life of a group on Spark, over parts that do as the test says: no JVM."""
+"""The life of a group on Spark, with fake parts and without a JVM."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 LATE = "[STREAM_FAILED] Query [id = 1] terminated with exception: Python worker failed to connect back. SQLSTATE: XXKST"
 
 
-async def test_a_python_process_that_begins_late_costs_a_query_and_not_spark() -> None:
-    """Where a batch was done in between it counts anew; after some in a row the group fails."""
+async def test_a_late_python_worker_restarts_the_query_and_not_spark() -> None:
+    """A batch in between resets the count. After several late workers in a row the group fails."""
     async with running() as one:
         number = 0
         for _ in range(2):
@@ -51,7 +51,7 @@ async def test_a_python_process_that_begins_late_costs_a_query_and_not_spark() -
         assert one.parts.log[-4:] == END
 
 
-async def test_a_handler_that_hangs_is_told_as_in_the_local_engine() -> None:
+async def test_a_hanging_handler_is_reported_as_on_the_local_engine() -> None:
     async with running() as one:
         said = "Traceback (most recent call last):\nrmqd.consumer.slots.HandlerHungError: all 20 calls hang\n"
         (await one.query()).end(RuntimeError(said))
@@ -60,7 +60,7 @@ async def test_a_handler_that_hangs_is_told_as_in_the_local_engine() -> None:
         assert one.group.snapshot().handler_hung
 
 
-async def test_a_spark_that_does_not_start_is_told_as_it_is() -> None:
+async def test_an_error_at_the_start_of_spark_is_reported_unchanged() -> None:
     async with running() as one:
         one.parts.session_error = RmqdError("Spark needs Java 17")
         with pytest.raises(RmqdError, match=r"^Spark needs Java 17$"):
@@ -68,7 +68,7 @@ async def test_a_spark_that_does_not_start_is_told_as_it_is() -> None:
         assert one.parts.log[-1] == "leave"
 
 
-async def test_a_paused_group_that_handles_what_is_there_waits_to_go_on() -> None:
+async def test_a_paused_available_now_group_waits_until_it_is_resumed() -> None:
     """Its query would find nothing, and end for good."""
     async with running(trigger="available_now", paused=True) as one:
         await eventually(lambda: "start of Spark" in one.parts.log, "Spark starts")
@@ -83,14 +83,14 @@ async def test_a_paused_group_that_handles_what_is_there_waits_to_go_on() -> Non
         await one.task
 
 
-async def test_a_group_that_cannot_go_on_fails_when_its_batch_is_done() -> None:
-    """What was handled beside a corrupt message is committed; the next start finds that at its first message."""
+async def test_a_group_with_a_corrupt_message_fails_after_its_batch() -> None:
+    """The other messages are committed. The next start finds the corrupt message first."""
     async with running() as one:
         query = await one.query()
         query.busy = True
         stuck = RangeOutcome(queue=queue("orders", 0), start=5, end=7, reset_to=6, stop_reason="offset 6 is corrupt")
         query.on_batch([stuck])
-        await eventually(query.pause_file.exists, "nothing more is taken up")
+        await eventually(query.pause_file.exists, "the query is paused")
         assert not one.task.done()
         query.busy = False
         with pytest.raises(RmqdError, match="offset 6 is corrupt"):

@@ -48,14 +48,14 @@ async def typed(number: int, message: Message, names: Annotated[list[str], rmqd.
 
 
 def hang(batch: Batch) -> None:
-    """The same in a thread."""
+    """Hangs in a thread."""
     for message in batch:
         if _note(message) == "slow":
             time.sleep(2)
 
 
 class Slow:
-    """Counts how many it has at once."""
+    """Counts its concurrent calls."""
 
     def __init__(self) -> None:
         self._now = 0
@@ -69,7 +69,7 @@ class Slow:
 
 
 def test_typed_handlers(broker: EmbeddedBroker) -> None:
-    """Decoded bodies, dependencies, and what becomes of each message of a batch, as on the local engine."""
+    """Decoded bodies, dependencies, and a decision for each message of a batch, as on the local engine."""
     broker.create_topic("orders", 1)
     broker.send("orders", "1", "2", "oops", "3")
     order = order_of(broker.nameserver, typed, delay_level_when_next_consume=1, consume_message_batch_max_size=8)
@@ -80,8 +80,8 @@ def test_typed_handlers(broker: EmbeddedBroker) -> None:
     assert query.handled(is_retry=True) == {"acked": 1}
 
 
-def test_a_long_range_is_cut_for_idle_tasks(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a concurrent group, whose messages have no order."""
+def test_a_long_range_is_split_for_idle_tasks(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The group is concurrent, so its messages have no order."""
     monkeypatch.setattr("rmqd.spark.handlers.group_source.MIN_TASK_MESSAGES", 20)
     broker.fill("orders", 1, 100)
     query = GroupQuery(order_of(broker.nameserver, note, spark={"max_offsets_per_trigger": 5000}))
@@ -90,8 +90,8 @@ def test_a_long_range_is_cut_for_idle_tasks(broker: EmbeddedBroker, monkeypatch:
     assert query.handled() == {"acked": 100}
 
 
-def test_where_all_slots_hang_the_group_fails(broker: EmbeddedBroker) -> None:
-    """What hung is sent back before."""
+def test_if_all_slots_hang_the_group_fails(broker: EmbeddedBroker) -> None:
+    """The hanging messages are sent back first."""
     broker.create_topic("orders", 1)
     broker.send("orders", *["slow"] * 4)
     query = GroupQuery(order_of(broker.nameserver, hang, consume_timeout="50ms"))
@@ -103,8 +103,8 @@ def test_where_all_slots_hang_the_group_fails(broker: EmbeddedBroker) -> None:
     assert query.process.has_ended
 
 
-def test_no_more_is_cached_than_the_threshold(broker: EmbeddedBroker) -> None:
-    """And one pull, as in the local engine; a queue that is held back is counted."""
+def test_cached_messages_are_limited_by_the_threshold(broker: EmbeddedBroker) -> None:
+    """One more pull is allowed, as on the local engine. Each hold of a queue is counted."""
     broker.fill("orders", 1, 400)
     order = order_of(
         broker.nameserver, Slow, pull_threshold_for_queue=8, pull_batch_size=4, spark={"max_offsets_per_trigger": 400}
@@ -117,8 +117,8 @@ def test_no_more_is_cached_than_the_threshold(broker: EmbeddedBroker) -> None:
     assert query.outcomes[0].topic_counters[0].held_seconds["count"] > 0
 
 
-def test_what_the_broker_holds_no_more(broker: EmbeddedBroker) -> None:
-    """`on_offset_illegal: correct` goes on and tells how many are lost; `stop` fails with the range."""
+def test_missing_messages_are_skipped_or_fail_the_range(broker: EmbeddedBroker) -> None:
+    """`on_offset_illegal: correct` continues and reports how many messages are lost; `stop` fails with the range."""
     broker.fill("orders", 1, 5)
     broker.commit("shop", "orders", {0: 1})
     checkpoint = Checkpoint()
@@ -136,8 +136,8 @@ def test_what_the_broker_holds_no_more(broker: EmbeddedBroker) -> None:
     assert SEEN == ["0:5"]
 
 
-def test_a_queue_that_is_gone_for_good(broker: EmbeddedBroker) -> None:
-    """A loss of all that was still to be read, once a name server says that nobody has it."""
+def test_a_deleted_queue_is_a_data_loss(broker: EmbeddedBroker) -> None:
+    """All unread messages are lost, once a name server confirms that no broker has the queue."""
     broker.fill("orders", 1, 5)
     query = GroupQuery(order_of(broker.nameserver, note))
     query.poll()
@@ -149,8 +149,8 @@ def test_a_queue_that_is_gone_for_good(broker: EmbeddedBroker) -> None:
     assert query.process.handle(hasty).lost_messages == 5
 
 
-def test_a_broker_that_comes_back_is_waited_for(broker: EmbeddedBroker) -> None:
-    """As long as the source's patience says."""
+def test_an_unreachable_broker_is_waited_for(broker: EmbeddedBroker) -> None:
+    """The source's tolerance limits the wait."""
     broker.fill("orders", 1, 5)
     query = GroupQuery(order_of(broker.nameserver, note))
     query.poll()
@@ -166,10 +166,8 @@ def test_a_broker_that_comes_back_is_waited_for(broker: EmbeddedBroker) -> None:
 
 
 @pytest.mark.parametrize("where", ["first_offset", "last_offset", "timestamp"])
-def test_a_queue_that_came_while_the_group_was_away_is_handled_from_its_first_message(
-    broker: EmbeddedBroker, where: str
-) -> None:
-    """A new group has offsets by now. Where the broker has one, or the order says one, that holds."""
+def test_a_queue_added_while_the_group_was_down_starts_at_its_first_message(broker: EmbeddedBroker, where: str) -> None:
+    """The group is not new, because it has offsets. Offsets of the broker or of the specification take precedence."""
     broker.fill("orders", 3, 3)
     broker.fill(RETRIES, 1, 2)
     broker.commit("shop", "orders", {1: 1})
@@ -179,8 +177,8 @@ def test_a_queue_that_came_while_the_group_was_away_is_handled_from_its_first_me
     assert found[RETRIES]["broker-a"] == {"0": 0}
 
 
-def test_a_group_that_is_moved_goes_on_without_a_topic_that_is_gone(broker: EmbeddedBroker) -> None:
-    """At its very start a topic that is not there is an error: it may be misspelt."""
+def test_a_group_with_start_offsets_continues_without_a_missing_topic(broker: EmbeddedBroker) -> None:
+    """A missing topic is an error for a group without start offsets, because it may be misspelt."""
     broker.fill("orders", 1, 3)
     order = order_of(broker.nameserver, note, subscriptions={"orders": "*", "bills": "*"})
     GroupQuery(order, starting={queue("orders", 0): 1}).run_until(lambda: len(SEEN) == 2)
@@ -189,8 +187,10 @@ def test_a_group_that_is_moved_goes_on_without_a_topic_that_is_gone(broker: Embe
         GroupQuery(order).poll()
 
 
-def test_hooks_are_called_where_handlers_are(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What they leave out, and what they raise, is counted for each range. They see the ends of the queue."""
+def test_hooks_are_called_in_the_process_of_the_handler(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their skipped messages and failures are counted for each range. They see the ends of the queue."""
     ends = set()
 
     def wants(message: Message, context: HookContext) -> bool:
@@ -213,7 +213,7 @@ def test_hooks_are_called_where_handlers_are(broker: EmbeddedBroker, monkeypatch
 
 
 def test_a_worker_process_starts_the_handler_once(broker: EmbeddedBroker) -> None:
-    """For each configuration, and anew after a failure."""
+    """It starts another one for each configuration, and after a failure."""
     broker.fill("orders", 1, 1)
     order = order_of(broker.nameserver, note)
     first = started_task_handler(order, "as it was")

@@ -1,4 +1,4 @@
-"""The schema that bodies have. Pure."""
+"""The schema that is inferred from bodies. Pure."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ INFERRED: dict[str, tuple[list[Any], str]] = {
 
 
 @pytest.mark.parametrize(("documents", "ddl"), INFERRED.values(), ids=INFERRED)
-def test_a_schema_is_what_all_bodies_fit(documents: list[Any], ddl: str) -> None:
-    """It is read again as it was written, and each body fits."""
+def test_an_inferred_schema_fits_all_bodies(documents: list[Any], ddl: str) -> None:
+    """Parsing it returns the same schema."""
     kind, told = infer_json_kind(json.dumps(document).encode() for document in documents)
     assert kind is not None
     assert (kind.fields_ddl, told) == (ddl, len(documents))
@@ -43,7 +43,7 @@ def test_a_schema_is_what_all_bodies_fit(documents: list[Any], ddl: str) -> None
         converter_to(kind)(document)
 
 
-def test_what_is_no_object_tells_nothing() -> None:
+def test_bodies_that_are_not_objects_are_ignored() -> None:
     assert infer_json_kind([b"", b"{", b"[1]", b"1", b"null", b"\xff", b'{"a": NaN}', b"{}"]) == (None, 0)
     kind, told = infer_json_kind([b"[", b'{"a": 1}'])
     assert kind is not None
@@ -52,16 +52,16 @@ def test_what_is_no_object_tells_nothing() -> None:
 
 @pytest.mark.parametrize("levels", [101, 450, 2_000, 100_000])
 @pytest.mark.parametrize(("begin", "end"), [(b"[", b"]"), (b'{"a":', b"}")], ids=["arrays", "objects"])
-def test_what_is_too_deep_tells_nothing(levels: int, begin: bytes, end: bytes) -> None:
+def test_bodies_that_are_too_deep_are_ignored(levels: int, begin: bytes, end: bytes) -> None:
     deep = b'{"a":' + begin * levels + b"1" + end * levels + b"}"
     kind, told = infer_json_kind([b'{"id":1}', deep, b'{"id":2}'])
     assert kind is not None
     assert (kind.fields_ddl, told) == ("id bigint", 2)
 
 
-def test_names_that_are_data_are_no_columns() -> None:
-    """They would be ever more of them; it is seen at once."""
-    just = {f"k{number}": 1 for number in range(MAX_INFERRED_FIELDS - 1)}  # and the one that has them
+def test_too_many_field_names_are_refused() -> None:
+    """Such names are data, and would become ever more columns. Reading stops at once."""
+    just = {f"k{number}": 1 for number in range(MAX_INFERRED_FIELDS - 1)}  # one more field contains them
     kind, _ = infer_json_kind([json.dumps({"a": just}).encode()])
     assert kind is not None
     bodies = (json.dumps({"a": {f"k{number}": 1}}).encode() for number in range(10 * MAX_INFERRED_FIELDS))
@@ -72,7 +72,7 @@ def test_names_that_are_data_are_no_columns() -> None:
         infer_json_kind([json.dumps({"a": [{f"k{number}": 1} for number in range(2 * MAX_INFERRED_FIELDS)]}).encode()])
 
 
-def test_what_is_deep_is_read_again() -> None:
+def test_a_deep_schema_can_be_parsed_again() -> None:
     kind, told = infer_json_kind([b'{"a":' * 95 + b"1" + b"}" * 95])
     assert kind is not None
     assert told == 1

@@ -1,4 +1,4 @@
-"""Which Java Spark gets, and what is said where there is none that it can use."""
+"""The choice of a Java for Spark, and the errors if none is usable."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def modules(version: str, *others: str) -> str:
 
 
 def test_java_home_comes_before_path(tmp_path: Path) -> None:
-    """As Spark itself looks."""
+    """Spark searches in the same order."""
     first = java(tmp_path / "first", modules("21.0.8", "jdk.incubator.vector"))
     second = java(tmp_path / "second", modules("17"))
     found = find_java({"JAVA_HOME": str(first), "PATH": str(second / "bin")})
@@ -48,7 +48,7 @@ def test_java_home_comes_before_path(tmp_path: Path) -> None:
     ],
 )
 def test_a_java_that_is_too_old_is_named(tmp_path: Path, script: str, version: str) -> None:
-    """With where it is, and what would do."""
+    """The error also has the path, and what to do."""
     home = java(tmp_path / "old", script)
     with pytest.raises(RmqdError) as raised:
         find_java({"JAVA_HOME": str(home)})
@@ -60,20 +60,22 @@ def test_a_java_that_is_too_old_is_named(tmp_path: Path, script: str, version: s
 
 
 def test_a_java_home_without_a_java_is_named(tmp_path: Path) -> None:
-    """It is not passed over: somebody set it."""
+    """It is not ignored, because a user set it."""
     with pytest.raises(RmqdError, match=f"JAVA_HOME is {tmp_path}, but there is no program {tmp_path}/bin/java"):
         find_java({"JAVA_HOME": str(tmp_path)})
 
 
 def test_a_java_that_does_not_run_is_named(tmp_path: Path) -> None:
-    """With what it said, such as the stub of a Mac that has no Java."""
+    """The error has its output, for example of the stub on a Mac without Java."""
     home = java(tmp_path, "echo Unable to locate a Java Runtime. >&2; exit 1")
     with pytest.raises(RmqdError, match="does not run as a Java: Unable to locate a Java Runtime"):
         find_java({"JAVA_HOME": str(home)})
 
 
-def test_a_java_without_the_vector_module_does_not_hear_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All other arguments reach it as they are."""
+def test_a_java_without_the_vector_module_does_not_receive_its_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All other arguments are passed unchanged."""
     home = java(tmp_path / "a 'home'", f'[ "$1" != --list-modules ] || {{ {modules("21")}; exit; }}; printf "%s|" "$@"')
     monkeypatch.setenv("JAVA_HOME", str(home))
     provide_java()
@@ -94,17 +96,17 @@ def test_a_java_without_the_vector_module_does_not_hear_of_it(tmp_path: Path, mo
     ],
 )
 @pytest.mark.parametrize("home", [True, False])
-def test_how_spark_logs_is_the_users_word(
+def test_the_users_log_configuration_of_spark_is_kept(
     said: str | None, stands: str, sets: bool, home: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the environment, or in Spark's folder of configuration."""
+    """It is set in the environment, or in Spark's configuration folder."""
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / stands).touch()
     monkeypatch.setenv("JAVA_HOME", str(java(tmp_path, modules("21", "jdk.incubator.vector"))))
     monkeypatch.setenv(PYTHON_VARIABLE, sys.executable)
     monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
     monkeypatch.setenv(*(("SPARK_HOME", str(tmp_path)) if home else ("SPARK_CONF_DIR", str(tmp_path / "conf"))))
-    monkeypatch.setenv(LOG_CONFIG_VARIABLE, said or "")  # to be put back
+    monkeypatch.setenv(LOG_CONFIG_VARIABLE, said or "")  # so that it is restored after the test
     if said is None:
         del os.environ[LOG_CONFIG_VARIABLE]
     prepare()
@@ -127,8 +129,8 @@ spark.stop()
 @pytest.mark.slow
 @pytest.mark.spark
 def test_spark_runs_without_a_java_on_the_machine(tmp_path: Path) -> None:
-    """The extra's own runtime starts Spark, and its Python processes have what this Python has."""
-    for name in "bash sh dirname ps cat env head uname".split():  # what Spark's scripts call
+    """The extra's own runtime starts Spark, and its Python processes have the packages of this Python."""
+    for name in "bash sh dirname ps cat env head uname".split():  # the programs that Spark's scripts call
         found = next(folder for folder in ("/bin", "/usr/bin") if os.access(f"{folder}/{name}", os.X_OK))
         (tmp_path / name).symlink_to(f"{found}/{name}")
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("JAVA", "SPARK", "PYSPARK"))}

@@ -1,8 +1,8 @@
-"""Jobs of a data engineer, from the documents' own blocks: windows, a handler, an archive, and writing. They run as
-they are written, but for where RocketMQ and the files are, and each tells how long it took.
+"""A data engineer's jobs, from the documents' own blocks: windows, a handler, an archive, and writing.
 
-Two are cells of a notebook, and two are groups of `rmqd spark run`: processes of their own, so that every line counts
-that they, Java or Spark's workers write.
+They run unchanged except for the addresses of RocketMQ and the files, and each reports how long it took. Two are cells
+of a notebook, and two are groups of `rmqd spark run`. Each is a separate process, so that every line counts that it,
+Java or Spark's workers write.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ need("pyspark", "pyarrow")
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]  # three JVMs; a busy machine takes minutes
 
 NOISE: Final = 5
-"""The most lines that a job may write beside what it is to show."""
+"""The most lines that a job may write in addition to its expected output."""
 SECONDS: Final = 300.0
 ADDRESS: Final = "127.0.0.1:9876"
 ENDED: Final = "-- the cell has ended: "
-# of where it runs, not of what is run: a port that is free, and a JVM that lives for a minute
+# the environment, not the job: a free port, and a JVM that lives for a minute
 CONF: Final = f"""
 spark.ui.port 0
 spark.driver.extraJavaOptions {SHORT_LIFE}
@@ -54,14 +54,14 @@ print(json.dumps([[row.keys, row.tags, row.sharding_key, json.loads(row.body)["a
 
 
 def block(page: str, language: str, part: str) -> str:
-    """The first code block of a page that has some text in it."""
+    """Return the first code block of a page that contains `part`."""
     text = (TOP / "docs" / page).read_text()
     found = re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     return str(next(one for one in found if part in one))
 
 
 def run(folder: Path, command: list[str]) -> list[str]:
-    """Each line that a process and its children write, as for a user who has said nothing about Spark or Java."""
+    """Return each line that a process and its children write, for a user who has configured neither Spark nor Java."""
     (folder / "spark-defaults.conf").write_text(CONF)
     inherited = {name: text for name, text in os.environ.items() if not name.startswith(("JAVA", "SPARK", "PYSPARK"))}
     path = os.pathsep.join(map(str, (TOP, TOP / "rmqd" / "spark" / "discovery")))  # as an installed wheel is found
@@ -79,23 +79,23 @@ def run(folder: Path, command: list[str]) -> list[str]:
         code = process.wait(SECONDS)
     finally:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # its JVM, where it has outlived it
+            os.killpg(process.pid, signal.SIGKILL)  # its JVM, if it is still running
     text = (folder / "log").read_bytes().decode(errors="replace")
     assert code == 0, text
-    lines = (line.rpartition("\r")[2] for line in text.split("\n"))  # a bar of progress is drawn over
+    lines = (line.rpartition("\r")[2] for line in text.split("\n"))  # a progress bar is overwritten
     return [line for line in lines if line.strip()]
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What became of one."""
+    """The duration and the output of a job."""
 
     seconds: float
     lines: list[str]
 
     @property
     def noise(self) -> list[str]:
-        """What is not in a table that was asked for."""
+        """The lines outside of the expected tables."""
         return [line for line in self.lines if not line.startswith(("|", "+"))]
 
 
@@ -112,7 +112,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
 
 @pytest.fixture(scope="module")
 def notebook(filled: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Cell]:
-    """One that has run from its first cell, by which the documents' notebook makes a session, to its last."""
+    """A notebook that has run from its first cell, which makes a session as documented, to its last."""
     cells = {
         "session": block("spark.md", "python no-run", "getOrCreate"),
         "windows": block("spark.md", "python no-run", "orders_per_minute"),
@@ -140,7 +140,7 @@ def notebook(filled: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -
 def run_group(broker: EmbeddedBroker, folder: Path, text: str) -> Cell:
     """Run the only group of a configuration from the first message to the last.
 
-    Its noise is what Java or Spark's workers write, and what warns of something.
+    Its noise is the output of Java and Spark's workers, and rmqd's warnings.
     """
     for there, here in ((ADDRESS, broker.nameserver), ("/var/lib/rmqd", str(folder)), ("/data", str(folder))):
         text = text.replace(there, here)
@@ -160,7 +160,7 @@ def run_group(broker: EmbeddedBroker, folder: Path, text: str) -> Cell:
 
 
 def noise_in(line: str) -> list[str]:
-    """The lines that were made one: none of an event of rmqd's own that warns of nothing."""
+    """Return the noise in a line of output. rmqd's own events are noise only if they warn of something."""
     try:
         event: dict[str, str] = json.loads(line)
     except ValueError:
@@ -172,7 +172,7 @@ def noise_in(line: str) -> list[str]:
 
 @pytest.fixture
 def judge(request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]) -> Callable[[Cell], None]:
-    """Tells how long a job took, and fails if more than a few lines were written beside what it is to show."""
+    """Return a function that reports a job's duration, and fails if the job wrote too many unexpected lines."""
 
     def judge(job: Cell) -> None:
         with capfd.disabled():
@@ -183,9 +183,9 @@ def judge(request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_session(notebook: Mapping[str, Cell], judge: Callable[[Cell], None]) -> None:
-    """Spark knows the format of an installed wheel already, and does not warn that another one replaces it.
+    """Spark already knows the format of an installed wheel, and does not warn that another one replaces it.
 
-    Its cell also reads a table, and archives by a stream.
+    The cell also reads a table, and archives with a stream.
     """
     judge(notebook["session"])
     assert not [line for line in notebook["session"].lines if "replaced" in line]
@@ -211,12 +211,12 @@ def test_writing(notebook: Mapping[str, Cell], judge: Callable[[Cell], None]) ->
 
 
 def test_the_sessions_end(notebook: Mapping[str, Cell], judge: Callable[[Cell], None]) -> None:
-    """All cells had the session that the first one made."""
+    """All cells used the session of the first one."""
     judge(notebook["end"])
 
 
 def test_a_handler(filled: EmbeddedBroker, tmp_path: Path, judge: Callable[[Cell], None]) -> None:
-    """It has the messages of two tags, and the group is committed."""
+    """It handles the messages of two tags, and the group's offsets are committed."""
     judge(run_group(filled, tmp_path, block("spark.md", "yaml", "order-mailer")))
     handled = [json.loads(line)["body"] for line in (tmp_path / "orders.jsonl").read_text().splitlines()]
     assert sorted(handled) == ["second", "third"]
@@ -224,10 +224,10 @@ def test_a_handler(filled: EmbeddedBroker, tmp_path: Path, judge: Callable[[Cell
 
 
 def test_an_archive(filled: EmbeddedBroker, tmp_path: Path, judge: Callable[[Cell], None]) -> None:
-    """Of two topics, in folders by date and topic."""
+    """Messages of two topics, in folders by date and topic."""
     filled.send("refunds", "fourth")
     judge(run_group(filled, tmp_path, block("pipelines.md", "yaml", "orders-archive")))
-    import pyarrow.dataset  # type: ignore[import-untyped]  # brings pandas, for which no collecting waits
+    import pyarrow.dataset  # type: ignore[import-untyped]  # imports pandas, which would delay test collection
 
     archive = pyarrow.dataset.dataset(tmp_path / "archive", format="parquet", partitioning="hive").to_table()
     bodies = sorted((row["topic"], bytes(row["body"])) for row in archive.select(["topic", "body"]).to_pylist())

@@ -1,4 +1,4 @@
-"""What Spark's word on a micro-batch says of queues."""
+"""The queues and counts in Spark's report of a micro-batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NEW, OLD = queue("orders", 0), queue("bills", 0)
 
 
 def progress(start: SourceOffsets | None, end: SourceOffsets, late: tuple[int, ...] = ()) -> Any:
-    """As Spark has it: offsets are texts, and there is none before the first batch."""
+    """As Spark reports it: offsets are texts, and there are none before the first batch."""
     source = SimpleNamespace(
         description="rocketmq",
         startOffset=None if start is None else json.dumps(start.to_json()),
@@ -36,25 +36,25 @@ def progress(start: SourceOffsets | None, end: SourceOffsets, late: tuple[int, .
     )
 
 
-def test_a_queue_whose_place_is_dropped_is_counted() -> None:
+def test_a_removed_queue_is_counted() -> None:
     found = batch_progress_of(progress(SourceOffsets({NEW: 1, OLD: 4}), SourceOffsets({NEW: 6})))
     assert (found.end_offsets, found.removed_queues, found.is_empty) == ({NEW: 6}, 1, False)
 
 
-def test_rows_that_came_too_late_are_counted() -> None:
-    """Of all operators that keep a state."""
+def test_late_rows_are_counted() -> None:
+    """The sum of all operators with a state."""
     found = batch_progress_of(progress(None, SourceOffsets({NEW: 6}), late=(2, 1)))
     assert (found.late_rows, found.watermark) == (3, "2026-03-01T10:04:00.000Z")
     assert batch_progress_of(progress(None, SourceOffsets({NEW: 6}))).late_rows == 0
 
 
-def test_queues_that_stay_or_come_are_not() -> None:
+def test_unchanged_and_new_queues_are_not_counted_as_removed() -> None:
     assert batch_progress_of(progress(SourceOffsets({OLD: 4}), SourceOffsets({NEW: 6, OLD: 4}))).removed_queues == 0
     assert batch_progress_of(progress(None, SourceOffsets({NEW: 6}))).removed_queues == 0
 
 
-def test_what_a_pipeline_has_read_is_counted() -> None:
-    """By topic, at its first range; a handler's executors tell it themselves, and an idle query has read nothing."""
+def test_messages_that_a_pipeline_has_read_are_counted() -> None:
+    """A topic's counts belong to its first range. Executors count a handler's messages, an idle query none."""
     pipeline = order_of("127.0.0.1:1")
     told = progress(SourceOffsets({NEW: 1, OLD: 4}), SourceOffsets({NEW: 6, OLD: 4}))
     counts = {"good_0": 3, "corrupt_0": 1, "rmqd_lost": 2}

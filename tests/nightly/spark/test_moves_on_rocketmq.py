@@ -1,4 +1,4 @@
-"""What generations and presence count on, by a real RocketMQ: resets that are told once, members that are listed."""
+"""The basis of checkpoints and membership on a real RocketMQ: resets that are returned once, and lists of members."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def order_of(rocketmq: RealCluster, topic: str, group: str) -> GroupSpec:
 
 
 async def reset(rocketmq: RealCluster, topic: str, group: str) -> None:
-    """Send the group to the beginning, by request 222."""
+    """Reset the group to the beginning, with request 222."""
     client = ClientInstance(ClientOptions(nameservers=(rocketmq.nameserver,)))
     try:
         await reset_offset(client.remoting, rocketmq.broker.address, group, topic, 0)
@@ -36,15 +36,15 @@ async def reset(rocketmq: RealCluster, topic: str, group: str) -> None:
 
 
 @pytest.mark.skipif(release.is_4(), reason="a RocketMQ 4 keeps no reset")
-def test_a_reset_is_kept_until_a_pull_and_no_commit_passes_it(rocketmq: RealCluster, topic: str, group: str) -> None:
-    """The pull needs no member, and is told where to; after it commits are taken again."""
+def test_a_reset_is_kept_until_a_pull_and_blocks_commits(rocketmq: RealCluster, topic: str, group: str) -> None:
+    """The pull needs no member, and returns the new offset. After it commits are accepted again."""
     cluster: SparkCluster = cluster_of(order_of(rocketmq, topic, group).access)
     queues = values_or_raise(cluster.queues([topic])).popitem()[1]
     producer = Producer(rocketmq.broker.address, topic, len(queues))
     for number in range(4 * len(queues)):
         producer.send(key=f"m{number}", queue=number % len(queues))
     producer.close()
-    stored = values_or_raise(cluster.committed_offsets(group, queues))  # makes the group
+    stored = values_or_raise(cluster.committed_offsets(group, queues))  # creates the group
     assert set(stored.values()) <= {None, 0}
     values_or_raise(cluster.commit(group, dict.fromkeys(queues, 3)))
     assert set(values_or_raise(cluster.pending_resets(group, dict.fromkeys(queues, 3))).values()) == {None}
@@ -58,14 +58,14 @@ def test_a_reset_is_kept_until_a_pull_and_no_commit_passes_it(rocketmq: RealClus
     assert set(values_or_raise(cluster.committed_offsets(group, queues)).values()) == {4}
 
 
-async def test_one_engine_at_a_time(
+async def test_only_one_engine_has_the_group(
     rocketmq: RealCluster, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both ways; and who has left is forgotten at once."""
+    """Each engine is refused while the other one has the group. A member that has left is forgotten at once."""
     monkeypatch.setattr("rmqd.consumer.rebalance.ownership.STARTING_SENIOR_WAIT_SECONDS", 0.3)
     order = order_of(rocketmq, topic, group)
     async with member(rocketmq.nameserver, Seen(), group=group, subscriptions=[topic]) as local:
-        await eventually(lambda: len(local.owned()) == 8, "it has all queues")
+        await eventually(lambda: len(local.owned()) == 8, "the member has all queues")
         with pytest.raises(GroupHeldElsewhereError, match=local.client.client_id):
             await DriverMembership(order).join()
     membership = DriverMembership(order)
@@ -76,4 +76,4 @@ async def test_one_engine_at_a_time(
     assert caught.group_contains(GroupHeldElsewhereError, match=membership.client_id)
     await membership.leave()
     async with member(rocketmq.nameserver, Seen(), group=group, subscriptions=[topic]) as local:
-        await eventually(lambda: len(local.owned()) == 8, "it has all queues")
+        await eventually(lambda: len(local.owned()) == 8, "the member has all queues")

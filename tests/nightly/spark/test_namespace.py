@@ -40,7 +40,7 @@ def _nothing_seen() -> None:
 
 
 async def note(batch: Batch) -> None:
-    """Everything is tried again once."""
+    """Retries each message once."""
     for message in batch:
         SEEN.append((message.body.decode(), message.topic, batch.message_queue.topic, message.reconsume_times))
         if not message.reconsume_times:
@@ -48,7 +48,7 @@ async def note(batch: Batch) -> None:
 
 
 def order_of(broker: EmbeddedBroker, **group: Any) -> GroupSpec:
-    """A group in the namespace `shop` of the cluster `tokyo`, beside a default one that is away."""
+    """A group in the namespace `shop` of the cluster `tokyo`, with a default cluster that is unreachable."""
     client = {"poll_name_server_interval": "10ms", "namespace": "shop"}
     config = {
         "nameserver": "127.0.0.1:1",
@@ -60,13 +60,13 @@ def order_of(broker: EmbeddedBroker, **group: Any) -> GroupSpec:
 
 
 def handled_order(broker: EmbeddedBroker) -> GroupSpec:
-    """With a handler."""
+    """The group with a handler."""
     handler = {"plugin": f"{note.__module__}:{note.__qualname__}", "concurrency": 4}
     return order_of(broker, handler=handler, consume_from_where="first_offset")
 
 
 @pytest.mark.slow
-def test_a_handler_sees_names_without_it_and_the_broker_with_it(broker: EmbeddedBroker) -> None:
+def test_handlers_see_names_without_the_namespace_and_brokers_with_it(broker: EmbeddedBroker) -> None:
     broker.create_topic("shop%orders", 1)
     broker.send("shop%orders", "one")
     query = GroupQuery(handled_order(broker))
@@ -77,7 +77,7 @@ def test_a_handler_sees_names_without_it_and_the_broker_with_it(broker: Embedded
     assert broker.offsets("shop%mailer", "%RETRY%shop%mailer") == {0: 1}
 
 
-def test_its_driver_is_a_member_under_the_name_that_brokers_know(broker: EmbeddedBroker) -> None:
+def test_the_driver_is_a_member_of_the_group_with_the_namespace(broker: EmbeddedBroker) -> None:
     broker.create_topic("shop%orders", 1)
 
     async def join() -> list[str]:
@@ -95,15 +95,15 @@ def test_its_driver_is_a_member_under_the_name_that_brokers_know(broker: Embedde
     assert is_spark_client_id(client_id)
 
 
-def test_its_processes_get_the_keys_of_its_own_cluster_alone(broker: EmbeddedBroker) -> None:
-    """And its checkpoint is apart: offsets of one cluster mean nothing on another one."""
+def test_processes_get_only_the_keys_of_their_cluster(broker: EmbeddedBroker) -> None:
+    """The checkpoint is also separate, because offsets of one cluster mean nothing on another one."""
     order = handled_order(broker)
     assert order.client_options.nameservers == (broker.nameserver,)
     assert HIDDEN not in order.config.model_dump_json()
     assert checkpoint_folder(order) == "/var/lib/rmqd/clusters/tokyo/spark/mailer"
 
 
-def test_a_pipeline_has_topics_without_it_and_writes_to_one_that_has_it(
+def test_a_pipeline_sees_names_without_the_namespace_and_writes_with_it(
     spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     for topic in ("shop%orders", "shop%copies"):
@@ -124,5 +124,5 @@ def test_a_pipeline_has_topics_without_it_and_writes_to_one_that_has_it(
 
 
 def as_they_are(frame: Any, spark: Any) -> Any:
-    """Each message again, with its topic as its tag."""
+    """Copy each message, with its topic as its tag."""
     return frame.selectExpr("body", "topic AS tags")

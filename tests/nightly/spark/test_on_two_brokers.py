@@ -1,6 +1,6 @@
-"""A stream while its cluster changes, on a real RocketMQ: queues and a broker come, the broker goes, messages expire.
+"""A stream on a real RocketMQ that changes: queues and a broker are added, the broker is removed, messages expire.
 
-Without a session: the reader is called as Spark calls it.
+The reader is called as Spark calls it, without a session.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from tests.spark.micro_batches import Checkpoint, Query  # noqa: E402
 pytestmark = [pytest.mark.rocketmq, pytest.mark.slow]
 
 FIRST, SECOND = "broker-a", "broker-b"
-SETTINGS = {"mappedFileSizeCommitLog": str(1 << 20)}  # a file of the log has some ten messages of so many bytes:
+SETTINGS = {"mappedFileSizeCommitLog": str(1 << 20)}  # a file of the log has some ten messages of this size:
 EXPIRING_BYTES = 100_000
 GONE = "spark.queue_gone"
 
 
 class Cluster:
-    """Of two brokers, the second of which comes and goes."""
+    """Two brokers. The second one starts and stops during a test."""
 
     def __init__(self, cluster: RealCluster, topic: str, group: str) -> None:
         self.real = cluster
@@ -47,13 +47,13 @@ class Cluster:
         self._group = group
 
     def create_topic(self, broker: str, queues: int, permission: int = 6) -> None:
-        """Make or change the topic on one broker."""
+        """Create or change the topic on one broker."""
         fields: dict[str, object] = {
             "topic": self.topic, "defaultTopic": "TBW102", "readQueueNums": queues, "writeQueueNums": queues,
             "perm": permission, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false",
         }  # fmt: skip
         rpc.call(self.real.node(broker).address, rpc.UPDATE_AND_CREATE_TOPIC, fields)
-        wait_until(lambda: self.route().get(broker) == (queues, permission), f"{broker}'s queues are told")
+        wait_until(lambda: self.route().get(broker) == (queues, permission), f"{broker}'s queues are in the route")
 
     def route(self) -> dict[str, tuple[int, int]]:
         """Readable queues and permission of the topic by broker, as the name server has them."""
@@ -77,7 +77,7 @@ class Cluster:
         asyncio.run(sending())
 
     def take_away(self, broker: str) -> None:
-        """Kill a broker, and have the name server forget it, which it would do by itself in two minutes."""
+        """Kill a broker and unregister it at the name server, which would otherwise take two minutes."""
         self.real.kill(broker)
         spec = self.real.node(broker).spec
         fields: dict[str, object] = {
@@ -87,7 +87,7 @@ class Cluster:
         wait_until(lambda: broker not in self.route(), f"{broker} is forgotten")
 
     def expire(self, broker: str) -> None:
-        """Have a broker let go of its oldest messages, as it does a minute after its start at the earliest."""
+        """Delete the oldest messages of a broker, which itself does it at the earliest a minute after its start."""
         self.real.kill(broker)
         log = self.real.node(broker).directory / "store" / "commitlog"
         for file in sorted(log.iterdir())[:2]:
@@ -100,7 +100,7 @@ class Cluster:
         return int(rpc.call(self.real.node(broker).address, code, fields).fields["offset"])
 
     def query(self, checkpoint: Checkpoint, **options: str) -> Query:
-        """A stream from the first messages on, which looks at everything at each poll."""
+        """A stream from the first messages on, which refreshes everything at each poll."""
         return Query(
             checkpoint,
             {
@@ -112,7 +112,7 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
-    """With the first broker alone."""
+    """A cluster in which only the first broker runs."""
     try:
         spec = ClusterSpec(brokers=2, broker_names=(FIRST, SECOND), heap="384m", settings=SETTINGS).with_nodes()
     except NotEmbeddedError as error:
@@ -124,18 +124,18 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
 
 @pytest.fixture
 def cluster(real: RealCluster, topic_name: str, group: str) -> Cluster:
-    """The same, with names of a test's own."""
+    """The cluster, with names for one test."""
     return Cluster(real, topic_name, group)
 
 
 @pytest.fixture
 def topic_name(request: pytest.FixtureRequest) -> str:
-    """Of no topic yet."""
+    """The name of a topic that does not exist yet."""
     return fresh_name(request.node.name, "topic")
 
 
 def test_a_stream_while_its_cluster_changes(cluster: Cluster) -> None:
-    """Each message once throughout, but for those that nobody has any more, which are told."""
+    """Each message is read once, and the queues of a removed broker are reported."""
     cluster.create_topic(FIRST, 1)
     cluster.send(FIRST, 0, "a0:0")
     checkpoint = Checkpoint()
@@ -158,7 +158,7 @@ def test_a_stream_while_its_cluster_changes(cluster: Cluster) -> None:
         cluster.topic: {FIRST: {"0": 2, "1": 0, "2": 2}, SECOND: {"0": 0, "1": 2}}
     }
 
-    # it is drained, and taken away
+    # it is drained, and removed
     done = len(query.rows)
     cluster.send(SECOND, 0, "b0:0")
     cluster.create_topic(SECOND, 2, permission=4)
@@ -170,7 +170,7 @@ def test_a_stream_while_its_cluster_changes(cluster: Cluster) -> None:
     gone = {entry["queue"]: (entry["position"], entry["unread"]) for entry in logs if entry["event"] == GONE}
     assert gone == {f"{cluster.topic}@{SECOND}:0": (1, 0), f"{cluster.topic}@{SECOND}:1": (2, 0)}
 
-    # it comes back
+    # it returns
     cluster.real.up([cluster.real.node(SECOND)])
     cluster.create_topic(SECOND, 2)
     cluster.send(SECOND, 1, "b1:2")
@@ -180,8 +180,8 @@ def test_a_stream_while_its_cluster_changes(cluster: Cluster) -> None:
     assert (offsets["q"][cluster.topic][SECOND], "gone" in offsets) == ({"0": 1, "1": 3}, False)
 
 
-def test_a_stream_that_retention_passed(cluster: Cluster) -> None:
-    """Told with what is missing and what is there; or the query goes on behind the gap, and has the rest."""
+def test_a_stream_that_is_behind_the_retention(cluster: Cluster) -> None:
+    """The error has missing and available offsets. With `failOnDataLoss=false` the query continues after the gap."""
     cluster.create_topic(FIRST, 1)
     cluster.send(FIRST, 0, "first")
     checkpoint = Checkpoint()

@@ -1,4 +1,4 @@
-"""The source's options: what they become, and what is said of wrong ones."""
+"""The source's options, and the errors for wrong ones."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rmqd.errors import ConfigError
 from rmqd.spark.source.source_columns import names_of_schema
 
 
-def test_a_schema_of_the_readers_own_has_columns_of_the_source() -> None:
-    """All that is wrong with it is told."""
+def test_a_schema_of_the_reader_may_have_the_columns_of_the_source() -> None:
+    """All its problems are reported."""
     assert names_of_schema([("body", "binary"), ("properties", "map<string,string>")]) == ("body", "properties")
     with pytest.raises(ConfigError) as raised:
         names_of_schema(
@@ -26,8 +26,8 @@ def test_a_schema_of_the_readers_own_has_columns_of_the_source() -> None:
 
 
 @pytest.mark.process
-def test_pure_parts_load_neither_pyspark_nor_pyarrow() -> None:
-    """`rmqd check` may look at a group's options where Spark is not installed."""
+def test_modules_for_options_import_neither_pyspark_nor_pyarrow() -> None:
+    """`rmqd check` may check a group's options without Spark."""
     code = (
         "import sys\n"
         "from rmqd.spark.session import queue_range\n"

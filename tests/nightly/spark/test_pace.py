@@ -1,4 +1,4 @@
-"""How large micro-batches are, by how long the last ones took."""
+"""The size of micro-batches, by the duration of the previous ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rmqd.spark.handlers.range_outcome import MAX_BATCH_MESSAGES, MAX_GROWTH_FAC
 
 
 def run(pace: BatchSizer, batches: int, *, own: float, each: float, waiting: int = MAX_BATCH_MESSAGES) -> list[int]:
-    """The sizes of batches, of which each takes `own` seconds, and `each` for every message."""
+    """The sizes of batches that take `own` seconds, and `each` for every message."""
     sizes = []
     for _ in range(batches):
         size = min(pace.next_size(0.0), waiting)
@@ -19,22 +19,22 @@ def run(pace: BatchSizer, batches: int, *, own: float, each: float, waiting: int
     return sizes
 
 
-def test_batches_grow_to_what_is_handled_in_time() -> None:
-    """Step by step; Spark's own part of a batch does not count."""
+def test_batches_grow_to_the_target_time() -> None:
+    """Sizes grow step by step. Spark's own part of a batch does not count."""
     sizes = run(BatchSizer(10, target_seconds=2.0), 40, own=0.3, each=0.001)
     assert sizes[:3] == [10, 10 * MAX_GROWTH_FACTOR, 10 * MAX_GROWTH_FACTOR**2]
     assert all(1800 <= size <= 2200 for size in sizes[4:])
 
 
 def test_a_slow_handler_has_small_batches() -> None:
-    """None is much longer than is wished."""
+    """No batch takes much longer than the target."""
     sizes = run(BatchSizer(10, target_seconds=2.0), 40, own=0.3, each=0.1)
     assert max(sizes) <= 80
     assert all(18 <= size <= 22 for size in sizes[5:])
 
 
-def test_a_busy_machine_does_not_keep_them_small() -> None:
-    """Where Spark alone takes longer than a batch should last, as where its processes start."""
+def test_a_busy_machine_does_not_keep_batches_small() -> None:
+    """Spark alone may take longer than the target, for example while its processes start."""
     pace = BatchSizer(4, target_seconds=2.0)
     run(pace, 1, own=13.0, each=0.0)
     assert pace.next_size(0.0) == 4
@@ -42,8 +42,8 @@ def test_a_busy_machine_does_not_keep_them_small() -> None:
     assert all(9_000 <= size <= 21_000 for size in sizes[5:])
 
 
-def test_they_follow_a_change() -> None:
-    """A handler that gets slower by a hundred times, and Spark that does."""
+def test_batch_sizes_follow_a_change() -> None:
+    """The handler becomes slower by a hundred times, and then Spark becomes slower."""
     pace = BatchSizer(4, target_seconds=2.0)
     run(pace, 20, own=0.3, each=0.0001)
     assert all(150 <= size <= 400 for size in run(pace, 30, own=0.3, each=0.01)[22:])
@@ -51,8 +51,8 @@ def test_they_follow_a_change() -> None:
     assert all(150 <= size <= 250 for size in run(pace, 20, own=0.3, each=0.01)[5:])
 
 
-def test_a_small_batch_says_nothing() -> None:
-    """An idle group's batches have a message or two, in the time that Spark takes for any."""
+def test_a_small_batch_does_not_change_the_next_size() -> None:
+    """Batches of an idle group have a message or two, and take Spark's minimum time."""
     pace = BatchSizer(10, target_seconds=2.0)
     before = run(pace, 10, own=0.3, each=0.001)[-1]
     run(pace, 50, own=0.3, each=0.001, waiting=2)
@@ -60,7 +60,7 @@ def test_a_small_batch_says_nothing() -> None:
 
 
 def test_the_time_until_the_next_trigger_does_not_count(tmp_path: Path) -> None:
-    """Where the driver tells what a batch took; each word of it holds once."""
+    """The driver reports how long a batch took. Each report counts once."""
     times = BatchDurations(str(tmp_path / "pause"))
     pace = BatchSizer(10, target_seconds=2.0)
     assert times.take_latest() is None
@@ -72,16 +72,16 @@ def test_the_time_until_the_next_trigger_does_not_count(tmp_path: Path) -> None:
     assert pace.next_size(60.0) == 5120
 
 
-def test_a_fixed_size_stays() -> None:
-    """max_offsets_per_trigger."""
+def test_a_fixed_size_is_kept() -> None:
+    """The option is max_offsets_per_trigger."""
     assert set(run(BatchSizer(10, fixed_messages=500), 5, own=1.0, each=1.0)) == {500}
 
 
-def test_a_rate_is_kept_to() -> None:
-    """What was taken too much is waited for, and what an idle time would have allowed is lost."""
+def test_a_rate_limit_is_kept() -> None:
+    """Messages above the limit delay the next batch. Unused idle time is lost."""
     pace = BatchSizer(10, fixed_messages=1000, max_messages_per_second=100, target_seconds=2.0)
     assert pace.next_size(0.0) == 100
-    pace.batch_started(150, 0.0)  # a message of each queue at least
+    pace.batch_started(150, 0.0)  # at least one message of each queue
     pace.batch_ended(0.1)
     assert pace.next_size(0.1) == 0
     assert pace.next_size(0.4) == 0

@@ -1,4 +1,4 @@
-"""A packed environment: what is in it, and that a bare Python somewhere else runs rmqd and its plugins from it."""
+"""The content of a packed environment, and a bare Python elsewhere that runs rmqd and its plugins from it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from rmqd.errors import RmqdError
 from rmqd.spark.submit.packed_files import PackedFile, files_to_pack, python_launcher, write_archive
 
-BIG = ("pyarrow", "pandas", "numpy")  # packing them takes seconds, and shows nothing more
+BIG = ("pyarrow", "pandas", "numpy")  # packing them takes seconds, and tests nothing more
 FIND_HANDLERS = """
 import sys
 from rmqd.plugins.handler_catalogue import find_plugin
@@ -36,7 +36,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_it_has_rmqd_the_plugins_and_what_they_need_and_nothing_of_sparks_or_of_the_tests() -> None:
+def test_the_archive_has_rmqd_and_its_plugins_but_not_spark_or_the_tests() -> None:
     names = {file.archive_name for file in files_to_pack()}
     tops = {name.partition("/")[0] for name in names}
 
@@ -48,7 +48,7 @@ def test_it_has_rmqd_the_plugins_and_what_they_need_and_nothing_of_sparks_or_of_
 
 
 @pytest.mark.spark
-def test_it_has_the_libraries_that_sparks_python_needs_without_their_tests() -> None:
+def test_the_archive_has_the_libraries_of_sparks_python_without_their_tests() -> None:
     names = {file.archive_name for file in files_to_pack()}
 
     assert {"pyarrow/__init__.py", "pandas/__init__.py", "numpy/__init__.py"} <= names
@@ -56,14 +56,14 @@ def test_it_has_the_libraries_that_sparks_python_needs_without_their_tests() -> 
 
 
 @pytest.mark.process
-def test_a_bare_python_elsewhere_runs_from_it(here: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Nothing but the archive and an interpreter without packages: as on a node of a cluster."""
+def test_a_bare_python_elsewhere_runs_from_the_archive(here: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """It has only the archive, and an interpreter without packages, as a node of a cluster."""
     archive = here / "environment.tar.gz"
     files = [file for file in files_to_pack(["shop_mail:handle"]) if not file.archive_name.startswith(BIG)]
     write_archive(files, archive)
     elsewhere = tmp_path_factory.mktemp("node")
     (elsewhere / "environment").mkdir()
-    # Python's own tarfile asks for a filter, or knows none, by its version
+    # Python's own tarfile requires or lacks a filter, depending on its version
     subprocess.run(["tar", "-xzf", archive, "-C", elsewhere / "environment"], check=True)
     environment = {"PATH": os.path.dirname(bare_python()) + ":/usr/bin:/bin"}
 
@@ -89,7 +89,7 @@ def bare_python() -> str:
 
 
 @pytest.mark.process
-def test_a_node_without_the_right_python_says_what_is_missing(tmp_path: Path) -> None:
+def test_a_node_without_the_right_python_reports_it(tmp_path: Path) -> None:
     program = tmp_path / "environment" / "bin" / "python"
     program.parent.mkdir(parents=True)
     program.write_text(python_launcher())
@@ -115,7 +115,7 @@ def test_a_node_without_the_right_python_says_what_is_missing(tmp_path: Path) ->
 
 
 @pytest.mark.process
-def test_a_named_python_comes_first_and_what_is_packed_before_what_the_node_has(tmp_path: Path) -> None:
+def test_a_named_python_and_packed_modules_take_precedence(tmp_path: Path) -> None:
     program = tmp_path / "e n v" / "bin" / "python"
     program.parent.mkdir(parents=True)
     program.write_text(python_launcher())
@@ -147,7 +147,7 @@ def test_modules_of_the_working_directory_and_included_ones_are_packed(here: Pat
 
 
 @pytest.mark.slow
-def test_what_cannot_be_packed_is_named(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_modules_and_files_are_named(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RmqdError, match=r"^the module shop_male cannot be packed: it was not found$"):
         files_to_pack(["shop_male:handle"])
     with pytest.raises(RmqdError, match="/nowhere cannot be packed: no such file or folder"):
@@ -164,7 +164,7 @@ def test_what_cannot_be_packed_is_named(here: Path, monkeypatch: pytest.MonkeyPa
         files_to_pack()
 
 
-def test_a_pack_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_failed_pack_keeps_the_former_archive(tmp_path: Path) -> None:
     archive = tmp_path / "environment.tar.gz"
     archive.write_text("the former")
 
@@ -175,7 +175,7 @@ def test_a_pack_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     assert archive.read_text() == "the former"
 
 
-def test_the_archive_tells_nobody_who_packed_it_and_everybody_may_read_it(tmp_path: Path) -> None:
+def test_the_archive_has_no_owner_and_everyone_can_read_it(tmp_path: Path) -> None:
     secretive = tmp_path / "module.py"
     secretive.touch(mode=0o600)
     archive = tmp_path / "environment.tar.gz"
@@ -188,8 +188,8 @@ def test_the_archive_tells_nobody_who_packed_it_and_everybody_may_read_it(tmp_pa
 
 
 @pytest.mark.slow
-def test_secrets_beside_a_package_are_left_out_and_named(tmp_path: Path) -> None:
-    """An archive goes to many machines; what was the owner's alone would be everybody's there."""
+def test_secrets_in_a_package_are_left_out_and_named(tmp_path: Path) -> None:
+    """An archive is copied to many machines, where everyone could read the owner's private files."""
     package, outside = tmp_path / "shop", tmp_path / "outside.txt"
     (package / ".git").mkdir(parents=True)
     outside.write_text("x")

@@ -15,7 +15,7 @@ BATCH = MicroBatch(QUERY, 12, b"v1\n{}\n")
 
 
 def test_files_are_named_by_query_batch_attempt_and_task() -> None:
-    """What Spark puts beside them is left; of two attempts no file has the other's name."""
+    """Spark's additional files are left out. Files of two attempts never have the same name."""
     names = [
         f"date=2026-03-01/topic=a%3Ab/part-00003-{JOB}.c001.snappy.parquet",
         f"part-00000-{JOB}-c000.zstd.parquet",
@@ -34,21 +34,21 @@ def test_files_are_named_by_query_batch_attempt_and_task() -> None:
     assert decode(BatchManifest, encode(manifest), "it") == manifest
 
 
-def test_a_file_that_spark_names_otherwise_is_not_left_behind() -> None:
-    """A version of Spark might; its rows must not be lost in silence."""
+def test_a_file_with_an_unknown_name_is_refused() -> None:
+    """Another version of Spark may write such names, and rows must not be lost silently."""
     with pytest.raises(RmqdError, match=r"Spark wrote data-1.parquet; expected"):
         make_manifest(BATCH, "there", ["data-1.parquet"], [], 1)
 
 
-def test_the_files_since_a_batch_are_its_querys_alone() -> None:
-    """In folders too, and in the order of numbers, not of letters."""
+def test_the_files_since_a_batch_belong_to_its_query() -> None:
+    """Files in folders are included. The order is numeric, not alphabetical."""
     ours = [f"a=1/{QUERY}-000000012-00000-000.parquet", f"{QUERY}-1000000000-00000-000.parquet"]
     others = [f"{QUERY}-000000011-00000-000.parquet", f"{JOB}-000000012-00000-000.parquet", "by-hand.parquet"]
     assert files_of_batches_since(BATCH, [*others, *ours]) == ours
 
 
-def test_a_manifest_is_of_one_plan_of_a_batch() -> None:
-    """A batch that is planned anew has another one; other files are none."""
+def test_a_manifest_belongs_to_one_plan_of_a_batch() -> None:
+    """A batch that is planned again has another one. Other files are not manifests."""
     assert batch_of_manifest(manifest_name(BATCH)) == 12
     assert manifest_name(BATCH) != manifest_name(MicroBatch(QUERY, 12, b"v1\n{...}\n"))
     assert batch_of_manifest(f"000000012-{'0' * 12}") is None
@@ -56,23 +56,23 @@ def test_a_manifest_is_of_one_plan_of_a_batch() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"version": 1, "staged": "x", "moves": [["a"]]}'])
-def test_what_is_no_manifest_is_told_by_its_name(content: bytes) -> None:
-    """Somebody's editor, or a disk."""
+def test_an_invalid_manifest_is_reported_by_its_name(content: bytes) -> None:
+    """An editor or a disk may have damaged it."""
     with pytest.raises(RmqdError, match=r"12-ab.json is not a valid batch manifest"):
         decode(BatchManifest, content, "12-ab.json")
     with pytest.raises(RmqdError, match=r"layout.json does not describe the columns of a folder"):
         decode(Layout, content, "layout.json")
 
 
-def test_a_manifest_of_a_later_version_is_let_be() -> None:
-    """It may say what this version does not know."""
+def test_a_manifest_of_a_later_version_is_refused() -> None:
+    """This version may not know all of its content."""
     later = encode(BatchManifest(version=2, staged="x", moves=(), replaced=(), rows=0))
     with pytest.raises(RmqdError, match="was written by another version of rmqd: its format is 2; expected 1"):
         decode(BatchManifest, later, "12-ab.json")
 
 
-def test_a_column_that_went_does_not_come_back_as_another_type() -> None:
-    """Files that have it are still there."""
+def test_a_removed_column_cannot_return_with_another_type() -> None:
+    """Files with this column still exist."""
     first = Layout(("topic",), {"topic": "string", "id": "int"})
     second = Layout(("topic",), {"topic": "string", "name": "string"})
     assert second.problems_after(first) == []

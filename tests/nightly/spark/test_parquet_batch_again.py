@@ -1,4 +1,4 @@
-"""The sink of Parquet files in a real session. Every step at which its driver may die is a nightly test."""
+"""The Parquet sink in a real session. test_parquet_sink kills its driver at every step."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ EACH = 6
 
 
 def read(folder: Path) -> list[int]:
-    """The ids that a reader finds who knows nothing of rmqd."""
-    import pyarrow.dataset  # type: ignore[import-untyped]  # brings pandas, for which no collecting waits
+    """The ids that a reader without knowledge of rmqd finds."""
+    import pyarrow.dataset  # type: ignore[import-untyped]  # imports pandas, which would delay test collection
 
     table = pyarrow.dataset.dataset(folder, format="parquet", partitioning="hive").to_table()
     return sorted(table["id"].to_pylist())
@@ -44,8 +44,8 @@ def sink(spark: SparkSession, folder: Path) -> ParquetSink:
     return made
 
 
-def test_a_batch_that_is_there_is_not_written_again(spark: SparkSession, tmp_path: Path) -> None:
-    """The first attempt's rows count, whatever a second one would say; its plan runs for the sake of its state."""
+def test_a_written_batch_is_not_written_again(spark: SparkSession, tmp_path: Path) -> None:
+    """The first attempt's rows count, even if a second attempt differs. Its plan runs to update its state."""
     folder = tmp_path / "archive"
     batch = MicroBatch(QUERY, 0, b"plan")
     assert not sink(spark, folder).has_batch(batch)

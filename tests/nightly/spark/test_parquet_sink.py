@@ -1,4 +1,4 @@
-"""The sink of Parquet files, read by pyarrow: each row once, wherever its driver was killed."""
+"""The Parquet sink, read by pyarrow: each row exists once, whenever the driver was killed."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ EACH = 6
 
 
 class KilledError(BaseException):
-    """In place of SIGKILL: nothing catches it."""
+    """Simulates SIGKILL: nothing catches it."""
 
 
 class Life:
-    """How many more changes of files a driver lives to make."""
+    """The number of file changes until a driver is killed."""
 
     def __init__(self) -> None:
         self.left = -1
@@ -46,7 +46,7 @@ class Life:
 
 
 class Sleep(Life):
-    """How many changes a driver makes before it sleeps, as a virtual machine does; meanwhile others do their work."""
+    """The number of file changes until a driver sleeps, as a virtual machine does. Meanwhile others do their work."""
 
     def __init__(self, meanwhile: Callable[[], None]) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Sleep(Life):
 
 
 class MortalFolder(HadoopFolder):
-    """Changes files as ever, until its driver's life is over: before a change, or right after it."""
+    """Changes files until its driver is killed, before a change or right after it."""
 
     def __init__(self, spark: SparkSession, url: str, life: Life) -> None:
         super().__init__(spark, url)
@@ -65,12 +65,12 @@ class MortalFolder(HadoopFolder):
 
     def put(self, path: str, content: bytes) -> None:
         self._life.poll_unchanged()
-        super().put(path, content)  # a move in it
+        super().put(path, content)  # contains a move
         self._life.poll_unchanged()
 
     def put_new(self, path: str, content: bytes) -> bool:
         self._life.poll_unchanged()
-        written = super().put_new(path, content)  # a delete in it
+        written = super().put_new(path, content)  # contains a delete
         self._life.poll_unchanged()
         return written
 
@@ -86,8 +86,8 @@ class MortalFolder(HadoopFolder):
 
 
 def read(folder: Path) -> list[int]:
-    """The ids that a reader finds which knows nothing of rmqd, and takes whatever file there is."""
-    import pyarrow.dataset  # type: ignore[import-untyped]  # brings pandas, for which no collecting waits
+    """The ids that a reader of all files finds, without knowledge of rmqd."""
+    import pyarrow.dataset  # type: ignore[import-untyped]  # imports pandas, which would delay test collection
 
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert all(path.suffix == ".parquet" for path in files), files
@@ -100,7 +100,7 @@ def read(folder: Path) -> list[int]:
 
 
 def rows(spark: SparkSession, batch: int, tasks: int = 2) -> DataFrame:
-    """A batch's rows, of two topics; of two tasks, each writes a file of one, and one task writes both."""
+    """A batch's rows, of two topics. Each of two tasks writes the file of one topic; a single task writes both."""
     frame = spark.range(batch * EACH, (batch + 1) * EACH, 1, tasks)
     return frame.selectExpr(
         "id", f"concat('topic%', int(id % {EACH} >= {EACH // 2})) AS topic", "timestamp_seconds(id) AS at"
@@ -116,8 +116,8 @@ def sink(spark: SparkSession, folder: Path, life: Life | None = None) -> Parquet
 
 
 @pytest.mark.timeout(300)  # with the start of the session, on a machine that may be busy
-def test_a_driver_that_dies_at_any_step_leaves_each_row_once(spark: SparkSession, tmp_path: Path) -> None:
-    """Each batch's driver dies one step later than the one before; what follows repeats the batch in other tasks."""
+def test_a_driver_killed_at_any_step_leaves_each_row_once(spark: SparkSession, tmp_path: Path) -> None:
+    """Each driver dies one step later than the previous one. The next driver repeats the batch with other tasks."""
     folder, number, lives = tmp_path / "archive", 0, True
     while lives:
         life = Life()
@@ -136,14 +136,14 @@ def test_a_driver_that_dies_at_any_step_leaves_each_row_once(spark: SparkSession
         assert written == EACH
         number += 1
         assert read(folder) == list(range(number * EACH))
-    assert number >= 8  # there were as many steps to die at
+    assert number >= 8  # there were enough steps
     assert {path.name for path in folder.iterdir()} == {"topic=topic%250", "topic=topic%251"}
     left = [path.name for path in (tmp_path / ".archive.rmqd" / "archive" / QUERY).iterdir()]
     assert len(left) == 1  # the last batch's manifest
 
 
-def test_a_checkpoint_that_was_taken_back_replaces_files(spark: SparkSession, tmp_path: Path) -> None:
-    """Batches that are planned anew put theirs in place of what the query had put there since; other queries' stay."""
+def test_a_checkpoint_that_was_set_back_replaces_files(spark: SparkSession, tmp_path: Path) -> None:
+    """A batch that is planned again replaces the query's files since then. Files of other queries stay."""
     folder = tmp_path / "archive"
     sink(spark, folder).write(rows(spark, 50), MicroBatch(OTHER_QUERY, 2, b"other"))
     for number in range(3):
@@ -162,8 +162,8 @@ def test_a_checkpoint_that_was_taken_back_replaces_files(spark: SparkSession, tm
     assert read(folder) == [*range(5 * EACH), *other]
 
 
-def test_what_a_killed_query_has_written_is_moved_by_the_next(spark: SparkSession, tmp_path: Path) -> None:
-    """Its group may go on with another checkpoint, whose query never repeats the batch."""
+def test_files_that_a_killed_query_has_written_are_moved_by_the_next_one(spark: SparkSession, tmp_path: Path) -> None:
+    """Its group may continue with another checkpoint, whose query never repeats the batch."""
     folder, life = tmp_path / "archive", Life()
     dying = sink(spark, folder, life)
     life.left = 5  # its manifest is there, and a file was moved
@@ -177,9 +177,9 @@ def test_what_a_killed_query_has_written_is_moved_by_the_next(spark: SparkSessio
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_driver_that_wakes_up_at_any_step_harms_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """Another one has done its batch and the next one meanwhile, and has begun to move a third one's files.
+    """Meanwhile another driver has done its batch and the next one, and has started to move the files of a third one.
 
-    Both do batches anew that were done by another plan: so there are files of former attempts to delete.
+    Both repeat batches of another plan, so that files of former attempts must be deleted.
     """
     former = tmp_path / "former"
     for number in range(2):
@@ -208,19 +208,19 @@ def test_a_driver_that_wakes_up_at_any_step_harms_nothing(spark: SparkSession, t
         if has_slept := sleep.left < 0:
             sink(spark, folder).write(rows(spark, 12), MicroBatch(QUERY, 2, b"second"))
             assert read(folder) == list(range(10 * EACH, 13 * EACH)), f"asleep before change {step}"
-        step += 2  # each change is passed by before and behind it
-    assert step >= 16  # there were as many steps to sleep at
+        step += 2  # there is a step before and after each change
+    assert step >= 16  # there were enough steps
     assert refused >= 3  # before its manifest, and while its files were moved
 
 
 def test_a_batch_without_rows_leaves_no_file(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark would leave one that has only columns."""
+    """Spark would write a file with columns and without rows."""
     assert sink(spark, tmp_path / "archive").write(rows(spark, 0).where("id < 0"), MicroBatch(QUERY, 0)) == 0
     assert read(tmp_path / "archive") == []
 
 
-def test_columns_may_come_and_go_and_keep_their_types(spark: SparkSession, tmp_path: Path) -> None:
-    """What no reader could read together is refused before anything is written."""
+def test_columns_can_be_added_and_removed_but_keep_their_types(spark: SparkSession, tmp_path: Path) -> None:
+    """Columns that no reader could read together are refused before anything is written."""
     folder = HadoopFolder(spark, str(tmp_path / "archive"))
 
     def prepare(*columns: str, partition_by: tuple[str, ...] = ("topic",)) -> ParquetSink:
@@ -242,8 +242,8 @@ def test_columns_may_come_and_go_and_keep_their_types(spark: SparkSession, tmp_p
         prepare("'a' AS topic")
 
 
-def test_a_folder_by_url_and_what_cannot_be_one(spark: SparkSession, tmp_path: Path) -> None:
-    """A URL of Hadoop's, with a space in it; the top of a file system has nothing beside it."""
+def test_a_folder_with_a_url_and_unusable_folders(spark: SparkSession, tmp_path: Path) -> None:
+    """A Hadoop URL with a space. The root of a file system has no parent for the staging folder."""
     folder = HadoopFolder(spark, f"file://{tmp_path}/the archive")
     made = ParquetSink(folder, default_staging_folder(folder), "archive")
     made.prepare(rows(spark, 0).schema)

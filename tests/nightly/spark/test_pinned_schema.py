@@ -1,4 +1,4 @@
-"""`valueSchema: infer`: a group's columns are found once, and stay as they are."""
+"""`valueSchema: infer`: a group's columns are inferred once, and then kept."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def order(nameserver: str, folder: Path, **options: Any) -> GroupSpec:
 
 
 def schema(of: GroupSpec, folder: Path) -> str:
-    """What the group's configuration has in place of `infer`."""
+    """The schema that replaces `infer` in the group's configuration."""
     plan = GroupSourceSettings(spec=of, start_offsets=None, pause_file=str(folder / "pause"))
     found = with_pinned_schema(of, plan.source_options(), None, LocalFolder(folder / "kept"))
     assert found.settings.spark is not None
     return str(found.settings.spark.options["valueSchema"])
 
 
-def test_a_schema_is_found_once_and_told(broker: EmbeddedBroker, tmp_path: Path) -> None:
-    """From the group's first messages, or where there are none from those before; and not again."""
+def test_a_schema_is_inferred_once_and_logged(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """The samples are the group's first messages, or earlier ones if there are none."""
     broker.create_topic("orders", 2)
     group = order(broker.nameserver, tmp_path)
     with pytest.raises(RmqdError, match="valueSchema: infer finds nothing: there is no message that is a JSON object"):
@@ -67,16 +67,16 @@ def test_a_schema_is_found_once_and_told(broker: EmbeddedBroker, tmp_path: Path)
     broker.send("orders", '{"id": "text"}')
     assert schema(group, tmp_path) == "id bigint, share double"
     (tmp_path / "kept" / "value_schema.json").unlink()
-    assert schema(group, tmp_path) == "id string"  # the one message behind the group's offsets
+    assert schema(group, tmp_path) == "id string"  # the only message after the group's offsets
     (tmp_path / "kept" / "value_schema.json").write_text("{}")
     with pytest.raises(RmqdError, match=r"value_schema.json does not contain the schema of bodies.*delete the file"):
         schema(group, tmp_path)
 
 
-def test_bodies_that_are_large_are_not_all_looked_at(
+def test_only_some_large_bodies_are_sampled(
     broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of each queue some are."""
+    """The sample has some bodies of each queue."""
     monkeypatch.setattr(pinned_schema, "MAX_SAMPLE_BYTES", 2)
     broker.create_topic("orders", 2)
     for queue_id, (first, second) in enumerate((("a", "b"), ("c", "d"))):
@@ -84,7 +84,7 @@ def test_bodies_that_are_large_are_not_all_looked_at(
     assert schema(order(broker.nameserver, tmp_path, rowsPerBatch="1"), tmp_path) == "a bigint, c bigint"
 
 
-def test_fields_whose_names_are_data_end_the_group(broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_too_many_field_names_fail_the_group(broker: EmbeddedBroker, tmp_path: Path) -> None:
     broker.create_topic("orders", 1)
     broker.send("orders", json.dumps({f"k{number}": 1 for number in range(MAX_INFERRED_FIELDS + 1)}))
     with pytest.raises(RmqdError, match=r"valueSchema: infer finds no schema: .* write the schema in valueSchema"):
@@ -92,14 +92,16 @@ def test_fields_whose_names_are_data_end_the_group(broker: EmbeddedBroker, tmp_p
     assert not (tmp_path / "kept").exists()
 
 
-def test_a_schema_that_is_written_down_is_taken(tmp_path: Path) -> None:
-    """No broker is asked, nor is anything kept."""
+def test_an_explicit_schema_is_used(tmp_path: Path) -> None:
+    """No broker is queried, and nothing is stored."""
     assert schema(order("127.0.0.1:1", tmp_path, valueSchema="id bigint"), tmp_path) == "id bigint"
     assert not (tmp_path / "kept").exists()
 
 
-def test_a_group_has_the_columns_that_it_found(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
-    """Also when it is started again and its messages have become others, which are bad."""
+def test_a_group_keeps_the_columns_that_it_inferred(
+    spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    """Messages that do not fit after a restart are bad rows."""
     broker.create_topic("orders", 1)
     broker.send("orders", json.dumps({"id": 1, "lines": [{"sku": "a"}]}))
     group = order(broker.nameserver, tmp_path)

@@ -51,16 +51,16 @@ COMPRESSED = 1
 
 @pytest.fixture(autouse=True)
 def no_derby_log(spark: SparkSession, tmp_path: Path) -> None:
-    """It would be in the working directory."""
+    """Derby would write it to the working directory."""
     java = spark.sparkContext._jvm
     assert java is not None
     java.java.lang.System.setProperty("derby.stream.error.file", str(tmp_path / "derby.log"))
 
 
-def test_corrupt_messages_are_left_out_where_that_is_said(
+def test_corrupt_messages_are_skipped_if_configured(
     spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    """And counted; else the query ends with the message's place."""
+    """They are counted. By default the query fails with the message's offset."""
     broker.create_topic("orders", 1)
     broker.create_topic("refunds", 1)
     broker.send("orders", "first")
@@ -77,8 +77,8 @@ def test_corrupt_messages_are_left_out_where_that_is_said(
     assert (counts.handled["orders"]["acked"], counts.handled["orders"]["corrupt"]) == (1, 1)
 
 
-def test_a_day_begins_where_it_is_said(spark: SparkSession) -> None:
-    """Whatever the session's time zone."""
+def test_a_day_starts_at_the_configured_utc_offset(spark: SparkSession) -> None:
+    """The session's time zone does not matter."""
     cases: list[tuple[str, str]] = [("+00:00", "1970-01-01"), ("-00:01", "1969-12-31"), ("+14:00", "1970-01-01")]
     for offset, day in cases:
         from rmqd_handlers.pipelines import ArchiveOptions, archive
@@ -95,8 +95,8 @@ def test_a_day_begins_where_it_is_said(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("files", [1, 3])
-def test_rows_of_a_day_and_a_topic_come_to_so_many_tasks(spark: SparkSession, files: int) -> None:
-    """Each of which writes a file."""
+def test_rows_of_a_day_and_a_topic_are_divided_among_the_configured_tasks(spark: SparkSession, files: int) -> None:
+    """Each task writes a file."""
     from pyspark.sql.functions import spark_partition_id
 
     from rmqd_handlers.pipelines import ArchiveOptions, archive
@@ -111,11 +111,11 @@ def test_rows_of_a_day_and_a_topic_come_to_so_many_tasks(spark: SparkSession, fi
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)  # a JVM more, on a machine that may be busy
+@pytest.mark.timeout(300)  # one more JVM, on a machine that may be busy
 def test_a_killed_driver_leaves_each_message_once(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
-    """SIGKILL between the moves of a batch's files; this process goes on where the group is to.
+    """SIGKILL hits between the moves of a batch's files. This process continues the group.
 
-    An operator has reset one of its topics meanwhile, and what it has is read again, but nothing of the other one.
+    Meanwhile an operator has reset one of its topics. Its messages are read again, but none of the other topic.
     """
     for topic in ("orders", "refunds"):
         broker.fill(topic, 2, 50)
@@ -140,13 +140,13 @@ def test_a_killed_driver_leaves_each_message_once(spark: SparkSession, broker: E
 
 
 def send_at(broker: EmbeddedBroker, *messages: tuple[str, str, str]) -> None:
-    """Send with a time of birth: (10:00:30, tag, body)."""
+    """Send messages with a born time: (10:00:30, tag, body)."""
     times = [datetime.fromisoformat(f"2026-03-01T{time}+00:00") for time, _, _ in messages]
     send_born(broker, *((time, tag, body) for time, (_, tag, body) in zip(times, messages, strict=True)))
 
 
 def send_born(broker: EmbeddedBroker, *messages: tuple[datetime, str, str]) -> None:
-    """The same, on any day."""
+    """Send messages with a born time on any day."""
 
     async def send() -> None:
         client = ClientInstance(ClientOptions(nameservers=(broker.nameserver,)))
@@ -171,7 +171,7 @@ def sent(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> list[dict[s
 def test_orders_per_minute_and_tag_are_written_to_a_topic(
     spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    """A window is sent once the watermark has passed it; later ones are left out and told, less late ones count."""
+    """A window is sent once the watermark has passed it. Later rows are dropped and reported; less late rows count."""
     for topic in ("orders", "refunds", "per_minute"):
         broker.create_topic(topic, 1)
     pipeline = {"plugin": "per_minute", "options": {"lateness": "1m", "sum": "$.amount"}}
@@ -202,8 +202,10 @@ def test_orders_per_minute_and_tag_are_written_to_a_topic(
     assert sorted((one["start"][11:16], one["messages"]) for one in later) == [("10:04", 1), ("10:05", 1)]
 
 
-def test_a_clock_that_is_ahead_silences_nobody(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
-    """One producer's message of tomorrow makes no other one late."""
+def test_a_clock_that_is_ahead_does_not_make_other_messages_late(
+    spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    """One producer sends a message of tomorrow."""
     for topic in ("orders", "refunds", "per_minute"):
         broker.create_topic(topic, 1)
     pipeline = {"plugin": "per_minute", "options": {"lateness": "0s", "window": "100ms"}}
@@ -215,10 +217,10 @@ def test_a_clock_that_is_ahead_silences_nobody(spark: SparkSession, broker: Embe
     assert [one["tag"] for one in sent(spark, broker, "per_minute")].count("right") == 2
 
 
-def test_a_state_goes_on_behind_a_batch_that_was_written_already(
+def test_a_state_continues_after_a_batch_that_was_already_written(
     spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    """A driver that dies between the manifest and the state has its files moved, and its state made, by the next."""
+    """A driver died between the manifest and the state. The next one moves its files, and makes its state."""
     for topic in ("orders", "refunds"):
         broker.create_topic(topic, 1)
     sink = {"format": "parquet", "path": str(tmp_path / "archive")}
@@ -241,8 +243,8 @@ def test_a_state_goes_on_behind_a_batch_that_was_written_already(
 # --- the document
 
 
-def test_the_documents_pipeline_does_what_it_says(spark: SparkSession) -> None:
-    """As it is written, over some rows."""
+def test_the_documented_pipeline_does_what_the_page_says(spark: SparkSession) -> None:
+    """Its code runs unchanged, over some rows."""
     from rmqd.plugins.handler_catalogue import pipeline_of
 
     page = (TOP / "docs" / "pipelines.md").read_text()
@@ -289,8 +291,8 @@ def filled(broker: EmbeddedBroker) -> None:
     broker.send("orders", "5", "6")
 
 
-def test_a_function_is_given_each_batch(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
-    """With its number and the sink's options."""
+def test_a_function_receives_each_batch(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """It also receives the batch's number and the sink's options."""
     filled(broker)
     sink = {
         "format": "foreach_batch",
@@ -301,10 +303,10 @@ def test_a_function_is_given_each_batch(spark: SparkSession, broker: EmbeddedBro
     assert (tmp_path / "notes").read_text() == "0: [5, 6]\n"
 
 
-def test_rows_of_a_table_are_replaced_where_a_column_says_their_batch(
+def test_a_batch_column_lets_a_repeated_batch_replace_its_rows(
     spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    """In Derby, which Spark brings: a batch whose commit is lost comes again, and stands there once."""
+    """Spark contains the database Derby. A batch whose commit is lost is repeated, and its rows exist once."""
     filled(broker)
     options = {"url": f"jdbc:derby:memory:{tmp_path.name};create=true", "dbtable": "prices"}
     sink = {"format": "jdbc", "batch_column": "rmqd_batch", "options": options}
@@ -354,10 +356,10 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("sink", "pipeline", "message"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_run_is_told_before_anything_is_read(
+def test_a_group_that_cannot_run_is_refused_before_anything_is_read(
     spark: SparkSession, tmp_path: Path, sink: dict[str, Any], pipeline: dict[str, Any], message: str
 ) -> None:
-    """There is no broker at that address."""
+    """No broker has that address."""
     with pytest.raises((RmqdError, ConfigError), match=message):
         start(spark, order_of("127.0.0.1:1", pipeline=pipeline, sink=sink), tmp_path)
     assert not (tmp_path / "checkpoint").exists()

@@ -48,8 +48,8 @@ def there(database: Database) -> list[tuple[Any, ...]]:
     return database.run("SELECT id, part, amount FROM prices ORDER BY id, part")
 
 
-def test_a_deletion_takes_the_row_of_its_key(spark: SparkSession, prices_database: Database) -> None:  # noqa: F811
-    """In the batch of its row and in a later one; a row that is later than the deletion stays, or comes back."""
+def test_a_deletion_removes_the_row_of_its_key(spark: SparkSession, prices_database: Database) -> None:  # noqa: F811
+    """The row is in the same batch or in an earlier one. A row that is later than the deletion stays, or returns."""
     prices_database.run(TABLE)
     sink = ready(spark, prices_database)
     sink.write(
@@ -66,8 +66,8 @@ def test_a_deletion_takes_the_row_of_its_key(spark: SparkSession, prices_databas
     assert prices_database.run(KEPT) == [(2, "a", [2])]
 
 
-def test_an_older_change_brings_no_deleted_row_back(spark: SparkSession, prices_database: Database) -> None:  # noqa: F811
-    """Though the deletion came first, before any row, and by another group; what is kept of it is the latest one."""
+def test_an_older_change_restores_no_deleted_row(spark: SparkSession, prices_database: Database) -> None:  # noqa: F811
+    """The deletion may come before any row, or from another group. Only the latest deletion is kept."""
     prices_database.run(TABLE)
     sink = ready(spark, prices_database)
     sink.write(rows(spark, (1, "a", None, [2, 9], True), (2, "a", None, [2, 9], True)), batch(0))
@@ -79,8 +79,8 @@ def test_an_older_change_brings_no_deleted_row_back(spark: SparkSession, prices_
     assert there(prices_database) == [(2, "a", 20)]
 
 
-def test_an_older_change_waits_for_a_deletion_under_way(spark: SparkSession, prices_database: Database) -> None:  # noqa: F811
-    """Of another group, which has not committed it yet."""
+def test_an_older_change_waits_for_a_deletion(spark: SparkSession, prices_database: Database) -> None:  # noqa: F811
+    """Another group has not committed the deletion yet."""
     prices_database.run(TABLE)
     prices_database.run("INSERT INTO prices VALUES (1, 'a', 10, '{5}')")
     sink = ready(spark, prices_database)
@@ -105,8 +105,8 @@ def test_an_older_change_waits_for_a_deletion_under_way(spark: SparkSession, pri
     assert prices_database.run(KEPT) == [(1, "a", [10])]
 
 
-def test_a_change_without_a_place_is_before_all(spark: SparkSession, prices_database: Database) -> None:  # noqa: F811
-    """Whichever batch it is in, and whether it is of a row or of a deletion."""
+def test_a_null_order_value_is_before_all_others(spark: SparkSession, prices_database: Database) -> None:  # noqa: F811
+    """The batch does not matter. The same is true for rows and for deletions."""
     prices_database.run(TABLE)
     sink = ready(spark, prices_database, order_by=["place", "amount"])
     sink.write(rows(spark, (1, "a", 10, [5], False), (2, "a", 1, [5], True), (3, "a", 10, None, False)), batch(0))
@@ -115,11 +115,11 @@ def test_a_change_without_a_place_is_before_all(spark: SparkSession, prices_data
     assert there(prices_database) == [(1, "a", 10), (3, "a", 11)]
 
 
-def test_the_table_equals_the_truth_whatever_the_order_of_batches(
+def test_the_table_equals_the_truth_for_any_order_of_batches(
     spark: SparkSession,
     prices_database: Database,  # noqa: F811
 ) -> None:
-    """Changes of few keys, in batches that come shuffled and some of them again, as after resets."""
+    """The changes are of few keys. Batches are shuffled and repeated, as after resets."""
     prices_database.run(TABLE)
     chance = random.Random(20260301)
     changes: list[Row] = [
@@ -139,7 +139,7 @@ def test_the_table_equals_the_truth_whatever_the_order_of_batches(
 
 
 def test_a_batch_of_deletions_is_written_once(spark: SparkSession, prices_database: Database) -> None:  # noqa: F811
-    """A repeat does not take a row that has come since by hand, at a place that the order calls the same."""
+    """A repeat does not delete a row that was inserted by hand since, with the same order value."""
     prices_database.run(TABLE)
     frame = rows(spark, (1, "a", None, [5], True))
     sink = ready(spark, prices_database)
@@ -156,7 +156,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("keys", "message"), REFUSED.values(), ids=REFUSED)
-def test_a_column_that_tells_no_deletions_is_refused(
+def test_an_invalid_column_for_deletions_is_refused(
     spark: SparkSession,
     prices_database: Database,  # noqa: F811
     keys: dict[str, Any],
@@ -167,8 +167,8 @@ def test_a_column_that_tells_no_deletions_is_refused(
         ready(spark, prices_database, **keys)
 
 
-def test_deletions_kept_in_another_order_are_told(spark: SparkSession, prices_database: Database) -> None:  # noqa: F811
-    """They would tell nothing; and a table that is not there is made without the column of deletions."""
+def test_another_order_of_deletions_is_refused(spark: SparkSession, prices_database: Database) -> None:  # noqa: F811
+    """They could not be compared. For a missing table, the suggested one has no column for deletions."""
     with pytest.raises(RmqdError, match=r"CREATE TABLE prices \(.*\"amount\" integer, \"place\" bigint\[\]\)$"):
         ready(spark, prices_database)
     prices_database.run(TABLE)
@@ -178,7 +178,7 @@ def test_deletions_kept_in_another_order_are_told(spark: SparkSession, prices_da
 
 
 def by(spark: SparkSession, kind: str, *values: Row) -> DataFrame:
-    """Rows of a pipeline that tells what their place counts by."""
+    """Rows of a pipeline that declares the kind of order in `place`."""
     return rows(spark, *values).withMetadata("place", {"rmqd.order": kind})
 
 
@@ -191,16 +191,16 @@ def writer(database: Database, frame: DataFrame, name: str, *topics: str) -> Pos
     return made
 
 
-def test_rows_whose_order_counts_by_something_else_are_refused(
+def test_rows_with_another_kind_of_order_are_refused(
     spark: SparkSession,
     prices_database: Database,  # noqa: F811
 ) -> None:
-    """Of whichever group, as long as there is a row or a deletion that has a place in the former order."""
+    """Any group is refused as long as a row or a deletion has a value of the former order."""
     prices_database.run(TABLE)
     prices_database.run("INSERT INTO prices VALUES (9, 'by hand', 1, NULL)")
     offsets = by(spark, "offsets", (1, "a", 10, [5], False), (2, "a", None, [6], True))
     times = by(spark, "times", (1, "a", 11, [177], False))
-    writer(prices_database, times, "early")  # writes nothing: the next one may count by something else
+    writer(prices_database, times, "early")  # writes nothing, so the next group may have another order
     first = writer(prices_database, offsets, "first")
     first.write(offsets, batch(0))
     refused = "ordered by place as 'offsets', and the rows of the group as 'times'.*TRUNCATE "
@@ -220,11 +220,11 @@ def test_rows_whose_order_counts_by_something_else_are_refused(
     writer(prices_database, rows(spark), "untold").write(rows(spark, (3, "a", 1, [1], False)), batch(0))
 
 
-def test_a_group_without_deletions_may_have_another_column_for_its_order(
+def test_a_group_without_deletions_may_order_by_another_column(
     spark: SparkSession,
     prices_database: Database,  # noqa: F811
 ) -> None:
-    """One that the kept deletions do not have; where they have it, they count."""
+    """Kept deletions count only if they have the column."""
     prices_database.run(TABLE)
     ready(spark, prices_database).write(rows(spark, (1, "a", None, [5], True)), batch(0))
     frame = rows(spark).drop("gone")
@@ -240,8 +240,8 @@ def test_a_group_without_deletions_may_have_another_column_for_its_order(
             prices_database.sink(told.schema, keys=["id", "part"], order_by=["place"])
 
 
-def test_places_in_other_topics_are_another_order(spark: SparkSession, prices_database: Database) -> None:  # noqa: F811
-    """Until the statements are given that the refusal names: then whatever comes counts as later."""
+def test_offsets_of_other_topics_are_refused(spark: SparkSession, prices_database: Database) -> None:  # noqa: F811
+    """The error has statements for this case. Once they are executed, any new change counts as later."""
     prices_database.run(TABLE)
     frame = by(spark, "offset in {topics}", (1, "a", 10, [5], False), (2, "a", None, [6], True))
     writer(prices_database, frame, "first", "b", "a").write(frame, batch(0))
@@ -253,9 +253,7 @@ def test_places_in_other_topics_are_another_order(spark: SparkSession, prices_da
         r"(?:UPDATE|TRUNCATE) \S+\.\"(?:rmqd_deleted_)?prices\"(?: SET \"place\" = NULL)?(?=;)", str(refused.value)
     )
     assert len(statements) == 2
-    with pytest.raises(
-        ConfigError, match="and the rows of the group as 'offset in a, c'"
-    ):  # c may be there instead of b
+    with pytest.raises(ConfigError, match="and the rows of the group as 'offset in a, c'"):  # c may replace b
         writer(prices_database, frame, "first", "a", "c")
     for statement in statements:
         prices_database.run(statement)
@@ -268,8 +266,8 @@ def noted(database: Database) -> list[tuple[Any, ...]]:
     return database.run("SELECT target, column_name, kind FROM rmqd_order_kinds")
 
 
-def test_topics_beside_those_that_are_noted_join_them(spark: SparkSession, prices_database: Database) -> None:  # noqa: F811
-    """Nobody is refused, neither a group with more topics nor one with fewer, and what runs goes on."""
+def test_groups_may_add_topics_to_the_record(spark: SparkSession, prices_database: Database) -> None:  # noqa: F811
+    """Groups with more topics or with fewer are accepted, and running groups continue."""
     prices_database.run(TABLE)
     frame = by(spark, "offset in {topics}", (1, "a", 10, [5], False))
     first = writer(prices_database, frame, "first", "b")
@@ -284,19 +282,19 @@ def test_topics_beside_those_that_are_noted_join_them(spark: SparkSession, price
 
 
 def join(error: Exception) -> str:
-    """The statement by which topics join those that are noted, of what was told."""
+    """Return the statement in the error that adds topics to the recorded ones."""
     found = re.search(r"UPDATE \S+rmqd_order_kinds\S* SET .*? AND kind = '[^']*'(?=;|$)", str(error))
     assert found is not None, error
     return found[0]
 
 
 @pytest.mark.parametrize("is_filled", [True, False], ids=["with rows", "empty"])
-def test_groups_of_other_shards_write_to_one_table(
+def test_groups_with_different_shards_write_to_one_table(
     spark: SparkSession,
     prices_database: Database,  # noqa: F811
     is_filled: bool,
 ) -> None:
-    """By one statement, which the refusal names; where there is no row, the former group has it, and goes on."""
+    """The error names the statement for this. In an empty table the former group gets the error, and then continues."""
     prices_database.run(TABLE)
     frame = by(spark, "offset in {topics}", (1, "a", 10, [5], False))
     other = by(spark, "offset in {topics}", (2, "a", 20, [1], False))
@@ -323,13 +321,13 @@ def test_groups_of_other_shards_write_to_one_table(
         writer(prices_database, other, "third", "three")
     with pytest.raises(ConfigError) as fourth:
         writer(prices_database, other, "fourth", "four")
-    for error in (third, fourth):  # the later one is of a note that is another by then, and changes nothing
+    for error in (third, fourth):  # the second statement names an outdated record, and changes nothing
         prices_database.run(join(error.value))
     assert noted(prices_database) == [("prices", "place", "offset in one, three, two")]
 
 
-def test_what_is_left_out_as_older_is_told(spark: SparkSession, prices_database: Database) -> None:  # noqa: F811
-    """As of a topic that was made anew: by keys, whether rows or deletions; the same place is not older."""
+def test_older_rows_that_are_left_out_are_logged(spark: SparkSession, prices_database: Database) -> None:  # noqa: F811
+    """A recreated topic has such rows. The log counts keys, including deletions; an equal value is not older."""
     prices_database.run(TABLE)
     sink = ready(spark, prices_database)
     with structlog.testing.capture_logs() as logs:
@@ -346,11 +344,11 @@ def test_what_is_left_out_as_older_is_told(spark: SparkSession, prices_database:
     assert there(prices_database) == [(1, "a", 1), (2, "a", 2), (4, "a", 9)]
 
 
-def test_a_batch_under_way_has_the_order_stay_as_it_is(
+def test_the_order_cannot_change_during_a_batch(
     spark: SparkSession,
     prices_database: Database,  # noqa: F811
 ) -> None:
-    """Who comes with another one waits for it, and finds its rows."""
+    """A group with another order waits for the batch, and finds its rows."""
     prices_database.run(TABLE)
     offsets = by(spark, "offsets", (1, "a", 10, [5], False))
     writer(prices_database, offsets, "first")
@@ -381,7 +379,7 @@ def test_a_batch_under_way_has_the_order_stay_as_it_is(
     assert len(refused) == 1
 
 
-def test_a_long_name_has_its_deletions_kept(spark: SparkSession, prices_database: Database) -> None:  # noqa: F811
+def test_deletions_of_a_long_table_name_are_kept(spark: SparkSession, prices_database: Database) -> None:  # noqa: F811
     name = "p" * 60
     prices_database.run(TABLE.replace("prices", name))
     ready(spark, prices_database, table=name).write(rows(spark, (1, "a", None, [5], True)), batch(0))

@@ -1,4 +1,4 @@
-"""The sink `postgresql`, over a real PostgreSQL: each batch once, whoever writes it and however often."""
+"""The sink `postgresql`, over a real PostgreSQL: each batch is written once, however often drivers try it."""
 
 from __future__ import annotations
 
@@ -48,10 +48,8 @@ def prices_database(postgresql: PostgresqlServer, database: str) -> Database:
     return Database(postgresql, database)
 
 
-def test_a_batch_with_several_rows_of_a_key_asks_for_their_order(
-    spark: SparkSession, prices_database: Database
-) -> None:
-    """And writes none of its rows; with one of each key the batch that comes later counts."""
+def test_several_rows_with_the_same_key_need_order_by(spark: SparkSession, prices_database: Database) -> None:
+    """None of the batch's rows is written. With one row for each key, the later batch counts."""
     prices_database.run(TABLE)
     frame = rows(spark, (1, 10, 5), (1, 11, 6))
     sink = prices_database.sink(frame.schema, keys=["id"])
@@ -63,8 +61,8 @@ def test_a_batch_with_several_rows_of_a_key_asks_for_their_order(
     assert prices_database.run("SELECT * FROM prices") == [(1, 7, 4)]
 
 
-def test_a_driver_that_wakes_up_late_writes_nothing(spark: SparkSession, prices_database: Database) -> None:
-    """Wherever it was when another one took over: before it copied its rows, or between that and its transaction."""
+def test_a_driver_that_was_replaced_writes_nothing(spark: SparkSession, prices_database: Database) -> None:
+    """It is replaced before it copies its rows, or between the copy and its transaction."""
     prices_database.run(UNKEYED)
     frame = rows(spark, (1, 10, 5))
     former = prices_database.sink(frame.schema)
@@ -75,7 +73,7 @@ def test_a_driver_that_wakes_up_late_writes_nothing(spark: SparkSession, prices_
     taking_over: list[PostgresqlSink] = []
 
     class Sleeper:
-        """A frame whose tasks have copied everything when the next driver begins."""
+        """A frame whose tasks have copied everything when the next driver starts."""
 
         def mapInArrow(self, *arguments: Any) -> Any:
             told = frame.mapInArrow(*arguments).collect()
@@ -90,7 +88,7 @@ def test_a_driver_that_wakes_up_late_writes_nothing(spark: SparkSession, prices_
             return self._rows
 
     with pytest.raises(RmqdError, match="another driver of prices-group has started to write to prices"):
-        asleep.write(Sleeper(), batch(0))  # type: ignore[arg-type]  # of a frame it uses this alone
+        asleep.write(Sleeper(), batch(0))  # type: ignore[arg-type]  # the sink uses only this method of a frame
     assert prices_database.run("SELECT * FROM prices") == []
     taking_over[0].write(frame, batch(0))
     assert len(prices_database.run("SELECT * FROM prices")) == 1
@@ -98,8 +96,8 @@ def test_a_driver_that_wakes_up_late_writes_nothing(spark: SparkSession, prices_
     assert len(stagings) == 1  # the others are dropped
 
 
-def test_a_task_that_is_tried_again_leaves_its_rows_once(spark: SparkSession, prices_database: Database) -> None:
-    """Though its first attempt had copied them all."""
+def test_a_retried_task_writes_its_rows_once(spark: SparkSession, prices_database: Database) -> None:
+    """Its first attempt had copied them all."""
     prices_database.run(UNKEYED)
     frame = rows(spark, (1, 10, 5), (2, 20, 6))
     sink = prices_database.sink(frame.schema)
@@ -117,12 +115,15 @@ def test_a_task_that_is_tried_again_leaves_its_rows_once(spark: SparkSession, pr
         def mapInArrow(self, copy: Any, told: str) -> Any:
             return frame.mapInArrow(copy, told).mapInArrow(twice, told)
 
-    sink.write(Retried(), batch(0))  # type: ignore[arg-type]  # of a frame it uses this alone
+    sink.write(Retried(), batch(0))  # type: ignore[arg-type]  # the sink uses only this method of a frame
     assert sorted(prices_database.run("SELECT id FROM prices")) == [(1,), (2,)]
 
 
-def test_values_arrive_as_they_are(spark: SparkSession, prices_database: Database) -> None:
-    """Of all kinds that both sides know; what has structure goes to arrays and JSON, in a schema of its own."""
+def test_values_are_stored_unchanged(spark: SparkSession, prices_database: Database) -> None:
+    """This covers all types that both sides know.
+
+    Structured values become arrays and JSON. The schema is not the default.
+    """
     prices_database.run("CREATE SCHEMA shop")
     prices_database.run(
         'CREATE TABLE shop."All Kinds" (i int, d double precision, t text, b bytea, n numeric(10, 2), flag boolean, '
@@ -161,7 +162,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("table", "keys", "message"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_go_there_is_told_before_anything_is_read(
+def test_a_table_or_keys_that_do_not_fit_are_refused_before_anything_is_read(
     spark: SparkSession, prices_database: Database, table: str, keys: dict[str, Any], message: str
 ) -> None:
     if table:
@@ -182,7 +183,7 @@ def test_what_cannot_go_there_is_told_before_anything_is_read(
         ("array(1)", "int", "is array in the pipeline and integer in the table; expected an array or jsonb"),
     ],
 )
-def test_a_column_of_another_kind_is_told(
+def test_a_column_of_another_type_is_refused(
     spark: SparkSession, prices_database: Database, rows: str, column: str, message: str
 ) -> None:
     prices_database.run(f"CREATE TABLE prices (v {column})")
@@ -190,8 +191,8 @@ def test_a_column_of_another_kind_is_told(
         prices_database.sink(spark.sql(f"SELECT {rows} AS v").schema)
 
 
-def test_what_the_database_refuses_is_told_without_the_value(spark: SparkSession, prices_database: Database) -> None:
-    """In a task, in all that Spark tells, and in the transaction; of a wrong address all but the password."""
+def test_database_errors_are_reported_without_the_value(spark: SparkSession, prices_database: Database) -> None:
+    """Tasks, Spark's texts and the transaction are covered. A wrong address hides only its password."""
     prices_database.run("CREATE TABLE prices (id uuid)")
     frame = spark.sql("SELECT 'secret' AS id")
     sink = prices_database.sink(frame.schema)
@@ -225,10 +226,10 @@ PARSED = {
 
 
 @pytest.mark.parametrize(("value", "columns", "message"), PARSED.values(), ids=PARSED)
-def test_a_value_that_the_database_parses_as_a_statement_is_not_told(
+def test_a_value_that_the_database_parses_is_not_reported(
     spark: SparkSession, prices_database: Database, value: str, columns: str, message: str
 ) -> None:
-    """Its errors have the class of SQL, whose other texts have names alone."""
+    """These errors have the class of SQL errors, whose other texts have only names."""
     prices_database.run(f"CREATE TABLE prices ({columns})")
     frame = spark.sql(f"SELECT {value} AS q")
     with pytest.raises(Exception, match=rf"sink prices: {message}") as refused:
@@ -251,7 +252,7 @@ def test_a_refused_row_is_named_or_left_out(prices_database: Database, changed: 
 
 
 @pytest.mark.process
-def test_what_views_and_triggers_refuse_is_named_and_a_sequence_at_its_end_is_no_fault_of_a_row(
+def test_views_and_triggers_refuse_rows_and_a_full_sequence_fails_the_batch(
     prices_database: Database,
 ) -> None:
     prices_database.run("CREATE SEQUENCE ids MINVALUE 0 START 1 MAXVALUE 1")
@@ -273,8 +274,8 @@ def test_what_views_and_triggers_refuse_is_named_and_a_sequence_at_its_end_is_no
 
 
 @pytest.mark.process
-def test_a_row_without_a_key_is_refused_also_if_the_index_takes_it(prices_database: Database) -> None:
-    """Each such row would be another one, and of those in one batch only the last would be written."""
+def test_a_row_without_a_key_is_refused_even_if_the_index_accepts_it(prices_database: Database) -> None:
+    """Each such row would be a new one, and only the last one of a batch would be written."""
     prices_database.run("CREATE TABLE prices (id numeric(12,2) UNIQUE, place bigint)")
     with pytest.raises(ConfigError, match=r"keys: id is decimal\(12,3\) .*different keys would become one"):
         prices_database.sink(columns(id=DecimalType(12, 3), place="long"), keys=["id"])
@@ -293,10 +294,10 @@ def test_bytes_in_json_are_base64(prices_database: Database) -> None:
     assert prices_database.run("SELECT parts FROM prices") == [([{"raw": "/wA="}, {"raw": None}],)]
 
 
-def test_a_group_goes_on_without_what_decoding_and_the_table_refuse(
+def test_a_group_continues_without_rows_that_decoding_or_the_table_refuse(
     spark: SparkSession, broker: EmbeddedBroker, prices_database: Database, tmp_path: Path
 ) -> None:
-    """By YAML alone: bodies that do not fit, a null key, a NUL; of rows that are equal in order the last one counts."""
+    """YAML configures it. Bad rows are bodies that do not fit, a null key and a NUL. The last of equal rows counts."""
     prices_database.run("CREATE TABLE prices (id bigint PRIMARY KEY, note text)")
     broker.create_topic("orders", 1)
     broker.create_topic("refunds", 1)
@@ -336,7 +337,7 @@ def test_a_group_goes_on_without_what_decoding_and_the_table_refuse(
 
 
 @pytest.mark.process
-def test_a_name_in_a_statement_is_told(prices_database: Database) -> None:
+def test_a_name_in_a_statement_is_reported(prices_database: Database) -> None:
     with (
         pytest.raises(RmqdError, match=r'sink prices: relation "absent" does not exist \(42P01\)$'),
         open_connection(prices_database.url, "prices") as connection,
@@ -345,8 +346,8 @@ def test_a_name_in_a_statement_is_told(prices_database: Database) -> None:
 
 
 @pytest.mark.process
-def test_what_a_trigger_says_is_not_told(prices_database: Database) -> None:
-    """Whatever its code: it may have the row's values, in quotes or not."""
+def test_the_text_of_a_trigger_is_not_reported(prices_database: Database) -> None:
+    """The text may have the row's values, in quotes or not, with any code."""
     for code in ("P0001", "23514"):
         raising = f"DO $$ BEGIN RAISE EXCEPTION 'no % here', 4111 USING ERRCODE = '{code}'; END $$"
         with (

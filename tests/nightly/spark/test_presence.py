@@ -1,4 +1,4 @@
-"""A driver on Spark and members of the local engine over an embedded broker: one engine at a time has a group."""
+"""A driver on Spark and members of the local engine over an embedded broker: only one engine has a group at a time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.waiting import eventually
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The waits in proportion, ten times as fast."""
+    """Make all waits ten times shorter."""
     for name in ("STARTING_SENIOR_WAIT_SECONDS", "JUNIOR_WAIT_SECONDS", "SENIOR_WAIT_SECONDS"):
         monkeypatch.setattr(ownership, name, getattr(ownership, name) / 10)
     monkeypatch.setattr(module, "CONFLICT_POLL_SECONDS", module.CONFLICT_POLL_SECONDS / 10)
@@ -56,8 +56,8 @@ def pushed(offsets: dict[MessageQueue, int]) -> RemotingCommand:
     return RemotingCommand(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext_fields=fields, body=body)
 
 
-async def test_its_client_id_is_a_sparks_whatever_the_instance_is_called(broker: EmbeddedBroker) -> None:
-    """And no other driver has the same, where two run by one configuration."""
+async def test_the_client_id_is_that_of_a_spark_driver_for_any_instance_name(broker: EmbeddedBroker) -> None:
+    """Two drivers with the same configuration have different ids."""
     ids = [
         DriverMembership(order_of(broker, instance_name=name)).client_id for name in ("DEFAULT", "room@one", "room@one")
     ]
@@ -66,7 +66,7 @@ async def test_its_client_id_is_a_sparks_whatever_the_instance_is_called(broker:
     assert "spark-room@one-" in ids[1]
 
 
-async def test_a_local_member_starts_once_the_driver_has_left(broker: EmbeddedBroker) -> None:
+async def test_a_local_member_starts_after_the_driver_has_left(broker: EmbeddedBroker) -> None:
     seen = Seen()
     async with driver(broker):
         pass
@@ -76,8 +76,10 @@ async def test_a_local_member_starts_once_the_driver_has_left(broker: EmbeddedBr
 
 @pytest.mark.slow
 @pytest.mark.parametrize("delay_seconds", [0.0, 0.005, 0.01, 0.02, 0.04])
-async def test_of_two_that_start_at_once_one_has_the_group(broker: EmbeddedBroker, delay_seconds: float) -> None:
-    """Whoever it is: never both, and never neither."""
+async def test_if_a_driver_and_a_member_start_at_once_one_of_them_has_the_group(
+    broker: EmbeddedBroker, delay_seconds: float
+) -> None:
+    """Both or neither would be an error."""
     membership, seen = DriverMembership(order_of(broker)), Seen()
     async with local(broker, seen) as one:
         await asyncio.sleep(delay_seconds)
@@ -94,7 +96,7 @@ async def test_of_two_that_start_at_once_one_has_the_group(broker: EmbeddedBroke
 
 
 class Stubborn:
-    """A member of another client, which knows nothing of engines."""
+    """A member of another client, which does not know engines."""
 
     group = GROUP
 
@@ -104,19 +106,19 @@ class Stubborn:
 
 
 @pytest.mark.slow
-async def test_a_driver_leaves_to_a_member_that_stays(broker: EmbeddedBroker) -> None:
-    """As of the Java client: the driver bears with it for a time, and then says who has the group."""
+async def test_a_driver_leaves_the_group_to_a_member_that_stays(broker: EmbeddedBroker) -> None:
+    """The driver tolerates a member of a Java client for a while, and then reports which member has the group."""
     async with driver(broker) as membership, operator(broker) as (client, _):
         watching = asyncio.create_task(membership.watch_members())
-        client.register(Stubborn(membership))  # type: ignore[arg-type]  # brokers ask it nothing
+        client.register(Stubborn(membership))  # type: ignore[arg-type]  # it receives no requests
         await client.heartbeat.send_heartbeats()
         with pytest.raises(GroupHeldElsewhereError, match="on engine: local, or another client"):
             await watching
 
 
 @pytest.mark.slow
-async def test_a_local_member_that_runs_leaves_to_a_driver_that_stays(broker: EmbeddedBroker) -> None:
-    """One that was cut off from the brokers while both started, say. What was handled is committed first."""
+async def test_a_running_local_member_leaves_the_group_to_a_driver_that_stays(broker: EmbeddedBroker) -> None:
+    """It may have been cut off from the brokers while both started. Handled messages are committed first."""
     seen = Seen()
     async with local(broker, seen) as one, operator(broker) as (client, address):
         await eventually(lambda: len(seen.bodies) == 8, "all are handled")
@@ -131,11 +133,11 @@ async def test_a_local_member_that_runs_leaves_to_a_driver_that_stays(broker: Em
 
 @contextlib.asynccontextmanager
 async def stubborn_driver(broker: EmbeddedBroker) -> AsyncIterator[ClientInstance]:
-    """A client by a driver's id that does not look who is there."""
+    """A client with a driver's id that does not check for other members."""
     client = ClientInstance(ClientOptions(nameservers=(broker.nameserver,), instance_name="spark-7#7"))
     running = asyncio.create_task(client.run())
     await client.routes.lookup("orders")
-    client.register(Stubborn(DriverMembership(order_of(broker))))  # type: ignore[arg-type]  # brokers ask it nothing
+    client.register(Stubborn(DriverMembership(order_of(broker))))  # type: ignore[arg-type]  # it receives no requests
     await client.heartbeat.send_heartbeats()
     try:
         yield client
@@ -144,7 +146,7 @@ async def stubborn_driver(broker: EmbeddedBroker) -> AsyncIterator[ClientInstanc
         await running
 
 
-async def test_it_is_in_the_group_again_after_the_broker_came_back(broker: EmbeddedBroker) -> None:
+async def test_the_driver_joins_again_after_a_broker_restart(broker: EmbeddedBroker) -> None:
     async with driver(broker) as membership:
         watching = asyncio.create_task(membership.watch_members())
         await asyncio.to_thread(broker.stop)
@@ -161,21 +163,21 @@ async def test_it_is_in_the_group_again_after_the_broker_came_back(broker: Embed
         watching.cancel()
 
 
-async def test_where_nobody_tells_who_is_there_it_does_not_start(broker: EmbeddedBroker) -> None:
+async def test_the_driver_does_not_start_if_no_broker_lists_the_members(broker: EmbeddedBroker) -> None:
     membership = DriverMembership(order_of(broker))
     await asyncio.to_thread(broker.stop)
     with pytest.raises(RmqdError, match=r"127\.0\.0\.1"):
         await membership.join()
 
 
-async def test_without_topics_it_does_not_start(broker: EmbeddedBroker) -> None:
+async def test_the_driver_does_not_start_without_topics(broker: EmbeddedBroker) -> None:
     broker.delete_topic("orders")
     with pytest.raises(RouteNotFoundError, match="no route for topic orders"):
         await DriverMembership(order_of(broker)).join()
 
 
-async def test_a_reset_that_a_broker_pushes_is_passed_on(broker: EmbeddedBroker) -> None:
-    """As those of 4.x do."""
+async def test_a_pushed_reset_is_passed_on(broker: EmbeddedBroker) -> None:
+    """Brokers of 4.x push resets."""
     heard: list[Mapping[MessageQueue, int]] = []
     membership = DriverMembership(order_of(broker), on_reset=heard.append)
     await membership.join()
@@ -183,33 +185,33 @@ async def test_a_reset_that_a_broker_pushes_is_passed_on(broker: EmbeddedBroker)
     broker.change_settings(useServerSideResetOffset="false")
     async with operator(broker) as (client, address):
         await reset_offset(client.remoting, address, GROUP, "orders", 0)
-    await eventually(lambda: bool(heard), "it hears of it")
+    await eventually(lambda: bool(heard), "the reset is passed on")
     assert heard == [{queue("orders", number): 0 for number in range(4)}]
     await membership.leave()
 
 
-async def test_a_large_reset_is_read_beside_the_loop_and_none_overtakes_it(broker: EmbeddedBroker) -> None:
+async def test_a_large_reset_is_decoded_outside_the_loop_and_keeps_its_order(broker: EmbeddedBroker) -> None:
     heard: list[Mapping[MessageQueue, int]] = []
     membership = DriverMembership(order_of(broker), on_reset=heard.append)
     resets = [{queue("orders", number): 5 for number in range(count)} for count in (2000, 1)]
     asked = [asyncio.create_task(membership.on_request(pushed(reset))) for reset in resets]
     await asyncio.sleep(0)
-    assert not heard, "read in the loop"
+    assert not heard, "not decoded in the loop"
     await asyncio.gather(*asked)
     assert heard == resets
 
 
-async def test_leaving_without_having_joined_does_nothing(broker: EmbeddedBroker) -> None:
+async def test_leave_without_join_does_nothing(broker: EmbeddedBroker) -> None:
     await DriverMembership(order_of(broker)).leave()
     assert await members(broker) == []
 
 
 async def test_a_group_that_the_other_engine_had_is_not_new(broker: EmbeddedBroker) -> None:
-    """The topic has grown since: the query finds no offset there, and begins at the first message."""
+    """The topic has grown since. The query finds no offset for the new queue, and starts at its first message."""
     async with member(
         broker.nameserver, Seen(), group=GROUP, subscriptions=["orders"], consume_from_where="last_offset"
     ) as one:
-        await eventually(lambda: len(one.owned()) == 4, "it has the queues")
+        await eventually(lambda: len(one.owned()) == 4, "the member has the queues")
     broker.create_topic("orders", 6)
     broker.send("orders", "later", queue_id=5)
     membership = DriverMembership(order_of(broker))

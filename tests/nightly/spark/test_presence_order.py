@@ -1,4 +1,4 @@
-"""In which order a driver and a local member speak, with a scripted broker: of two that are new, one sees the other."""
+"""The requests of a driver and a local member, with a scripted broker: of two new ones, one sees the other."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOCAL, SPARK = "10.0.0.1@7#1", "10.0.0.2@spark-7#1"
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The waits in proportion, ten times as fast."""
+    """Make all waits ten times shorter."""
     for name in ("STARTING_SENIOR_WAIT_SECONDS", "JUNIOR_WAIT_SECONDS", "SENIOR_WAIT_SECONDS"):
         monkeypatch.setattr(ownership, name, getattr(ownership, name) / 10)
     monkeypatch.setattr(module, "CONFLICT_POLL_SECONDS", module.CONFLICT_POLL_SECONDS / 10)
@@ -50,12 +50,12 @@ def presence_at(nameserver: str) -> DriverMembership:
 
 
 def said(broker: ScriptedBroker) -> list[RequestCode]:
-    """What was asked of the group's membership, one after the other."""
+    """Return the requests about the group's membership, in order."""
     about = (RequestCode.HEART_BEAT, RequestCode.GET_CONSUMER_LIST_BY_GROUP, RequestCode.UNREGISTER_CLIENT)
     return [RequestCode(request.code) for request in broker.peer.requests if request.code in about]
 
 
-async def test_a_driver_looks_before_and_after_its_heartbeat(scripted: ScriptedBroker) -> None:
+async def test_a_driver_checks_the_members_before_and_after_its_heartbeat(scripted: ScriptedBroker) -> None:
     membership = presence_at(scripted.peer.address)
     await membership.join()
     looked, heartbeat = RequestCode.GET_CONSUMER_LIST_BY_GROUP, RequestCode.HEART_BEAT
@@ -64,14 +64,14 @@ async def test_a_driver_looks_before_and_after_its_heartbeat(scripted: ScriptedB
     await membership.leave()
 
 
-async def test_a_driver_that_finds_somebody_says_nothing(scripted: ScriptedBroker) -> None:
+async def test_a_driver_that_finds_a_member_sends_no_heartbeat(scripted: ScriptedBroker) -> None:
     scripted.members[GROUP].append(LOCAL)
     with pytest.raises(GroupHeldElsewhereError):
         await presence_at(scripted.peer.address).join()
     assert said(scripted) == [RequestCode.GET_CONSUMER_LIST_BY_GROUP]
 
 
-async def test_a_driver_that_is_new_leaves_to_a_member_that_is_new(scripted: ScriptedBroker) -> None:
+async def test_a_new_driver_leaves_the_group_to_a_new_member(scripted: ScriptedBroker) -> None:
     scripted.before_heartbeat.append(lambda: scripted.members[GROUP].append(LOCAL))
     with pytest.raises(GroupHeldElsewhereError):
         await presence_at(scripted.peer.address).join()
@@ -79,7 +79,7 @@ async def test_a_driver_that_is_new_leaves_to_a_member_that_is_new(scripted: Scr
 
 
 @pytest.mark.slow
-async def test_a_local_member_that_is_new_waits_for_such_a_driver_to_leave(scripted: ScriptedBroker) -> None:
+async def test_a_new_local_member_waits_until_a_new_driver_leaves(scripted: ScriptedBroker) -> None:
     """It pulls nothing until then."""
     later = asyncio.get_running_loop().call_later
 
@@ -93,23 +93,23 @@ async def test_a_local_member_that_is_new_waits_for_such_a_driver_to_leave(scrip
         await eventually(lambda: len(scripted.members[GROUP]) == 1, "the driver has left")
         assert scripted.pulls == []
         async with asyncio.timeout(2):
-            await eventually(lambda: len(one.owned()) == 2, "it has all queues")
+            await eventually(lambda: len(one.owned()) == 2, "the member has all queues")
 
 
 @pytest.mark.slow
-async def test_a_local_member_that_runs_gives_no_queue_to_a_driver_that_looks_in(scripted: ScriptedBroker) -> None:
+async def test_a_running_local_member_keeps_its_queues_while_a_driver_joins_briefly(scripted: ScriptedBroker) -> None:
     async with member(scripted.peer.address, Seen()) as one:
-        await eventually(lambda: len(one.owned()) == 2, "it has all queues")
+        await eventually(lambda: len(one.owned()) == 2, "the member has all queues")
         before, looked = one.consumer.snapshot().rebalances, len(said(scripted))
         await scripted.gain(GROUP, SPARK)
-        await eventually(lambda: len(said(scripted)) >= looked + 2, "it has seen the driver, twice")
+        await eventually(lambda: len(said(scripted)) >= looked + 2, "the member has checked twice")
         await scripted.lose(SPARK)
         assert one.consumer.snapshot().rebalances == before
         assert len(one.owned()) == 2
 
 
 @pytest.mark.slow
-async def test_a_driver_that_runs_looks_often_while_somebody_is_there(scripted: ScriptedBroker) -> None:
+async def test_a_running_driver_polls_often_while_another_member_is_in_the_group(scripted: ScriptedBroker) -> None:
     membership = presence_at(scripted.peer.address)
     await membership.join()
     watching = asyncio.create_task(membership.watch_members())
@@ -120,14 +120,14 @@ async def test_a_driver_that_runs_looks_often_while_somebody_is_there(scripted: 
     await membership.leave()
 
 
-async def test_a_driver_that_some_broker_does_not_know_says_so_there_first(scripted: ScriptedBroker) -> None:
-    """One that came back just now: members of the local engine would not see the driver in its list."""
+async def test_a_driver_sends_a_heartbeat_to_a_broker_that_does_not_list_it(scripted: ScriptedBroker) -> None:
+    """Otherwise members of the local engine would not see it in the list of a restarted broker."""
     membership = presence_at(scripted.peer.address)
     await membership.join()
     scripted.members[GROUP].clear()
     scripted.peer.requests.clear()
     watching = asyncio.create_task(membership.watch_members())
-    await eventually(lambda: len(said(scripted)) >= 3, "it has looked")
+    await eventually(lambda: len(said(scripted)) >= 3, "the driver has checked")
     looked = RequestCode.GET_CONSUMER_LIST_BY_GROUP
     assert said(scripted)[:3] == [looked, RequestCode.HEART_BEAT, looked]
     assert scripted.members[GROUP] == [membership.client_id]
@@ -135,8 +135,8 @@ async def test_a_driver_that_some_broker_does_not_know_says_so_there_first(scrip
     await membership.leave()
 
 
-async def test_a_broker_that_is_down_keeps_nobody_from_the_others(scripted: ScriptedBroker) -> None:
-    """Nor does it hide who is in their lists."""
+async def test_an_unreachable_broker_does_not_block_the_others(scripted: ScriptedBroker) -> None:
+    """The driver joins, and the members in the other brokers' lists are found."""
     async with Peer() as other:
         down = other.address
     route = route_of({BROKER: scripted.peer.address, "broker-z": down}, 2)
@@ -148,7 +148,7 @@ async def test_a_broker_that_is_down_keeps_nobody_from_the_others(scripted: Scri
     await membership.leave()
 
 
-async def test_where_no_broker_tells_who_is_there_it_does_not_start(scripted: ScriptedBroker) -> None:
+async def test_the_driver_does_not_start_if_all_brokers_are_unreachable(scripted: ScriptedBroker) -> None:
     async with Peer() as other:
         down = other.address
     scripted.peer.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, routes({TOPIC: route_of({BROKER: down}, 2)}))

@@ -1,4 +1,4 @@
-"""Properties that are split in arrays are what the parser gives."""
+"""Properties that are split in arrays equal the parser's result."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ PROPER = st.builds(lambda text, end: (text if end else text[:-1]).encode(), WRIT
 @example([b"A\x01xyzzy", b"A\x01x\x02B\x01y"])
 @example([b"A\x01x\x02B\x01y", b"A\x01z\x02B\x01y"])
 @given(st.lists(PROPER, max_size=6) | st.lists(PROPER | ANYTHING, max_size=6))
-def test_maps_and_columns_are_what_the_parser_reads(raw: list[bytes]) -> None:
-    """Whether all are as producers write them, or some are not; an entry's end may be missing from the last."""
+def test_maps_and_columns_equal_the_parsers_result(raw: list[bytes]) -> None:
+    """Some are not as producers write them. The end of the last entry may be missing."""
     expected = [parse_properties(stored.decode("utf-8", "replace")) for stored in raw]
     arrays = PropertyArrays(pa.array(raw, pa.binary()))
     assert [dict(entries) for entries in arrays.maps().to_pylist()] == expected

@@ -1,4 +1,4 @@
-"""What SQL conditions leave out, over an embedded broker; Spark itself applies them once more."""
+"""SQL conditions that limit a read, over an embedded broker. Spark itself applies them once more."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from rmqd.spark.source.source_format import (  # noqa: E402
 
 
 def planned(broker: EmbeddedBroker, *filters: Filter, **options: str) -> list[QueueRange]:
-    """The ranges that are read where these conditions hold."""
+    """Return the ranges that are read with these conditions."""
     given = {"nameserver": broker.nameserver, "subscribe": "orders", "pushdown": "true", **options}
     reader = RocketMQSource(given).reader(StructType())
     assert isinstance(reader, PushdownBatchReader)
@@ -47,7 +47,7 @@ def spans(ranges: list[QueueRange]) -> dict[tuple[str, int], tuple[int, int]]:
 
 
 def test_queues_and_offsets(broker: EmbeddedBroker) -> None:
-    """Conditions that all hold; those about which nothing can be said leave out nothing."""
+    """All conditions must hold. Unsupported conditions exclude nothing."""
     broker.fill("orders", 3, 10)
     everything = {("orders", queue_id): (0, 10) for queue_id in range(3)}
     assert spans(planned(broker)) == everything
@@ -57,7 +57,7 @@ def test_queues_and_offsets(broker: EmbeddedBroker) -> None:
     assert planned(broker, EqualTo(("broker",), "broker-b")) == []
     first = EqualTo(("queue_id",), 0)
     for condition, expected in (
-        (GreaterThan(("queue_offset",), 3), (3, 10)),  # one more than there need be
+        (GreaterThan(("queue_offset",), 3), (3, 10)),  # one more than necessary
         (GreaterThanOrEqual(("queue_offset",), 4), (4, 10)),
         (LessThan(("queue_offset",), 3), (0, 4)),
         (LessThanOrEqual(("queue_offset",), 3), (0, 4)),
@@ -68,8 +68,8 @@ def test_queues_and_offsets(broker: EmbeddedBroker) -> None:
     assert planned(broker, GreaterThan(("queue_offset",), 10)) == []
 
 
-def test_topics_of_retries_are_those_of_their_messages(broker: EmbeddedBroker) -> None:
-    """Only source_topic is their own."""
+def test_conditions_on_the_topic_apply_to_the_topics_of_retried_messages(broker: EmbeddedBroker) -> None:
+    """Only source_topic is the retry topic."""
     for topic in ("orders", "bills", "%RETRY%reports"):
         broker.fill(topic, 1, 1)
     options = {"subscribe": "orders,bills", "groupId": "reports", "includeRetryTopic": "true"}
@@ -80,7 +80,7 @@ def test_topics_of_retries_are_those_of_their_messages(broker: EmbeddedBroker) -
 
 
 def test_times_by_the_brokers_index(broker: EmbeddedBroker) -> None:
-    """With some seconds to spare, as brokers' clocks are set; in any time zone."""
+    """The margin of some seconds allows for changes of brokers' clocks. Any time zone works."""
     broker.create_topic("orders", 1)
     times = []
     for number in range(4):
@@ -100,8 +100,8 @@ def test_times_by_the_brokers_index(broker: EmbeddedBroker) -> None:
     assert spans(planned(broker, near)) == {("orders", 0): (2, 4)}
 
 
-def test_tags_are_the_brokers_filter(broker: EmbeddedBroker) -> None:
-    """Where it can say them, and no option does."""
+def test_conditions_on_tags_become_the_brokers_filter(broker: EmbeddedBroker) -> None:
+    """A tag expression must be able to express them, and no option may set a filter."""
     broker.fill("orders", 1, 1)
     paid = EqualTo(("tags",), "paid")
 
@@ -118,6 +118,6 @@ def test_tags_are_the_brokers_filter(broker: EmbeddedBroker) -> None:
 
 
 def test_a_stream_has_no_pushdown(broker: EmbeddedBroker) -> None:
-    """Spark asks a batch reader alone."""
+    """Spark passes conditions only to a batch reader."""
     with pytest.raises(ConfigError, match="pushdown: Spark supports it only for"):
         RocketMQSource({"nameserver": "n:1", "subscribe": "orders", "pushdown": "true"}).streamReader(StructType())

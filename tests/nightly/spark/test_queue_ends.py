@@ -1,4 +1,4 @@
-"""Where queues end: one question for all queues of a topic on a broker, and one for each where that is not answered."""
+"""The ends of queues: one request for all queues of a topic on a broker, or one for each queue if that one fails."""
 
 from __future__ import annotations
 
@@ -38,28 +38,28 @@ class Broker:
         broker.on(SINGLY[1], lambda request: Reply(ext_fields={"offset": str(10 + _queue_id(request))}))
 
     def is_known_as(self, broker_id: int) -> None:
-        """Have the name server name it with this id alone."""
+        """Let the name server return it with this id alone."""
         self.by_topic[TOPIC] = route_of({BROKER: {broker_id: self.peer.address}}, len(QUEUES))
 
     def tells_of(self, queues: list[MessageQueue]) -> None:
-        """Have it answer for the topic, with these queues."""
+        """Let it respond for the topic, with these queues."""
         table = {queue: TopicOffset(queue.queue_id, 10 + queue.queue_id) for queue in queues}
         self.peer.on(TOGETHER, Reply(body=TopicStatsTable(table).to_json()))
 
     async def ends(self, *, of_slaves: bool = False) -> list[int]:
-        """Where the queues end, by the cluster's client."""
+        """Return the end offsets, with the cluster's client."""
         answers = await asyncio.to_thread(self.cluster.max_offsets, QUEUES, of_slaves=of_slaves)
         for error in answers.errors.values():
             raise error
         return [answers.values[queue] for queue in QUEUES]
 
     async def starts(self) -> list[int]:
-        """Where they begin."""
+        """Return the start offsets."""
         answers = await asyncio.to_thread(self.cluster.min_offsets, QUEUES)
         return [answers.values[queue] for queue in QUEUES]
 
     def asked(self) -> tuple[int, int]:
-        """How often it was asked about the topic, and about a queue."""
+        """The number of requests about the topic, and about queues."""
         return len(self.peer.got(TOGETHER)), sum(len(self.peer.got(code)) for code in SINGLY)
 
 
@@ -69,36 +69,35 @@ def _queue_id(request: RemotingCommand) -> int:
 
 @pytest.fixture
 async def broker() -> AsyncIterator[Broker]:
-    """It runs."""
+    """A running broker."""
     async with AsyncExitStack() as ending:
         yield Broker(*[await ending.enter_async_context(Peer()) for _ in range(2)])
 
 
-async def test_a_topic_is_one_question_for_each_end(broker: Broker) -> None:
-    """However many queues it has there."""
+async def test_one_request_for_each_end_covers_all_queues_of_a_topic(broker: Broker) -> None:
     assert await broker.starts() == [0, 1, 2]
     assert await broker.ends() == [10, 11, 12]
     assert broker.asked() == (2, 0)
 
 
 @pytest.mark.parametrize("code", [ResponseCode.NO_PERMISSION, ResponseCode.REQUEST_CODE_NOT_SUPPORTED])
-async def test_a_broker_that_refuses_is_asked_about_each_queue(broker: Broker, code: ResponseCode) -> None:
-    """And not about the topic again with every poll."""
+async def test_a_broker_that_refuses_is_queried_for_each_queue(broker: Broker, code: ResponseCode) -> None:
+    """The next polls do not try the topic again."""
     broker.peer.on(TOGETHER, Reply(code, "not you"))
     for _ in range(3):
         assert await broker.ends() == [10, 11, 12]
     assert broker.asked() == (1, 9)
 
 
-async def test_a_queue_that_the_answer_does_not_have_is_asked_about(broker: Broker) -> None:
-    """Its broker may use other names for itself."""
+async def test_a_queue_that_is_missing_in_the_response_is_queried(broker: Broker) -> None:
+    """The broker may use another name in its response."""
     broker.tells_of(QUEUES[:2])
     assert await broker.ends() == [10, 11, 12]
     assert broker.asked() == (1, 1)
 
 
-async def test_only_a_master_is_asked_about_a_topic(broker: Broker) -> None:
-    """A slave's word on a queue is taken where a stream may go on by it, and nowhere else."""
+async def test_only_a_master_is_queried_for_a_topic(broker: Broker) -> None:
+    """A slave's response for a queue counts only if a stream can continue with it."""
     broker.is_known_as(1)
     assert await broker.ends(of_slaves=True) == [10, 11, 12]
     with pytest.raises(MasterMissingError):

@@ -1,4 +1,4 @@
-"""Queues, topics and retries that come and go while a stream reads them; over an embedded broker, as Spark calls."""
+"""Queues, topics and retries that change while a stream reads them; over an embedded broker, as Spark calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.spark.stream_options import grouped, numbers, options  # noqa: E402
 
 
 def test_a_new_topic_is_read_from_its_first_message(broker: EmbeddedBroker) -> None:
-    """Where a pattern takes it."""
+    """The query's pattern matches the new topic."""
     broker.fill("orders-eu", 1, 1)
     query = Query(Checkpoint(), options(broker, subscribePattern="orders-.*"))
     query.run_until_idle()
@@ -35,8 +35,8 @@ def test_a_pattern_may_match_nothing_yet(broker: EmbeddedBroker) -> None:
     assert query.run_until_idle()[1:] == [["0:0"]]
 
 
-def test_a_condition_is_checked_with_every_queue_that_comes(broker: EmbeddedBroker) -> None:
-    """A pull would take one that the broker cannot read for "everything"; so too after a restart."""
+def test_an_sql_filter_is_checked_for_each_new_queue(broker: EmbeddedBroker) -> None:
+    """A pull would treat a filter that the broker cannot parse as "everything". It is also checked after a restart."""
     broker.fill("orders", 1, 2)
     checkpoint = Checkpoint()
     query = Query(checkpoint, options(broker, sql="n > 1"))
@@ -48,8 +48,8 @@ def test_a_condition_is_checked_with_every_queue_that_comes(broker: EmbeddedBrok
         Query(checkpoint, options(broker, sql="n >>> 1")).poll()
 
 
-def test_a_topic_that_goes_keeps_its_place(broker: EmbeddedBroker) -> None:
-    """The others go on."""
+def test_a_deleted_topic_keeps_its_offsets(broker: EmbeddedBroker) -> None:
+    """The query continues with the other topics."""
     broker.fill("orders", 1, 2)
     broker.fill("bills", 1, 2)
     query = Query(Checkpoint(), {**options(broker), "subscribe": "orders,bills"})
@@ -60,8 +60,8 @@ def test_a_topic_that_goes_keeps_its_place(broker: EmbeddedBroker) -> None:
     assert json.loads(query.checkpoint.offsets[-1])["q"]["bills"] == {BROKER: {"0": 2}}
 
 
-def test_a_topic_that_went_with_what_was_to_be_read_is_a_loss(broker: EmbeddedBroker) -> None:
-    """It is in the checkpoint, and nobody has it; without failOnDataLoss the others go on."""
+def test_a_deleted_topic_with_unread_messages_is_a_data_loss(broker: EmbeddedBroker) -> None:
+    """The checkpoint has the topic, but no broker does. Without failOnDataLoss the query continues with the others."""
     broker.fill("orders", 1, 2)
     broker.fill("bills", 1, 1)
     checkpoint, both = Checkpoint(), {**options(broker), "subscribe": "orders,bills"}
@@ -82,8 +82,8 @@ def test_a_topic_that_went_with_what_was_to_be_read_is_a_loss(broker: EmbeddedBr
     assert [entry["skipped"] for entry in logs if entry["event"] == "spark.data_lost"] == [4]
 
 
-def test_a_topic_that_comes_back_is_read_on(broker: EmbeddedBroker) -> None:
-    """Its place was kept."""
+def test_a_topic_that_returns_continues_at_its_offset(broker: EmbeddedBroker) -> None:
+    """The checkpoint has kept it."""
     broker.fill("orders", 1, 2)
     broker.fill("bills", 1, 2)
     checkpoint, both = Checkpoint(), {**options(broker), "subscribe": "orders,bills"}
@@ -96,8 +96,8 @@ def test_a_topic_that_comes_back_is_read_on(broker: EmbeddedBroker) -> None:
     assert "gone" not in json.loads(checkpoint.offsets[-1])
 
 
-def test_a_topic_that_may_be_read_again_is_read_on(broker: EmbeddedBroker) -> None:
-    """Within one run; meanwhile it was as good as gone."""
+def test_a_topic_that_becomes_readable_again_continues_at_its_offset(broker: EmbeddedBroker) -> None:
+    """The topic counts as deleted until it is readable again."""
     broker.fill("orders", 1, 1)
     broker.fill("bills", 1, 2)
     query = Query(Checkpoint(), {**options(broker), "subscribe": "orders,bills"})
@@ -112,8 +112,8 @@ def test_a_topic_that_may_be_read_again_is_read_on(broker: EmbeddedBroker) -> No
         assert ("gone" in json.loads(query.checkpoint.offsets[-1])) == (permission == 2)
 
 
-def test_a_queue_that_is_to_be_read_only_is_drained(broker: EmbeddedBroker) -> None:
-    """An operator takes a broker out of service so."""
+def test_a_read_only_queue_is_drained(broker: EmbeddedBroker) -> None:
+    """Operators take a broker out of service this way."""
     broker.fill("orders", 2, 3)
     broker.create_topic("orders", 2, permission=4)
     query = Query(Checkpoint(), options(broker))
@@ -121,8 +121,8 @@ def test_a_queue_that_is_to_be_read_only_is_drained(broker: EmbeddedBroker) -> N
     assert "gone" not in json.loads(query.checkpoint.offsets[-1])
 
 
-def test_retries_are_read_from_their_first_one(broker: EmbeddedBroker) -> None:
-    """Though the retry topic was not there when the query began."""
+def test_retries_are_read_from_the_first_one(broker: EmbeddedBroker) -> None:
+    """The retry topic did not exist when the query started."""
     broker.fill("orders", 1, 1)
     query = Query(Checkpoint(), grouped(broker, includeRetryTopic="true", tags="paid"))
     with capture_logs() as logs:
@@ -134,8 +134,8 @@ def test_retries_are_read_from_their_first_one(broker: EmbeddedBroker) -> None:
     assert broker.offsets("reports", "%RETRY%reports") == {0: 1}
 
 
-def test_a_groups_retries_are_no_part_of_where_its_topics_start(broker: EmbeddedBroker) -> None:
-    """Unless their offsets are given too."""
+def test_start_options_do_not_apply_to_a_groups_retries(broker: EmbeddedBroker) -> None:
+    """Offsets that are given for the retry topic do apply."""
     broker.fill("orders", 1, 3)
     broker.fill("%RETRY%reports", 1, 3)
     more = grouped(broker, includeRetryTopic="true", startingOffsetsFallback="latest", commitOffsets="false")

@@ -1,4 +1,4 @@
-"""Sink and source against a real RocketMQ, in a real session; mqadmin says what it sees of the group."""
+"""Sink and source against a real RocketMQ, in a real session. mqadmin reports the group's lag."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS = 2000
 def test_a_topic_is_written_and_read(
     spark: SparkSession, rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """Each row once, with a key's rows in order; a stream's group has no lag when it has read them."""
+    """Each row is there once, in order for each key. A stream's group has no lag after it has read them."""
     options = {"nameserver": rocketmq.nameserver}
     (
         spark.range(0, ROWS, 1, 2)

@@ -1,4 +1,4 @@
-"""Columns of messages say what views of the same messages say."""
+"""Columns of messages have the values of views of the same messages."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ def test_compressed_bodies(stored: StoredMessage, kind: CompressionType) -> None
 
 
 @pytest.mark.parametrize(("sign", "time"), [(1, 2**63 - 1), (-1, -(2**63))])
-def test_a_time_that_no_timestamp_can_have_is_the_last_one(sign: int, time: int) -> None:
-    """Or the first one. A producer's clock may say anything; one message is no reason to read none."""
+def test_a_time_outside_the_range_of_timestamps_is_the_last_possible_one(sign: int, time: int) -> None:
+    """A time that is too early is the first one. A producer's clock may be wrong, which must not prevent the read."""
     stored = replace(STORED, born_timestamp=time)
     builder = BatchBuilder(Decoding(("born_timestamp",)))
     builder.records.add(FramedResponse(encode_message(stored), 0), *ALL)
     assert builder.finish().column(0).cast("int64").to_pylist() == [sign * ((2**63 - 1) // 1000 * 1000)]
 
 
-def test_unknown_flags_are_told_by_name() -> None:
+def test_unknown_flags_are_reported() -> None:
     records = Records()
     records.add(FramedResponse(encode_message(replace(STORED, sys_flag=0x800)), 0), *ALL)
     with pytest.raises(ProtocolError, match="0x800"):
@@ -62,7 +62,7 @@ def test_unknown_flags_are_told_by_name() -> None:
 @settings(deadline=None)
 @given(st.lists(STORABLE, min_size=1, max_size=2), st.data())
 def test_any_damage_is_a_protocol_error_or_a_row(stored: list[StoredMessage], data: st.DataObject) -> None:
-    """Whichever byte it is: nothing else is raised, and no row too many comes."""
+    """No other error is raised for any damaged byte, and no additional row is returned."""
     whole = bytearray(b"".join(map(encode_message, stored)))
     at = data.draw(st.integers(0, len(whole) - 1))
     whole[at] ^= data.draw(st.integers(1, 255))

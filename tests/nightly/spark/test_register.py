@@ -1,4 +1,4 @@
-"""What `register` looks at before anything is read."""
+"""The checks of `register` before anything is read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOP = Path(__file__).parents[3]
 
 
 def test_an_old_pyspark_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """4.1 has no limits for Python sources."""
+    """PySpark 4.1 has no limits for Python sources."""
     check_versions()
     monkeypatch.setattr(pyspark, "__version__", "4.1.2")
     with pytest.raises(RmqdError, match=r"needs PySpark 4.2 or later, but 4.1.2 is installed.*run pip install '"):
@@ -41,7 +41,7 @@ print(out.getvalue())
 
 
 def looked_up(tmp_path: Path, **modules: str) -> subprocess.CompletedProcess[str]:
-    """What Spark finds by itself where the wheel and these modules are installed, as it looks: without a JVM."""
+    """Return what Spark's own search finds if the wheel and these modules are installed; without a JVM."""
     wheel = tomllib.loads((TOP / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     for source, place in wheel["force-include"].items():
         (tmp_path / place).write_text((TOP / source).read_text())
@@ -57,22 +57,22 @@ def looked_up(tmp_path: Path, **modules: str) -> subprocess.CompletedProcess[str
     )
 
 
-def test_spark_finds_the_format_by_itself(tmp_path: Path) -> None:
-    """As a module at the wheel's top."""
+def test_spark_finds_the_format_automatically(tmp_path: Path) -> None:
+    """Spark finds a module at the wheel's top."""
     found = looked_up(tmp_path).stdout
     assert "rocketmq" in found
     assert "RocketMQSource" in found
 
 
-def test_what_cannot_be_found_leaves_other_formats_alone(tmp_path: Path) -> None:
-    """A module that raises would take all others with it."""
+def test_a_failed_import_does_not_hide_other_formats(tmp_path: Path) -> None:
+    """If the module raised, Spark would find no format."""
     done = looked_up(tmp_path, pyarrow="raise ImportError('no pyarrow here', name='pyarrow')")
     assert "rocketmq" not in done.stdout
     assert "Spark will not know the format rocketmq: pyarrow is not installed" in done.stderr
 
 
 def test_a_python_without_rmqd_is_named_with_what_to_do(tmp_path: Path) -> None:
-    """Spark takes python3 from PATH where nobody says otherwise."""
+    """Spark takes python3 from PATH by default."""
     other = tmp_path / "python3"
     other.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'rmqd'\" >&2\nexit 1\n")
     other.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Bodies whose schemas a registry has: what is read by them, and what a registry that is away does."""
+"""Bodies whose schemas are in a registry: how they are read, and how an unavailable registry is handled."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SECOND = order({"name": "amount", "type": "double", "default": 0.5})
 
 @pytest.fixture
 def registry(broker: EmbeddedBroker) -> Iterator[Registry]:
-    """With the first version, and the topic to it."""
+    """A registry with the first version, and its topic."""
     broker.create_topic("orders", 1)
     with running(Registry("orders")) as registry:
         registry.versions.append(FIRST)
@@ -70,9 +70,8 @@ def read_by(broker: EmbeddedBroker, registry: Registry, **options: str) -> list[
     )
 
 
-def test_each_body_is_read_by_its_writers_schema(broker: EmbeddedBroker, registry: Registry) -> None:
-    """As the latest one has it: what it does not have is left out, and what the writer did not have has its default.
-    What an id means is asked once."""
+def test_each_body_is_read_with_its_writers_schema(broker: EmbeddedBroker, registry: Registry) -> None:
+    """Rows have the fields of the latest schema, and its defaults for missing fields. Each id is queried once."""
     registry.versions.append(SECOND)
     one, two = registry.record_id(1), registry.record_id(2)
     broker.send("orders", body(one, FIRST, id=7, note="x"), body(two, SECOND, id=8, amount=2.0))
@@ -87,7 +86,7 @@ def test_each_body_is_read_by_its_writers_schema(broker: EmbeddedBroker, registr
     assert ids == [f"/schema-registry/v1/subject/orders/recordId/{one_id}/schema" for one_id in (one, two)]
 
 
-def test_a_schema_of_the_readers_own_comes_first(broker: EmbeddedBroker, registry: Registry, tmp_path: Path) -> None:
+def test_the_readers_own_schema_takes_precedence(broker: EmbeddedBroker, registry: Registry, tmp_path: Path) -> None:
     broker.send("orders", body(registry.record_id(1), FIRST, id=7, note="x"))
     (tmp_path / "order.avsc").write_text(
         '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}'
@@ -96,8 +95,8 @@ def test_a_schema_of_the_readers_own_comes_first(broker: EmbeddedBroker, registr
     assert row["value"] == {"id": 7}
 
 
-def test_a_body_that_the_registry_does_not_know_is_told(broker: EmbeddedBroker, registry: Registry) -> None:
-    """Nothing ends the read: an unknown version, the id of another schema, a body without an id, a broken record."""
+def test_a_body_that_the_registry_does_not_know_is_a_bad_row(broker: EmbeddedBroker, registry: Registry) -> None:
+    """Nothing fails the read: an unknown version, the id of another schema, a body without an id, a broken record."""
     known, unknown = registry.record_id(1), registry.record_id(5)
     good = body(known, FIRST, id=7, note="x")
     other = body(Registry("refunds").record_id(1), FIRST, id=7, note="x")
@@ -114,20 +113,20 @@ def test_a_body_that_the_registry_does_not_know_is_told(broker: EmbeddedBroker, 
     assert reasons[3] == "4 bytes follow the record"
 
 
-def test_what_the_registry_said_at_load_holds(broker: EmbeddedBroker, registry: Registry) -> None:
-    """Spark pickles the source behind `schema()`, and asks for readers later."""
+def test_the_schema_at_load_is_kept(broker: EmbeddedBroker, registry: Registry) -> None:
+    """Spark pickles the source after `schema()`, and asks for readers later."""
     loaded = source(broker, registry, columns="value")
     assert loaded.schema() == "value struct<id:bigint,note:string>"
     registry.versions.append(SECOND)
     broker.send("orders", body(registry.record_id(2), SECOND, id=8, amount=2.0))
     reader = pickle.loads(pickle.dumps(loaded)).reader(StructType())
     rows = [row for part in reader.partitions() for batch in reader.read(part) for row in rows_of(batch)]
-    assert rows == [{"value": None}]  # the second has no note, nor the first a default for it
+    assert rows == [{"value": None}]  # the second schema has no note, and the first has no default for it
     assert source(broker, registry, columns="value").schema() == "value struct<id:bigint,amount:double>"
 
 
-def test_a_registry_that_is_away_fails_the_task(broker: EmbeddedBroker, registry: Registry) -> None:
-    """It says nothing about the body, which is read once the registry is back."""
+def test_an_unavailable_registry_fails_the_task(broker: EmbeddedBroker, registry: Registry) -> None:
+    """The body is not a bad row. It is read once the registry is back."""
     reader = source(broker, registry, columns="value").reader(StructType())
     broker.send("orders", body(registry.record_id(1), FIRST, id=7, note="x"))
     (part,) = reader.partitions()
@@ -137,7 +136,7 @@ def test_a_registry_that_is_away_fails_the_task(broker: EmbeddedBroker, registry
     assert [row for batch in reader.read(part) for row in rows_of(batch)] == [{"value": {"id": 7, "note": "x"}}]
 
 
-def test_a_registry_that_is_away_for_a_moment_is_waited_for(broker: EmbeddedBroker, registry: Registry) -> None:
+def test_a_short_outage_of_the_registry_is_waited_for(broker: EmbeddedBroker, registry: Registry) -> None:
     broker.send("orders", body(registry.record_id(1), FIRST, id=7, note="x"))
     reader = source(broker, registry, unavailableToleranceMs="60000", columns="value").reader(StructType())
     (part,) = reader.partitions()
@@ -146,16 +145,16 @@ def test_a_registry_that_is_away_for_a_moment_is_waited_for(broker: EmbeddedBrok
 
 
 @pytest.mark.parametrize("status", [401, 403, 408, 429, 500, 503, 50001])
-def test_one_refusal_says_nothing_of_a_body(registry: Registry, status: int) -> None:
-    """Also where the registry works again when it is asked for the latest schema."""
+def test_a_single_refusal_does_not_make_a_body_a_bad_row(registry: Registry, status: int) -> None:
+    """The registry works again for the request of the latest schema."""
     record_id = registry.record_id(1)
     asked = SchemaRegistry(registry.url, "orders", patience_seconds=60.0)
     registry.failing = [status]
     assert asked.writer_schema(record_id)["name"] == "shop.Order"
 
 
-def test_bodies_of_an_unknown_record_are_let_go(registry: Registry) -> None:
-    """The answer is kept, and not with each body that it was given for."""
+def test_bodies_of_an_unknown_record_are_released(registry: Registry) -> None:
+    """The response is cached, but without the bodies that it was for."""
     read = registered_avro_decoder(json.dumps(FIRST), SchemaRegistry(registry.url, "orders"))
     bodies = [body(registry.record_id(5), FIRST, id=number, note="x") for number in range(3)]
     held = [sys.getrefcount(one) for one in bodies]
@@ -165,11 +164,11 @@ def test_bodies_of_an_unknown_record_are_let_go(registry: Registry) -> None:
     gc.collect()
     del one
     assert [sys.getrefcount(one) for one in bodies] == held
-    assert len(registry.asked) == 3  # for the record, the latest schema and the record: of the first body
+    assert len(registry.asked) == 3  # all for the first body: the record, the latest schema, and the record
 
 
-def test_a_registry_that_cannot_be_had_is_told_at_load(broker: EmbeddedBroker, registry: Registry) -> None:
-    """Also where the reader has a schema of its own."""
+def test_an_unusable_registry_is_reported_at_load(broker: EmbeddedBroker, registry: Registry) -> None:
+    """This includes readers with their own schema."""
     with pytest.raises(
         ConfigError, match=r"^valueRegistry: http.* has no schema of the subject odors: it returned 50001"
     ):
@@ -203,7 +202,7 @@ REFUSED: dict[str, tuple[dict[str, str], str]] = {
 
 @pytest.mark.parametrize(("options", "message"), REFUSED.values(), ids=REFUSED)
 def test_wrong_options_are_refused(options: dict[str, str], message: str) -> None:
-    """Before the registry is asked."""
+    """No registry is queried."""
     given = {"value": "avro", "valueRegistry": "http://127.0.0.1:1", "subscribe": "orders", **options}
     with pytest.raises(ConfigError, match=message):
         RocketMQSource({"nameserver": "127.0.0.1:1", **given}).schema()
@@ -212,10 +211,10 @@ def test_wrong_options_are_refused(options: dict[str, str], message: str) -> Non
         RocketMQSource({**alone, "valueSchema": "{}"}).schema()
 
 
-def test_a_group_reads_by_a_registry(
+def test_a_group_decodes_bodies_with_a_registry(
     spark: SparkSession, broker: EmbeddedBroker, registry: Registry, tmp_path: Path
 ) -> None:
-    """Spark's own processes ask it."""
+    """Spark's own processes query it."""
     broker.send("orders", body(registry.record_id(1), FIRST, id=7, note="x"), "no id")
     group = {
         "subscriptions": {"orders": "*"},

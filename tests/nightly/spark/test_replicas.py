@@ -1,4 +1,4 @@
-"""What the answers of a broker's replicas do to a range that is read, whoever pulls: by real sockets."""
+"""How the responses of a broker's replicas affect a range, with the source and with a handler; by real sockets."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ from tests.spark.range_cases import (  # noqa: E402
 )
 
 OTHER_TOPIC = "bills"
-"""The broker has it for ever, which says nothing of the queues of another one."""
+"""The broker always has it, which means nothing for the queues of another topic."""
 
 
 class Cluster:
-    """A name server, a master and a slave that answer as a case says."""
+    """A name server, a master and a slave that respond as a case defines."""
 
     def __init__(self) -> None:
         self.name_server = Peer()
@@ -60,12 +60,12 @@ class Cluster:
 
     @property
     def addresses(self) -> tuple[str, str]:
-        """Those of the master and of the slave."""
+        """The addresses of the master and of the slave."""
         master, slave = self.processes
         return master.address, slave.address
 
     def play(self, case: Case, *, loss_fails: bool) -> QueueRange:
-        """Answer as the case says from now on; the range that is to be pulled."""
+        """Respond as the case defines from now on; return the range to pull."""
         self._scripted = Scripted(case)
         for process, peer in enumerate(self.processes):
             peer.on(RequestCode.PULL_MESSAGE, partial(self._pulled, process))
@@ -96,21 +96,21 @@ class Cluster:
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pauses of a hundredth."""
+    """Make pauses a hundred times shorter."""
     for name in ("FIRST_RETRY_PAUSE_SECONDS", "MAX_RETRY_PAUSE_SECONDS"):
         monkeypatch.setattr(range_plan, name, getattr(range_plan, name) / 100)
 
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[Cluster]:
-    """All three run."""
+    """A cluster with all three running."""
     cluster = Cluster()
     async with cluster.name_server, cluster.processes[MASTER], cluster.processes[SLAVE]:
         yield cluster
 
 
 async def by_source(queue_range: QueueRange) -> list[int]:
-    """The offsets that `spark.read` gives of a range."""
+    """Return the offsets that `spark.read` returns for a range."""
 
     def read() -> list[int]:
         cluster_of(queue_range.access).queues([OTHER_TOPIC])
@@ -121,7 +121,7 @@ async def by_source(queue_range: QueueRange) -> list[int]:
 
 
 async def by_handler(queue_range: QueueRange) -> list[int]:
-    """The offsets that a handler of `engine: spark` is given of a range."""
+    """Return the offsets that a handler of `engine: spark` receives for a range."""
     client = ClientInstance(queue_range.access.client_options())
     await client.routes.refresh(OTHER_TOPIC)
     pulls = RangePulls(client, queue_range, lambda block, low: open_bodies(block, 1 << 20, 1 << 20, low))
@@ -147,8 +147,8 @@ READERS = [by_source, by_handler]
 @pytest.mark.slow
 @pytest.mark.parametrize("read", READERS)
 @pytest.mark.parametrize(("case", "loss_fails"), RUNS, ids=str)
-async def test_what_a_range_comes_to(cluster: Cluster, read: Read, case: Case, loss_fails: bool) -> None:
-    """Whoever pulls: the table is that of `test_range_plan`."""
+async def test_the_outcome_of_a_range(cluster: Cluster, read: Read, case: Case, loss_fails: bool) -> None:
+    """Both readers are tested with the cases of `test_range_plan`."""
     asked, outcome = cluster.play(case, loss_fails=loss_fails), wanted(case, loss_fails=loss_fails)
     with capture_logs() as logs:
         if isinstance(outcome, tuple):
@@ -161,8 +161,8 @@ async def test_what_a_range_comes_to(cluster: Cluster, read: Read, case: Case, l
 
 
 @pytest.mark.parametrize("read", READERS)
-async def test_a_connection_that_fell_silent_is_replaced(cluster: Cluster, read: Read) -> None:
-    """It stays open, and nothing comes back by it: a balancer or a firewall has forgotten it."""
+async def test_a_silent_connection_is_replaced(cluster: Cluster, read: Read) -> None:
+    """It stays open and returns nothing, because a load balancer or a firewall has forgotten it."""
     master = cluster.processes[MASTER]
     asked = cluster.play(Case(name="all is well"), loss_fails=True)
     answers = having(COUNT)
@@ -178,16 +178,16 @@ async def test_a_connection_that_fell_silent_is_replaced(cluster: Cluster, read:
 
 
 @pytest.mark.parametrize("read", READERS)
-async def test_who_fails_says_which_replica_was_asked(cluster: Cluster, read: Read) -> None:
-    """And that it is not the one that decides."""
+async def test_an_error_names_the_replica_that_was_queried(cluster: Cluster, read: Read) -> None:
+    """It also says that the master must be asked."""
     (alone,) = [case for case in CASES if case.name == "the slave is alone, and behind"]
     with pytest.raises(RemotingError, match=r"slave 1 .* does not have offset 4 yet; the master must be asked"):
         await read(cluster.play(alone, loss_fails=False))
 
 
 @pytest.mark.parametrize("read", READERS)
-async def test_who_fails_says_which_answer_was_damaged(cluster: Cluster, read: Read) -> None:
-    """And how, so that the broker's store can be looked at."""
+async def test_an_error_names_the_damaged_response(cluster: Cluster, read: Read) -> None:
+    """It also describes the damage, so that the broker's store can be examined."""
     (broken,) = [case for case in CASES if case.name == "the answers of the only replica have a wrong magic for good"]
     said = r"^orders@broker-a:0: the response to a pull at offset 4 is damaged: .*starts with .*magic 0x6E6F6E65"
     with pytest.raises(ProtocolError, match=said):
@@ -195,15 +195,15 @@ async def test_who_fails_says_which_answer_was_damaged(cluster: Cluster, read: R
 
 
 @pytest.mark.parametrize("read", READERS)
-async def test_a_loss_says_what_the_broker_has(cluster: Cluster, read: Read) -> None:
-    """It is what an operator looks for first."""
+async def test_a_data_loss_names_the_offsets_of_the_broker(cluster: Cluster, read: Read) -> None:
+    """An operator looks for them first."""
     (early,) = [case for case in CASES if case.name == "the master ends early and says PULL_NOT_FOUND (*)"]
     with pytest.raises(DataLossError, match="offsets 4 to 11 are missing: the broker has 0 to 3"):
         await read(cluster.play(early, loss_fails=True))
 
 
-async def test_a_handlers_client_knows_the_route_before_messages_come(cluster: Cluster) -> None:
-    """By it the messages that fail are sent back, whatever the range knew of the broker."""
+async def test_a_handlers_client_knows_the_route_before_messages_arrive(cluster: Cluster) -> None:
+    """It needs the route to send failed messages back, whatever the range knew about the broker."""
     asked = cluster.play(Case(name="all is well"), loss_fails=True)
     client = ClientInstance(asked.access.client_options())
     pulls = RangePulls(client, asked, lambda block, low: open_bodies(block, 1 << 20, 1 << 20, low))

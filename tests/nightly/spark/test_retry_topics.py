@@ -1,4 +1,4 @@
-"""The retry topic of a stream's group: mqadmin asks the brokers in its route how far a group is."""
+"""The retry topic of a stream's group: mqadmin queries the brokers in its route for a group's progress."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from tests.spark.stream_options import grouped  # noqa: E402
 JOINING = RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT
 
 
-def test_mqadmin_shows_how_far_a_stream_is(rocketmq: RealCluster, topic: str, group: str) -> None:
-    """Its group has no member, which the command does not need."""
+def test_mqadmin_shows_the_progress_of_a_stream(rocketmq: RealCluster, topic: str, group: str) -> None:
+    """The command does not need a member in the group."""
     with Producer(rocketmq.broker.address, topic) as producer:
         for number in range(80):
             producer.send(b"%d" % number)
@@ -49,8 +49,8 @@ def test_mqadmin_shows_how_far_a_stream_is(rocketmq: RealCluster, topic: str, gr
     assert offsets.members(rocketmq, group) == []
 
 
-def test_a_query_that_commits_nothing_makes_none(broker: EmbeddedBroker) -> None:
-    """It only looks at what a group of that name consumes."""
+def test_a_query_without_commits_creates_no_retry_topic(broker: EmbeddedBroker) -> None:
+    """It only reads the messages of a group with this name."""
     broker.fill("orders", 1, 2)
     Query(Checkpoint(), grouped(broker, commitOffsets="false")).run_until_idle()
     assert not broker.has_topic("%RETRY%reports")
@@ -60,7 +60,7 @@ def test_a_query_that_commits_nothing_makes_none(broker: EmbeddedBroker) -> None
 
 @pytest.mark.parametrize("members", [("10.0.0.1@7",), ()])
 async def test_a_group_with_members_is_not_joined(members: tuple[str, ...]) -> None:
-    """They would divide their queues anew; without any, the broker is left as soon as it was joined."""
+    """Its members would rebalance. A group without members is joined, and left at once."""
     async with Peer() as name_server, Peer() as broker:
         route = route_of({"a": {0: broker.address}}, 1)
         name_server.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, Reply(body=route.to_json()))

@@ -1,4 +1,4 @@
-"""`rmqd top` and the status page show what /api/v1/status says at one moment: two workers, and a group on Spark."""
+"""`rmqd top` and the status page show the values of /api/v1/status: with two workers, and a group on Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.nightly.spark.two_engines import write_config
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.waiting import eventually
 
-SECONDS: Final = 150.0  # for what waits for a JVM, on a busy machine
+SECONDS: Final = 150.0  # for conditions that wait for a JVM, on a busy machine
 QUEUES: Final = 2
 COUNTED: Final = ("received", "handled", "acked", "failed", "retried", "expired", "dead_lettered", "corrupt")
 HANDLER: Final = """
@@ -41,17 +41,17 @@ def judge(batch, options):
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What each of the three said, while the status did not change."""
+    """The outputs of all three, while the status did not change."""
 
     status: dict[str, Any]
     page: str
     top: list[list[str]]
     queues: dict[str, str]
-    """The pictures of `rmqd top` with the queues of a group, by the group's name."""
+    """The screens of `rmqd top` with the queues of a group, by the group's name."""
 
 
 def standing(document: dict[str, Any]) -> list[Any]:
-    """What has to be the same before and after the others are looked at: all but ages, which grow."""
+    """Return the values that must not change while the others are read: all but ages, which grow."""
     return [
         (
             group["name"], group["state"], group["lag"], group["totals"], group["member_count"],
@@ -65,7 +65,7 @@ def standing(document: dict[str, Any]) -> list[Any]:
 
 
 async def moment(client: httpx.AsyncClient, address: str) -> Moment:
-    """Look at all three until nothing has changed meanwhile."""
+    """Read all three until nothing has changed meanwhile."""
     found: list[Moment] = []
 
     async def is_still() -> bool:
@@ -83,7 +83,7 @@ async def moment(client: httpx.AsyncClient, address: str) -> Moment:
 
 
 def queue_pictures(address: str) -> dict[str, str]:
-    """What the live view shows of each group's queues."""
+    """Return the live view of each group's queues."""
     command = [sys.executable, "-m", "rmqd", "top", "--http", address, "--interval", "0.2"]
     pictures = {}
     with on_terminal(command, columns=140, lines=40) as terminal:
@@ -102,7 +102,7 @@ def queue_pictures(address: str) -> dict[str, str]:
 
 
 def text_of(html: str) -> str:
-    """Without tags, and with single spaces."""
+    """Return the text without tags, and with single spaces."""
     return " ".join(re.sub(r"<[^>]*>", " ", html).split())
 
 
@@ -117,10 +117,10 @@ def page_rows(article: str) -> Iterator[list[str]]:
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(400)
-async def test_top_and_the_page_show_what_the_status_says(
+async def test_top_and_the_page_show_the_values_of_the_status(
     tmp_path: Path, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each group has handled some, has given one up, and is held at its last messages."""
+    """Each group has handled some messages, has dead-lettered one, and hangs at the last ones."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "judging.py").write_text(HANDLER)
     config = tmp_path / "rmqd.yaml"
@@ -162,7 +162,7 @@ async def test_top_and_the_page_show_what_the_status_says(
 
 
 def same_in_top(group: dict[str, Any], seen: Moment) -> None:
-    """The group's row, and the rows of its queues."""
+    """Compare the group's row, and the rows of its queues."""
     titles, *rows = seen.top
     [row] = [dict(zip(titles, row, strict=True)) for row in rows if row[0] == group["name"]]
     rates, latency = group["rates"], group["recent_latency"]
@@ -186,7 +186,7 @@ def same_in_top(group: dict[str, Any], seen: Moment) -> None:
 
 
 def same_on_the_page(group: dict[str, Any], article: str) -> None:
-    """The group's figures, its totals, and the rows of its queues."""
+    """Compare the group's metrics, its totals, and the rows of its queues."""
     figures = dict(re.findall(r'<div class="figure[^>]*><dt>([^<]*)</dt><dd[^>]*>([^<]*)</dd>', article))
     assert (figures["Lag"], figures["Dead"]) == (str(group["lag"]), str(group["totals"]["dead_lettered"]))
     assert figures["Failed"] == str(group["totals"]["failed"])

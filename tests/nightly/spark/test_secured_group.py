@@ -1,4 +1,4 @@
-"""`engine: spark` on a cluster that takes TLS alone and checks who asks: refused, put right, and silent about keys."""
+"""`engine: spark` on a cluster that requires TLS and keys: refused, corrected, and without keys in the output."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 need("pyspark", "pyarrow")
 
-SECONDS = 150  # for what waits for a JVM, on a busy machine
+SECONDS = 150  # for conditions that wait for a JVM, on a busy machine
 
 
 @pytest.mark.timeout(3 * SECONDS)
-def test_nothing_that_spark_shows_or_keeps_has_the_keys(
+def test_spark_neither_shows_nor_stores_the_keys(
     rocketmq_secured: RealCluster, request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """Not its event log either; with the wrong ones the group says why it stands still, and goes on by a reload."""
+    """Its event log is included. With wrong keys the group reports why it is not ready; a reload corrects them."""
     world = World(rocketmq_secured, request.node.name, tmp_path)
     events = tmp_path / "rmqd" / "events"
     events.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""A stream of which one broker does not answer while others do, and one whose master is away."""
+"""A stream with a broker that does not respond while others do, or with an unavailable master."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from tests.spark.test_silent_brokers import (  # noqa: E402
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[Cluster]:
-    """All of it runs."""
+    """A running cluster."""
     async with AsyncExitStack() as ending:
         peers = [await ending.enter_async_context(Peer()) for _ in range(3)]
         yield Cluster(*peers)
@@ -59,13 +59,13 @@ async def cluster() -> AsyncIterator[Cluster]:
 
 @pytest.fixture
 def logs() -> Iterator[list[Any]]:
-    """What is logged in a test."""
+    """The log events of a test."""
     with capture_logs() as logs:
         yield logs
 
 
-async def test_no_poll_waits_for_a_broker_that_is_known_to_be_silent(cluster: Cluster, logs: list[Any]) -> None:
-    """It takes connections, and answers late: other brokers' messages come meanwhile, and its answer counts later."""
+async def test_polls_do_not_wait_for_a_broker_that_is_known_to_be_silent(cluster: Cluster, logs: list[Any]) -> None:
+    """It accepts connections, but responds late. Meanwhile other brokers are read, and the late response counts."""
     a, b = cluster.peers["a"], cluster.peers["b"]
     query = await cluster.query(unavailableToleranceMs="60000")
     await asyncio.to_thread(query.poll)
@@ -95,8 +95,8 @@ async def test_no_poll_waits_for_a_broker_that_is_known_to_be_silent(cluster: Cl
     assert len(a.got(RequestCode.GET_MAX_OFFSET)) > before + 1
 
 
-async def test_a_broker_that_is_silent_for_too_long_ends_the_query(cluster: Cluster) -> None:
-    """With its name: whoever runs one by hand may see nothing else."""
+async def test_a_broker_that_is_silent_for_too_long_fails_the_query(cluster: Cluster) -> None:
+    """The error starts with its name, because a user who runs a query by hand may see nothing else."""
     query = await cluster.query(unavailableToleranceMs="0")
     await asyncio.to_thread(query.poll)
     await cluster.peers["b"].down()
@@ -106,8 +106,8 @@ async def test_a_broker_that_is_silent_for_too_long_ends_the_query(cluster: Clus
         await asyncio.to_thread(query.poll)
 
 
-async def test_a_broker_that_was_taken_away_keeps_no_other_ones_offsets_from_being_committed(cluster: Cluster) -> None:
-    """By a query that starts without it, in another process."""
+async def test_a_removed_broker_does_not_block_commits_on_other_brokers(cluster: Cluster) -> None:
+    """The query starts without it, in another process."""
     cluster.have_group()
     for name in cluster.brokers:
         await cluster.store(name, b"1")
@@ -122,10 +122,10 @@ async def test_a_broker_that_was_taken_away_keeps_no_other_ones_offsets_from_bei
     }  # fmt: skip
 
 
-async def test_a_silent_broker_keeps_no_other_ones_resets_and_last_commits_back(
+async def test_a_silent_broker_does_not_block_resets_and_commits_on_other_brokers(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Of a group of `engine: spark`; the driver tells of it afterwards."""
+    """The group has `engine: spark`. Its driver raises the error afterwards."""
     cluster.have_group()
     offsets = {name: broker.offsets for name, broker in cluster.brokers.items()}
     places = {name: (GROUP, MessageQueue(TOPIC, name, 0)) for name in cluster.brokers}
@@ -148,8 +148,8 @@ async def test_a_silent_broker_keeps_no_other_ones_resets_and_last_commits_back(
     assert await asyncio.to_thread(generations.find_moved_offsets) == {places["a"][1]: 1}
 
 
-async def test_a_slave_that_is_behind_makes_no_queue_end_early(cluster: Cluster) -> None:
-    """While the master is away, or has just come back: that would be a loss, and its own word is asked for first."""
+async def test_a_slave_that_is_behind_does_not_shorten_a_queue(cluster: Cluster) -> None:
+    """The master is down, or has just returned and is queried first. A shorter queue would be a data loss."""
     await cluster.store("a", *(b"%d" % number for number in range(5)))
     checkpoint = Checkpoint()
     query = await cluster.query(checkpoint)
@@ -162,8 +162,8 @@ async def test_a_slave_that_is_behind_makes_no_queue_end_early(cluster: Cluster)
         assert not await asyncio.to_thread(query.poll)
 
 
-async def test_a_bounded_query_waits_to_be_told_where_a_new_queue_begins(cluster: Cluster) -> None:
-    """Without that there would be nothing to read, which is how such a query ends as done."""
+async def test_a_bounded_query_waits_for_the_start_of_a_new_queue(cluster: Cluster) -> None:
+    """Without the start there would be nothing to read, and such a query would end as done."""
     checkpoint = Checkpoint()
     cluster.know({"a": {0: cluster.peers["a"].address}})
     await asyncio.to_thread((await cluster.query(checkpoint)).poll)
@@ -180,8 +180,8 @@ async def test_a_bounded_query_waits_to_be_told_where_a_new_queue_begins(cluster
     assert await asyncio.to_thread(query.run_until_idle) == [["1"]]
 
 
-async def test_a_route_that_was_learnt_without_its_master_is_asked_for_again(cluster: Cluster) -> None:
-    """Soon, whatever `routeRefreshMs` says: else batches would be planned with a slave alone until then."""
+async def test_a_route_without_its_master_is_queried_again(cluster: Cluster) -> None:
+    """The query ignores `routeRefreshMs`. Otherwise batches would be planned with only a slave until then."""
     slave, master = cluster.peers["b"].address, cluster.peers["a"].address
     cluster.know({"a": {1: slave}})
     asked = cluster_of(ClientAccess(ClientOptions(nameservers=(cluster.name_server.address,))))
@@ -194,8 +194,8 @@ async def test_a_route_that_was_learnt_without_its_master_is_asked_for_again(clu
             pass
 
 
-async def test_a_broker_is_asked_for_a_group_once_and_for_each_queues_offset(cluster: Cluster) -> None:
-    """What it says of the group goes for all its queues, and for no other broker's."""
+async def test_a_broker_is_queried_once_for_a_group_and_once_for_each_queues_offset(cluster: Cluster) -> None:
+    """Its response about the group applies to all its queues, and not to other brokers."""
     cluster.have_group()
     missing = Reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark="no such group")
     cluster.peers["b"].on(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, missing)
@@ -213,8 +213,8 @@ async def test_a_broker_is_asked_for_a_group_once_and_for_each_queues_offset(clu
         assert len(peer.got(RequestCode.QUERY_CONSUMER_OFFSET)) == offsets
 
 
-async def test_a_slaves_word_is_nobodys_place(cluster: Cluster) -> None:
-    """Where a query begins, and what is committed, is asked of masters; where queues end, a slave may say."""
+async def test_start_and_committed_offsets_come_only_from_masters(cluster: Cluster) -> None:
+    """A slave may be queried for end offsets, if the caller allows it."""
     slave = cluster.peers["b"]
     for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET, RequestCode.QUERY_CONSUMER_OFFSET):
         slave.on(code, Reply(ext_fields={"offset": "2"}))
@@ -238,7 +238,7 @@ async def test_a_slaves_word_is_nobodys_place(cluster: Cluster) -> None:
 
 
 async def test_a_static_topic_is_refused_by_name(cluster: Cluster) -> None:
-    """Its queues move between brokers, which nothing here follows: part of it would be read, and no error told."""
+    """Its queues move between brokers, and rmqd does not follow them. It would read only a part, without an error."""
     mapping = TopicQueueMappingInfo("a", 2, 1, curr_id_map={0: 0, 1: 0})
     cluster.by_topic[TOPIC] = replace(cluster.by_topic[TOPIC], mappings=(mapping,))
     asked = cluster_of(ClientAccess(ClientOptions(nameservers=(cluster.name_server.address,))))
@@ -248,7 +248,7 @@ async def test_a_static_topic_is_refused_by_name(cluster: Cluster) -> None:
 
 
 async def test_a_topic_that_becomes_static_is_refused_by_name(cluster: Cluster) -> None:
-    """Also one that was read before: a remap puts its queues where nothing here looks for them."""
+    """It was read before, but a remap moves its queues to brokers that rmqd does not query."""
     asked = cluster_of(ClientAccess(ClientOptions(nameservers=(cluster.name_server.address,))))
     assert (await asyncio.to_thread(asked.queues, [TOPIC])).other_errors == []
     mapping = TopicQueueMappingInfo("a", 2, 1, curr_id_map={0: 0, 1: 0})
@@ -258,7 +258,7 @@ async def test_a_topic_that_becomes_static_is_refused_by_name(cluster: Cluster) 
 
 
 async def test_a_topic_of_an_unknown_kind_is_refused_by_name(cluster: Cluster) -> None:
-    """As by `engine: local`, and at once: no patience makes it known."""
+    """The error is raised at once, as on `engine: local`, because waiting does not help."""
     body = json.dumps({"topicName": TOPIC, "attributes": {"message.type": "TABLE"}}).encode()
     cluster.peers["a"].on(RequestCode.GET_TOPIC_CONFIG, Reply(body=body))
     asked = cluster_of(ClientAccess(ClientOptions(nameservers=(cluster.name_server.address,))))

@@ -31,8 +31,8 @@ from tests.spark.test_sink import (  # noqa: E402
 )
 
 
-def test_the_topic_of_a_row(embedded: RocketMQ) -> None:
-    """By the column, where the option is not set."""
+def test_the_topic_of_a_row_comes_from_its_column(embedded: RocketMQ) -> None:
+    """The option `topic` is not set."""
     embedded.create_topic("a")
     embedded.create_topic("b")
     schema = StructType().add("body", "string").add("topic", "string")
@@ -42,7 +42,7 @@ def test_the_topic_of_a_row(embedded: RocketMQ) -> None:
 
 
 def test_delays(embedded: RocketMQ) -> None:
-    """A level, or a time; a run of a handler sees both, as the kit's clock jumps."""
+    """A level, or a time. A handler receives both messages, because the test kit's clock jumps."""
     embedded.create_topic("orders")
     due = datetime.datetime.fromtimestamp(int(embedded.now()) + 3600, datetime.UTC)
     write(embedded.nameserver, [{"body": "level", "delay_level": 3}, {"body": "time", "deliver_at": due}])
@@ -53,8 +53,8 @@ def test_delays(embedded: RocketMQ) -> None:
     assert seen[b"time"] >= due.timestamp()
 
 
-def test_a_row_that_is_refused_keeps_no_other_one_from_being_stored(embedded: RocketMQ) -> None:
-    """They share a request, and the error is of that row."""
+def test_a_refused_row_does_not_block_other_rows(embedded: RocketMQ) -> None:
+    """They share a request, and the error is about that row."""
     embedded.create_topic("orders")
     rows: list[dict[str, Any]] = [{"body": str(number)} for number in range(5)]
     rows[3]["tags"] = "t" * 40_000
@@ -63,16 +63,16 @@ def test_a_row_that_is_refused_keeps_no_other_one_from_being_stored(embedded: Ro
     assert [message.body for message in embedded.messages("orders")][:3] == [b"0", b"1", b"2"]
 
 
-def test_a_worker_leaves_its_imports_out_of_later_searches_for_garbage(
+def test_a_worker_excludes_its_imports_from_garbage_collection(
     embedded: RocketMQ, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one that reads does."""
+    """Workers that read do the same."""
     embedded.create_topic("orders")
     monkeypatch.setattr(worker_garbage, "_frozen_in", 0)  # a test of reading may have run in this process
     before = gc.get_freeze_count()
     write(embedded.nameserver, [{"body": "by the driver"}])
     assert gc.get_freeze_count() <= before
-    monkeypatch.setattr(TaskContext, "_taskContext", None)  # what is made next stays there, and ends with the test
+    monkeypatch.setattr(TaskContext, "_taskContext", None)  # TaskContext sets it below; it is restored after the test
     context = TaskContext()
     monkeypatch.setattr(context, "_localProperties", {}, raising=False)
     monkeypatch.setattr(context, "_partitionId", 0, raising=False)
@@ -80,8 +80,8 @@ def test_a_worker_leaves_its_imports_out_of_later_searches_for_garbage(
     assert gc.get_freeze_count() > before
 
 
-def test_what_is_written_again_can_be_told(embedded: RocketMQ) -> None:
-    """A task that Spark tries again gives every row the marks that it had."""
+def test_rows_that_are_written_again_can_be_recognized(embedded: RocketMQ) -> None:
+    """A task that Spark retries gives every row the same marks."""
     embedded.create_topic("orders", 4)
     rows = [{"body": str(number)} for number in range(100)]
     schema = StructType().add("body", "string")
@@ -99,8 +99,8 @@ def test_what_is_written_again_can_be_told(embedded: RocketMQ) -> None:
 
 
 @pytest.mark.slow
-def test_a_broker_that_comes_back_is_waited_for(broker: EmbeddedBroker) -> None:
-    """A row is tried again for as long as the option says; the task fails after that."""
+def test_an_unreachable_broker_is_waited_for(broker: EmbeddedBroker) -> None:
+    """A row is sent again for as long as the option says. After that the task fails."""
     broker.create_topic("orders", 2)
     write(broker.nameserver, [{"body": "before"}])
 
@@ -122,8 +122,7 @@ def test_a_broker_that_comes_back_is_waited_for(broker: EmbeddedBroker) -> None:
         write(broker.nameserver, [{"body": "lost"}], unavailableToleranceMs="0")
 
 
-def test_a_topic_that_is_not_there_is_not_waited_for(embedded: RocketMQ) -> None:
-    """Nor a queue."""
+def test_a_missing_queue_is_not_waited_for(embedded: RocketMQ) -> None:
     embedded.create_topic("orders", 2)
     with pytest.raises(RouteNotFoundError, match="orders has no writable queue 7"):
         write(embedded.nameserver, [{"body": "a", "queue_id": 7}])

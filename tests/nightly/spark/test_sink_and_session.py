@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_a_query_is_written_to_a_topic(spark: SparkSession, embedded: RocketMQ) -> None:
-    """Batch: each row once, from several partitions, with its columns."""
+def test_a_batch_is_written_to_a_topic(spark: SparkSession, embedded: RocketMQ) -> None:
+    """Each row is written once, from several partitions, with its columns."""
     embedded.create_topic("orders", 4)
     rows = spark.range(0, 100, 1, 2).selectExpr(
         "cast(id as string) as body", "concat('t', id % 2) as tags", "map('n', string(id)) as properties"
@@ -30,8 +30,8 @@ def test_a_query_is_written_to_a_topic(spark: SparkSession, embedded: RocketMQ) 
     assert {message.properties["RMQD_PART"] for message in stored} == {"0", "1"}
 
 
-def test_what_is_wrong_with_a_write_is_told_at_once(spark: SparkSession) -> None:
-    """Before a task starts."""
+def test_an_invalid_write_is_refused_at_once(spark: SparkSession) -> None:
+    """The error is raised before a task starts."""
     with pytest.raises(Exception, match="column tag: the sink has no such column") as raised:
         spark.range(1).selectExpr("'a' as tag").write.format("rocketmq").mode("append").save()
     assert "nameserver: missing" in str(raised.value)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def spoils_the_last(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Has the task's last row without a body, unless the task is tried again."""
+    """Remove the body of the task's last row, unless the task is retried."""
     context = TaskContext.get()
     for batch in batches:
         rows = batch.to_pylist()
@@ -29,8 +29,8 @@ def spoils_the_last(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatc
         yield batch.from_pylist(rows, schema=batch.schema)
 
 
-def test_a_task_that_is_tried_again_is_told_by_its_marks(spark: SparkSession, embedded: RocketMQ) -> None:
-    """Some of its messages are there twice, and a reader drops the second ones as docs/spark.md says."""
+def test_rows_of_a_retried_task_are_recognized_by_their_marks(spark: SparkSession, embedded: RocketMQ) -> None:
+    """Some of its messages exist twice, and a reader drops the second ones as docs/spark.md says."""
     embedded.create_topic("orders", 2)
     rows = spark.range(0, 400, 1, 2).selectExpr("string(id) AS body").mapInArrow(spoils_the_last, "body string")
     options = {"nameserver": embedded.nameserver}
@@ -43,7 +43,7 @@ def test_a_task_that_is_tried_again_is_told_by_its_marks(spark: SparkSession, em
 
 
 def test_a_row_that_cannot_be_sent_fails_the_write(spark: SparkSession, embedded: RocketMQ) -> None:
-    """The error names it, and what was stored before stays."""
+    """The error names the row. The rows that were stored before it stay."""
     embedded.create_topic("orders", 2)
     rows = spark.range(0, 10, 1, 1).selectExpr("if(id = 7, null, string(id)) AS body")
     with pytest.raises(Exception, match="row 7 of partition 0: its body is null"):

@@ -1,6 +1,6 @@
-"""A real master with a slave that is behind it, and may be read: what only the master has is waited for.
+"""A real master with a slave that is behind it and readable: messages that only the master has are waited for.
 
-Without a session: the readers are called as Spark calls them.
+The readers are called as Spark calls them, without a session.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ async def handle(batch: Batch) -> None:
 
 @dataclass(frozen=True)
 class Reading:
-    """A query on a topic of its own, and the bodies that it has brought."""
+    """A query on a separate topic, and the bodies that it has read."""
 
     topic: str
     query: Query | GroupQuery
     read: Callable[[], list[str]]
 
     def take_all(self) -> None:
-        """Make batches until all is there; the first one of a group is small."""
+        """Run batches until everything is read. The first batch of a group is small."""
         for _ in range(ALL):
             if len(self.read()) < ALL:
                 self.query.poll()
@@ -90,7 +90,7 @@ def source(cluster: RealCluster, topic: str, *, loss_fails: bool) -> Reading:
 
 
 def engine_spark(cluster: RealCluster, topic: str) -> Reading:
-    """A group with `engine: spark`, and with the default of each key that says what a loss does."""
+    """A group with `engine: spark`, and with the default of each key about data loss."""
     HANDLED.clear()
     order = handler_batches.order_of(cluster.nameserver, handle, subscriptions={topic: "*"})
     return Reading(topic, GroupQuery(order), lambda: HANDLED)
@@ -99,7 +99,7 @@ def engine_spark(cluster: RealCluster, topic: str) -> Reading:
 def test_a_batch_waits_for_the_master(
     rocketmq_replicated: RealCluster, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is planned while the master is there, and read when only the slave is: nothing is skipped, nothing fails."""
+    """It is planned while the master is up, and read when only the slave is. Nothing is skipped, and nothing fails."""
     cluster = rocketmq_replicated
     topics = [cluster.create_topic(f"{group}_topic{number}", queues=1) for number in range(3)]
     for topic in topics:
@@ -136,7 +136,7 @@ def test_a_batch_waits_for_the_master(
 
 
 def await_others(query: Query | GroupQuery, all_planned: threading.Barrier, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the query wait, when it has planned its first batch, until all others have."""
+    """Let the query wait, after it has planned its first batch, until all others have planned theirs."""
     plan: Callable[..., object] = query.reader.partitions
 
     def planned(*offsets: object) -> object:
@@ -149,7 +149,7 @@ def await_others(query: Query | GroupQuery, all_planned: threading.Barrier, monk
 
 
 def not_on_slave(logs: Sequence[Mapping[str, Any]]) -> set[str]:
-    """The topics of which a slave has said that it does not have what is wanted."""
+    """Return the topics with an offset that a slave has reported as missing."""
     return {
         str(entry["queue"]).partition("@")[0] for entry in logs if "does not have offset" in str(entry.get("error"))
     }

@@ -1,4 +1,4 @@
-"""What the source asks of a real broker, without a session: ends, times, sizes, filters, offsets, losses."""
+"""The source's requests to a real broker, without a session: ends, times, sizes, filters, offsets, losses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.spark.micro_batches import Checkpoint, Query  # noqa: E402
 
 
 def send(cluster: RealCluster, topic: str, bodies: list[str], tag: str = "") -> str:
-    """Store messages in queue 0; the broker's name."""
+    """Store messages in queue 0; return the broker's name."""
 
     async def sending() -> str:
         client = ClientInstance(ClientOptions(nameservers=(cluster.nameserver,)))
@@ -42,14 +42,14 @@ def send(cluster: RealCluster, topic: str, bodies: list[str], tag: str = "") -> 
 
 
 def read(cluster: RealCluster, topic: str, **options: str) -> list[str]:
-    """The bodies."""
+    """Return the bodies."""
     reader = RocketMQSource({"nameserver": cluster.nameserver, "subscribe": topic, **options}).reader(StructType())
     batches: list[Any] = [batch for part in reader.partitions() for batch in reader.read(part)]
     return [body.decode() for batch in batches for body in batch.column("body").to_pylist()]
 
 
 def test_bounds_filters_and_losses(rocketmq: RealCluster, topic: str) -> None:
-    """More pulls than are under way at once, and what the broker says at a queue's ends."""
+    """The read needs more pulls than may be in flight, and meets the broker's responses at a queue's ends."""
     early = [f"{number}" for number in range(700)]
     broker = send(rocketmq, topic, early, tag="early")
     time.sleep(0.01)  # a store time has milliseconds
@@ -67,8 +67,8 @@ def test_bounds_filters_and_losses(rocketmq: RealCluster, topic: str) -> None:
     assert len(read(rocketmq, topic, endingOffsets=beyond, failOnDataLoss="false")) == 701
 
 
-def test_a_stream_by_bytes_leaves_no_lag(rocketmq: RealCluster, topic: str, group: str) -> None:
-    """Sizes are of the broker's index; mqadmin sees a group that was not there before."""
+def test_a_stream_with_a_byte_limit_leaves_no_lag(rocketmq: RealCluster, topic: str, group: str) -> None:
+    """Sizes come from the broker's index. mqadmin finds a group that did not exist before."""
     send(rocketmq, topic, [f"{number}".ljust(4000, ".") for number in range(40)])
     options = {
         "nameserver": rocketmq.nameserver, "subscribe": topic, "groupId": group, "maxBytesPerTrigger": "44000",

@@ -1,4 +1,4 @@
-"""What Spark's processes write, as events of our log."""
+"""The output of Spark's processes, as events of rmqd's log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OURS = '{"timestamp": "2026", "level": "info", "event": "message.handled", "grou
 
 
 def read(*parts: str) -> tuple[list[Any], list[str]]:
-    """The events that are logged, and the lines that are handed on as they are."""
+    """Return the logged events, and the lines that are passed on unchanged."""
     relayed: list[str] = []
     lines = LogEventBuilder(lambda line, values: relayed.append(line), lambda: None)
     with capture_logs() as events:
@@ -36,7 +36,7 @@ def read(*parts: str) -> tuple[list[Any], list[str]]:
 
 
 def test_a_line_of_java_is_an_event() -> None:
-    """However the pipe cuts it."""
+    """The pipe may split the line anywhere."""
     for parts in ((f"{WARNING}\n",), (WARNING[:5], WARNING[5:], "\n")):
         events, _ = read(*parts)
         assert events == [
@@ -50,7 +50,7 @@ def test_a_line_of_java_is_an_event() -> None:
 
 
 def test_a_traceback_is_one_event() -> None:
-    """Up to the next event, of Java's or of ours."""
+    """It ends at the next event of Java or of rmqd."""
     for after in (f"{WARNING}\n", f"{OURS}\n"):
         events, _ = read(FAILURE, after)
         assert events[0]["log_level"] == "error"
@@ -61,19 +61,19 @@ def test_a_traceback_is_one_event() -> None:
         ]
 
 
-def test_what_is_said_at_every_start_is_for_debugging() -> None:
+def test_messages_of_every_start_have_the_level_debug() -> None:
     noise = "Using Spark's default log4j profile: x\n26/11/21 20:14:14 WARN Utils: Set SPARK_LOCAL_IP if you need to\n"
     events, _ = read(noise, 'Setting default log level to "WARN".\n')
     assert [event["log_level"] for event in events] == ["debug"] * 3
 
 
-def test_what_a_handler_prints_is_told() -> None:
-    """Also where it looks like JSON and is no event."""
+def test_the_output_of_a_handler_is_logged() -> None:
+    """It may look like JSON without being an event."""
     events, relayed = read('{"id": 1}\n')
     assert (events[0]["log_level"], events[0]["text"], relayed) == ("info", '{"id": 1}', [])
 
 
-def test_what_handlers_log_is_handed_on_as_it_is() -> None:
+def test_log_events_of_handlers_are_passed_on_unchanged() -> None:
     events, relayed = read(f"{OURS}\n", "{broken\n")
     assert relayed == [OURS]
     assert [event["text"] for event in events] == ["{broken"]
@@ -94,8 +94,8 @@ flush_stderr_to_log()
 
 @pytest.mark.process
 @pytest.mark.parametrize("form", ["json", "console"])
-def test_what_a_child_writes_is_in_the_log(form: str) -> None:
-    """In the log's own format, whatever that is."""
+def test_the_output_of_a_child_process_is_in_the_log(form: str) -> None:
+    """It has the format of the log."""
     program = PROGRAM.format(form=form, said=f"{WARNING}\n{OURS}\n")
     environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_GATEWAY_PORT"}
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, env=environment)

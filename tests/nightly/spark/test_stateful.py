@@ -28,7 +28,7 @@ WRITTEN: list[list[tuple[Any, ...]]] = []
 
 
 def note(frame: DataFrame, batch_id: int) -> None:
-    """The sink."""
+    """Record the rows of each batch."""
     WRITTEN.append(sorted(map(tuple, frame.collect())))
 
 
@@ -40,8 +40,8 @@ def stateful(spark: SparkSession) -> Iterator[SparkSession]:
     spark.conf.unset(STORE[0])
 
 
-def test_totals_go_on_from_batch_to_batch(stateful: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
-    """And across a restart of the query."""
+def test_totals_continue_from_batch_to_batch(stateful: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """They also continue across a restart of the query."""
     WRITTEN.clear()
     for topic in ("orders", "refunds"):
         broker.create_topic(topic, 1)

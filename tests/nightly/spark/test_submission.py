@@ -1,4 +1,4 @@
-"""What `rmqd spark submit` asks of spark-submit, and what it refuses before anything runs."""
+"""The arguments of `rmqd spark submit` for spark-submit, and the submissions that it refuses."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def config_file(
 
 
 def submission(tmp_path: Path, *, environment: str = "environment.tar.gz", **asked: Any) -> Submission:
-    """For the group of a configuration of which some is said."""
+    """Return the submission of a group with some of its settings."""
     said = {key: asked.pop(key) for key in ("master", "checkpoint", "conf") if key in asked}
     order = load_spec(config_file(tmp_path, **said), "mailer", ())
     return make_submission(order, session_conf(order), environment=environment, **asked)
 
 
 def options(command: list[str]) -> dict[str, list[str]]:
-    """The values of each option."""
+    """Return the values of each option."""
     found: dict[str, list[str]] = {}
     for name, value in itertools.pairwise(command):
         if name.startswith("--"):
@@ -61,7 +61,7 @@ def refused(tmp_path: Path, **asked: Any) -> list[str]:
     return [str(problem) for problem in raised.value.problems]
 
 
-def test_on_a_standalone_cluster_the_driver_is_here_and_executors_unpack_the_archive(tmp_path: Path) -> None:
+def test_on_a_standalone_cluster_the_driver_runs_here_with_a_packed_archive(tmp_path: Path) -> None:
     asked = submission(tmp_path, conf={"spark.executor.memory": "2g", "spark.ui.enabled": True})
 
     command = asked.command("spark-submit", FOLDER)
@@ -81,7 +81,7 @@ def test_on_a_standalone_cluster_the_driver_is_here_and_executors_unpack_the_arc
     ]  # fmt: skip
 
 
-def test_on_yarn_the_driver_is_sent_along(tmp_path: Path) -> None:
+def test_on_yarn_the_driver_runs_in_the_cluster(tmp_path: Path) -> None:
     asked = submission(tmp_path, master="yarn", deploy_mode="cluster", checkpoint="hdfs:///checkpoints")
 
     command = asked.command("spark-submit", FOLDER)
@@ -90,11 +90,11 @@ def test_on_yarn_the_driver_is_sent_along(tmp_path: Path) -> None:
     assert (found["--master"], found["--deploy-mode"]) == (["yarn"], ["cluster"])
     assert found["--archives"] == ["environment.tar.gz#environment"]
     assert found["--files"] == ["/scratch/rmqd_group.spec"]
-    assert not any("driver.python" in one for one in found["--conf"])  # this machine's, which is nothing over there
+    assert not any("driver.python" in one for one in found["--conf"])  # a path of this machine
     assert command[-3:] == ["/scratch/rmqd_group.py", "--order", "rmqd_group.spec"]
 
 
-def test_on_kubernetes_all_is_in_the_image(tmp_path: Path) -> None:
+def test_on_kubernetes_everything_is_in_the_image(tmp_path: Path) -> None:
     conf = {**IMAGE, **UPLOAD, "spark.submit.deployMode": "cluster"}
     asked = submission(tmp_path, environment="none", master=KUBERNETES, checkpoint="s3a://bucket/c", conf=conf)
 
@@ -107,7 +107,7 @@ def test_on_kubernetes_all_is_in_the_image(tmp_path: Path) -> None:
     assert command[-3:] == ["local:///opt/rmqd/rmqd_group.py", "--order", "rmqd_group.spec"]
 
 
-def test_secrets_go_by_a_file_for_ones_own_eyes(tmp_path: Path) -> None:
+def test_secrets_are_passed_in_a_private_file(tmp_path: Path) -> None:
     conf = {"spark.hadoop.fs.s3a.secret.key": "a\\b", "spark.hadoop.fs.s3a.access.key": "mine"}
     asked = submission(tmp_path, conf=conf)
     folder = tmp_path / "scratch"
@@ -127,7 +127,7 @@ def test_secrets_go_by_a_file_for_ones_own_eyes(tmp_path: Path) -> None:
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-def test_what_is_written_is_the_group_alone_with_folders_of_this_machine(
+def test_the_specification_has_only_its_group_and_absolute_paths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -143,7 +143,7 @@ def test_what_is_written_is_the_group_alone_with_folders_of_this_machine(
     assert all(os.path.isabs(one) for one in order.import_path)
 
 
-def test_the_driver_here_has_a_python_by_the_path_that_executors_have(tmp_path: Path) -> None:
+def test_the_driver_here_finds_python_at_the_executors_path(tmp_path: Path) -> None:
     folder = tmp_path / "scratch"
     write_submit_files(submission(tmp_path), folder)
 
@@ -155,7 +155,7 @@ def test_the_driver_here_has_a_python_by_the_path_that_executors_have(tmp_path: 
     assert said.stdout == "found\n"
 
 
-def test_a_machine_alone_is_no_cluster(tmp_path: Path) -> None:
+def test_a_master_that_is_only_this_machine_is_refused(tmp_path: Path) -> None:
     assert refused(tmp_path, master="local[2,4]") == [
         "groups.mailer.spark.master: local[2,4] is only this machine; expected spark://HOST:7077, yarn or "
         "k8s://URL, here or in --master; to run it on this machine, use rmqd spark run mailer"
@@ -163,7 +163,9 @@ def test_a_machine_alone_is_no_cluster(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["s3a://bucket/it", "file:/var/lib/it", "hdfs:///it"])
-def test_a_checkpoint_is_a_url_or_a_folder_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+def test_a_relative_checkpoint_is_resolved_and_a_url_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     for said, meant in ((url, url), ("state/it", f"{tmp_path}/state/it"), ("/var/lib/it", "/var/lib/it")):
         settings = load_spec(config_file(tmp_path, checkpoint=said), "mailer", ()).settings
@@ -171,7 +173,7 @@ def test_a_checkpoint_is_a_url_or_a_folder_from_here(tmp_path: Path, monkeypatch
         assert settings.spark.checkpoint == meant
 
 
-def test_a_driver_in_the_cluster_needs_a_checkpoint_that_all_machines_have(tmp_path: Path) -> None:
+def test_a_driver_in_the_cluster_needs_a_shared_checkpoint(tmp_path: Path) -> None:
     for checkpoint, told in (("", "missing, and the default is"), ("/var/checkpoints", "/var/checkpoints is")):
         (problem,) = refused(tmp_path, master="yarn", deploy_mode="cluster", checkpoint=checkpoint)
         assert problem.startswith(f"groups.mailer.spark.checkpoint: {told} a folder of the driver's machine")
@@ -179,7 +181,7 @@ def test_a_driver_in_the_cluster_needs_a_checkpoint_that_all_machines_have(tmp_p
     assert asked.runs_on_this_machine
 
 
-def test_what_spark_itself_cannot_do_is_refused_before_it_says_so(tmp_path: Path) -> None:
+def test_submissions_that_spark_does_not_support_are_refused_first(tmp_path: Path) -> None:
     url = "hdfs:///checkpoints"
     (problem,) = refused(tmp_path, deploy_mode="cluster", checkpoint=url)
     assert "a standalone cluster does not support deploy mode cluster" in problem
@@ -192,7 +194,7 @@ def test_what_spark_itself_cannot_do_is_refused_before_it_says_so(tmp_path: Path
     ]
 
 
-def test_archives_and_files_of_the_group_go_beside_ours(tmp_path: Path) -> None:
+def test_archives_and_files_of_the_group_are_added_to_ours(tmp_path: Path) -> None:
     conf = {"spark.archives": "hdfs:///model.zip#model", "spark.files": "/etc/ca.pem"}
     asked = submission(tmp_path, conf=conf, master="yarn", deploy_mode="cluster", checkpoint="hdfs:///checkpoints")
 
@@ -204,9 +206,7 @@ def test_archives_and_files_of_the_group_go_beside_ours(tmp_path: Path) -> None:
     assert not any(one.startswith(("spark.archives", "spark.files")) for one in found["--conf"])
 
 
-def test_files_here_are_found_from_the_folder_that_spark_submit_runs_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_local_files_are_found_from_the_folder_of_spark_submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("packed.tar.gz", "model.zip", "one.jar"):
         (tmp_path / name).touch()
@@ -219,7 +219,7 @@ def test_files_here_are_found_from_the_folder_that_spark_submit_runs_in(
     assert found["--jars"] == [f"{tmp_path}/one.jar,hdfs:///b.jar"]
 
 
-def test_what_would_take_the_place_of_ours_is_refused(tmp_path: Path) -> None:
+def test_options_that_rmqd_sets_are_refused(tmp_path: Path) -> None:
     assert refused(
         tmp_path, passed=["--archives", "model.zip", "--deploy-mode=cluster", "--executor-memory", "2g"]
     ) == [
@@ -236,7 +236,7 @@ def test_a_group_that_is_not_on_spark_is_refused(tmp_path: Path) -> None:
     assert load_spec(config_file(tmp_path), "", ()).name == "mailer"
 
 
-def test_the_command_line_is_shown_and_nothing_is_run(tmp_path: Path) -> None:
+def test_dry_run_shows_the_command_line_and_runs_nothing(tmp_path: Path) -> None:
     path = config_file(tmp_path)
 
     ended = rmqd(
@@ -249,8 +249,8 @@ def test_the_command_line_is_shown_and_nothing_is_run(tmp_path: Path) -> None:
     assert " --executor-memory 2g " in ended.out
 
 
-def test_a_named_master_takes_the_place_of_the_configured_one(tmp_path: Path) -> None:
-    """With all that hangs on it: executors elsewhere must reach the driver."""
+def test_the_option_master_replaces_the_configured_one(tmp_path: Path) -> None:
+    """Dependent settings also change, because executors on other machines must reach the driver."""
     path = config_file(tmp_path, master="local[2,4]")
 
     ended = rmqd("spark", "submit", "mailer", "-c", path, "--dry-run", "--master", "spark://elsewhere:7077")
@@ -259,7 +259,7 @@ def test_a_named_master_takes_the_place_of_the_configured_one(tmp_path: Path) ->
     assert "127.0.0.1" not in ended.out
 
 
-def test_the_command_refuses_with_78(tmp_path: Path) -> None:
+def test_a_refused_submission_exits_with_78(tmp_path: Path) -> None:
     ended = rmqd("spark", "submit", "mailer", "-c", config_file(tmp_path), "--master", "local[2]")
 
     assert (ended.code, ended.out) == (78, "")
@@ -267,7 +267,7 @@ def test_the_command_refuses_with_78(tmp_path: Path) -> None:
 
 
 def spark_home(folder: Path) -> Path:
-    """A Spark whose spark-submit only has to be there."""
+    """A Spark whose spark-submit only has to exist."""
     program = folder / "spark" / "bin" / "spark-submit"
     program.parent.mkdir(parents=True, exist_ok=True)
     program.write_text("#!/bin/sh\n")

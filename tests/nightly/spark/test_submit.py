@@ -1,4 +1,4 @@
-"""Running spark-submit: signals are handed on, and how the group ended is told. The spark-submit is a stand-in."""
+"""Running a stand-in for spark-submit: signals are passed on, and the exit code says how the group ended."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rmqd.spark.submit.submission import run_spark_submit
 submission, program, folder = pickle.loads(sys.stdin.buffer.read())
 sys.exit(run_spark_submit(submission, program, Path(folder)))
 """
-# Ends in order at SIGTERM, as a driver does, while its Java machine would call that a failure.
+# Ends normally at SIGTERM, as a driver does, but with the exit code of a JVM that failed.
 IN_ORDER: Final = """
 import signal, sys, time
 from pathlib import Path
@@ -51,7 +51,7 @@ while True:
 
 
 class Running:
-    """`run` in a process of its own, with a stand-in for spark-submit."""
+    """`run_spark_submit` in a separate process, with a stand-in for spark-submit."""
 
     def __init__(self, folder: Path, script: str) -> None:
         import pickle
@@ -67,14 +67,14 @@ class Running:
         self.process.stdin.close()
 
     def await_file(self, name: str) -> str:
-        """What the stand-in wrote."""
+        """Return the content of a file of the stand-in."""
         wait_until((self.folder / name).exists, f"there is {name}", SECONDS)
         return (self.folder / name).read_text()
 
 
 @pytest.fixture
 def running() -> Iterator[list[Running]]:
-    """Those that a test started, ended at the latest now."""
+    """The processes that a test started, killed at its end."""
     started: list[Running] = []
     yield started
     for one in started:
@@ -83,7 +83,7 @@ def running() -> Iterator[list[Running]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_group_in_order_and_that_is_a_success(
+def test_a_signal_stops_the_group_normally_with_exit_code_0(
     tmp_path: Path, running: list[Running], number: signal.Signals
 ) -> None:
     running.append(one := Running(tmp_path, IN_ORDER))
@@ -94,7 +94,7 @@ def test_a_signal_ends_the_group_in_order_and_that_is_a_success(
     assert one.process.wait(SECONDS) == 0
 
 
-def test_a_second_signal_ends_it_at_once(tmp_path: Path, running: list[Running]) -> None:
+def test_a_second_signal_stops_it_at_once(tmp_path: Path, running: list[Running]) -> None:
     running.append(one := Running(tmp_path, STUBBORN))
     one.await_file("ready")
     one.process.send_signal(signal.SIGTERM)
@@ -105,7 +105,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path, running: list[Running])
     assert one.process.wait(SECONDS) == 1
 
 
-def test_it_does_not_outlive_who_started_it(tmp_path: Path, running: list[Running]) -> None:
+def test_spark_submit_does_not_outlive_its_parent(tmp_path: Path, running: list[Running]) -> None:
     running.append(one := Running(tmp_path, IN_ORDER))
     one.await_file("ready")
 
@@ -114,13 +114,13 @@ def test_it_does_not_outlive_who_started_it(tmp_path: Path, running: list[Runnin
     assert one.await_file("ended") == "0"
 
 
-def test_the_exit_code_is_spark_submits_where_no_group_ran(tmp_path: Path, running: list[Running]) -> None:
+def test_without_a_group_the_exit_code_is_that_of_spark_submit(tmp_path: Path, running: list[Running]) -> None:
     running.append(one := Running(tmp_path, "import sys; sys.exit(3)"))
 
     assert one.process.wait(SECONDS) == 3
 
 
-def test_spark_submit_is_the_named_one_then_that_of_spark_home_then_pysparks(
+def test_spark_submit_is_found_by_option_then_spark_home_then_pyspark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("named", "home"):

@@ -1,4 +1,4 @@
-"""Whether rows can go to a table of PostgreSQL; without one."""
+"""Whether rows fit a table of PostgreSQL; without a database."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONG, LONGS = LongType(), ArrayType(LongType())
 
 
 def problems(kind: DataType, column: str) -> list[str]:
-    """Of rows that are ordered by `place`, which is of these types in the pipeline and in the table."""
+    """Return the problems of rows ordered by `place`, with these types in the pipeline and in the table."""
     columns = {"id": TableColumn("bigint", False, True), "place": TableColumn(column, False, False)}
     shape = TableShape("public", "prices", columns, (frozenset({"id"}),))
     return list(
@@ -42,8 +42,8 @@ def problems(kind: DataType, column: str) -> list[str]:
         (LONGS, "json", "json in the table, which has no order; expected bigint[] in the table"),
     ],
 )
-def test_a_column_that_orders_otherwise_than_the_pipeline_is_told(kind: DataType, column: str, problem: str) -> None:
-    """An older row would replace a later one, or each batch fail."""
+def test_a_column_with_another_order_than_the_pipeline_is_refused(kind: DataType, column: str, problem: str) -> None:
+    """An older row would replace a later one, or each batch would fail."""
     (found,) = problems(kind, column)
     assert found.startswith(f"order_by: place is {problem}")
 
@@ -59,12 +59,12 @@ def test_a_column_that_orders_otherwise_than_the_pipeline_is_told(kind: DataType
         (DateType(), "text"),
     ],
 )
-def test_a_column_that_orders_as_the_pipeline_is_fine(kind: DataType, column: str) -> None:
+def test_a_column_with_the_same_order_as_the_pipeline_is_accepted(kind: DataType, column: str) -> None:
     assert not problems(kind, column)
 
 
 @pytest.mark.parametrize(("keys", "other"), [(["state"], "state"), (["id", "state"], "id, state"), ([], "nothing")])
-def test_keys_that_are_not_the_pipelines_are_told(keys: list[str], other: str) -> None:
+def test_keys_that_differ_from_the_pipelines_keys_are_refused(keys: list[str], other: str) -> None:
     """The sink would replace and delete other rows than the pipeline means."""
     columns = {name: TableColumn("bigint", False, True) for name in ("id", "state")}
     shape = TableShape("public", "prices", columns, (frozenset({"id"}), frozenset(keys)))

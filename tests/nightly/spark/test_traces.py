@@ -1,4 +1,4 @@
-"""Message trace and spans of a handler group on Spark: executors tell what they handle as the local engine does."""
+"""Message trace and spans of a handler group on Spark: executors report messages as the local engine does."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def note(batch: Batch) -> None:
 
 
 def keep(batch: Batch) -> None:
-    """What is in the trace topic."""
+    """Record the entries of the trace topic."""
     for message in batch:
         RECORDS.extend(read_trace(message.body))
 
@@ -43,8 +43,8 @@ def _nothing_seen() -> None:
     RECORDS.clear()
 
 
-def test_what_executors_handle_is_in_the_message_trace(broker: EmbeddedBroker) -> None:
-    """At the latest when the process ends; the counts come with the ranges."""
+def test_messages_that_executors_handle_are_in_the_message_trace(broker: EmbeddedBroker) -> None:
+    """They are sent at the latest when the process ends. The counts are in the outcomes of the ranges."""
     broker.fill("orders", 1, 5)
     query = GroupQuery(order_of(broker.nameserver, note, enable_trace=True))
     query.run_until(lambda: len(SEEN) == 5)
@@ -59,7 +59,7 @@ def test_what_executors_handle_is_in_the_message_trace(broker: EmbeddedBroker) -
     assert set(query.outcomes[0].trace_records) == {"sent", "full", "failed"}
 
 
-def test_executors_handle_within_the_producers_traces(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_executors_continue_the_producers_traces(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     provider, spans = TracerProvider(shutdown_on_exit=False), InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(spans))
     monkeypatch.setattr(telemetry, "start_telemetry", lambda: telemetry.Telemetry(provider))

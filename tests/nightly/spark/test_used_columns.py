@@ -1,4 +1,4 @@
-"""Which columns a pipeline uses: those that executors decode."""
+"""The columns that a pipeline uses, which executors decode."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_columns_that_decide_about_a_pipelines_rows_are_found(spark: SparkSession) -> None:
-    """And all of them where a function in Python gets the whole row, or nothing chooses among them."""
+def test_the_columns_that_a_pipeline_uses_are_found(spark: SparkSession) -> None:
+    """All columns are used if a Python function receives the whole row, or nothing selects columns."""
     from pyspark.sql import functions as f
 
     frame = (
@@ -47,10 +47,8 @@ def test_columns_that_decide_about_a_pipelines_rows_are_found(spark: SparkSessio
         assert used_columns(made, "rocketmq") in (None, every)
 
 
-def test_columns_that_a_pipeline_does_not_use_are_not_decoded(
-    spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path
-) -> None:
-    """They are null."""
+def test_unused_columns_are_not_decoded(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """Their values are null."""
     broker.fill("orders", 1, 3)
     pause_file = str(tmp_path / "pause")
     order = archive_order(broker.nameserver, tmp_path, {"subscriptions": {"orders": "*"}})

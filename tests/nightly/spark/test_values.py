@@ -1,4 +1,4 @@
-"""Bodies decoded by the source: what fits a schema, what does not, and schemas that are refused."""
+"""Bodies decoded by the source: good bodies, bad bodies, and schemas that are refused."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def avro_body() -> bytes:
 
 
 @pytest.mark.parametrize("is_registered", [False, True])
-def test_records_of_avro_become_a_column(broker: EmbeddedBroker, tmp_path: Path, is_registered: bool) -> None:
-    """By a schema in a file, with and without what clients of RocketMQ's schema registry write in front."""
+def test_avro_records_become_a_column(broker: EmbeddedBroker, tmp_path: Path, is_registered: bool) -> None:
+    """The schema is in a file. Bodies come with and without the prefix of RocketMQ's schema registry clients."""
     broker.create_topic("orders", 1)
     (tmp_path / "order.avsc").write_text(json.dumps(AVRO))
     prefix = b"\x10" + (42).to_bytes(8) if is_registered else b""
@@ -103,8 +103,8 @@ SPACES = {
 }
 
 
-def test_names_of_avro_are_told_apart_by_their_namespaces(broker: EmbeddedBroker) -> None:
-    """A name without one is of the namespace around it."""
+def test_avro_names_are_distinguished_by_their_namespaces(broker: EmbeddedBroker) -> None:
+    """A name without a namespace has that of the enclosing type."""
     record = {
         "sold": {"sku": "x"},
         "bought": {"id": 7, "price": Decimal("1.25"), "cost": Decimal("1.00")},
@@ -142,7 +142,7 @@ def kind_of(field: object) -> str:
         ({"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 38}, "decimal(38,38)"),
     ],
 )
-def test_what_avro_says_of_a_type_that_it_is_not_of_means_nothing(field: object, sql: str) -> None:
+def test_avro_logical_types_of_a_wrong_type_are_ignored(field: object, sql: str) -> None:
     assert kind_of(field) == f"struct<x:{sql}>"
 
 
@@ -158,13 +158,13 @@ def test_what_avro_says_of_a_type_that_it_is_not_of_means_nothing(field: object,
         ("Missing", "not a valid Avro schema: .*Missing"),
     ],
 )
-def test_what_no_column_of_spark_can_be_is_refused(field: object, problem: str) -> None:
+def test_avro_types_without_a_spark_type_are_refused(field: object, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         kind_of(field)
 
 
 def descriptors() -> bytes:
-    """What protoc would write of a message."""
+    """Return the descriptors that protoc would write for a message."""
     field = descriptor_pb2.FieldDescriptorProto
     message = descriptor_pb2.DescriptorProto(name="Order")
     line = message.nested_type.add(name="Line")
@@ -188,8 +188,8 @@ def descriptors() -> bytes:
     return content
 
 
-def test_messages_of_protobuf_become_a_column(broker: EmbeddedBroker, tmp_path: Path) -> None:
-    """By a descriptor file; what is not set has its default where it has no presence, and is null where it has."""
+def test_protobuf_messages_become_a_column(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """An unset field with presence is null; any other unset field has its default."""
     broker.create_topic("orders", 1)
     (tmp_path / "order.desc").write_bytes(descriptors())
     broker.send("orders", b"\x08\x07\x12\x03\x0a\x01x\x18\x01", b"\x08\x07\x12\x7f", b"\x78\x01")
@@ -211,8 +211,8 @@ REFUSED_OF_PROTOBUF: dict[str, tuple[dict[str, str], str]] = {
 
 
 @pytest.mark.parametrize(("options", "message"), REFUSED_OF_PROTOBUF.values(), ids=REFUSED_OF_PROTOBUF)
-def test_wrong_options_of_protobuf_are_refused_at_once(options: dict[str, str], message: str, tmp_path: Path) -> None:
-    """No broker is asked."""
+def test_wrong_protobuf_options_are_refused_at_once(options: dict[str, str], message: str, tmp_path: Path) -> None:
+    """No broker is queried."""
     (tmp_path / "order.desc").write_bytes(descriptors())
     options = {name: text.replace("DESCRIPTORS", str(tmp_path / "order.desc")) for name, text in options.items()}
     source = RocketMQSource({"nameserver": "127.0.0.1:1", "subscribe": "orders", **options})
@@ -230,7 +230,7 @@ SCHEMAS: dict[str, tuple[StructType, str]] = {
 
 
 @pytest.mark.parametrize(("schema", "message"), SCHEMAS.values(), ids=SCHEMAS)
-def test_another_schema_than_the_bodies_is_refused(schema: StructType, message: str) -> None:
+def test_a_schema_that_differs_from_the_bodies_is_refused(schema: StructType, message: str) -> None:
     source = RocketMQSource(
         {"nameserver": "127.0.0.1:1", "subscribe": "orders", "value": "json", "valueSchema": "id bigint"}
     )
@@ -238,8 +238,8 @@ def test_another_schema_than_the_bodies_is_refused(schema: StructType, message: 
         source.reader(schema)
 
 
-def test_a_reader_says_what_bodies_have(spark: SparkSession, broker: EmbeddedBroker) -> None:
-    """In SQL, by `schema()`, of all kinds that a body can have: Spark takes the rows as they come."""
+def test_a_reader_sets_the_schema_of_bodies(spark: SparkSession, broker: EmbeddedBroker) -> None:
+    """The SQL type may contain all types that a body can have. Spark takes the rows unchanged."""
     broker.create_topic("orders", 1)
     broker.send("orders", '{"n": "1.50", "day": "2026-03-01", "at": "2026-03-01T10:00:00Z", "m": {"k": [1]}}', "no")
 
@@ -257,8 +257,10 @@ def test_a_reader_says_what_bodies_have(spark: SparkSession, broker: EmbeddedBro
     assert given.where("_bad_row IS NULL").selectExpr("unix_seconds(value.at)").collect() == [(1772359200,)]
 
 
-def test_a_notebook_finds_the_schema_as_the_refusal_says(spark: SparkSession, broker: EmbeddedBroker) -> None:
-    """The expression in the message is run as it stands there, and its outcome is taken as valueSchema."""
+def test_a_notebook_finds_the_schema_with_the_expression_in_the_error(
+    spark: SparkSession, broker: EmbeddedBroker
+) -> None:
+    """The expression is executed as written, and its result is used as valueSchema."""
     broker.create_topic("orders", 1)
     broker.send("orders", '{"id": 1, "lines": [{"sku": "a", "price": 2.5}]}', '{"id": 2, "note": "x"}')
     where = {"nameserver": broker.nameserver, "subscribe": "orders"}
@@ -267,7 +269,7 @@ def test_a_notebook_finds_the_schema_as_the_refusal_says(spark: SparkSession, br
     found = re.search(r"spark\.read\.json.*simpleString\(\)", str(refusal.value))
     assert found is not None
     orders = spark.read.format("rocketmq").options(**where).load()
-    kinds = eval(found.group(), {"spark": spark, "orders": orders})  # what a reader of the message does
+    kinds = eval(found.group(), {"spark": spark, "orders": orders})  # as a reader of the message would
     read = spark.read.format("rocketmq").options(**where, value="json", valueSchema=kinds).load()
     rows = read.selectExpr("value.id", "value.lines[0].price AS price", "value.note", "_bad_row").collect()
     assert [tuple(row) for row in rows] == [(1, 2.5, None, None), (2, None, "x", None)]
@@ -278,7 +280,7 @@ SELECTED = {"columns": ["value.id", "value.lines[0].sku AS sku"], "where": "_bad
 
 
 def test_a_group_selects_fields_of_bodies(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
-    """From YAML alone."""
+    """YAML configures all of this."""
     for topic in ("orders", "refunds"):
         broker.create_topic(topic, 1)
     broker.send("orders", '{"id": 7, "lines": [{"sku": "x"}]}', "no JSON", '{"id": 8}')

@@ -1,4 +1,4 @@
-"""The source in a real session: what a notebook's user does."""
+"""The source in a real session, as the user of a notebook uses it."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from tests.spark.test_with_session import (  # noqa: E402
 )
 
 
-def test_the_documents_notebook_runs(
+def test_the_documented_notebook_runs(
     spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """As it is written, but for where RocketMQ and the files are."""
+    """Unchanged, except for the addresses of RocketMQ and the files."""
     page = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
     code = page.split("```python no-run\n")[1].split("```")[0]
     for there, here in (("127.0.0.1:9876", broker.nameserver), ("/data", str(tmp_path))):
@@ -44,10 +44,10 @@ def test_the_documents_notebook_runs(
     assert broker.offsets("orders_archive", "orders") == {0: 2}
 
 
-def test_the_documents_shorter_examples_run(
+def test_the_shorter_documented_examples_run(
     spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """On one session, as a reader would type them one after the other. tests/nightly/spark/test_jobs.py has others."""
+    """All run in one session, as a reader would type them. tests/nightly/spark/test_jobs.py has others."""
     names: dict[str, Any] = {"spark": spark, "rmqd": rmqd}
 
     def run(page: str, part: str) -> str:
@@ -63,7 +63,7 @@ def test_the_documents_shorter_examples_run(
     broker.fill("refunds-eu", 1, 1)
     shown = run("spark.md", "_bad_row IS NULL")
     assert "| 17|" in shown
-    assert "[6E 6F 20 4A 53 4" in shown, "the body that is no JSON"
+    assert "[6E 6F 20 4A 53 4" in shown, "the body that is not JSON is shown"
     try:
         run("spark.md", "create_views(")
         run("spark.md", "filterPushdown")
@@ -90,7 +90,7 @@ def test_the_documents_shorter_examples_run(
 def test_a_query_has_kafkas_columns_its_lag_and_short_errors(
     spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    """A topic that is not there is told in few lines, the reason among the first ones."""
+    """The error for a missing topic has few lines, with the reason among the first ones."""
     broker.fill("orders", 2, 3)
     source = spark.readStream.format("rocketmq").options(nameserver=broker.nameserver, startingOffsets="earliest")
     frame = source.option("subscribe", "orders").load()
@@ -109,13 +109,13 @@ def test_a_query_has_kafkas_columns_its_lag_and_short_errors(
     read = spark.read.format("rocketmq").options(nameserver=broker.nameserver, subscribe="absent").load()
     with pytest.raises(Exception, match="absent") as counted:
         read.count()
-    assert "absent" in str(streamed.value).splitlines()[0]  # behind it Spark says where the query was
+    assert "absent" in str(streamed.value).splitlines()[0]  # Spark then says where the query was
     lines = str(counted.value).split("\n\nJVM stacktrace")[0].strip().splitlines()
     assert len(lines) <= 5, lines
 
 
 def test_sql_has_topics_as_views(spark: SparkSession, broker: EmbeddedBroker) -> None:
-    """As docs/spark.md writes it, or several by name. A table is refused at once, with what there is in its place."""
+    """docs/spark.md creates the first view. A table is refused, and the error names the alternative."""
     page = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
     create, select = (
         page.split("```sql\n")[1].split("```")[0].replace("127.0.0.1:9876", broker.nameserver).split(";")[:2]
@@ -138,15 +138,17 @@ def test_sql_has_topics_as_views(spark: SparkSession, broker: EmbeddedBroker) ->
 
 
 def test_a_format_that_spark_knows_is_not_registered_again(spark: SparkSession) -> None:
-    """It would be told as a replacement of itself, as often as a notebook's first cell runs."""
+    """Otherwise Spark would report that the format replaces itself, each time a notebook's first cell runs."""
     formats = spark._jsparkSession.sessionState().dataSourceManager()
     known = formats.lookupDataSource("rocketmq")
     register(spark)
     assert formats.lookupDataSource("rocketmq").equals(known)
 
 
-def test_all_available_is_what_was_sent_before(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
-    """With default options."""
+def test_process_all_available_reads_all_messages_sent_before(
+    spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    """The options are the default ones."""
     broker.create_topic("orders", 2)
     read = spark.readStream.format("rocketmq").options(nameserver=broker.nameserver, subscribe="orders")
     stream = read.option("startingOffsets", "earliest").load().writeStream.format("memory").queryName("seen")
@@ -163,7 +165,7 @@ def test_all_available_is_what_was_sent_before(spark: SparkSession, broker: Embe
 
 
 def test_conditions_are_known_before_anything_is_read(spark: SparkSession, broker: EmbeddedBroker) -> None:
-    """Without Spark's own setting it refuses such a read, and says which one."""
+    """Without its own setting Spark refuses such a read, and names the setting."""
     broker.fill("orders", 4, 25)
     options = {"nameserver": broker.nameserver, "subscribe": "orders"}
     frame = spark.read.format("rocketmq").options(**options, pushdown=True).load()
@@ -182,8 +184,10 @@ def test_conditions_are_known_before_anything_is_read(spark: SparkSession, broke
     ]
 
 
-def test_a_loss_ends_a_query_with_its_numbers(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
-    """Without failOnDataLoss it goes on behind the gap."""
+def test_a_data_loss_fails_the_query_and_names_the_offsets(
+    spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    """Without failOnDataLoss the query continues after the gap."""
     broker.fill("orders", 1, 7)
     broker.pass_hours(73)
     broker.send("orders", "0:7")

@@ -1,4 +1,4 @@
-"""A worker process's last word, told to the program by which Spark starts workers; without a JVM."""
+"""A callback at the end of a worker process, under the program that starts Spark's workers; without a JVM."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.process
 
 need("pyspark")
 
-# a task is one number; where there is none, the pipe is closed
+# a task is one number; without a number, the pipe is closed
 WORKER = """
 import os, sys, time
 from rmqd.spark.handlers.handler_tasks import at_worker_end
@@ -44,8 +44,8 @@ def main(infile, outfile):
 
 
 @pytest.mark.parametrize("end", ["the session ends", "the JVM is gone"])
-def test_the_last_word_is_said_once(tmp_path: Path, end: str) -> None:
-    """However Spark ends a worker that has had tasks; not by a process that a handler forked."""
+def test_the_callback_at_the_end_of_a_worker_is_called_once(tmp_path: Path, end: str) -> None:
+    """Spark may end a worker with tasks in several ways. A process that a handler forked does not call it."""
     (tmp_path / "pyspark_stand_in.py").write_text(WORKER)
     said = tmp_path / "said"
     environment = {
@@ -87,5 +87,5 @@ def _await_end(process: int) -> None:
 
     poller = select.poll()
     poller.register(process, select.POLLIN)
-    assert poller.poll(10_000), "the worker lives on"
+    assert poller.poll(10_000), "the worker ends"
     os.close(process)

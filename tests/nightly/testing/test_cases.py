@@ -1,4 +1,4 @@
-"""`rmqd test`: cases in YAML, what is told of one that fails, and what is wrong with a file.
+"""`rmqd test`: cases in YAML, reports of failed cases, and errors in files.
 
 The core of these tests is in tests/testing/test_cases.py.
 """
@@ -17,7 +17,7 @@ from tests.testing.user_folder import TOP, UserFolder
 __all__ = ["cases", "in_the_folder"]
 
 
-def test_chaos_looks_at_the_state_that_a_file_of_cases_names(cases: UserFolder) -> None:
+def test_chaos_compares_the_state_that_a_case_file_names(cases: UserFolder) -> None:
     case = "  a case:\n    messages: [{keys: order-1, body: x}]\n    expect: {acked: [1]}\n"
     group = GROUP.replace(":handle", ":write")
     cases.write("books.cases.yaml", group + case)
@@ -46,7 +46,7 @@ def test_a_case_that_does_not_end_fails(cases: UserFolder) -> None:
     assert "has something left to do after" in ended.out
 
 
-def test_folders_are_searched_but_for_hidden_ones_and_environments(cases: UserFolder) -> None:
+def test_folders_are_searched_except_hidden_ones_and_environments(cases: UserFolder) -> None:
     for place in ("inner/deep", ".hidden", "env"):
         Path(cases.path, place).mkdir(parents=True)
         cases.write(f"{place}/good.cases.yaml", GOOD)
@@ -55,7 +55,7 @@ def test_folders_are_searched_but_for_hidden_ones_and_environments(cases: UserFo
     assert {one["file"] for one in ended.json()} == {"inner/deep/good.cases.yaml"}
 
 
-def test_a_handler_of_another_folder_is_not_taken_for_the_one_beside_the_file(cases: UserFolder) -> None:
+def test_a_handler_module_that_was_loaded_from_another_folder_is_an_error(cases: UserFolder) -> None:
     for place in ("one", "two"):
         Path(cases.path, place).mkdir()
         cases.write(f"{place}/handlers_of_cases.py", HANDLERS)
@@ -79,21 +79,21 @@ def test_it_runs_without_pytest(cases: UserFolder) -> None:
 
 
 @pytest.mark.process
-def test_the_example_of_the_handlers_holds() -> None:
-    ended = command.rmqd("test", TOP / "handlers" / "examples")  # in a process where no other `mailer` was imported
+def test_the_example_cases_of_the_handlers_pass() -> None:
+    ended = command.rmqd("test", TOP / "handlers" / "examples")  # a new process has imported no other `mailer`
     assert ended.code == 0, ended.out
     assert "3 cases: 3 as expected, 0 not" in ended.out
 
 
 @pytest.mark.process
-def test_pytest_tells_what_is_wrong_with_a_file(cases: UserFolder) -> None:
+def test_pytest_reports_an_error_in_a_case_file(cases: UserFolder) -> None:
     cases.write("bad.cases.yaml", GROUP + "  a case:\n    mesages: []\n    expect: {}\n")
     code, out = cases.pytest()
     assert code == 2
     assert "bad.cases.yaml:6:5: cases.a case.mesages: unknown key; did you mean messages?" in out
 
 
-def test_a_message_that_never_reached_the_handler_is_not_done(cases: UserFolder) -> None:
+def test_a_message_that_never_reached_the_handler_fails_its_case(cases: UserFolder) -> None:
     own = "{subscriptions: {orders: paid}}"
     case = f"  a case:\n    group: {own}\n    messages: [{{tags: open, body: x}}]\n    expect: {{acked: [1]}}\n"
     cases.write("bad.cases.yaml", GROUP + case)
@@ -118,8 +118,8 @@ def test_json_for_programs(cases: UserFolder) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("option", ["--chaos", "--chaos-kills"])
-def test_chaos_kills_the_process_of_a_case_s_handler_where_that_is_asked_for(cases: UserFolder, option: str) -> None:
-    """What it knew in memory is gone then, and it writes again."""
+def test_only_chaos_kills_finds_a_case_whose_handler_relies_on_memory(cases: UserFolder, option: str) -> None:
+    """A killed process loses its memory, so the handler writes again."""
     case = "  a case:\n    messages: [{keys: order-1, body: x}]\n    expect: {acked: [1]}\n"
     cases.write("book.txt", "")
     names = "state: handlers_of_cases:read\nreset: handlers_of_cases:clear\n"
@@ -142,7 +142,7 @@ def test_a_handler_that_cannot_be_started_fails_its_case(cases: UserFolder) -> N
     assert "the handler could not be run: ValueError: no password" in ended.out
 
 
-def test_the_group_of_a_configuration(cases: UserFolder) -> None:
+def test_a_case_file_can_name_a_group_of_a_configuration(cases: UserFolder) -> None:
     cases.write(
         "rmqd.yaml",
         "nameserver: 127.0.0.1:9876\ngroups:\n  mailer:\n    subscriptions: {orders: paid}\n"

@@ -1,4 +1,4 @@
-"""`run_handler(..., chaos=True)`: what it catches, with which history, what passes, and what it says it cannot see.
+"""`run_handler(..., chaos=True)`: handlers that chaos catches, and handlers that pass.
 
 The core of these tests is in test_chaos_finds.py.
 """
@@ -18,7 +18,7 @@ from tests.nightly.testing.test_chaos_finds import Keeps, Run, run, steps
 __all__ = ["run"]
 
 
-def test_one_that_depends_on_the_order_of_queues_is_caught_and_of_a_queues_own_order_not(run: Run) -> None:
+def test_depending_on_the_order_between_queues_fails_but_within_a_queue_passes(run: Run) -> None:
     class First:
         def __init__(self) -> None:
             self.first: str | None = None
@@ -39,7 +39,7 @@ def test_one_that_depends_on_the_order_of_queues_is_caught_and_of_a_queues_own_o
     run(LastOfEach)
 
 
-def test_one_that_refuses_what_it_knows_is_caught(run: Run) -> None:
+def test_a_handler_that_refuses_known_messages_is_caught(run: Run) -> None:
     class Refuses(Keeps):
         async def handle(self, batch: Batch) -> None:
             if batch[0].keys in self.rows:
@@ -63,7 +63,7 @@ def test_failures_that_are_the_same_each_time_pass(run: Run) -> None:
     assert len(result.dead_letters) == 1
 
 
-def test_times_and_random_ids_that_never_are_the_same_are_left_out(run: Run) -> None:
+def test_times_and_random_ids_are_not_compared(run: Run) -> None:
     class Stamps(Keeps):
         async def handle(self, batch: Batch) -> None:
             await super().handle(batch)
@@ -72,7 +72,7 @@ def test_times_and_random_ids_that_never_are_the_same_are_left_out(run: Run) -> 
     run(Stamps)
 
 
-def test_rows_under_random_keys_are_compared_without_these(run: Run) -> None:
+def test_rows_under_random_keys_are_compared_without_the_keys(run: Run) -> None:
     class Inserts:
         def __init__(self) -> None:
             self.rows: dict[str, tuple[str | None, int]] = {}
@@ -92,7 +92,7 @@ def test_rows_under_random_keys_are_compared_without_these(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_one_that_never_returns_after_a_cut_is_caught(run: Run) -> None:
+def test_a_handler_that_never_returns_after_a_cancellation_is_caught(run: Run) -> None:
     class HoldsItsLock(Keeps):
         def __init__(self) -> None:
             super().__init__()

@@ -1,4 +1,4 @@
-"""`run_handler(..., chaos=True)`: what it catches, with which history, what passes, and what it says it cannot see."""
+"""`run_handler(..., chaos=True)`: handlers that chaos catches, with their histories, and warnings about its limits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _total = 0
 
 @pytest.fixture
 def run(rocketmq: RocketMQ, run_handler: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs a handler in chaos, over six orders in two queues. How busy the machine is does not end the search."""
+    """Runs a handler in chaos, with six orders in two queues. A busy machine does not end the search."""
     for name in ("SEARCH_SECONDS", "SHORTEN_SECONDS"):
         monkeypatch.setattr(f"rmqd.testing.chaos.chaos_search.{name}", 120)
     rocketmq.create_topic("orders", queues=2)
@@ -50,7 +50,7 @@ class Counts:
 
 
 class Keeps:
-    """Has one row for each order, however often it comes."""
+    """Keeps one row for each order, however often the order is delivered."""
 
     def __init__(self) -> None:
         self.rows: dict[str | None, bytes] = {}
@@ -104,7 +104,7 @@ def steps(caught: pytest.ExceptionInfo[NotRepeatableError]) -> list[str]:
     [Counts, Counts(), counts_in_the_module, counts_in_a_default, CountsInItsClass, counts_payloads, counting_around()],
     ids=["class", "object", "global", "default", "class attribute", "typed", "closure"],
 )
-def test_a_handler_that_counts_up_is_caught_with_one_message_that_comes_twice(run: Run, handler: object) -> None:
+def test_a_handler_that_counts_up_is_caught_by_one_message_delivered_twice(run: Run, handler: object) -> None:
     with pytest.raises(NotRepeatableError) as caught:
         run(handler)
     first, second = steps(caught)
@@ -112,18 +112,18 @@ def test_a_handler_that_counts_up_is_caught_with_one_message_that_comes_twice(ru
     assert second.endswith("again, because its offset was not committed: handled")
 
 
-def test_what_it_says_names_what_differs(run: Run) -> None:
+def test_the_error_names_the_difference(run: Run) -> None:
     with pytest.raises(NotRepeatableError, match=r"\n  self\.total: 2, expected 1\n"):
         run(Counts)
 
 
-def test_a_repeatable_handler_passes_and_what_it_left_is_there(run: Run) -> None:
+def test_a_repeatable_handler_passes_and_keeps_its_state(run: Run) -> None:
     keeps = Keeps()
     result = run(keeps)
     assert len(result.acked) == len(result.attempts) == len(keeps.rows) == 6
 
 
-def test_one_that_is_cut_between_its_mark_and_its_effect_is_caught_at_the_line(run: Run) -> None:
+def test_a_cancellation_between_mark_and_effect_is_reported_with_its_line(run: Run) -> None:
     class MarksFirst:
         def __init__(self) -> None:
             self.marks: set[str | None] = set()
@@ -144,7 +144,7 @@ def test_one_that_is_cut_between_its_mark_and_its_effect_is_caught_at_the_line(r
     assert "self.total: 0, expected 1" in str(caught.value)
 
 
-def test_one_that_takes_a_retry_for_done_is_caught_by_an_expiry(run: Run) -> None:
+def test_a_handler_that_skips_retries_is_caught_by_an_expired_call(run: Run) -> None:
     class SkipsRetries(Keeps):
         async def handle(self, batch: Batch) -> None:
             if batch[0].reconsume_times == 0:
@@ -156,7 +156,7 @@ def test_one_that_takes_a_retry_for_done_is_caught_by_an_expiry(run: Run) -> Non
 
 
 class TestOfWhatIsWrittenElsewhere:
-    def test_rows_are_compared_and_put_back(self, run: Run, book: sqlite3.Connection) -> None:
+    def test_rows_are_compared_and_reset(self, run: Run, book: sqlite3.Connection) -> None:
         def rows() -> list[Any]:
             return book.execute("select * from orders").fetchall()
 
@@ -177,7 +177,7 @@ class TestOfWhatIsWrittenElsewhere:
         run(insert, state=rows, reset=clear, group="others")
         assert len(rows()) == 6
 
-    def test_without_a_reset_messages_come_again_on_top(self, run: Run, book: sqlite3.Connection) -> None:
+    def test_without_a_reset_messages_are_delivered_twice(self, run: Run, book: sqlite3.Connection) -> None:
         def rows() -> list[Any]:
             return book.execute("select * from orders").fetchall()
 
@@ -190,14 +190,14 @@ class TestOfWhatIsWrittenElsewhere:
             run(count, state=rows)
         assert len(steps(caught)) == 1
 
-    def test_without_a_reset_it_says_that_it_saw_less(self, run: Run, book: sqlite3.Connection) -> None:
+    def test_without_a_reset_chaos_warns_that_it_saw_less(self, run: Run, book: sqlite3.Connection) -> None:
         def insert(batch: Batch) -> None:
             book.execute("insert or ignore into orders values (?, 1)", (batch[0].keys,))
 
         with pytest.warns(ChaosSeesLessWarning, match="Use reset="):
             run(insert, state=lambda: book.execute("select * from orders").fetchall())
 
-    def test_without_a_state_it_says_that_it_saw_nothing(self, run: Run, book: sqlite3.Connection) -> None:
+    def test_without_a_state_chaos_warns_that_it_saw_less(self, run: Run, book: sqlite3.Connection) -> None:
         def insert(batch: Batch) -> None:
             book.execute("insert or ignore into orders values (?, 1)", (batch[0].keys,))
 
@@ -221,12 +221,12 @@ class FailsOnce:
         self.rows.add(message.keys)
 
 
-def test_what_no_call_has_begun_with_has_had_no_attempt(run: Run) -> None:
+def test_messages_that_a_call_did_not_reach_have_had_no_attempt(run: Run) -> None:
     options = {"consume_mode": "orderly", "consume_message_batch_max_size": 3, "max_reconsume_times": 1}
     run(FailsOnce, **options)
 
 
-def test_what_it_refuses(rocketmq: RocketMQ, run: Run, run_handler: Run) -> None:
+def test_wrong_arguments_are_refused(rocketmq: RocketMQ, run: Run, run_handler: Run) -> None:
     async def state() -> int:
         return 1
 

@@ -1,4 +1,4 @@
-"""The histories that are tried may happen: each queue in its order, each message to its end."""
+"""The histories that chaos tries are possible: each queue is in order, and each message is finished."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def may_happen(history: History) -> bool:
 
 @settings(max_examples=300, deadline=None)
 @given(st.data(), st.sampled_from([(0, False), (0, True), (1, True), (30, True)]))
-def test_all_that_are_tried_may_happen(data: st.DataObject, handler: tuple[int, bool]) -> None:
+def test_all_tried_histories_are_possible(data: st.DataObject, handler: tuple[int, bool]) -> None:
     awaits, is_async = handler
     history = data.draw(histories([*A, B1], awaits, is_async=is_async))
     assert may_happen(history)
@@ -46,16 +46,16 @@ def shortest(parts: list[QueueBatch], is_wrong: object, awaits: int = 0) -> Hist
     return simplest(parts, awaits, is_wrong, is_async=awaits > 0)  # type: ignore[arg-type]
 
 
-def test_what_is_not_needed_is_left_out() -> None:
+def test_deliveries_that_are_not_needed_are_removed() -> None:
     assert shortest([*A, B1], lambda one: sum(d.part == A2 for d in one) > 1) == whole(A2, A2)
 
 
-def test_a_wrong_order_of_queues_keeps_both() -> None:
+def test_a_fault_in_the_order_of_queues_keeps_both_queues() -> None:
     found = shortest([*A, B1], lambda one: one[0].part == B1 and any(d.part == A3 for d in one))
     assert found == whole(B1, A3)
 
 
-def test_a_cut_is_the_first_one_that_is_wrong() -> None:
+def test_a_cut_is_at_the_first_await_that_fails() -> None:
     found = shortest([A1, B1], lambda one: any(d.how == "cut" and d.cut_at > 1 for d in one), awaits=5)
     assert found is not None
     assert len(found) == 2

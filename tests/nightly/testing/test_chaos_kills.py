@@ -27,7 +27,7 @@ class _Writes:
     """Writes to a database; each statement is a transaction."""
 
     class Options(BaseModel):
-        """Where it is."""
+        """The path of the database."""
 
         path: Path
 
@@ -42,7 +42,7 @@ class _Writes:
 
 
 class Upserts(_Writes):
-    """Has one row for each order, whatever dies when."""
+    """Keeps one row for each order, whenever a process dies."""
 
     def handle(self, batch: Batch) -> None:
         for message in batch:
@@ -55,7 +55,7 @@ class UpsertsAsync(Upserts):
 
 
 class RemembersInMemory(_Writes):
-    """Knows by itself what it has written, until it dies."""
+    """Remembers written orders in memory, until its process dies."""
 
     def start(self) -> None:
         super().start()
@@ -74,7 +74,7 @@ class RemembersAsync(RemembersInMemory):
 
 
 class WritesLater(_Writes):
-    """Gathers what it is to write, and has acknowledged it by then."""
+    """Collects rows, and writes them after their messages were acknowledged."""
 
     def start(self) -> None:
         super().start()
@@ -90,7 +90,7 @@ class WritesLater(_Writes):
 
 
 class MarksFirst(_Writes):
-    """Notes an order as done before it does it, in two transactions."""
+    """Marks an order as done before its effect, in two transactions."""
 
     def handle(self, batch: Batch) -> None:
         for message in batch:
@@ -100,12 +100,12 @@ class MarksFirst(_Writes):
 
 
 class Crunches(Upserts):
-    """Leaves some of its work to processes that it forks."""
+    """Does some of its work in forked processes."""
 
     def start(self) -> None:
         super().start()
         self.lock = self._path.with_name("lock").open("w")
-        fcntl.flock(self.lock, fcntl.LOCK_SH)  # the forked hold it, too
+        fcntl.flock(self.lock, fcntl.LOCK_SH)  # forked processes hold it too
         self.pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork"))
 
     def stop(self) -> None:
@@ -120,19 +120,19 @@ class Crunches(Upserts):
 
 class TellsTime(Upserts):
     class Options(_Writes.Options):
-        """And what tells the time."""
+        """The path and a clock."""
 
         now: Any
 
 
 def send_mail(to: str | None) -> None:
-    """What a test has to replace."""
+    """An effect that tests have to replace."""
     with open(os.environ["MAILS"], "a") as mails:
         mails.write(f"{to}\n")
 
 
 class Mails(Upserts):
-    """Has a row for each order, and sends a mail each time."""
+    """Keeps one row for each order, and sends a mail at each delivery."""
 
     def handle(self, batch: Batch) -> None:
         super().handle(batch)
@@ -142,7 +142,7 @@ class Mails(Upserts):
 
 @pytest.fixture
 def run(rocketmq: RocketMQ, run_handler: Callable[..., RunResult], tmp_path: Path) -> Callable[..., RunResult]:
-    """Runs a handler in chaos, over four orders in two queues, with a database that is looked at and emptied."""
+    """Runs a handler in chaos, with four orders in two queues and a database as its state."""
     rocketmq.create_topic("orders", queues=2)
     for number in range(4):
         rocketmq.send("orders", {"number": number}, keys=f"order-{number}", queue_id=number % 2)
@@ -176,7 +176,7 @@ def run(rocketmq: RocketMQ, run_handler: Callable[..., RunResult], tmp_path: Pat
 
 
 @pytest.mark.parametrize("handler", [Upserts, UpsertsAsync])
-def test_what_is_safe_to_do_again_passes(run: Callable[..., RunResult], handler: Any) -> None:
+def test_a_handler_that_is_safe_to_repeat_passes(run: Callable[..., RunResult], handler: Any) -> None:
     assert len(run(handler).acked) == 4
 
 
@@ -189,10 +189,10 @@ def test_what_is_safe_to_do_again_passes(run: Callable[..., RunResult], handler:
         (MarksFirst, "before test_chaos_kills.py:", "is missing"),
     ],
 )
-def test_what_a_kill_does_not_leave_as_it_should_is_caught(
+def test_a_handler_whose_effect_differs_after_a_kill_is_caught(
     run: Callable[..., RunResult], handler: Any, died: str, differs: str
 ) -> None:
-    """With where it died, and that the message came again."""
+    """The error says where the process died, and what differs."""
     with pytest.raises(NotRepeatableError) as caught:
         run(handler)
     text = str(caught.value)
@@ -201,8 +201,8 @@ def test_what_a_kill_does_not_leave_as_it_should_is_caught(
     assert "is lost with its process" in text
 
 
-def test_what_no_other_process_finds_is_not_killed(run: Callable[..., RunResult]) -> None:
-    """A class of a test's own: without a kill nothing is wrong with it."""
+def test_a_handler_that_cannot_be_imported_is_not_killed(run: Callable[..., RunResult]) -> None:
+    """The class is local to the test. Without a kill it is repeatable."""
 
     class Local(RemembersInMemory):
         pass
@@ -211,20 +211,20 @@ def test_what_no_other_process_finds_is_not_killed(run: Callable[..., RunResult]
         assert len(run(Local).acked) == 4
 
 
-def test_what_cannot_be_pickled_is_not_killed(run: Callable[..., RunResult]) -> None:
+def test_a_handler_with_unpicklable_options_is_not_killed(run: Callable[..., RunResult]) -> None:
     with pytest.warns(ChaosSeesLessWarning, match="options cannot be sent to another process: .*lambda"):
         assert len(run(TellsTime, now=lambda: 5).acked) == 4
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # of Python 3.12, at each fork
-def test_what_it_has_forked_dies_with_it(run: Callable[..., RunResult], tmp_path: Path) -> None:
-    """And the test does not wait for ever for what the forked hold open."""
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # Python 3.12 warns at each fork
+def test_forked_processes_die_with_their_killed_parent(run: Callable[..., RunResult], tmp_path: Path) -> None:
+    """Otherwise the lock that they hold would never be released."""
     assert len(run(Crunches).acked) == 4
     waits = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX)"
     subprocess.run([sys.executable, "-c", waits, tmp_path / "lock"], check=True, timeout=20)
 
 
-def test_without_being_asked_no_process_runs_in_which_a_mock_of_the_test_does_not_hold(
+def test_without_kills_the_handler_runs_in_the_process_of_the_test_s_mocks(
     run: Callable[..., RunResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mails = tmp_path / "mails"

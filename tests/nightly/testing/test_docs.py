@@ -1,4 +1,4 @@
-"""docs/testing.md says what is true: its tests pass, and its cases hold, for the handler of the README."""
+"""docs/testing.md: its tests and cases pass with the handler of the README, and its output is the real one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def shop(folder: UserFolder) -> UserFolder:
     return folder
 
 
-def test_what_it_shows_of_a_failure_is_what_is_printed(shop: UserFolder) -> None:
+def test_the_failure_in_the_page_is_the_printed_one(shop: UserFolder) -> None:
     (cases,) = blocks(PAGE, "yaml")
     cases = cases.replace("acked: [order-1]", "acked: [order-1, order-3]").replace("      retried: {order-3: 2}\n", "")
     shop.write("mailer.cases.yaml", cases.replace(", order-3: max_reconsume_times", ""))
@@ -37,7 +37,7 @@ def test_what_it_shows_of_a_failure_is_what_is_printed(shop: UserFolder) -> None
     assert re.sub(r"\(\S+mailer.py:\d+\)", "", printed) == re.sub(r"\(\S+mailer.py:\d+\)", "", expected)
 
 
-def test_what_it_shows_of_an_effect_that_is_not_repeatable_is_what_is_printed(folder: UserFolder) -> None:
+def test_the_chaos_failure_in_the_page_is_the_printed_one(folder: UserFolder) -> None:
     (test,), (shown,) = blocks(PAGE, "py"), blocks(PAGE, "text")
     folder.write("test_turnover.py", test)
     folder.write("conftest.py", PATIENT)
@@ -56,7 +56,7 @@ def test_the_test_in_the_page_about_handlers_passes(folder: UserFolder) -> None:
     assert code == 0, out
 
 
-def test_its_tests_and_cases_pass(shop: UserFolder) -> None:
+def test_the_tests_and_cases_in_the_page_pass(shop: UserFolder) -> None:
     for number, text in enumerate(blocks(PAGE, "python")):
         shop.write(f"test_{number}.py", text)
     (cases,) = blocks(PAGE, "yaml")

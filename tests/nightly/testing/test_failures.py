@@ -1,4 +1,4 @@
-"""`retry` and `dead_letter` of a group: calls again in place, and dead letters, by exception.
+"""`retry` and `dead_letter` of a group: retries in place, and dead letters, by exception.
 
 The core of these tests is in tests/consumer/handling/test_in_place_retries.py.
 """
@@ -21,7 +21,7 @@ QUICK = {"in_place": 3, "backoff": "1ms"}
 
 
 class Away(ConnectionError):
-    """A database is away."""
+    """A database is unavailable."""
 
 
 class Wrong(ValueError):
@@ -36,9 +36,7 @@ def send(rocketmq: RocketMQ, *bodies: str) -> None:
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
 @pytest.mark.parametrize("mode", ["concurrently", "orderly", "pop"])
-def test_a_call_that_failed_is_made_again_in_its_slot(
-    rocketmq: RocketMQ, run_handler: Run, mode: str, is_async: bool
-) -> None:
+def test_a_failed_call_is_retried_in_its_slot(rocketmq: RocketMQ, run_handler: Run, mode: str, is_async: bool) -> None:
     calls: Counter[str] = Counter()
 
     def handle(batch: Batch) -> None:
@@ -59,8 +57,8 @@ def test_a_call_that_failed_is_made_again_in_its_slot(
 
 
 @pytest.mark.parametrize("names", [["ConnectionError"], ["test_failures.Away", "OSError"]])
-def test_only_named_exceptions_are_worth_it(rocketmq: RocketMQ, run_handler: Run, names: list[str]) -> None:
-    """By the class's own name, or that of a class that it inherits from; of a group, if all in it are."""
+def test_only_named_exceptions_are_retried_in_place(rocketmq: RocketMQ, run_handler: Run, names: list[str]) -> None:
+    """The name is that of the class or a base class. In an exception group, each exception must be named."""
     calls: Counter[str] = Counter()
 
     async def handle(batch: Batch) -> None:
@@ -79,7 +77,7 @@ def test_only_named_exceptions_are_worth_it(rocketmq: RocketMQ, run_handler: Run
     assert calls == {"away": 4, "key": 1, "dead": 1, "both": 1}
 
 
-def test_exceptions_that_are_not_worth_a_retry(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_named_exceptions_are_dead_lettered_without_a_retry(rocketmq: RocketMQ, run_handler: Run) -> None:
     async def handle(batch: Batch) -> None:
         raise Wrong("no customer") if batch[0].keys == "wrong" else Away
 
@@ -92,7 +90,7 @@ def test_exceptions_that_are_not_worth_a_retry(rocketmq: RocketMQ, run_handler: 
     assert reasons["wrong"] == "Wrong: no customer"
 
 
-def test_a_plain_handler_gets_what_it_did_not_decide_about(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_a_retry_in_place_gets_only_undecided_messages(rocketmq: RocketMQ, run_handler: Run) -> None:
     calls: list[list[str | None]] = []
 
     async def handle(batch: Batch) -> None:
@@ -106,7 +104,7 @@ def test_a_plain_handler_gets_what_it_did_not_decide_about(rocketmq: RocketMQ, r
     assert calls == [["a", "b", "c"], ["b", "c"], ["c"]]
 
 
-def test_no_call_is_made_behind_the_deadline(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_no_retry_in_place_starts_after_the_deadline(rocketmq: RocketMQ, run_handler: Run) -> None:
     calls: list[int] = []
 
     async def handle(batch: Batch) -> None:
@@ -125,7 +123,7 @@ def test_no_call_is_made_behind_the_deadline(rocketmq: RocketMQ, run_handler: Ru
     assert calls == [0, 1]
 
 
-def test_after_the_last_one_the_attempt_has_failed(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_an_attempt_fails_after_the_last_retry_in_place(rocketmq: RocketMQ, run_handler: Run) -> None:
     def handle(batch: Batch) -> None:
         raise Away("no answer")
 
@@ -165,10 +163,10 @@ class Transaction:
 
 @pytest.mark.parametrize("raised", [Retry(), ConnectionError("the commit failed")], ids=["decision", "not retried"])
 @pytest.mark.parametrize("mode", ["concurrently", "orderly"])
-def test_what_middleware_raises_for_the_rest_is_no_acknowledgement(
+def test_an_exception_of_middleware_does_not_acknowledge_the_rest(
     rocketmq: RocketMQ, run_handler: Run, monkeypatch: pytest.MonkeyPatch, mode: str, raised: Exception
 ) -> None:
-    """One message failed by itself; of the others the middleware knows that their transaction was not committed."""
+    """One message failed in the handler. The others failed in the middleware, which could not commit them."""
     monkeypatch.setattr(Transaction, "failure", raised)
     monkeypatch.setattr(Transaction, "written", [])
     failures: list[str] = []

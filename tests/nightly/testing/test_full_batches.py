@@ -16,7 +16,7 @@ from rmqd.testing import RocketMQ
 from tests.testing.test_full_batches import Run, sizes_of
 
 
-def test_what_waits_is_left_to_the_next_run(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_messages_waiting_for_a_full_batch_are_left_to_the_next_run(rocketmq: RocketMQ, run_handler: Run) -> None:
     """A stop does not wait for more messages, and loses none."""
     rocketmq.create_topic("orders")
     for _ in range(5):
@@ -42,13 +42,13 @@ def test_what_waits_is_left_to_the_next_run(rocketmq: RocketMQ, run_handler: Run
         ({"consume_message_batch_max_wait": "6m"}, "from 0s to 5m"),
     ],
 )
-def test_where_it_is_refused(run_handler: Run, keys: dict[str, Any], said: str) -> None:
+def test_wrong_values_and_combinations_are_refused(run_handler: Run, keys: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=f"consume_message_batch_max_wait: .*{re.escape(said)}"):
         run_handler(lambda batch: None, topic="orders", group="mailer", **keys)
 
 
-def test_messages_that_come_one_by_one_are_gathered(rocketmq: RocketMQ, run_handler: Run) -> None:
-    """Delay levels 1 to 4: after 1, 5, 10 and 30 s."""
+def test_messages_that_arrive_one_by_one_are_batched(rocketmq: RocketMQ, run_handler: Run) -> None:
+    """Delay levels 1 to 4 deliver after 1, 5, 10 and 30 s."""
     rocketmq.create_topic("orders")
     for level in (1, 2, 3, 4):
         rocketmq.send("orders", f"level {level}", delay_level=level)
@@ -56,7 +56,7 @@ def test_messages_that_come_one_by_one_are_gathered(rocketmq: RocketMQ, run_hand
     assert sizes == [3, 1]
 
 
-def test_queues_gather_for_themselves(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_each_queue_has_its_own_batches(rocketmq: RocketMQ, run_handler: Run) -> None:
     rocketmq.create_topic("orders", queues=2)
     for number in range(8):
         rocketmq.send("orders", "x", queue_id=number % 2)

@@ -1,4 +1,4 @@
-"""Messages and batches by hand: what a handler sees of them is what a broker's would show.
+"""Messages and batches made by hand, which look to a handler like a broker's.
 
 The core of these tests is in tests/testing/test_messages.py.
 """
@@ -14,7 +14,7 @@ from rmqd.testing import make_batch, make_message
 from rmqd.wire.messages.properties import COMPRESSED
 
 
-def test_a_message_needs_nothing_said() -> None:
+def test_make_message_needs_no_arguments() -> None:
     before = int(time.time() * 1000)
     first, second = make_message(), make_message()
     assert (first.body, first.keys, first.tags, first.reconsume_times) == (b"", None, None, 0)
@@ -23,12 +23,12 @@ def test_a_message_needs_nothing_said() -> None:
     assert second.queue_offset == first.queue_offset + 1
 
 
-def test_a_body_of_another_kind_is_refused_with_what_is_accepted() -> None:
+def test_a_body_of_a_wrong_type_is_refused_with_the_expected_types() -> None:
     with pytest.raises(TypeError, match=r"a body cannot be int; expected bytes, text"):
         make_message(17)  # type: ignore[arg-type]
 
 
-def test_what_no_broker_could_store_or_no_consumer_could_read_is_refused() -> None:
+def test_messages_that_cannot_be_stored_or_read_are_refused() -> None:
     with pytest.raises(InvalidMessageError):
         make_message(properties={"large": "x" * 40_000})
     with pytest.raises(InvalidMessageError, match="no consumer could read the message: the body is not a ZLIB stream"):
@@ -40,7 +40,7 @@ def test_a_batch_is_of_one_queue() -> None:
         make_batch(make_message(queue_id=0), make_message(queue_id=1))
 
 
-def test_what_only_orderly_groups_have_is_refused_elsewhere() -> None:
+def test_options_of_orderly_groups_are_refused_in_other_modes() -> None:
     with pytest.raises(ValueError, match="need consume_mode='orderly'"):
         make_batch(revoked=True)
     with pytest.raises(ValueError, match="expected concurrently or orderly"):

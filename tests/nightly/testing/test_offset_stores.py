@@ -1,4 +1,4 @@
-"""Groups with an offset store of their own: effect and offset are one transaction, whatever happens in between.
+"""Groups with an offset store: effect and offset are one transaction.
 
 The core of these tests is in tests/testing/test_offset_stores.py.
 """
@@ -20,8 +20,8 @@ __all__ = ["bodies", "memory"]
 ADD = "tests.testing.test_offset_stores:add"
 
 
-def test_a_former_owner_has_no_effect(run_handler: Run, memory: type[MemoryOffsets], bodies: list[str]) -> None:
-    """Another member has taken the queue, and finished some of it, while calls were under way."""
+def test_a_previous_owner_has_no_effect(run_handler: Run, memory: type[MemoryOffsets], bodies: list[str]) -> None:
+    """Another member acquires the queue, and finishes some messages, while calls are in flight."""
     calls: list[str] = []
 
     async def handle(batch: Batch) -> None:
@@ -36,10 +36,10 @@ def test_a_former_owner_has_no_effect(run_handler: Run, memory: type[MemoryOffse
 
 
 @pytest.mark.parametrize("mode", ["concurrently", "orderly"])
-def test_a_batch_of_which_a_part_is_acknowledged_keeps_the_offset_below(
+def test_the_offset_does_not_pass_a_retried_message_of_a_batch(
     run_handler: Run, memory: type[MemoryOffsets], bodies: list[str], mode: str
 ) -> None:
-    """In an orderly group what stands behind a message that is to be repeated is repeated, too."""
+    """In an orderly group, the messages after a retried message are repeated too."""
     seen: list[StoredProgress | None] = []
 
     async def handle(batch: Batch) -> None:
@@ -79,13 +79,13 @@ def test_a_batch_of_which_a_part_is_acknowledged_keeps_the_offset_below(
         ),
     ],
 )
-def test_what_cannot_be_is_refused_with_what_is_accepted(run_handler: Run, keys: Any, problem: str) -> None:
+def test_impossible_settings_are_refused_with_the_expected_ones(run_handler: Run, keys: Any, problem: str) -> None:
     with pytest.raises(ConfigError) as raised:
         run_handler(ADD, topic="orders", group="g", **{**OWN, **keys})
     assert problem in str(raised.value)
 
 
-def test_a_synchronous_handler_is_told_that_it_gets_no_connection(run_handler: Run) -> None:
+def test_a_synchronous_handler_cannot_get_a_connection(run_handler: Run) -> None:
     @handler(decode=bytes.decode)
     def plain(body: str, effects: Effects) -> None:
         raise Retry

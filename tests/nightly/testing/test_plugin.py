@@ -1,4 +1,4 @@
-"""The plugin in a pytest of a user's own: found by its entry point, light, and clean at its end.
+"""The plugin in a user's pytest: found by its entry point, quick to import, and clean at its end.
 
 The core of these tests is in tests/testing/test_plugin.py.
 """
@@ -19,7 +19,7 @@ from tests.testing.user_folder import TOP, UserFolder
 
 
 @pytest.mark.process
-def test_in_an_async_test_of_pytest_asyncio(folder: UserFolder) -> None:
+def test_run_handler_works_in_an_async_test_of_pytest_asyncio(folder: UserFolder) -> None:
     folder.write(
         "test_user.py",
         """
@@ -39,7 +39,7 @@ async def test_both_kinds_of_handlers(rocketmq, run_handler):
 
 
 @pytest.mark.process
-def test_what_is_heavy_is_loaded_when_a_test_asks_for_it(folder: UserFolder) -> None:
+def test_heavy_modules_are_imported_only_when_a_test_needs_them(folder: UserFolder) -> None:
     code, out = folder.python(
         "-c",
         "import sys; before = set(sys.modules); import pytest; import rmqd.testing.plugin; "
@@ -50,7 +50,7 @@ def test_what_is_heavy_is_loaded_when_a_test_asks_for_it(folder: UserFolder) -> 
 
 
 @pytest.mark.process
-def test_what_failed_is_shown_with_the_test(folder: UserFolder) -> None:
+def test_the_handler_s_errors_are_shown_with_a_failed_test(folder: UserFolder) -> None:
     folder.write(
         "test_user.py",
         """
@@ -70,7 +70,7 @@ def test_it(rocketmq, run_handler):
 
 
 @pytest.mark.process
-def test_the_example_of_the_handlers_runs_as_it_stands(folder: UserFolder) -> None:
+def test_the_example_tests_of_the_handlers_pass_unchanged(folder: UserFolder) -> None:
     shutil.copytree(TOP / "handlers" / "examples", folder.path, dirs_exist_ok=True)
     code, out = folder.pytest()
     assert code == 0, out
@@ -78,7 +78,7 @@ def test_the_example_of_the_handlers_runs_as_it_stands(folder: UserFolder) -> No
 
 
 @pytest.mark.slow
-def test_a_handler_that_blocks_the_loop_is_shown_where_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_line_of_a_handler_that_blocks_the_loop_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     let_go = threading.Event()
 
     async def block(batch: Batch) -> None:
@@ -102,11 +102,11 @@ def test_logging_is_left_as_it_was() -> None:
     assert not structlog.is_configured()
     structlog.configure(processors=[structlog.processors.JSONRenderer()])
     with RocketMQ():
-        assert len(structlog.get_config()["processors"]) == 1, "somebody has said where logs go"
+        assert len(structlog.get_config()["processors"]) == 1, "the user has configured logging"
     assert structlog.is_configured()
 
 
-def test_a_run_may_be_of_a_thread_of_the_tests_own(rocketmq: RocketMQ, run_handler: Callable[..., RunResult]) -> None:
+def test_run_handler_may_run_in_several_threads(rocketmq: RocketMQ, run_handler: Callable[..., RunResult]) -> None:
     rocketmq.send("orders", "one")
     results: list[RunResult] = []
     threads = [

@@ -1,4 +1,4 @@
-"""`run_handler` for a group that pops: retries by visibility, without waiting for them.
+"""`run_handler` for a group that pops: retries by invisible time, without waiting for it.
 
 The core of these tests is in tests/testing/test_pop.py.
 """
@@ -12,7 +12,7 @@ from rmqd.testing import RocketMQ
 from tests.testing.test_pop import Run
 
 
-def test_what_fails_too_often_is_a_dead_letter(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_a_message_that_fails_too_often_is_dead_lettered(rocketmq: RocketMQ, run_handler: Run) -> None:
     rocketmq.create_topic("orders")
     rocketmq.send("orders", "poison")
     calls = 0
@@ -30,7 +30,7 @@ def test_what_fails_too_often_is_a_dead_letter(rocketmq: RocketMQ, run_handler: 
 
 
 @pytest.mark.parametrize("second", ["pop", "concurrently"])
-def test_a_second_run_goes_on_where_the_first_ended(rocketmq: RocketMQ, run_handler: Run, second: str) -> None:
+def test_a_second_run_continues_where_the_first_ended(rocketmq: RocketMQ, run_handler: Run, second: str) -> None:
     rocketmq.create_topic("orders")
     rocketmq.send("orders", "one")
     run_handler(lambda batch: None, topic="orders", group="mailer", consume_mode="pop")

@@ -1,4 +1,4 @@
-"""When time jumps: at the level of one run in a loop of the test's own."""
+"""Jumps of time in a single run, in the test's event loop."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.waiting import eventually
 LOOKS = 30
 
 
-async def test_time_stands_while_a_request_is_open() -> None:
-    """What a broker has to answer, such as what it asks of a client, may bring anything."""
+async def test_time_does_not_jump_while_a_request_is_open() -> None:
+    """The response to a request, of a client or the broker, may cause more work."""
     clock = JumpingClock()
     handler = LoadedHandler("nothing", lambda batch: None, False, None, None)
     async with embedded_rocketmq(EmbeddedOptions(topics={"t1": 1}), clock) as rocketmq:

@@ -1,4 +1,4 @@
-"""Retries, delays and dead letters without waiting: what RocketMQ would do in hours is done when the test looks.
+"""Retries, delays and dead letters without waiting: RocketMQ's delays of hours pass at once.
 
 The core of these tests is in tests/testing/test_retries.py.
 """
@@ -27,7 +27,7 @@ def test_only_the_dead_letters_of_this_run_are_in_its_result(rocketmq: RocketMQ,
     assert [one.body for one in rocketmq.dead_letters("mailer")] == [b"first", b"second"]
 
 
-def test_a_timed_message_comes_too(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_a_timer_message_is_delivered(rocketmq: RocketMQ, run_handler: Run) -> None:
     rocketmq.create_topic("orders")
     rocketmq.send("orders", "in a day", properties={"TIMER_DELAY_SEC": "86400"})
     result = run_handler(lambda batch: None, topic="orders", group="mailer")
@@ -36,14 +36,14 @@ def test_a_timed_message_comes_too(rocketmq: RocketMQ, run_handler: Run) -> None
 
 
 @pytest.mark.slow
-def test_an_orderly_handler_that_fails_for_ever_is_told(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_an_orderly_handler_that_always_fails_is_reported(rocketmq: RocketMQ, run_handler: Run) -> None:
     rocketmq.create_topic("orders")
     rocketmq.send("orders", "poison", keys="order-1")
     with pytest.raises(StillBusyError, match=r"had attempt \d\d+"):
         run_handler(always_fails, topic="orders", group="mailer", consume_mode="orderly", timeout=3.0)
 
 
-def test_what_a_handler_left_uncommitted_is_there_for_the_next(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_uncommitted_messages_are_handled_by_the_next_run(rocketmq: RocketMQ, run_handler: Run) -> None:
     rocketmq.create_topic("orders")
     rocketmq.send("orders", "one")
     rocketmq.send("orders", "two")
@@ -54,7 +54,7 @@ def test_what_a_handler_left_uncommitted_is_there_for_the_next(rocketmq: RocketM
     assert rocketmq.offsets("mailer", "orders") == {0: 2}
 
 
-def test_time_stands_while_another_run_works(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_time_does_not_jump_while_another_run_works(rocketmq: RocketMQ, run_handler: Run) -> None:
     rocketmq.send("orders", "one")
     working, retried = threading.Event(), threading.Event()
     second: list[RunResult] = []
@@ -97,7 +97,7 @@ def test_a_message_that_fails_twice_is_acknowledged_at_its_third_attempt(rocketm
     assert repr(result) == "<RunResult 2 acked, 2 retried, 0 dead_lettered in 4 attempts, 40 s>"
 
 
-def test_a_delay_level_of_the_handler_holds(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_the_delay_level_of_a_retry_is_used(rocketmq: RocketMQ, run_handler: Run) -> None:
     rocketmq.send("orders", "later", keys="order-1")
 
     def handle(batch: Batch) -> None:
@@ -108,7 +108,7 @@ def test_a_delay_level_of_the_handler_holds(rocketmq: RocketMQ, run_handler: Run
     assert 7200 <= result.elapsed_seconds < 7210
 
 
-def test_a_message_that_was_sent_for_later_comes_too(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_a_delayed_message_is_delivered(rocketmq: RocketMQ, run_handler: Run) -> None:
     rocketmq.create_topic("orders")
     before = rocketmq.now()
     rocketmq.send("orders", "in two hours", delay_level=18)
@@ -118,7 +118,7 @@ def test_a_message_that_was_sent_for_later_comes_too(rocketmq: RocketMQ, run_han
     assert attempt.message.store_timestamp / 1000 - before == pytest.approx(7200, abs=5)
 
 
-def test_an_orderly_message_is_given_up_where_it_stands(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_an_orderly_message_is_dead_lettered_in_place(rocketmq: RocketMQ, run_handler: Run) -> None:
     rocketmq.create_topic("orders")
     for body in ("poison", "good"):
         rocketmq.send("orders", body, keys=body)
@@ -137,8 +137,8 @@ def test_an_orderly_message_is_given_up_where_it_stands(rocketmq: RocketMQ, run_
     assert 20 <= result.elapsed_seconds < 25
 
 
-def test_a_deadline_is_real(rocketmq: RocketMQ, run_handler: Run) -> None:
-    """The handler's own time does not jump, so that one that is quick cannot time out."""
+def test_consume_timeout_is_real_time(rocketmq: RocketMQ, run_handler: Run) -> None:
+    """Time does not jump during a call, so a quick handler cannot expire."""
     rocketmq.send("orders", "hangs", keys="order-1")
 
     def handle(batch: Batch) -> None:
@@ -149,7 +149,7 @@ def test_a_deadline_is_real(rocketmq: RocketMQ, run_handler: Run) -> None:
     assert [one.outcome for one in result.attempts_of("order-1")] == ["retried", "acked"]
 
 
-def test_a_group_that_fails_by_its_handler_says_why(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_a_group_that_fails_because_of_a_hung_handler_is_reported(rocketmq: RocketMQ, run_handler: Run) -> None:
     rocketmq.send("orders", "hangs")
     let_go = threading.Event()
     try:

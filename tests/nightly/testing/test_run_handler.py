@@ -1,4 +1,4 @@
-"""`run_handler`: every form of a handler, what it gives back, and what it refuses.
+"""`run_handler`: every form of a handler, its results and its errors.
 
 The core of these tests is in tests/testing/test_run_handler.py.
 """
@@ -21,7 +21,7 @@ from tests.testing.test_run_handler import Broken, Mailer, Run, seen
 __all__ = ["seen"]
 
 
-def test_queues_of_a_topic_that_is_empty_are_waited_for_no_longer_than_needed(
+def test_a_run_on_an_empty_topic_ends_with_an_offset_for_each_queue(
     rocketmq: RocketMQ, run_handler: Run, seen: Seen
 ) -> None:
     rocketmq.create_topic("orders", queues=8)
@@ -29,16 +29,16 @@ def test_queues_of_a_topic_that_is_empty_are_waited_for_no_longer_than_needed(
     assert rocketmq.offsets("mailer", "orders") == dict.fromkeys(range(8), 0)
 
 
-def test_nothing_is_claimed_in_the_store_of_the_group(
+def test_the_group_s_deduplication_store_is_not_used(
     rocketmq: RocketMQ, run_handler: Run, seen: Seen, tmp_path: Path
 ) -> None:
-    """A message of production with the same keys would be left out there."""
+    """Otherwise messages in production with the same keys would be skipped."""
     store = tmp_path / "claims.sqlite3"
     rocketmq.create_topic("orders")
     for body in ("one", "two"):
         rocketmq.send("orders", body, keys="order-1")
     run_handler(seen.take, topic="orders", group="mailer", deduplicate={"by": "keys", "url": str(store)})
-    assert sorted(seen.bodies) == [b"one", b"two"]  # of two queues
+    assert sorted(seen.bodies) == [b"one", b"two"]  # from two queues
     assert not store.exists()
 
 
@@ -52,7 +52,7 @@ def test_nothing_is_claimed_in_the_store_of_the_group(
         ({"expression": "a &&"}, "groups.mailer.subscriptions"),
     ],
 )
-def test_a_wrong_key_gives_the_configurations_own_error(
+def test_a_wrong_key_raises_the_error_of_the_configuration(
     rocketmq: RocketMQ, run_handler: Run, keys: dict[str, Any], text: str
 ) -> None:
     rocketmq.create_topic("orders")
@@ -94,18 +94,18 @@ class BrokenStop:
 @pytest.mark.parametrize(
     ("handler", "where"), [(BrokenConstructor, "the constructor"), (BrokenStart, "start"), (BrokenStop, "stop")]
 )
-def test_what_its_constructor_start_or_stop_raises_comes_out_in_the_test(
+def test_exceptions_of_constructor_start_and_stop_are_raised_in_the_test(
     rocketmq: RocketMQ, run_handler: Run, handler: type, where: str
 ) -> None:
     rocketmq.create_topic("orders")
     with pytest.raises(Broken, match=f"in {where}") as raised:
         run_handler(handler, topic="orders", group="mailer")
     assert isinstance(raised.value.__cause__, KeyError)
-    # and the kit goes on
+    # the kit is still usable
     assert run_handler(lambda batch: None, topic="orders", group="mailer").attempts == ()
 
 
-def test_a_thread_that_does_not_end_is_left_behind(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_a_handler_thread_that_does_not_end_is_abandoned(rocketmq: RocketMQ, run_handler: Run) -> None:
     rocketmq.send("orders", "one", keys="order-1")
     let_go = threading.Event()
     text, timeout = "", 0.15
@@ -130,7 +130,7 @@ def test_waiting_for_the_kit_in_its_own_loop_is_refused(rocketmq: RocketMQ, run_
     assert "await asyncio.to_thread" in str(error)
 
 
-def test_a_condition_of_sql_filters_the_topic(rocketmq: RocketMQ, run_handler: Run, seen: Seen) -> None:
+def test_an_sql_filter_selects_messages(rocketmq: RocketMQ, run_handler: Run, seen: Seen) -> None:
     rocketmq.create_topic("orders")
     for amount in ("50", "150"):
         rocketmq.send("orders", amount, properties={"amount": amount})
@@ -138,7 +138,7 @@ def test_a_condition_of_sql_filters_the_topic(rocketmq: RocketMQ, run_handler: R
     assert seen.bodies == [b"150"]
 
 
-def test_what_fails_in_a_broadcasting_group_is_dropped(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_a_failed_message_of_a_broadcasting_group_is_dropped(rocketmq: RocketMQ, run_handler: Run) -> None:
     rocketmq.send("orders", "one", keys="order-1")
 
     def fail(batch: Batch) -> None:
@@ -149,7 +149,7 @@ def test_what_fails_in_a_broadcasting_group_is_dropped(rocketmq: RocketMQ, run_h
     assert result.acked == []
 
 
-def test_broadcasting_keeps_its_offsets_too(rocketmq: RocketMQ, run_handler: Run, seen: Seen) -> None:
+def test_a_broadcasting_group_keeps_its_offsets(rocketmq: RocketMQ, run_handler: Run, seen: Seen) -> None:
     rocketmq.send("orders", "one")
     run_handler(seen.take, topic="orders", group="mailer", message_model="broadcasting")
     assert run_handler(seen.take, topic="orders", group="mailer", message_model="broadcasting").attempts == ()
@@ -157,7 +157,7 @@ def test_broadcasting_keeps_its_offsets_too(rocketmq: RocketMQ, run_handler: Run
 
 
 @pytest.mark.parametrize(("mode", "ends"), [("concurrently", (0, 3)), ("orderly", (0, 3)), ("pop", (None, None))])
-def test_a_message_tells_the_ends_of_its_queue_and_when_it_was_handed_out(
+def test_a_message_has_the_offsets_of_its_queue_and_a_start_timestamp(
     rocketmq: RocketMQ, run_handler: Run, mode: str, ends: tuple[int | None, int | None]
 ) -> None:
     rocketmq.create_topic("orders")
@@ -177,7 +177,7 @@ def test_a_message_tells_the_ends_of_its_queue_and_when_it_was_handed_out(
     assert result.acked[0].consume_start_timestamp is None
 
 
-def test_a_second_run_goes_on_where_the_first_committed(rocketmq: RocketMQ, run_handler: Run, seen: Seen) -> None:
+def test_a_second_run_continues_at_the_committed_offset(rocketmq: RocketMQ, run_handler: Run, seen: Seen) -> None:
     rocketmq.create_topic("orders")
     rocketmq.send("orders", "one")
     run_handler(seen.take, topic="orders", group="mailer")
@@ -187,14 +187,14 @@ def test_a_second_run_goes_on_where_the_first_committed(rocketmq: RocketMQ, run_
     assert run_handler(seen.take, topic="orders", group="mailer").attempts == ()
 
 
-def test_wrong_options_are_told_as_of_a_configuration(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_wrong_options_raise_the_error_of_the_configuration(rocketmq: RocketMQ, run_handler: Run) -> None:
     rocketmq.create_topic("orders")
     with pytest.raises(ConfigError, match=r"groups\.mailer\.handler\.options\.sender: missing"):
         run_handler(Mailer, topic="orders", group="mailer")
 
 
 class Made:
-    """An object that the test made itself, and looks at afterwards."""
+    """An object that the test creates, and inspects afterwards."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
@@ -209,7 +209,7 @@ class Made:
         self.events.append("stop")
 
 
-def test_an_object_that_was_made_already(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_a_handler_object_is_started_and_stopped(rocketmq: RocketMQ, run_handler: Run) -> None:
     rocketmq.send("orders", "one")
     made = Made()
     run_handler(made, topic="orders", group="mailer")
@@ -271,12 +271,12 @@ def test_a_handler_may_send(rocketmq: RocketMQ, run_handler: Run) -> None:
     assert [message.body for message in rocketmq.messages("answers")] == [b"one answered", b"by a thread"]
 
 
-async def test_in_a_test_that_is_async_itself(rocketmq: RocketMQ, run_handler: Run, seen: Seen) -> None:
+async def test_run_handler_works_in_an_async_test(rocketmq: RocketMQ, run_handler: Run, seen: Seen) -> None:
     rocketmq.send("orders", "one")
     assert len(run_handler(seen, topic="orders", group="mailer").acked) == 1
 
 
-def test_each_test_has_a_broker_of_its_own(rocketmq: RocketMQ) -> None:
+def test_each_test_has_its_own_broker(rocketmq: RocketMQ) -> None:
     assert rocketmq.messages("orders") == []
     with RocketMQ() as other:
         other.send("orders", "one")

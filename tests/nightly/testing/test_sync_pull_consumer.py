@@ -1,4 +1,4 @@
-"""SyncPullConsumer: no `await`, beside a loop that runs, and interrupted by Ctrl-C.
+"""SyncPullConsumer: the scripts of the docs, and an interrupt by Ctrl-C.
 
 The core of these tests is in tests/testing/test_sync_pull_consumer.py.
 """

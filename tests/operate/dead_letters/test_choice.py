@@ -1,4 +1,4 @@
-"""Which letters a choice takes, and how letters tell of themselves."""
+"""Filters of dead letters, and the reason and origin of a dead letter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ID = "7F000001000000000000000000000001"
 
 
 def letter(**more: str) -> DlqMessage:
-    """A dead letter of rmqd's."""
+    """A dead letter from rmqd."""
     reasons = {"RMQD_REASON": "max_reconsume_times reached", "RMQD_EXCEPTION": "Traceback\nshop.TooLate: by 3 s"}
     properties = {"RETRY_TOPIC": "orders", "shop": "a", **reasons, **more}
     message = make_message(
@@ -41,7 +41,7 @@ CHOICES: list[tuple[bool, dict[str, Any]]] = [
 ]
 
 
-def test_all_that_is_asked_for_must_hold() -> None:
+def test_a_filter_takes_letters_that_meet_all_its_conditions() -> None:
     for taken, choice in CHOICES:
         assert DeadLetterFilter(**choice).takes(letter()) is taken
 
@@ -52,10 +52,10 @@ def test_a_letter_is_counted_by_its_reason_and_the_exception_s_name() -> None:
     assert DlqMessage(make_message(topic="%DLQ%g"), "g").kind is None
 
 
-def test_the_topic_that_it_came_from() -> None:
+def test_the_origin_topic_of_a_dead_letter() -> None:
     for told, origin in [
         ("orders", "orders"),
-        ("%RETRY%g_orders", "orders"),  # sent back from where it had been popped
+        ("%RETRY%g_orders", "orders"),  # sent back by a POP consumer
         ("%RETRY%g+orders", "orders"),
         ("%RETRY%g", None),
         ("", None),

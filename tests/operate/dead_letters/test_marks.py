@@ -1,4 +1,4 @@
-"""The file of marks: what it keeps, who may write it, what becomes of a damaged one."""
+"""The marks file of dead letters: contents, damaged files and newer versions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rmqd.operate.dead_letters.dead_letter import DlqMarks, ReplayWindow
 PLACE = ("broker-a", 0)
 
 
-def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_marks_are_read_as_they_were_written(tmp_path: Path) -> None:
     marks = DlqMarks(tmp_path, "g")
     marks.hold()
     marks.load()
@@ -32,7 +32,7 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"queues": [{}], "windows": {}}', '{"queues": []}'])
-def test_a_damaged_file_is_named_and_stays(tmp_path: Path, content: str) -> None:
+def test_a_damaged_file_is_named_and_not_changed(tmp_path: Path, content: str) -> None:
     marks = DlqMarks(tmp_path, "g")
     marks.path.parent.mkdir(parents=True)
     marks.path.write_text(content)
@@ -50,7 +50,7 @@ def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
         DlqMarks(tmp_path, "g").load()
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_an_error_with_next_step(tmp_path: Path) -> None:
     (tmp_path / "dlq").write_text("no folder")
     with pytest.raises(RmqdError, match="--set state_dir=FOLDER"):
         DlqMarks(tmp_path, "g").hold()

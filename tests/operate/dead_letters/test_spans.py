@@ -1,4 +1,4 @@
-"""A set of offsets, against Python's own sets."""
+"""A set of offsets, compared with Python's sets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RANGES = st.lists(st.tuples(OFFSETS, OFFSETS), max_size=12)
 
 
 @given(RANGES, OFFSETS, OFFSETS)
-def test_it_is_a_set(ranges: list[tuple[int, int]], low: int, high: int) -> None:
+def test_an_offset_set_equals_a_python_set(ranges: list[tuple[int, int]], low: int, high: int) -> None:
     spans = OffsetSet(ranges)
     expected = {offset for start, end in ranges for offset in range(start, end)}
     assert {offset for offset in range(MOST + 1) if offset in spans} == expected

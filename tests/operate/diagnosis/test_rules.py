@@ -1,4 +1,4 @@
-"""The rules of a diagnosis, by tables of facts: what is found, and what is not."""
+"""The rules of a diagnosis, checked with tables of facts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def owned(queue: MessageQueue, at: int, **values: Any) -> tuple[MessageQueue, Pr
 def member(
     client_id: str = "one", *queues: tuple[MessageQueue, ProcessQueueInfo], tags: str = "*", **values: Any
 ) -> MemberReport:
-    """A member that has these queues, or the two of the topic."""
+    """A member with these queues."""
     status = values.pop("status", ConsumeStatus(consume_ok_tps=10.0))
     properties = {"PROP_CONSUMEORDERLY": "false", "messageModel": "CLUSTERING", **values.pop("properties", {})}
     info = ConsumerRunningInfo(
@@ -54,12 +54,12 @@ def member(
 
 
 def lag(queue: MessageQueue, committed: int | None, low: int, high: int, seconds: float) -> QueueLag:
-    """How far the group is in a queue. No rule needs the number of messages behind the committed offset."""
+    """The group's offsets in a queue. No rule needs the number of messages behind the committed offset."""
     return QueueLag(queue.broker_name, queue.queue_id, committed, low, high, 0, seconds)
 
 
 def snapshot(*members: MemberReport, **values: Any) -> DiagnosisSnapshot:
-    """A group that is well, with some of its facts replaced; `places` are (committed, max, age of the oldest)."""
+    """A healthy group, with some of its facts replaced; `places` are (committed, max, age of the oldest)."""
     places = values.pop("places", [(100, 100, 0.0), (100, 100, 0.0)])
     connections = tuple(one for member in members for known in member.connections.values() for one in known)
     subscriptions = {TOPIC: tag_subscription(TOPIC, "*", 1)}
@@ -86,7 +86,7 @@ def causes(first: DiagnosisSnapshot, second: DiagnosisSnapshot | None = None) ->
     return [problem.cause for problem in judge(first, second)]
 
 
-def test_a_group_that_is_well() -> None:
+def test_a_healthy_group_has_no_findings() -> None:
     assert judge(snapshot(WELL)) == []
     assert not needs_second_snapshot(snapshot(WELL))
 
@@ -165,7 +165,7 @@ AMONG_MEMBERS: list[tuple[str, list[MemberReport], list[str]]] = [
 
 
 @pytest.mark.parametrize(("members", "expected"), [row[1:] for row in AMONG_MEMBERS], ids=[r[0] for r in AMONG_MEMBERS])
-def test_what_may_be_true_for_a_moment_counts_once_it_is_seen_twice(
+def test_a_problem_that_may_be_momentary_is_reported_if_it_is_seen_twice(
     members: list[MemberReport], expected: list[str]
 ) -> None:
     seen = snapshot(*members)
@@ -174,7 +174,7 @@ def test_what_may_be_true_for_a_moment_counts_once_it_is_seen_twice(
     assert needs_second_snapshot(seen) == bool(expected)
 
 
-def test_a_queue_that_went_to_a_connection_that_was_given_up() -> None:
+def test_a_queue_assigned_to_a_dead_connection_is_orphaned() -> None:
     seen = snapshot(member("10.0.0.1@7#123456789012", BOTH[0], connections={BROKER: TWICE}))
     (found,) = judge(seen, seen)
     assert found.cause == "orphaned_queue"
@@ -182,7 +182,7 @@ def test_a_queue_that_went_to_a_connection_that_was_given_up() -> None:
     assert found.next.startswith("wait two minutes until the broker drops them")
 
 
-def test_a_member_that_does_not_answer_is_told_with_the_queues_that_nobody_else_has() -> None:
+def test_an_unresponsive_member_is_reported_with_the_queues_without_owner() -> None:
     (found,) = judge(
         snapshot(member("one", BOTH[0]), member("two", info=None, error=RemotingTimeoutError("broker-a", "timed out")))
     )
@@ -191,7 +191,7 @@ def test_a_member_that_does_not_answer_is_told_with_the_queues_that_nobody_else_
     assert "orders on broker-a, queue 1" in found.evidence
 
 
-def test_offsets_that_a_queue_does_not_have() -> None:
+def test_offsets_outside_of_a_queue_are_reported() -> None:
     above, below = [(150, 100, 60.0)], [(10, 100, 60.0)]
     expired = {QUEUES[0]: lag(QUEUES[0], 10, 50, 100, 60.0)}
     assert causes(snapshot(places=above)) == ["no_members", "offset_illegal"]
@@ -219,7 +219,7 @@ def test_handlers_that_fail(ok: float, failed: float, expected: list[str]) -> No
     assert causes(snapshot(member("one", *BOTH, status=status))) == expected
 
 
-def test_one_message_that_fails_again_and_again() -> None:
+def test_a_message_that_fails_repeatedly_is_reported() -> None:
     status = ConsumeStatus(consume_ok_tps=9.0, consume_failed_tps=0.05)
     at_ms = round(NOW - 20) * 1000
     seen = FoundMessage(RETRY.topic, BROKER, 0, 3, "C0A8", "", "k1", None, 0, at_ms, "", "", 4, {}, b"")
@@ -242,7 +242,7 @@ def test_one_message_that_fails_again_and_again() -> None:
 def two_looks(
     before: int, after: int, end: int, gained: int = 0, **queue: Any
 ) -> tuple[DiagnosisSnapshot, DiagnosisSnapshot]:
-    """Seven seconds apart; the first queue of the group's only member stands at these places, 60 s behind."""
+    """Two snapshots, 7 s apart. The only member's first queue is at these offsets, 60 s behind."""
     values = {name: queue.pop(name) for name in ("status", "properties", "user") if name in queue}
     looks = []
     for seconds, at, to in ((0, before, end), (7, after, end + gained)):
@@ -298,13 +298,13 @@ def test_why_messages_wait(looks: tuple[DiagnosisSnapshot, DiagnosisSnapshot], e
     assert causes(*looks) == expected
 
 
-def test_the_step_for_a_rate_limit_raises_it() -> None:
+def test_the_next_step_for_a_rate_limit_raises_the_limit() -> None:
     (found,) = judge(*two_looks(10, 80, 9000, 700, status=QUICK, properties={"pullRateLimit": "10"}))
     assert found.next.startswith("raise pull_rate_limit, then `rmqd reload`")
 
 
 @pytest.mark.parametrize(("number", "told"), [(0, 1), (1, 2)], ids=["the same queue", "another queue"])
-def test_what_brokers_and_the_daemon_say_of_a_queue_is_told_once(number: int, told: int) -> None:
+def test_brokers_and_daemon_give_one_finding_for_the_same_queue(number: int, told: int) -> None:
     stall = {"cause": "slow_handler", "evidence": "a call runs for 40 s", "next": "look at the handler"}
     queue = {"topic": TOPIC, "broker": BROKER, "queue": number, "stall": stall}
     before, now = two_looks(10, 10, 100, cached_msg_count=32)
@@ -315,7 +315,7 @@ def test_what_brokers_and_the_daemon_say_of_a_queue_is_told_once(number: int, to
     assert "the daemon reports: a call runs for 40 s" in evidence
 
 
-def test_what_keeps_a_daemon_s_group_from_consuming_is_told_once_by_its_cause() -> None:
+def test_a_group_kept_from_consuming_gives_one_finding_with_its_cause() -> None:
     waits = f"group {GROUP} is kept from consuming: a refuses PULL_MESSAGE"
     (refused,) = judge(snapshot(WELL), of_daemon=findings_of_daemon({"not_ready_reason": waits}, GROUP))
     assert (refused.cause, waits in refused.evidence) == ("no_permission", True)
@@ -325,24 +325,24 @@ def test_what_keeps_a_daemon_s_group_from_consuming_is_told_once_by_its_cause() 
     assert (disabled.cause, disabled.next.startswith("do this")) == ("consumption_disabled", True)
 
 
-def test_one_message_waits() -> None:
+def test_one_waiting_message_is_reported_in_the_singular() -> None:
     (found,) = judge(*two_looks(10, 10, 11, cached_msg_count=1))
     assert found.evidence.startswith("1 message waits in orders on broker-a, queue 0, ")
 
 
-def test_what_waits_for_a_moment_is_on_its_way() -> None:
+def test_messages_that_wait_only_for_a_moment_are_not_reported() -> None:
     young = snapshot(member("one", *BOTH), places=[(90, 110, 4.0), (100, 100, 0.0)])
     assert not needs_second_snapshot(young)
     assert causes(young, young) == []
 
 
-def test_an_owner_that_has_finished_more_than_it_committed_is_believed() -> None:
+def test_messages_that_the_owner_finished_but_not_committed_do_not_wait() -> None:
     done = snapshot(member("one", owned(QUEUES[0], 110), BOTH[1]), places=[(90, 110, 60.0), (100, 100, 0.0)])
     assert not needs_second_snapshot(done)
 
 
-def test_a_new_group_that_may_have_begun_at_the_end_is_not_behind() -> None:
-    """Java's client says where it is once it was answered that nothing is new."""
+def test_a_new_group_that_may_have_started_at_the_end_is_not_behind() -> None:
+    """Java's client reports its offset only after a pull response without new messages."""
 
     def seen(**queue: Any) -> DiagnosisSnapshot:
         one = member("one", owned(QUEUES[0], -1, **queue), BOTH[1])
@@ -360,8 +360,8 @@ def test_each_next_step_names_the_group_and_the_page() -> None:
     assert found.next.endswith("(docs/diagnosing.md#no_members)")
 
 
-def test_one_cause_has_its_consequences_below_it() -> None:
-    """A dead broker, whose topic no name server knows any more: to create the topic would be wrong advice."""
+def test_consequences_are_listed_below_their_cause() -> None:
+    """Name servers do not know the topic of a dead broker. Advice to create the topic would be wrong."""
     broker = BrokerFacts(name=BROKER, master="10.0.0.9:10911", silence="no answer to PULL_MESSAGE (11) in 3 s")
     other = BrokerFacts(name="broker-b", master="10.0.0.8:10911")
     topics = {"gone": TopicFacts(topic="gone", missing=True)}
@@ -371,8 +371,8 @@ def test_one_cause_has_its_consequences_below_it() -> None:
     assert {one.next for one in found} == {found[0].next}
 
 
-def test_a_hot_key_has_most_of_the_lag_in_one_queue() -> None:
-    """More concurrency does not help one queue, so slowness is only its consequence."""
+def test_a_hot_key_is_reported_as_a_skewed_queue() -> None:
+    """More concurrency does not help one queue, so the slow handler is only a consequence."""
     before, now = two_looks(10, 80, 9000, 700, cached_msg_count=800, status=SLOW)
     now = replace(now, samples={QUEUES[0]: ("hot",) * 3 + ("cold",)})
     skewed, slow = judge(before, now)
@@ -391,7 +391,7 @@ def test_a_cause_that_brokers_and_the_daemon_report_is_one_finding() -> None:
 
 
 def test_a_cause_of_the_group_and_of_its_queues_is_one_finding() -> None:
-    """With the next step for the queue, which is more precise."""
+    """It has the next step for the queue, which is more precise."""
     stall = {"cause": "poison_message", "evidence": "the handler fails at C0A8", "next": "skip it"}
     problem = stall | {"evidence": "all 48 attempts had one message, C0A8", "next": "try it"}
     queue = {"topic": TOPIC, "broker": BROKER, "queue": 0, "stall": stall}
@@ -428,7 +428,7 @@ def test_the_recommended_concurrency_is_enough_for_the_messages_that_arrive(
     assert f"`rmqd concurrency {GROUP} {recommended}`" in slow.next
 
 
-def test_what_a_daemon_says_of_a_slow_handler_leaves_the_recommended_concurrency() -> None:
+def test_a_slow_handler_that_the_daemon_reports_keeps_the_recommendation() -> None:
     status = ConsumeStatus(consume_rt=2500.0)
     looks = two_looks(10, 10, 900, 140, cached_msg_count=32, status=status)
     stall = {"cause": "slow_handler", "evidence": "a call is running for 25 s", "next": "more of them"}

@@ -1,4 +1,4 @@
-"""When a member counts as gone where an operator sent it, by what it and its broker say."""
+"""Whether a reset was applied or lost, according to the offsets of the broker and the member."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ def place(
     owner: str = "m",
     orderly: bool = False,
 ) -> QueuePlace:
-    """What is stored, and where a member is whose cache was made, and last given to a handler, at these times."""
+    """The stored offset and the member's offset `at`. `made` and `handled` are the times of its cache and last call."""
     held = None if at is None else ProcessQueueInfo(at, last_lock_timestamp=made, last_consume_timestamp=handled)
     return QueuePlace(committed, "" if at is None else owner, held, is_orderly=orderly)
 
 
 OBEYED = [
-    # back: the broker has the target before the member has heard of it
+    # back: the broker has the target before the member is notified
     (10, place(50, 55), place(10, 55), False),
     (10, place(50, 55), place(10, 10), True),
     (10, place(50, 55), place(10, 30), True),
-    # it has caught up between two looks: its cache is another one
+    # the member caught up between two polls: its cache was replaced
     (10, place(50, 55), place(55, 55), False),
     (10, place(50, 55), place(55, 55, made=2), True),
     (10, place(50, 55), place(10, 60, made=2), True),
-    # an orderly one's lock is renewed all the time, so it counts that it has handled something
+    # orderly: the lock time is renewed all the time, so only a handler call proves the reset
     (10, place(50, 55, orderly=True), place(55, 55, made=2, orderly=True), False),
     (10, place(50, 55, orderly=True), place(55, 55, handled=2, orderly=True), True),
-    # a commit that was under way has undone it, until the next
+    # a commit in flight has undone the reset, until the next commit
     (10, place(50, 55), place(55, 12), False),
     # forward
     (90, place(50, 55), place(90, 55), False),
@@ -45,43 +45,43 @@ OBEYED = [
     (90, place(50, 55), place(90, 90), True),
     (90, place(50, 55), place(95, 99), True),
     (90, place(50, 55), place(55, 95), False),
-    # where the member was already, ahead of its commits
+    # the target is the member's offset, which is ahead of its commits
     (55, place(50, 55), place(55, 55), True),
-    # the queue has another owner: what the former one says is no measure
+    # the queue has another owner, so the previous owner's offset is not compared
     (10, place(50, 55), place(10, 30, owner="n"), True),
     (10, place(50, 55), place(55, 60, owner="n"), False),
-    # a group that had nothing stored
+    # a group without a stored offset
     (10, place(None), place(10, 10), True),
     (10, place(None), place(None), False),
-    # the member says nothing: only what can come from the target alone counts
+    # the member does not report its offset: only a stored offset that must come from the target counts
     (10, place(50), place(10), False),
     (10, place(50), place(30), True),
     (10, place(50), place(55), False),
     (90, place(50), place(90), False),
     (90, place(50), place(95), True),
-    # it has the queue, and has not begun
+    # the member has the queue, and has not started it
     (10, place(50, 55), place(10, -1), False),
 ]
 
 
-def test_a_member_has_obeyed(subtests: pytest.Subtests) -> None:
+def test_an_applied_reset_is_detected(subtests: pytest.Subtests) -> None:
     for target, before, now, obeyed in OBEYED:
         with subtests.test(target=target, before=before, now=now):
             assert has_applied_reset(target, before, now) == obeyed
 
 
 LOST = [
-    (10, place(50, 55), place(10, 55), False),  # it waits for the next pull
+    (10, place(50, 55), place(10, 55), False),  # the member waits for the next pull
     (10, place(50, 55), place(55, 55), True),
     (90, place(50, 55), place(55, 56), True),
     (10, place(50, 55), place(30, 30), False),
-    (10, place(50, 55), place(55, 55, owner="n"), False),  # nobody knows
+    (10, place(50, 55), place(55, 55, owner="n"), False),  # unknown, because the owner changed
     (10, place(50), place(55), False),
 ]
 
 
-def test_a_reset_is_lost(subtests: pytest.Subtests) -> None:
-    """The broker takes commits again, so it has told somebody; and the member goes on where it was."""
+def test_a_lost_reset_is_detected(subtests: pytest.Subtests) -> None:
+    """The broker accepts commits again, and the member continues at its old offset."""
     for target, before, now, lost in LOST:
         with subtests.test(target=target, before=before, now=now):
             assert is_lost(target, before, now) == lost

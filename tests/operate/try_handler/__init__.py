@@ -1,3 +1,3 @@
-"""Handlers over real messages: which line failed, what would become of a message, which one is to blame."""
+"""Handlers on real messages: the failing line, the decision about each message, the message that fails."""
 
 from __future__ import annotations

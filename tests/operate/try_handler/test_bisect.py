@@ -1,4 +1,4 @@
-"""The one message on which a handler fails is found in few runs, and where there is none that is said."""
+"""The search for the one message on which a handler fails."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def message(number: int) -> Message:
 
 
 class ScriptedRuns(HandlerTrial):
-    """Processes that end, or calls that raise, as a rule says."""
+    """Runs whose processes end, or whose calls raise, according to a rule."""
 
     def __init__(self, fails: Fails, *, ends: bool = True, at_end: Callable[[], str | None] = lambda: None) -> None:
         self.runs = 0
@@ -72,7 +72,7 @@ def find(fails: Fails, count: int, batch_size: int = 1, **how: Any) -> BisectRes
     ends=st.booleans(),
 )
 def test_one_message_is_found_in_at_most_16_runs(count: int, batch_size: int, where: float, ends: bool) -> None:
-    """Wherever it lies, also where the handler takes all in one batch, and whether the process ends or it raises."""
+    """At any position and batch size, whether the process ends or the handler raises."""
     poison = int(where * count)
     finding = find(lambda batch, before: poison in batch, count, batch_size, ends=ends)
     assert (finding.answer, finding.kind) == ("found", "died" if ends else "raised")
@@ -81,19 +81,19 @@ def test_one_message_is_found_in_at_most_16_runs(count: int, batch_size: int, wh
     assert not finding.others_fail
 
 
-def test_a_process_that_dies_at_a_message_takes_two_runs() -> None:
-    """What the first run tells is the first guess; a third run shows that the others do not fail."""
+def test_a_process_that_dies_at_a_message_takes_three_runs() -> None:
+    """The first run suggests the message. The third run shows that the other messages do not fail."""
     finding = find(lambda batch, before: 7000 in batch, MAX_MESSAGES)
     assert (finding.message, finding.runs, finding.others_fail) == (message(7000), 3, False)
 
 
-def test_nothing_fails() -> None:
+def test_no_message_is_found_if_nothing_fails() -> None:
     finding = find(lambda batch, before: False, 100)
     assert (finding.answer, finding.runs, finding.message) == ("nothing_fails", 1, None)
 
 
-def test_an_end_of_the_process_counts_more_than_exceptions() -> None:
-    """Many messages may raise, as handlers do; how many did is told."""
+def test_the_end_of_a_process_has_precedence_over_exceptions() -> None:
+    """Many messages may raise. The result has their number."""
 
     class Both(ScriptedRuns):
         async def run(self, batches: Sequence[list[Message]]) -> AsyncGenerator[BatchReport]:

@@ -1,4 +1,4 @@
-"""The line of the handler's author is named, and none of rmqd's or of a library's."""
+"""The failing line in the author's code, not in rmqd or a library."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Mail:
 
 @pytest.fixture
 def mail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """A package of an author, in a folder that has a library installed, too."""
+    """A package of an author, in a folder with an installed library."""
     shop, library = tmp_path / "shop", tmp_path / ".venv" / "lib" / "site-packages"
     shop.mkdir()
     library.mkdir(parents=True)
@@ -54,11 +54,11 @@ def place(function: Callable[[Any], object], argument: object, author: HandlerSo
     return failing_line(caught.value, author or HandlerSource.of(function))
 
 
-def test_the_innermost_line_of_the_author_s_package(mail: ModuleType, tmp_path: Path) -> None:
-    """json raised it; that the package has several modules makes no difference."""
+def test_the_innermost_line_of_the_authors_package_is_reported(mail: ModuleType, tmp_path: Path) -> None:
+    """json raises the exception, and the package has several modules."""
     assert place(mail.handle, "{") == f"{tmp_path}/shop/helpers.py:3 in parse"
 
 
-def test_what_rmqd_raised_is_blamed_on_the_line_that_called_it(mail: ModuleType, tmp_path: Path) -> None:
+def test_an_exception_from_rmqd_is_reported_at_the_line_that_called_rmqd(mail: ModuleType, tmp_path: Path) -> None:
     assert check_result is mail.check_result
     assert place(mail.misuse, []) == f"{tmp_path}/shop/mail.py:8 in misuse"

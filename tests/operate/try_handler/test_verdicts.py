@@ -1,4 +1,4 @@
-"""What is told of a message is what the consumer would do with it."""
+"""The decisions that `rmqd try` reports, which are the decisions of a consumer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ACKED = TrialDecision("acked")
 
 
 async def told(handle: Callable[[Batch], object], *times: int, **options: Any) -> tuple[TrialDecision, ...]:
-    """The verdicts about a batch of three messages, or of messages with these reconsume times."""
+    """The decisions about a batch of three messages, or of messages with these reconsume times."""
     chosen = group_options(**options)
     client = ClientInstance(ClientOptions(nameservers=("127.0.0.1:1",)))
     context, _ = assemble_group(chosen, handler_of(handle), client)
@@ -39,11 +39,11 @@ def fail(batch: Batch) -> None:
     raise ValueError("boom")
 
 
-async def test_what_is_returned_is_acknowledged() -> None:
+async def test_messages_are_acknowledged_if_the_handler_returns() -> None:
     assert await told(lambda batch: None) == (ACKED, ACKED, ACKED)
 
 
-async def test_decisions_stand_and_the_rest_follows_the_exception() -> None:
+async def test_messages_without_a_decision_follow_the_exception() -> None:
     def decide(batch: Batch) -> None:
         batch.ack(batch[0])
         batch.dead_letter(batch[1], "no such order")
@@ -54,22 +54,22 @@ async def test_decisions_stand_and_the_rest_follows_the_exception() -> None:
 
 
 @pytest.mark.parametrize(("times", "level"), [(0, 3), (2, 5), (15, 18)])
-async def test_a_retry_without_a_level_has_the_broker_s(times: int, level: int) -> None:
+async def test_a_retry_without_a_delay_level_gets_the_brokers_level(times: int, level: int) -> None:
     assert await told(fail, times) == (TrialDecision("retried", delay_level=level),)
 
 
-async def test_the_last_attempt_ends_among_the_dead_letters() -> None:
+async def test_a_message_that_fails_its_last_attempt_is_dead_lettered() -> None:
     assert await told(fail, 16) == (TrialDecision("dead_lettered", reason="max_reconsume_times reached"),)
     level = {"delay_level_when_next_consume": -1}
     assert await told(fail, 0, **level) == (TrialDecision("dead_lettered", reason="delay level -1"),)
 
 
-async def test_a_broadcasting_group_drops_what_fails() -> None:
+async def test_a_broadcasting_group_drops_failed_messages() -> None:
     verdict = TrialDecision("dropped", reason="broadcasting groups have no retries")
     assert await told(fail, 0, message_model="broadcasting") == (verdict,)
 
 
-async def test_an_orderly_group_repeats_in_place() -> None:
+async def test_an_orderly_group_retries_in_place() -> None:
     def one_fails(batch: Batch) -> None:
         batch.retry(batch[1])
 
@@ -81,7 +81,7 @@ async def test_an_orderly_group_repeats_in_place() -> None:
     assert await told(suspend, 0, consume_mode="orderly") == (TrialDecision("retried", rest_seconds=5),)
 
 
-async def test_what_no_call_has_begun_with_comes_again_at_once() -> None:
+async def test_messages_that_the_handler_did_not_start_are_retried_at_once() -> None:
     def cut_short(batch: Batch) -> None:
         batch.ack(batch[0])
         batch.decide(2, AGAIN_DECISION)
@@ -91,7 +91,7 @@ async def test_what_no_call_has_begun_with_comes_again_at_once() -> None:
     assert await told(cut_short) == expected
 
 
-async def test_a_rollback_repeats_all() -> None:
+async def test_a_rollback_retries_the_whole_batch() -> None:
     def roll_back(batch: Batch) -> None:
         batch.ack(batch[0])
         batch.rollback()
@@ -100,7 +100,7 @@ async def test_a_rollback_repeats_all() -> None:
     assert await told(roll_back, consume_mode="orderly", auto_commit=False) == (again, again, again)
 
 
-def test_decisions_are_no_failures() -> None:
+def test_decision_exceptions_are_not_failures() -> None:
     assert [is_failure(one) for one in (None, Retry(), DeadLetter("x"), Suspend(), ValueError())] == [False] * 4 + [
         True
     ]

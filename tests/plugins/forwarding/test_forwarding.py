@@ -1,4 +1,4 @@
-"""The handler `rocketmq`: copies as the messages are, each key in its order, and no message in a circle."""
+"""The handler `rocketmq`: unchanged copies, in the order of each key, and no endless forwarding."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def there() -> Iterator[RocketMQ]:
 
 
 def forward(here: RocketMQ, to: RocketMQ, **options: Any) -> RunResult:
-    """Run the handler in a cluster until nothing is left to do there."""
+    """Run the handler in a cluster until all its messages are handled."""
     given = {"nameserver": to.nameserver, **options}
     keys: dict[str, Any] = {"consume_mode": "orderly", "consume_message_batch_max_size": 32}
     return here.run_handler(RocketMq, topic="orders", group="mirror", options=given, **keys)
@@ -79,7 +79,7 @@ def test_a_queue_keeps_its_order(here: RocketMQ, there: RocketMQ) -> None:
     assert [number for number in numbers if number % 2 == 1] == list(range(1, 40, 2))
 
 
-def test_two_clusters_that_mirror_each_other_pass_each_message_on_once(here: RocketMQ, there: RocketMQ) -> None:
+def test_two_clusters_that_mirror_each_other_forward_each_message_once(here: RocketMQ, there: RocketMQ) -> None:
     here.send("orders", b"from here")
     there.send("orders", b"from there")
     for _ in range(3):

@@ -16,14 +16,14 @@ GROUP = "pooled"
 
 
 def group_config(plugin: str, *, processes: int = 1, **keys: Any) -> GroupConfig:
-    """A group whose handler runs in processes; `handler` has more keys of it."""
+    """A group whose handler runs in processes; `handler` has further keys of the handler."""
     handler = {"plugin": plugin, "processes": processes, **keys.pop("handler", {})}
     return GroupConfig.model_validate({"subscriptions": {"orders": "*"}, "handler": handler, **keys})
 
 
 @asynccontextmanager
 async def pooled(plugin: str, **keys: Any) -> AsyncIterator[LoadedHandler]:
-    """A handler whose processes run for as long as the block."""
+    """A handler whose processes run until the end of the block."""
     settings = group_config(plugin, **keys)
     handler = handler_in_processes(GROUP, settings, options_of_group(settings, GROUP, ""), SystemClock())
     assert handler.start is not None

@@ -1,4 +1,4 @@
-"""A daemon beside an embedded broker, whose group has its handler in worker processes."""
+"""A daemon with an embedded broker. Its group runs the handler in worker processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ QUEUES = 2
 
 @dataclass
 class Scene:
-    """What a test sees of it."""
+    """The daemon, the group's messages and the notes of its handler."""
 
     process: DaemonProcess
     http: httpx.AsyncClient
@@ -40,12 +40,12 @@ class Scene:
     _client: ClientInstance
 
     async def send(self, key: str, line: str = "pass", queue: int | None = None) -> None:
-        """A message whose handler runs this line."""
+        """Send a message; the handler runs this line."""
         message = OutgoingMessage("orders", line.encode(), keys=key)
         await self._client.producer.send(message, selector=None if queue is None else select_by_id(queue, ""))
 
     def keys(self, event: str = "end") -> list[str]:
-        """The keys of the messages that handlers have noted, with this event."""
+        """The keys of the messages for which handlers noted this event."""
         return [key for noted, key, _ in notes(self._folder / "notes") if noted == event]
 
     def pids(self, event: str) -> list[int]:
@@ -53,7 +53,7 @@ class Scene:
         return [int(pid) for noted, _, pid in notes(self._folder / "notes") if noted == event]
 
     def dead_letters(self) -> dict[str, Message]:
-        """Those of the group, by their keys."""
+        """The group's dead letters by key."""
         topic = f"%DLQ%{GROUP}"
         known = self._mq.broker.topics.get(topic) is not None
         return {one.keys or "": one for one in messages_of(self._mq.broker, topic)} if known else {}
@@ -81,7 +81,7 @@ class Scene:
 async def scene(
     folder: Path, *arguments: str, handler: Mapping[str, Any] | None = None, log: str = "info", **keys: Any
 ) -> AsyncIterator[Scene]:
-    """The group, ready."""
+    """Run the daemon, and wait until its group is ready."""
     settings = BrokerSettings(messageDelayLevel=" ".join(["1s"] * 18))
     async with embedded_rocketmq(EmbeddedOptions(settings=settings, topics={"orders": QUEUES})) as mq:
         if keys.get("consume_mode") == "pop":  # as an administrator does by mqadmin setConsumeMode
@@ -103,12 +103,12 @@ async def scene(
 
 
 async def is_ready(http: httpx.AsyncClient) -> bool:
-    """Whether the daemon says so."""
+    """Whether the daemon reports that it is ready."""
     return (await http.get("/readyz")).status_code == 200
 
 
 def write(config: Path, nameserver: str, handler: Mapping[str, Any], log: str, keys: Mapping[str, Any]) -> None:
-    """The configuration."""
+    """Write the configuration."""
     own = {"plugin": NOTING, "processes": 2, **handler}
     group = {"subscriptions": {"orders": "*"}, "consume_from_where": "first_offset", "handler": own, **keys}
     fixed = {"http": {"listen": "127.0.0.1:0"}, "log": {"format": "json", "level": log}}

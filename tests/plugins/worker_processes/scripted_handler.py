@@ -1,4 +1,4 @@
-"""Handlers that do with each message what its body says: a line of Python. Called here, or in worker processes."""
+"""Handlers that run the body of each message, a line of Python. Called in the tests' process or in worker processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MIDDLEWARE = f"{__name__}:noting_middleware"
 
 
 class OwnError(LookupError):
-    """One that pickles badly: its constructor wants another argument than it passes on."""
+    """An error that pickle restores wrongly: its constructor takes another argument than it passes on."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"no {number}")
@@ -33,11 +33,11 @@ class OwnError(LookupError):
 
 
 class DeeperError(OwnError, TypeError):
-    """Inherits from two of Python's own."""
+    """Inherits from two built-in exceptions."""
 
 
 class OwnRetry(Retry):
-    """Sets its level by itself."""
+    """Sets its own delay level."""
 
     delay_level = 5
 
@@ -55,7 +55,7 @@ def handle(batch: Batch) -> None:
 
 
 async def handle_async(batch: Batch) -> None:
-    """The same in the event loop."""
+    """Like `handle`, but in the event loop."""
     handle(batch)
 
 
@@ -67,12 +67,12 @@ class Line(BaseModel):
 
 @rmqd.handler(json=Line)
 def handle_typed(line: Line, message: Message) -> None:
-    """The same, message by message."""
+    """Like `handle`, but message by message."""
     exec(line.line, NAMES | {"message": message})
 
 
 def opened_file() -> str:
-    """What a dependency does when it is made: it notes the process."""
+    """A dependency that notes the process when it is created."""
     note("opened", "")
     return "open"
 
@@ -96,11 +96,11 @@ class Noting:
         note("start", "")
 
     async def stop(self) -> None:
-        """Note it again."""
+        """Note the process again."""
         note("stop", "")
 
     def handle(self, batch: Batch) -> None:
-        """Sync, so in a thread."""
+        """Synchronous, so it is called in a thread."""
         for message in batch:
             note("begin", message.keys or "")
             exec(message.body.decode(), NAMES | {"batch": batch, "message": message})
@@ -109,15 +109,15 @@ class Noting:
 
 @rmqd.handler(json=Line)
 async def handle_opened(line: Line, opened: Annotated[str, Depends(opened_file)], message: Message) -> None:
-    """One that depends on what is opened once in a process."""
+    """Has a dependency that is opened once in each process."""
     note(opened, message.keys or "")
 
 
 class Starting:
-    """Does not start while a file is there."""
+    """Does not start while a file exists."""
 
     class Options(BaseModel):
-        """Which one."""
+        """The file."""
 
         path: Path
 
@@ -125,17 +125,17 @@ class Starting:
         self._path = options.path
 
     def start(self) -> None:
-        """Look for the file."""
+        """Raises RuntimeError if the file exists."""
         if self._path.exists():
             raise RuntimeError("no database")
 
     def handle(self, batch: Batch) -> None:
-        """As the others."""
+        """Run the line of each message."""
         handle(batch)
 
 
 class Gathering:
-    """Keeps each call open until it is told to end it."""
+    """Keeps each call open until `end_calls`."""
 
     def __init__(self) -> None:
         self._end = asyncio.Event()
@@ -150,13 +150,13 @@ class Gathering:
             note("end", message.keys or "")
 
     def end_calls(self) -> None:
-        """Note it."""
+        """Note this, and end the call."""
         note("end_calls", "")
         self._end.set()
 
 
 class BadlyGathering(Gathering):
-    """Cannot end them."""
+    """Cannot end its calls."""
 
     def end_calls(self) -> None:
         """Fail."""

@@ -1,4 +1,4 @@
-"""A worker process that dies, hangs or eats its memory costs nobody else anything, and its message is told why."""
+"""The loss of a worker process affects only the message that caused it; a stop waits for calls in flight."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ pytestmark = pytest.mark.process
 SEGFAULT = "import ctypes; ctypes.string_at(0)"
 
 
-async def test_of_a_batch_the_culprit_alone_is_given_up(tmp_path: Path) -> None:
-    """The others count no attempt, and are with a handler again at once."""
+async def test_only_the_message_that_kills_its_process_is_dead_lettered(tmp_path: Path) -> None:
+    """The loss is not an attempt of the batch's other messages. They are handled again at once."""
     async with scene(tmp_path, handler={"processes": 1}, consume_message_batch_max_size=8) as it:
-        assert (await it.http.post(f"/api/v1/groups/{GROUP}/pause")).is_success  # so that they come as one batch
+        assert (await it.http.post(f"/api/v1/groups/{GROUP}/pause")).is_success  # so that they are one batch
         for number in range(8):
             await it.send("culprit" if number == 4 else f"m{number}", SEGFAULT if number == 4 else "pass", queue=0)
         assert (await it.http.post(f"/api/v1/groups/{GROUP}/resume")).is_success
@@ -33,8 +33,8 @@ async def test_of_a_batch_the_culprit_alone_is_given_up(tmp_path: Path) -> None:
         assert await it.metric(handled, result="dead_lettered") == 1
 
 
-async def test_what_is_being_handled_is_finished_at_a_stop(tmp_path: Path) -> None:
-    """Each process has started the handler once, and stops it; the offset behind the last message is committed."""
+async def test_a_stop_waits_for_a_message_in_flight(tmp_path: Path) -> None:
+    """Each process starts and stops the handler once. The offset after the last message is committed."""
     gate = tmp_path / "gate"
     wait = f"import time, pathlib\nwhile not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.01)"
     async with scene(tmp_path, persist_consumer_offset_interval="1h") as it:

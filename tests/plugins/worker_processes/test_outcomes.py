@@ -1,4 +1,4 @@
-"""What becomes of a batch is the same, whether its handler is called in the daemon or in a worker process."""
+"""The outcome of a batch is the same if its handler is called in a worker process instead of the daemon."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def batch_of(lines: tuple[str, ...], mode: Mapping[str, Any], *, as_json: bool =
 
 
 async def called(handler: LoadedHandler, batch: Batch) -> dict[str, Any]:
-    """Call, and tell all that the engine sees of it."""
+    """Call the handler. Returns everything that the engine sees of the call."""
     error: BaseException | None = None
     try:
         await (handler.handle(batch) if handler.is_async else call_sync_or_async(lambda: handler.handle(batch)))
@@ -122,7 +122,7 @@ def seen_error(error: BaseException | None) -> tuple[Any, ...] | None:
 
 
 @pytest.mark.parametrize("plugin", [SYNC, ASYNC])
-async def test_in_both_ways_the_engine_sees_the_same(plugin: str) -> None:
+async def test_the_engine_sees_the_same_outcome_from_a_worker_process(plugin: str) -> None:
     here = load_handler(GROUP, group_config(plugin))
     async with pooled(plugin) as there:
         for mode, rows in MODES:

@@ -1,4 +1,4 @@
-"""What a worker process has of its own: what the handler opens, its start, the locks that it is told of."""
+"""The start and the end of worker processes."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "notes"
 
 
-async def test_a_handler_that_does_not_start_fails_its_group_at_the_start_and_later(tmp_path: Path) -> None:
-    """Later only where no process is left: the others would go on."""
+async def test_a_handler_that_cannot_start_fails_its_group_at_once_or_later(tmp_path: Path) -> None:
+    """Later only if no process is left, because other processes would continue."""
     refusing = tmp_path / "refusing"
     options = {"options": {"path": str(refusing)}}
     refusing.touch()
@@ -44,7 +44,7 @@ async def test_a_handler_that_does_not_start_fails_its_group_at_the_start_and_la
             await handler.ready()
 
 
-async def test_one_that_ends_between_two_calls_costs_no_message_anything(noted: Path) -> None:
+async def test_a_process_that_ends_between_two_calls_affects_no_message(noted: Path) -> None:
     later = "import threading; threading.Timer(0.05, os._exit, [3]).start()"
     async with pooled(NOTING) as handler:
         assert handler.ready is not None

@@ -1,4 +1,4 @@
-"""Brokers that crash, are suspended, and cannot be reached."""
+"""Brokers that crash, are suspended, or are unreachable."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def crash(history: History, chance: random.Random) -> None:
 
 @happening()
 async def freeze(history: History, chance: random.Random) -> None:
-    """A broker is suspended, and goes on."""
+    """A broker is suspended, and resumes."""
     broker = chance.choice(history.brokers)
     if broker.is_up and not broker.host.is_paused:
         seconds = chance.choice(FROZEN_SECONDS)
@@ -40,7 +40,7 @@ async def freeze(history: History, chance: random.Random) -> None:
 
 @happening()
 async def seclude(history: History, chance: random.Random) -> None:
-    """Nobody reaches a broker for some time."""
+    """A broker is unreachable for some time."""
     broker = chance.choice(history.brokers)
     seconds = chance.choice(FROZEN_SECONDS)
     history.trouble("apart", broker.name, seconds=seconds)

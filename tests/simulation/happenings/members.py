@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 MAX_MEMBERS = 4
 HANGS = (1, 2, 5)
 RUSHED_SECONDS = (0.0, 0.1, 1.0)
-POLL_SECONDS = 30.0  # of name servers
+POLL_SECONDS = 30.0  # the interval of route queries
 PAUSE_SECONDS = (0.5, 5.0, 40.0, 150.0)
 
 
 @happening(is_trouble=False)
 async def join(history: History, chance: random.Random) -> None:
-    """A member comes."""
+    """A member joins."""
     if len(history.members) < MAX_MEMBERS:
         history.join()
         if len(history.brokers) > 1 and history.timeline.now() < history.half_known_until:
-            # it may learn the queues of some brokers alone, and divides these, where the others divide all
+            # The member may learn the queues of some brokers only and divide these, while the others divide all queues.
             history.trouble("half a route", history.members[-1].name, seconds=POLL_SECONDS)
 
 
 @happening(is_trouble=False, weight=1.0)
 async def leave(history: History, chance: random.Random) -> None:
-    """A member ends in order."""
+    """A member stops normally."""
     if len(history.members) > 1:
         member = history.take_out(chance)
         history.timeline.note(member.name, "leaves")
@@ -49,7 +49,7 @@ async def kill(history: History, chance: random.Random) -> None:
 
 @happening()
 async def pause(history: History, chance: random.Random) -> None:
-    """A member is suspended, as by SIGSTOP, and goes on."""
+    """A member is suspended, as by SIGSTOP, and resumes."""
     member = history.any_member(chance)
     if member is not None and not member.host.is_paused:
         seconds = chance.choice(PAUSE_SECONDS)
@@ -61,14 +61,14 @@ async def pause(history: History, chance: random.Random) -> None:
 async def hang(history: History, chance: random.Random) -> None:
     """The next calls of a member's handler do not return, until consume_timeout or shortly after it."""
     member = history.any_member(chance)
-    if member is not None and not isinstance(member, JavaMember):  # of Java's orderly handlers one may hang for ever
+    if member is not None and not isinstance(member, JavaMember):  # a Java orderly handler may hang forever
         member.handling.hangs = chance.choice(HANGS)
         history.trouble("hangs", member.name)
 
 
 @happening()
 async def rush(history: History, chance: random.Random) -> None:
-    """A member ends, and its handlers get little time, or none; then one comes in its place."""
+    """A member stops with little or no time for its handlers. Then a new member replaces it."""
     if history.members:
         member = history.take_out(chance)
         history.trouble("rushed", member.name)
@@ -82,7 +82,7 @@ async def rush(history: History, chance: random.Random) -> None:
 
 @happening()
 async def stutter(history: History, chance: random.Random) -> None:
-    """A member's event loop is held up, time and again."""
+    """A member's event loop is blocked repeatedly."""
     member = history.any_member(chance)
     if member is not None:
         history.trouble("paused", member.name, seconds=5.0)

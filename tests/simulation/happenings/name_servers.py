@@ -1,7 +1,7 @@
-"""Name servers that crash or leave, cannot be reached, are slow, or have old routes; and a broker that moves meanwhile.
+"""Name servers that crash, leave, are unreachable or slow, or have old routes; and a broker that moves.
 
-Nothing is done twice because of that, as members keep what they have by the routes that they know; but for where routes
-name a broker's slave alone.
+These events excuse no duplicates, because members keep the queues of the routes that they know. The exception is a
+route that names only a broker's slave.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LATE_SECONDS: Final = (0.3, 1.0, 4.0, 20.0)
 
 @happening(part=PART)
 async def lose_name_server(history: History, chance: random.Random) -> None:
-    """A name server is killed, and starts again: brokers are known as they register, each within 30 s."""
+    """A name server is killed, and starts again without routes: brokers register within 30 s."""
     name_server = chance.choice(history.name_servers)
     if name_server.is_up:
         seconds = chance.uniform(*AWAY_SECONDS)
@@ -44,7 +44,7 @@ async def lose_name_server(history: History, chance: random.Random) -> None:
 
 @happening(part=PART)
 async def take_name_server_away(history: History, chance: random.Random) -> None:
-    """A name server is killed for good, if another one is left."""
+    """A name server is removed, if another one is left."""
     there = [one for one in history.name_servers if not one.is_removed]
     if len(there) > 1:
         name_server = chance.choice(there)
@@ -55,7 +55,7 @@ async def take_name_server_away(history: History, chance: random.Random) -> None
 
 @happening(part=PART)
 async def hide_name_server(history: History, chance: random.Random) -> None:
-    """Nobody reaches a name server for some time."""
+    """A name server is unreachable for some time."""
     name_server, seconds = chance.choice(history.name_servers), chance.choice(BROKEN_SECONDS)
     history.timeline.note(name_server.name, f"unreachable for {seconds:g} s")
     history.network.unreachable.add(name_server.host.name)
@@ -64,7 +64,7 @@ async def hide_name_server(history: History, chance: random.Random) -> None:
 
 @happening(part=PART)
 async def freeze_name_server(history: History, chance: random.Random) -> None:
-    """A name server is suspended, and goes on."""
+    """A name server is suspended, and resumes."""
     name_server, seconds = chance.choice(history.name_servers), chance.choice(BROKEN_SECONDS)
     if name_server.is_up and not name_server.host.is_paused:
         history.timeline.note(name_server.name, f"frozen for {seconds:g} s")
@@ -73,7 +73,7 @@ async def freeze_name_server(history: History, chance: random.Random) -> None:
 
 @happening(part=PART)
 async def slow_name_server(history: History, chance: random.Random) -> None:
-    """A name server takes its time to answer."""
+    """A name server answers slowly."""
     name_server, seconds = chance.choice(history.name_servers), chance.choice(BROKEN_SECONDS)
     name_server.late_seconds = chance.choice(LATE_SECONDS)
     history.timeline.note(name_server.name, f"late by {name_server.late_seconds:g} s for {seconds:g} s")
@@ -82,7 +82,7 @@ async def slow_name_server(history: History, chance: random.Random) -> None:
 
 @happening(part=PART)
 async def old_routes(history: History, chance: random.Random) -> None:
-    """A name server hears nothing of one broker, or of any, and drops them after two minutes."""
+    """A name server receives no registrations of one broker, or of all, and drops them after two minutes."""
     name_server, seconds = chance.choice(history.name_servers), chance.choice(OLD_SECONDS)
     names = [broker.name for broker in history.brokers]
     some = chance.choice((names, [chance.choice(names)]))

@@ -1,4 +1,4 @@
-"""Connections that break, hosts that cannot reach each other, frames that are lost or come twice."""
+"""Connections that break, hosts that cannot reach each other, frames that are lost or duplicated."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def cut(history: History, chance: random.Random) -> None:
 
 @happening()
 async def partition(history: History, chance: random.Random) -> None:
-    """For some time nothing arrives between a member and a broker."""
+    """A member and a broker cannot reach each other for some time."""
     member, broker = history.any_member(chance), chance.choice(history.brokers)
     if member is None:
         return
@@ -40,7 +40,7 @@ async def partition(history: History, chance: random.Random) -> None:
 
 @happening()
 async def half(history: History, chance: random.Random) -> None:
-    """For some time a member's requests reach a broker, and no answers come back."""
+    """A member's requests reach a broker, but no responses arrive for some time."""
     member, broker = history.any_member(chance), chance.choice(history.brokers)
     if member is not None:
         seconds = chance.choice(APART_SECONDS)
@@ -52,7 +52,7 @@ async def half(history: History, chance: random.Random) -> None:
 
 @happening()
 async def noise(history: History, chance: random.Random) -> None:
-    """For some time single requests and answers of a broker are lost, and answers come twice."""
+    """Single requests and responses of a broker are lost, and responses are duplicated, for some time."""
     broker = chance.choice(history.brokers)
     seconds = chance.choice(APART_SECONDS)
     history.trouble("noisy", broker.name, seconds=seconds)

@@ -1,4 +1,4 @@
-"""What operators do: they reset offsets, pause groups, and change their options."""
+"""Operations: offsets are reset, groups are paused, and options change."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ HELD_SECONDS: Final = (0.0, 1.0, 20.0)
 GONE_SECONDS: Final = 60.0
 FILTERS: Final = (ALL_TAGS, "a || b", "b || c")
 HELD_POP_SECONDS: Final = 20.0
-"""For so long a pop that a broker holds may go by the filter that it was sent with: docs/pop.md."""
+"""How long a pop held by a broker may use the filter that it was sent with: docs/pop.md."""
 FORWARD_BY_TIME: Final = -1
 
 
 @happening(is_trouble=False, weight=0.5, suits_broadcasting=False)
 async def reset(history: History, chance: random.Random) -> None:
-    """The group's offset is set back or forward in one queue; the next pull is told."""
+    """The group's offset in one queue is set back or forward; the next pull response reports it."""
     reset_one(history, chance)
 
 
 @happening(is_trouble=False, weight=0.3, suits_broadcasting=False)
 async def reset_alone(history: History, chance: random.Random) -> None:
-    """All members leave, the group's offset is set, and a member comes."""
+    """All members leave, the group's offset is reset, and a member joins."""
     leaving = list(history.members)
     for _ in leaving:
         member = history.take_out(chance)
@@ -53,10 +53,10 @@ async def reset_alone(history: History, chance: random.Random) -> None:
     history.join()
 
 
-# members that pop heed no pushes
+# Members that pop ignore pushed resets.
 @happening(is_trouble=False, weight=0.3, ways=("concurrently", "orderly"), suits_broadcasting=False)
 async def reset_by_push(history: History, chance: random.Random) -> None:
-    """The group's offsets are set in all queues of a broker, which tells the members (useServerSideResetOffset off)."""
+    """All offsets of a broker are reset, and the broker notifies the members (useServerSideResetOffset off)."""
     broker = chance.choice(history.brokers)
     times = [row.store_timestamp for row in broker.disk.records() if row.topic == TOPIC]
     if times:
@@ -65,7 +65,7 @@ async def reset_by_push(history: History, chance: random.Random) -> None:
 
 @happening(is_trouble=False, weight=0.5)
 async def hold(history: History, chance: random.Random) -> None:
-    """The group is paused in one member, and resumed."""
+    """The group is paused and resumed in one member."""
     member = history.any_member(chance)
     if member is not None:
         seconds = chance.uniform(0, chance.choice(HELD_SECONDS))
@@ -78,7 +78,7 @@ async def hold(history: History, chance: random.Random) -> None:
 
 @happening(is_trouble=False, weight=0.5)
 async def change(history: History, chance: random.Random) -> None:
-    """All members take over other options while they run."""
+    """All running members apply changed options."""
     options = replace(
         history.options,
         pull_batch_size=chance.choice((1, 4, 32)),
@@ -94,12 +94,12 @@ async def change(history: History, chance: random.Random) -> None:
 
 @happening(is_trouble=False, weight=0.5, suits_java=False)
 async def filter_otherwise(history: History, chance: random.Random) -> None:
-    """All members take over another subscription by tags while they run."""
+    """All running members apply another tag subscription."""
     await subscribe(history, chance.choice(FILTERS))
 
 
 async def subscribe(history: History, expression: str) -> None:
-    """Have all members take over a subscription by tags."""
+    """Apply a tag subscription to all members."""
     before = list(history.passed.filters)
     history.timeline.note("operator", f"subscribes {expression}")
     history.passed.filters.append(Filter(history.timeline.now(), expression))
@@ -111,7 +111,7 @@ async def subscribe(history: History, expression: str) -> None:
 
 @happening(is_trouble=False, weight=0.5)
 async def restart(history: History, chance: random.Random) -> None:
-    """A member starts anew with another number of slots and size of batches."""
+    """A member restarts with another concurrency and batch size."""
     history.options = replace(
         history.options,
         concurrency=chance.choice((1, 4, 20)),
@@ -126,7 +126,7 @@ async def restart(history: History, chance: random.Random) -> None:
 
 
 async def change_options(history: History, options: ConsumerOptions) -> None:
-    """Have each member take over the options; those that come later have them from the beginning."""
+    """Apply options to all members. Members that join later start with them."""
     history.options = options
     changes = [member.host.spawn(member.change(options)) for member in history.members]
     if changes:
@@ -134,7 +134,7 @@ async def change_options(history: History, options: ConsumerOptions) -> None:
 
 
 def reset_one(history: History, chance: random.Random) -> None:
-    """Set the group's offset back or forward in one queue, of which the next pull is told."""
+    """Set the group's offset in one queue back or forward; the next pull response reports it."""
     broker = chance.choice(history.brokers)
     if broker.controller is None or broker.host.is_paused:
         return
@@ -149,12 +149,12 @@ def reset_one(history: History, chance: random.Random) -> None:
 
 
 def set_offset(history: History, broker: Broker, queue: int, offset: int) -> None:
-    """Set the group's offset in one queue, of which the next pull is told. Raises Refusal."""
+    """Set the group's offset in one queue; the next pull response reports it. Raises Refusal."""
     assert broker.controller is not None
     stored = broker.controller.offsets.get(GROUP, TOPIC, queue)
     reset = _note_reset(history, broker, queue, offset)
     if offset == stored and len(history.members) + len(history.former) > 1:
-        # where the held pull of a former owner is told, the owner finds the offset that it has stored itself
+        # If a previous owner's held pull reports the reset, the new owner finds only its own stored offset.
         history.unheard.add(reset)
     header = ResetOffsetRequestHeader(
         topic=TOPIC, group=GROUP, timestamp=0, is_force=True, queue_id=queue, offset=offset
@@ -163,14 +163,14 @@ def set_offset(history: History, broker: Broker, queue: int, offset: int) -> Non
 
 
 async def push_reset(history: History, broker: Broker, time: int) -> None:
-    """Set the group's offsets in all queues of a broker by a time, and have it tell the members."""
+    """Reset all offsets of a broker to a time, and let it notify the members."""
     if broker.controller is None or broker.host.is_paused:
         return
     if any(
         broker.controller.offsets.pending_reset(GROUP, TOPIC, queue) is not None
         for queue in broker.controller.offsets.queues(GROUP, TOPIC)
     ):
-        return  # a real broker has one way to reset or the other, and does not change it in between
+        return  # a real broker uses one kind of reset, and does not change it in between
     header = ResetOffsetRequestHeader(topic=TOPIC, group=GROUP, timestamp=time, is_force=True)
     settings = broker.controller.settings
     broker.controller.change_settings(replace(settings, useServerSideResetOffset=False))
@@ -199,7 +199,7 @@ def _note_reset(history: History, broker: Broker, queue: int, offset: int, *, is
 
 
 def _ask(broker: Broker, header: ResetOffsetRequestHeader) -> Reply:
-    """What mqadmin asks of a broker, by a connection that nobody else has. Raises Refusal."""
+    """Send mqadmin's reset request to a broker, on a separate connection. Raises Refusal."""
     assert broker.controller is not None
     request = RemotingCommand(header.code, ext_fields=header.ext_fields())
     return GroupProcessor(broker.controller).reset(Channel(RemotingServer("operator")), request)

@@ -1,4 +1,4 @@
-"""What administrators and operators change of how a group pops."""
+"""Changes of the way a group pops, by administrators and operators."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WAYS: Final = ("pop",)
 
 @happening(is_trouble=False, weight=0.5, ways=WAYS)
 async def switch(history: History, chance: random.Random) -> None:
-    """The group is to pull what it pops, or to pop what it pulls; each member hears of it within 20 s."""
+    """The group switches from pop to pull, or back. Each member notices within 20 s."""
     if all(broker.is_up and not broker.host.is_paused for broker in history.brokers):
         _set_mode(history, "pull" if history.pops else "pop", chance.choice((0, 1, 2)))
         history.switched.append(history.timeline.now())
@@ -27,14 +27,14 @@ async def switch(history: History, chance: random.Random) -> None:
 
 @happening(is_trouble=False, weight=0.5, ways=WAYS)
 async def share_otherwise(history: History, chance: random.Random) -> None:
-    """Each member is to pop all queues, or its own and those of some others."""
+    """Each member pops all queues from now on, or its own and those of some other members."""
     if history.pops and all(broker.is_up and not broker.host.is_paused for broker in history.brokers):
         _set_mode(history, "pop", chance.choice((0, 1, 2)))
 
 
 @happening(is_trouble=False, weight=0.5, ways=WAYS)
 async def pop_otherwise(history: History, chance: random.Random) -> None:
-    """All members take over other options of pops while they run."""
+    """All running members apply other pop options."""
     invisible_seconds = chance.choice((5.0, 10.0, 20.0, 60.0))
     options = replace(
         history.options,

@@ -1,4 +1,4 @@
-"""The table of all that may happen."""
+"""The table of all events."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ EVERY_WAY: Final = ("concurrently", "orderly", "pop")
 
 
 class Happening(NamedTuple):
-    """One kind of event. Plans without trouble have those only that are none."""
+    """One kind of event. Plans without trouble use only kinds that are not trouble."""
 
     happen: Happen
     is_trouble: bool
     weight: float
     ways: tuple[str, ...]
     suits_broadcasting: bool
-    """Whether it can happen to a broadcasting group."""
+    """Whether a broadcasting group can have this event."""
     part: str
-    """The part of the cluster that it happens to, if not every history has that."""
+    """The part of the cluster that it affects, if not every history has that part."""
     suits_java: bool
-    """Whether it can happen to a group with Java members."""
+    """Whether a group with Java members can have this event."""
 
 
 HAPPENINGS: Final[dict[str, Happening]] = {}
@@ -40,7 +40,7 @@ def happening(
     part: str = "",
     suits_java: bool = True,
 ) -> Callable[[Happen], Happen]:
-    """Have plans draw this function by its name. It does nothing where it cannot happen."""
+    """Register a function under its name, for plans to draw. It does nothing if the event is impossible."""
 
     def register(happen: Happen) -> Happen:
         HAPPENINGS[happen.__name__] = Happening(happen, is_trouble, weight, ways, suits_broadcasting, part, suits_java)

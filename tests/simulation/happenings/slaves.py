@@ -1,4 +1,4 @@
-"""Masters that leave their queues to a slave, and slaves that are behind or away."""
+"""Slaves that serve reads for a dead master, and slaves that are behind or down."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AWAY_SECONDS: Final = (0.1, 20.0)
 
 @happening(part=PART)
 async def lose_master(history: History, chance: random.Random) -> None:
-    """A broker is killed when its slave may be behind; a member may give way to another one before it is back."""
+    """A broker is killed while its slave may be behind. Meanwhile a new member may replace another one."""
     broker, slave = chance.choice(list(zip(history.brokers, history.slaves, strict=True)))
     behind, seconds = chance.choice((0.0, 5.0, 20.0)), chance.uniform(*ALONE_SECONDS)
     slave.is_cut_off = bool(behind)
@@ -44,7 +44,7 @@ async def lose_master(history: History, chance: random.Random) -> None:
 
 @happening(part=PART)
 async def leave_behind(history: History, chance: random.Random) -> None:
-    """Nothing comes from a master to its slave for some time."""
+    """A slave receives nothing from its master for some time."""
     slave, seconds = chance.choice(history.slaves), chance.choice(BEHIND_SECONDS)
     history.timeline.note(slave.name, f"copies nothing for {seconds:g} s")
     slave.is_cut_off = True

@@ -21,7 +21,7 @@ AWAY_SECONDS = (1.0, 40.0)
 
 @happening(is_trouble=False, weight=0.5, ways=PULLS)
 async def grow(history: History, chance: random.Random) -> None:
-    """The topic has more queues on a broker."""
+    """The topic gets more queues on a broker."""
     at = chance.randrange(len(history.brokers))
     broker, queues = history.brokers[at], min(MAX_QUEUES, history.most_queues[at] + chance.randint(1, 3))
     if broker.is_up:
@@ -31,7 +31,7 @@ async def grow(history: History, chance: random.Random) -> None:
 
 @happening(is_trouble=False, weight=0.5, ways=PULLS)
 async def shrink(history: History, chance: random.Random) -> None:
-    """Nothing is sent to the last queues of a broker any more for some time, and maybe they cannot be read either."""
+    """The last queues of a broker receive no messages for some time, and may become unreadable."""
     at = chance.randrange(len(history.brokers))
     broker, most = history.brokers[at], history.most_queues[at]
     write, read = chance.randint(1, most), chance.choice((most, 0))
@@ -43,7 +43,7 @@ async def shrink(history: History, chance: random.Random) -> None:
 
 @happening(is_trouble=False, weight=0.5, ways=PULLS)
 async def forbid(history: History, chance: random.Random) -> None:
-    """The topic is not to be read, or not to be written, on a broker for some time."""
+    """The topic on a broker is not readable, or not writable, for some time."""
     at = chance.randrange(len(history.brokers))
     broker, most = history.brokers[at], history.most_queues[at]
     perm = chance.choice((PERM_READ, PERM_WRITE))

@@ -1,4 +1,4 @@
-"""A broadcasting group: each machine is to have handled every message by itself."""
+"""A broadcasting group: each machine must handle every message."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from tests.simulation.members.home import Home
 
 CAUSES: Final = frozenset(("killed", "rushed"))
-"""Nothing else has a message handled twice: the offsets are in a file, which no network and no broker comes near."""
+"""The only causes of duplicates: the offsets are in a local file, so no network and no broker affects them."""
 
 
 def judge_homes(history: History) -> tuple[list[Wrong], Counter[str]]:
-    """What is wrong on any machine, and the messages that were done twice there, by cause."""
+    """Return the faults of all machines, and the number of duplicates by cause."""
     wrong, causes = list[Wrong](), Counter[str]()
     for home in history.homes:
         seen = _seen_from(history, home)
@@ -36,7 +36,7 @@ def judge_homes(history: History) -> tuple[list[Wrong], Counter[str]]:
 
 
 def _seen_from(history: History, home: Home) -> History:
-    """The history as if this machine was the whole group."""
+    """Return the history as if this machine was the whole group."""
     seen = copy.copy(history)
     names = {member.name for member in home.members}
     own = [cause for cause in history.causes if not names.isdisjoint(cause.who)]
@@ -46,7 +46,7 @@ def _seen_from(history: History, home: Home) -> History:
 
 
 def _as_here(end: Trouble, own: list[Trouble]) -> Trouble:
-    """The end of a member: from when on it could store nothing, until whenever the next one comes."""
+    """Return the end of a member, from its last chance to store offsets until the next member starts."""
     pauses = [one.at for one in own if one.what == "paused" and one.who == end.who and one.at <= end.at <= one.until]
     return end._replace(at=min([end.at, *pauses]), until=float("inf"))
 

@@ -1,4 +1,4 @@
-"""Offsets that were committed over messages that nobody had finished, or lowered without a cause."""
+"""Offsets committed past unfinished messages, or lowered without a cause."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tests.simulation.ledger import Ledger, Stored
 
 
 class Commits:
-    """Looks at each offset that a broker stores for the group.
+    """Checks each offset that a broker stores for the group.
 
-    What a reset takes back has to be finished again before it may be committed again.
+    Messages that a reset repeats must be finished again before their offsets are committed again.
     """
 
     def __init__(
@@ -29,10 +29,10 @@ class Commits:
         self._finished: dict[tuple[str, int], int] = defaultdict(int)
 
     def stored(self, broker: str, queue: int, offset: int, at: float) -> bool:
-        """A broker has an offset from `at` on. Whether it is another.
+        """Check an offset that a broker stores at a time. Return whether it differs from the previous one.
 
-        Each message below it must have been finished, well or not, or passed over. It may be lower than before by an
-        operator's reset, or because of a trouble.
+        Each message below the offset must have been finished, with success or failure, or skipped. The offset may be
+        lower than before only because of an operator's reset or a trouble.
         """
         if self._offsets.get((broker, queue)) == offset:
             return False
@@ -51,7 +51,7 @@ class Commits:
             place = Stored(broker, queue, below)
             about = f"{broker} queue {queue} was committed up to {offset}, but {below} is not finished"
             self.wrong.append(Wrong("commit", about, frozenset(self._ledger.keys_at(place))))
-            self._finished[broker, queue] = offset  # told once
+            self._finished[broker, queue] = offset  # report it once
         return True
 
     def _may_fall(self, broker: str, queue: int, at: float) -> bool:

@@ -1,4 +1,4 @@
-"""Queues that a member gave up before their batches were done, and no handler was at one."""
+"""Queues released as not drained, although no handler had their messages."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 ANY_QUEUE: Final = "-1"
 SETTLED_SECONDS: Final = 2.0
-"""For so long after a handler ended its batch may be on its way: the network takes a second at most, twice."""
+"""How long a batch may take to settle after its handler ended: the network takes at most a second, twice."""
 RETRIED_SECONDS: Final = 20.0
-"""For so long after something broke what could not be sent back is tried again."""
+"""How long after a failure failed send-backs may still be retried."""
 OF_MEMBERS: Final = ("hangs", "killed", "rushed")
-"""Troubles that keep nobody from a broker."""
+"""Troubles that keep no member from a broker."""
 _NOT_DRAINED: Final = re.compile(r"queue\.not_drained queue=(\S+)@(\S+):(-?\d+) ")
 
 
 def undrained(history: History) -> Iterator[Wrong]:
-    """What members say of that. Where something is broken, retries are on their way for longer than a hand-over."""
+    """Check the warnings `queue.not_drained`. Around a failure, retries may outlast a hand-over."""
     for at, member, what, _ in history.timeline.entries:
         found = _NOT_DRAINED.match(what)
         if found is None or any(_delays(trouble, at) for trouble in history.causes):
@@ -45,7 +45,7 @@ def undrained(history: History) -> Iterator[Wrong]:
 
 
 def _may_be_of(call: Call, queue: str, *, is_retry: bool) -> bool:
-    """Whether a member got a message with a queue of its broker. Whoever pops any queue gets retries, too."""
+    """Whether a call may belong to a queue of its broker. A member that pops any queue also receives retries."""
     if call.is_popped and call.is_retry:
         return True
     return call.is_retry == is_retry and queue in (ANY_QUEUE, str(call.place.queue))

@@ -1,4 +1,4 @@
-"""Members that fail, and members that do not end."""
+"""Members that fail, and members that do not stop."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from tests.simulation.history import History
 
 END_SECONDS: Final = 60.0
-"""How long a member may take to leave: its handlers have 30 s, and its last commits and good-byes some more."""
+"""How long a member may take to leave: 30 s for its handlers, and some more for its last commits and unregistration."""
 
 
 def ends(history: History) -> Iterator[Wrong]:
-    """Members that ended by an error, or that were told to leave and are still there."""
+    """Members that ended with an error, or still run after they were asked to leave."""
     for member in history.former:
         if member.host.is_dead:
             continue

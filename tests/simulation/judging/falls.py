@@ -1,4 +1,4 @@
-"""Commits below what a broker has."""
+"""Commits below the stored offset."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
     from tests.simulation.history import History
 
 LOSSES: Final = frozenset(("crashed", "behind"))
-"""Troubles by which a broker, or its slave, has older offsets than it had."""
+"""Troubles that leave a broker, or its slave, with older offsets."""
 MET_SECONDS: Final = 2.0
-"""How long a look at what is stored and the commit behind it may take: the network takes a second for each way."""
+"""How long it may take to read the stored offset and to commit after it: the network takes a second for each way."""
 
 
 def falls(history: History) -> Iterator[Wrong]:
-    """Commits below what was stored, without an operator's reset, or a trouble that makes commits late.
+    """Commits below the stored offset without an operator's reset, or a trouble that delays commits.
 
-    What a broker or its slave has lost, or never had, is no reason: whoever read an older offset there looks at what is
-    stored before it commits. But then a queue may have two owners, and one may commit between the other's look and
-    commit.
+    An offset that a broker or its slave lost, or never had, excuses nothing: a member that read an older offset there
+    reads the stored one before it commits. But then a queue may have two owners, and one may commit between the other's
+    read and commit.
     """
     for fall in history.offsets.falls:
         has_met = fall.at - fall.since < MET_SECONDS

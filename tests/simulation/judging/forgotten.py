@@ -1,4 +1,4 @@
-"""A group that begins anew where a lone broker has forgotten that it began there, and passes over what came meanwhile.
+"""A group that starts as a new one and skips messages, because its only broker has forgotten that it existed.
 
 docs/high-availability.md, "What is promised".
 """
@@ -22,10 +22,10 @@ _MARK: Final = f"{retry_topic(GROUP)}@{GROUP}@0"
 
 
 class Forgotten:
-    """Tells the first offset of a queue whose broker knows no more that the group was there.
+    """Reports the first offset of a queue whose broker has forgotten the group.
 
-    Another broker that has not forgotten keeps members from beginning anew, also where its master is away and its slave
-    does not know: unless a name server has heard of neither.
+    Another broker that remembers the group keeps members from starting as a new group, also if its master is down and
+    its slave does not know the group. The exception is a name server without routes to both.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Forgotten:
         self._begun: set[tuple[str, int]] = set()
 
     def stored(self, broker: Broker, queue: int, offset: int, at: float) -> None:
-        """A broker is about to store an offset of a queue."""
+        """Called before a broker stores an offset of a queue."""
         is_known = (broker.name, queue) in self._begun
         self._begun.add((broker.name, queue))
         if not self._begins_at_the_end or not is_known:

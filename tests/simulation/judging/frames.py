@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def unread(history: History) -> Iterator[Wrong]:
-    """What members took for damaged: nothing here damages a frame, though some come in pieces and some not at all."""
+    """Frames that members rejected as corrupt. No frame is damaged here, but some arrive in pieces, and some never."""
     for member in history.former:
         if count := member.figures().corrupt_frames:
             yield Wrong("frames", f"{member.name} could not read {count} frames, which were right")

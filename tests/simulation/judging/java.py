@@ -1,4 +1,4 @@
-"""Which queues Java members had, and which deliveries that explains: Java gives queues up without waiting."""
+"""The queues of Java members, and the deliveries that they explain: Java releases queues without waiting."""
 
 from __future__ import annotations
 
@@ -18,46 +18,47 @@ if TYPE_CHECKING:
     from tests.simulation.timeline import Timeline
 
 SEEN_SECONDS: Final = REFRESH_INTERVAL_SECONDS + 1.0
-"""How long after a change of the topic's queues members may divide them anew: when they read the route."""
+"""How long after a change of the topic's queues members may rebalance: until they have read the route."""
 QueueKey = tuple[bool, str, int]
-"""Whether a queue is of the retry topic, its broker, and its number."""
+"""Whether a queue belongs to the retry topic; its broker; and its number."""
 CAUSE: Final = "Java drops without waiting"
 UNCOMMITTED_SECONDS: Final = 12.0
-"""How old what is not committed may be at a hand-over: Java's first commit comes after 10 s, and a moment later."""
+"""The maximum age of uncommitted progress at a hand-over: Java's first commit follows after 10 s, plus a margin."""
 LATE_SECONDS: Final = 5.0
-"""For so long after a hand-over the former owner may still begin messages: it has not heard yet."""
+"""How long after a hand-over the previous owner may still start messages, because it has not noticed yet."""
 HEEDED_SECONDS: Final = 8.0
-"""For so long after Java's last commit over a higher one the next owner may go on, before it looks what is stored, and
-obeys that as a reset: a round of commits, and a second of a slow network for each way."""
+"""How long after Java's last, lower commit the next owner may continue before it reads the stored offset and obeys it
+as a reset: a round of commits, and a second of a slow network for each way."""
 SHOWN_SECONDS: Final = 70.0
-"""For so long after a hand-over a message may come again: the next owner may wait for a lock, and has others first."""
+"""How long after a hand-over a message may be redelivered: the next owner may wait for a lock, and has other messages
+first."""
 RESET_SECONDS: Final = 30.0
-"""For so long around a hand-over a reset may get lost: Java waits for 10 s, and a pull is held for up to 20 s."""
+"""How long around a hand-over a reset may get lost: Java waits for 10 s, and a pull is held for up to 20 s."""
 
 
 @dataclass(slots=True)
 class Owned:
-    """A queue that a Java member had."""
+    """A queue that a Java member owned."""
 
     member: str
     at: float
     until: float = float("inf")
 
     def explains(self, done: Call, again: Call, settled: float) -> bool:
-        """Whether a message that was `done` may come `again`, as it was not committed when the queue changed hands."""
+        """Whether the call `again` is explained, because `done` was not committed when the queue changed hands."""
         if done.member == self.member:
             is_unheard = again.member != self.member and again.began <= self.at + LATE_SECONDS
             is_open = is_unheard or settled >= self.until - UNCOMMITTED_SECONDS
         else:
             is_before = settled >= self.at - UNCOMMITTED_SECONDS and done.began <= self.at + LATE_SECONDS
-            # Java's last commit may replace others
+            # Java's last commit may replace other commits.
             is_open = is_before or -LATE_SECONDS <= done.began - self.until <= HEEDED_SECONDS
         return is_open and self.at <= again.began <= self.until + SHOWN_SECONDS
 
     def explains_beside(self, other: Owned, done: Call, again: Call, settled: float) -> bool:
-        """Whether a message that was `done` here may come `again` to another, as both had the queue at once.
+        """Whether the call `again` of another member is explained, because both members owned the queue at once.
 
-        A broker that was restarted knows those alone who found it again, and whoever asks it takes all that is theirs.
+        A restarted broker knows only the members that have reconnected, and these divide all queues among themselves.
         """
         begin, end = max(self.at, other.at), min(self.until, other.until)
         is_theirs = self.member != other.member and (self.member, other.member) == (done.member, again.member)
@@ -74,7 +75,7 @@ class Forced(NamedTuple):
 
 
 class JavaQueues:
-    """All that Java members had. `changes` are when the topic's queues changed, as brokers came and went, too."""
+    """All queues of Java members. `changes` are the times when the topic's queues or the brokers changed."""
 
     def __init__(self, timeline: Timeline, changes: list[float]) -> None:
         self._timeline = timeline
@@ -83,7 +84,7 @@ class JavaQueues:
         self._forced: list[Forced] = []
 
     def note(self, member: str, queue: MessageQueue, *, is_owned: bool) -> None:
-        """A member is about to take a queue, or has given it up."""
+        """Called before a member acquires a queue, and after it released one."""
         known = self._owned.setdefault(_key(queue), [])
         if is_owned:
             known.append(Owned(member, self._timeline.now()))
@@ -93,12 +94,12 @@ class JavaQueues:
         self._timeline.note(member, f"{'takes' if is_owned else 'drops'} {queue}, as Java does")
 
     def note_forced(self, member: str, queue: MessageQueue) -> None:
-        """A member is about to unlock an orderly queue while a handler has messages of it."""
+        """Called before a member unlocks an orderly queue while a handler has messages of it."""
         self._forced.append(Forced(member, _key(queue), self._timeline.now()))
         self._timeline.note(member, f"unlocks {queue} while a handler has messages of it, as Java does")
 
     def of(self, member: str) -> list[tuple[str, int]]:
-        """The queues of the topic that a member has now."""
+        """Return the queues of the topic that a member owns now."""
         return [
             (broker, queue)
             for (of_retries, broker, queue), known in self._owned.items()
@@ -106,23 +107,23 @@ class JavaQueues:
         ]
 
     def is_member(self, member: str) -> bool:
-        """Whether a member is, or was, Java's."""
+        """Whether a member is, or was, a Java member."""
         return any(one.member == member for known in self._owned.values() for one in known)
 
     def again_seconds(self, failed: Call, again: Call) -> float | None:
-        """How long a Java member waits that handles again what no broker took back; None for all else."""
+        """Return how long a Java member waits after a failed send-back; None for all other deliveries."""
         is_same = (failed.member, failed.is_retry, failed.place) == (again.member, again.is_retry, again.place)
         return SEND_BACK_AGAIN_SECONDS if is_same and self.is_member(again.member) else None
 
     def end(self, member: str) -> None:
-        """A member has ended, or was killed."""
+        """Called when a member has stopped, or was killed."""
         for known in self._owned.values():
             for one in known:
                 if one.member == member:
                     one.until = min(one.until, self._timeline.now())
 
     def explains(self, calls: Iterable[Call], settled: Settled) -> bool:
-        """Whether any of these messages, which have one key, may have been delivered twice in turn."""
+        """Whether any two consecutive calls of these, which have one key, may be duplicates."""
         places: dict[tuple[bool, object], list[Call]] = {}
         for call in sorted(calls, key=lambda call: call.began):
             places.setdefault((call.is_retry, call.place), []).append(call)
@@ -136,14 +137,14 @@ class JavaQueues:
         owned = self._owned.get((done.is_retry, *done.place[:2]), ())
         is_javas = any(one.member in (done.member, again.member) for one in owned)
         if is_javas and self._is_at_a_change(done, again, settled):
-            # by what it knew it had the queue still, or had it already; and as it takes no locks, nobody waits for it
+            # The member still, or already, owned the queue by its own route. Java waits for no lock here.
             return True
         return any(one.explains(done, again, settled) for one in owned) or any(
             one.explains_beside(other, done, again, settled) for one, other in itertools.permutations(owned, 2)
         )
 
     def _is_at_a_change(self, done: Call, again: Call, settled: float) -> bool:
-        """Whether the topic's queues had changed a moment ago, or did before a message that was done was committed."""
+        """Whether the topic's queues had just changed, or changed before a finished message was committed."""
         return any(
             at <= min(done.began, again.began) <= at + SEEN_SECONDS
             or (settled >= at - UNCOMMITTED_SECONDS and at <= again.began <= at + SEEN_SECONDS)
@@ -151,22 +152,22 @@ class JavaQueues:
         )
 
     def explains_overlap(self, before: Call, call: Call) -> bool:
-        """Whether two members may have had messages of one orderly queue at once, as the former owner unlocked it.
+        """Whether two members may have had an orderly queue at once, because the previous owner unlocked it early.
 
-        Java renews the locks of its queues every 20 s, but not those of queues that it has dropped, as it does at a
-        pushed reset. 20 s after the last renewal it unlocks a dropped queue without waiting for the handler.
+        Java renews the locks of its queues every 20 s, but not those of queues that it has dropped, as after a pushed
+        reset. 20 s after the last renewal it unlocks a dropped queue without waiting for the handler.
         """
         queue = (before.is_retry, *before.place[:2])
         own = (one for one in self._forced if (one.member, one.queue) == (before.member, queue))
         return any(before.began <= one.at <= call.began for one in own)
 
     def explains_lower(self, broker: str, queue: int, at: float) -> bool:
-        """Whether a stored offset may fall: Java commits whatever it has, and does not look before."""
+        """Whether a stored offset may fall: Java commits its offset without reading the stored one."""
         owned = self._owned.get((False, broker, queue), ())
         return any(one.at <= at <= one.until + LATE_SECONDS for one in owned)
 
     def explains_unheeded(self, reset: Reset) -> bool:
-        """Whether a reset may have been lost with a queue that a Java member gave up, or have met its commits."""
+        """Whether a reset may have been lost, because a Java member released the queue or committed at that time."""
         owned = self._owned.get((False, reset.broker, reset.queue), ())
         return any(min(abs(one.at - reset.at), abs(one.until - reset.at)) < RESET_SECONDS for one in owned)
 

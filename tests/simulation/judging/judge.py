@@ -1,4 +1,4 @@
-"""All that is wrong with a history."""
+"""All checks of a history."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def judge(history: History) -> tuple[list[Wrong], Counter[str]]:
-    """What is wrong, and the messages that were done twice, by cause."""
+    """Return the faults, and the number of duplicates by cause."""
     if history.plan.is_broadcasting:
         wrong, causes = judge_homes(history)
         return [*_of_members(history), *history.trial_wrong, *stuck(history), *wrong], causes
@@ -46,5 +46,5 @@ def judge(history: History) -> tuple[list[Wrong], Counter[str]]:
 
 
 def _of_members(history: History) -> list[Wrong]:
-    """What members did wrong, whatever the kind of their group."""
+    """Return the faults of members, for every kind of group."""
     return [*ends(history), *undrained(history), *begun_late(history), *unread(history)]

@@ -1,4 +1,4 @@
-"""What handlers were given by a member that leaves."""
+"""Messages delivered to handlers of a member that leaves."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from tests.simulation.ledger import Call, Ledger
 
 LEFT_SECONDS: Final = 0.1
-"""How long a member may need to hear that it is to leave."""
+"""How long a member may need to notice that it must leave."""
 
 
 def begun_late(history: History) -> Iterator[Wrong]:
-    """Messages that a handler was given long after its member was told to leave, and was not suspended.
+    """Messages that a handler received long after its member was asked to leave, unless the member was suspended.
 
-    With `order_by` it is given what lies below another that a handler had, so that the next owner repeats nothing.
+    With `order_by`, a handler still receives messages that precede a message it already had, so that the next owner
+    repeats nothing.
     """
     left = {who: at for at, who, what, _ in history.timeline.entries if what.startswith("leaves")}
     of_rmqd = {member.name for member in history.former if member.snapshot() is not None}
@@ -35,7 +36,7 @@ def begun_late(history: History) -> Iterator[Wrong]:
 
 
 def _is_below_another(ledger: Ledger, call: Call) -> bool:
-    """Whether its member was given a later message of the queue before."""
+    """Whether the member had received a later message of the queue before."""
     return any(
         other.member == call.member
         and other.place[:2] == call.place[:2]

@@ -1,4 +1,4 @@
-"""Messages that nobody finished, and groups that are stuck."""
+"""Messages that no member finished, and groups that are stuck."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from tests.simulation.history import History
 
 REST_SECONDS: Final = 200.0
-"""How long a group may wait, all in all, before it has handled what is left once nothing breaks any more."""
+"""How long a group may be idle in total after the last failure, until it has handled all messages."""
 
 
 def lost(history: History) -> Iterator[Wrong]:
-    """What was sent, and neither done by a handler nor made a dead letter."""
+    """Messages that were sent, but neither handled nor dead-lettered."""
     stored = history.stored()
     for key in sorted(history.sent - stored.keys()):
         yield Wrong("lost by a broker, which is a fault of the simulation", key, frozenset((key,)))
@@ -31,7 +31,7 @@ def lost(history: History) -> Iterator[Wrong]:
 
 
 def stuck(history: History) -> Iterator[Wrong]:
-    """A group that did not come to rest."""
+    """Report a group that did not come to rest."""
     if history.idle_seconds > REST_SECONDS + history.due_seconds:
         waiting = frozenset(key for key, at in history.stored().items() if not history.is_settled(key, at))
         yield Wrong("stuck", f"nothing came for {history.idle_seconds:.0f} s, and messages were left", waiting)

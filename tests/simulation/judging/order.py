@@ -1,4 +1,4 @@
-"""In orderly queues, and in lanes of an `order_by`: messages before their time, and two members at once."""
+"""Order in orderly queues, and in lanes of `order_by`: messages out of order, and two members at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def disorder(history: History) -> Iterator[Wrong]:
-    """Where a batch was begun before the message below it (with `order_by`: of its key) was done for the first time."""
+    """Report batches that began before the message below (with `order_by`: of the same key) was finished first."""
     done: dict[Stored, float] = {}
     begun: dict[Stored, set[float]] = {}
     keys: dict[Stored, str] = {}
@@ -32,7 +32,7 @@ def disorder(history: History) -> Iterator[Wrong]:
             if place not in before:
                 continue
             below = before[place]
-        # those of one batch begin at the same moment
+        # The messages of one batch begin at the same moment.
         if not place.offset or at in begun.get(below, ()) or history.passed.was_passed(below, at):
             continue
         if done.get(below, at + 1) > at:
@@ -41,7 +41,7 @@ def disorder(history: History) -> Iterator[Wrong]:
 
 
 def _before_in_lanes(history: History) -> dict[Stored, Stored]:
-    """The place of the message before each one in its lane: the first ones and those without a lane wait for none."""
+    """Return the previous message of each message in its lane; first messages and those without a lane have none."""
     lanes: dict[tuple[str, int, str], list[Stored]] = {}
     for key, places in history.stored().items():
         for place in places if (lane := lane_of(key)) else ():
@@ -50,14 +50,14 @@ def _before_in_lanes(history: History) -> dict[Stored, Stored]:
 
 
 def _passed(history: History, call: Call) -> list[float]:
-    """When the queue could go on behind a message, because of this delivery."""
+    """Return when the queue could continue after a message because of this delivery."""
     if call.is_passed and call.until is not None:
         return [call.until]
     return history.ledger.dead.get(call.key, [])
 
 
 def overlaps(history: History) -> Iterator[Wrong]:
-    """Where two members had messages of one queue at the same time."""
+    """Report two members that had messages of one queue at the same time."""
     queues: dict[tuple[str, int], list[Call]] = {}
     for calls in history.ledger.calls.values():
         for call in calls:

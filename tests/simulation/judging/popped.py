@@ -1,8 +1,8 @@
-"""Groups that pop: messages that came again without a cause, too early, or too late.
+"""Groups that pop: messages redelivered without a cause, too early, or too late.
 
-Of a popped message there is one copy at a time: hidden while a member has it, then acknowledged, or shown to all once
-more, with one attempt more. So each delivery must be a later attempt than all before it, and these must be over by
-then: failed, with the delay of their retry past, or left alone until the broker hid the message no more.
+A popped message exists once: invisible while a member has it, then acknowledged, or visible again with one more
+attempt. So each delivery must be a later attempt than all earlier ones, which must be over by then: failed, with the
+retry delay over, or unfinished until the invisible time was over.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
     from tests.simulation.history import History
 
 BROKERS_SECONDS: Final = 0.002
-"""Brokers count in milliseconds, and look for what is due in theirs."""
+"""Brokers count in milliseconds, and check due messages in their own milliseconds."""
 TOLD_SECONDS: Final = 6.0
-"""How long it may take to tell a broker what became of a message, on a network that is slow."""
+"""How long an acknowledgement or retry may take to reach a broker on a slow network."""
 RECOVERY_SECONDS: Final = 20.0
-"""For so long after a trouble members may be without connections, and brokers behind."""
+"""How long after a trouble members may lack connections, and brokers may be behind."""
 ROUTES_SECONDS: Final = 100.0
-"""For so long after an event with a name server members may know of no master of a broker, and tell it nothing."""
+"""How long after a name server event members may know no master of a broker, and send it nothing."""
 COMMITTED_SECONDS: Final = 25.0
-"""The same of one that was pulled: it is committed once those before it are done, which takes up to 12 s, in a round
-each 5 s, and a broker writes it down 5 s later."""
+"""The same for a pulled message: its offset is committed after those of earlier messages, which takes up to 12 s, in a
+round each 5 s, and a broker flushes it 5 s later."""
 SWITCH_SECONDS: Final = 35.0
-"""For so long after a switch members may go on as before: 20 s until they ask, and 5 s to hand over, twice a second of
-a slow network for each question, and the round of commits that they were in."""
+"""How long after a switch members may continue as before: 20 s until they ask, 5 s for the hand-over, twice a second of
+a slow network for each request, and the current round of commits."""
 BEFORE_SWITCH_SECONDS: Final = 20.0
-"""So long before a switch a message may have come to the handler that finishes it after it, or commits it."""
+"""How long before a switch a handler may have received a message that it finishes, or commits, after the switch."""
 ENDINGS: Final = ("killed", "rushed")
-"""Troubles by which a member may end before it has told brokers what it did."""
+"""Troubles that may end a member before it has reported its results to brokers."""
 
 
 def latest_retry(history: History, keys: Iterable[str], since: float) -> float:
-    """How many seconds the last retry of these messages may take from a moment on; 0 in groups that pull."""
+    """Return how many seconds the last retry of these messages may still take; 0 in groups that pull."""
     if history.plan.way != "pop":
         return 0.0
     longest = 0.0
@@ -55,7 +55,7 @@ def latest_retry(history: History, keys: Iterable[str], since: float) -> float:
 
 
 def handled_again(history: History) -> tuple[list[Wrong], Counter[str]]:
-    """Deliveries that should not have been, and the messages that were done twice, by cause."""
+    """Return the unexplained deliveries, and the number of duplicates by cause."""
     wrong, causes, stored = list[Wrong](), Counter[str](), history.stored()
     for key, calls in history.ledger.calls.items():
         places = stored.get(key, [])
@@ -86,7 +86,7 @@ def handled_again(history: History) -> tuple[list[Wrong], Counter[str]]:
 
 
 def late(history: History) -> Iterator[Wrong]:
-    """Messages that a handler was given when the member knew that they were hidden no more."""
+    """Messages that a handler received although the member knew that their invisible time was over."""
     for key, calls in history.ledger.calls.items():
         for call in calls:
             if call.is_late and not any(_is_just_over(one, call) for one in history.causes):
@@ -94,13 +94,13 @@ def late(history: History) -> Iterator[Wrong]:
 
 
 def _is_just_over(trouble: Trouble, call: Call) -> bool:
-    """Whether a member that was suspended with messages in its cache goes on, and has not looked at them yet."""
+    """Whether a suspended member has just resumed, and has not checked its cached messages yet."""
     since = call.began - trouble.until
     return trouble.what == "paused" and call.member in trouble.who and 0 <= since <= 2 * ACK_INTERVAL_SECONDS
 
 
 def given_up_early(history: History) -> Iterator[Wrong]:
-    """Dead letters that no handler asked for, though no last attempt has failed."""
+    """Dead letters that no handler asked for, and whose last attempt has not failed."""
     for key in history.ledger.dead:
         calls = history.ledger.calls.get(key, [])
         if not any(call.verdict is Verdict.DEAD or _is_last_failure(history, call) for call in calls):
@@ -108,7 +108,7 @@ def given_up_early(history: History) -> Iterator[Wrong]:
 
 
 def _contradictions(history: History, calls: list[Call]) -> Iterator[tuple[Call, Call]]:
-    """Deliveries that cannot have been of one copy, in the order of the later one."""
+    """Return pairs of deliveries that contradict a single copy, ordered by the later one."""
     for number, again in enumerate(calls):
         for former in calls[:number]:
             if former.attempt >= again.attempt or again.began < _shown(history, former, again) - BROKERS_SECONDS:
@@ -116,11 +116,11 @@ def _contradictions(history: History, calls: list[Call]) -> Iterator[tuple[Call,
 
 
 def _shown(history: History, former: Call, again: Call) -> float:
-    """When a message may come again after a delivery."""
+    """Return when a message may be redelivered after a delivery."""
     if former.verdict in (Verdict.DONE, Verdict.DEAD) or _is_last_failure(history, former):
         return float("inf")
     if not former.is_popped:
-        return former.until or history.causes.end_of(former.member)  # retries of pulls have delays of their own
+        return former.until or history.causes.end_of(former.member)  # retries of pulls have other delays
     if former.verdict is Verdict.FAILED and former.until is not None:
         return former.until + _delay(history, former)
     is_over = former.until is not None or history.causes.end_of(former.member) <= again.began
@@ -132,21 +132,21 @@ def _is_last_failure(history: History, call: Call) -> bool:
 
 
 def _delay(history: History, failed: Call) -> float:
-    """How long a failed message stays hidden."""
+    """Return how long a failed message stays invisible."""
     level = history.plan.delay_level if failed.level is None else failed.level
     return POP_DELAY_LEVEL_SECONDS[min(level or failed.attempt, len(POP_DELAY_LEVEL_SECONDS) - 1)]
 
 
 def _cause(history: History, former: Call, again: Call) -> str | None:
-    """What explains that a message came again though it was not over, or not yet."""
+    """Return the cause of an early or repeated delivery; None if there is none."""
     if any(_is_of_switch(history, at, former, again) for at in history.switched):
         return "switched"
     drain_seconds = history.options.queue_handover_timeout_seconds
     if (former.until or again.began) > former.began + drain_seconds and counted_twice(history)["handed_over"]:
-        return "handed_over"  # its queue was given up, and the handler took longer than the hand-over waits
+        return "handed_over"  # the queue was released, and the handler exceeded the hand-over time
     told_seconds = TOLD_SECONDS if former.is_popped else COMMITTED_SECONDS
     if history.plan.slow and former.until is not None and 0 < again.began - former.until < told_seconds:
-        return "slow network"  # its time was almost over when the handler was done, or it was given up just then
+        return "slow network"  # its invisible time was almost over, or the member was just releasing it
     for event in history.plan.events:
         if "name_server" in event.what and event.at <= again.began and event.at + ROUTES_SECONDS >= former.began:
             return event.what
@@ -154,17 +154,17 @@ def _cause(history: History, former: Call, again: Call) -> str | None:
 
 
 def _is_of_switch(history: History, at: float, former: Call, again: Call) -> bool:
-    """Whether a switch may have had a message popped that was pulled, or pulled that was popped."""
+    """Whether a switch may explain that a message was both pulled and popped."""
     last = at + SWITCH_SECONDS
     is_between = at - BEFORE_SWITCH_SECONDS <= former.began <= last
-    return is_between and again.began <= last + 2 * history.most_invisible_seconds  # it may be shown once more
+    return is_between and again.began <= last + 2 * history.most_invisible_seconds  # it may be redelivered once more
 
 
 def _forgotten(history: History, calls: list[Call], again: Call) -> str | None:
-    """Whether a broker has forgotten that it had handed a message out: by a crash there are two copies from then on.
+    """Return "crashed" if a crash made a broker forget a delivery, so that two copies exist; else None.
 
-    That is seen where a handler had it then. Where none did, as it was popped and left to others for long, the broker
-    shows the same attempt twice.
+    A crash close to a delivery is such a crash. If no handler had the message then, the copies contain the same attempt
+    twice.
     """
     before = 2 * history.most_invisible_seconds
     twice = list(_shown_twice(history, again))
@@ -178,7 +178,7 @@ def _forgotten(history: History, calls: list[Call], again: Call) -> str | None:
 
 
 def _shown_twice(history: History, again: Call) -> Iterator[Copy]:
-    """The copies up to a delivery that are of the same attempt as one before."""
+    """Return the copies up to a delivery that repeat the attempt of an earlier copy."""
     seen = set[tuple[str, int]]()
     for copy in history.ledger.copies.get(again.key, ()):
         if copy.at <= again.began:
@@ -188,21 +188,21 @@ def _shown_twice(history: History, again: Call) -> Iterator[Copy]:
 
 
 def _explains(history: History, trouble: Trouble, former: Call, again: Call) -> bool:
-    """Whether the broker was not told in time what became of the former delivery, or has forgotten it."""
+    """Whether the broker may have missed, or forgotten, the result of the former delivery."""
     if trouble.what in HARMLESS:
         return False
     if former.attempt > again.attempt and trouble.what == "paused" and again.member in trouble.who:
-        # it was popped before the former one, and handled when the member went on
+        # The member popped it before the former delivery, and handled it after it resumed.
         return _meets(trouble, former.began - history.most_invisible_seconds, again.began)
     if not trouble.is_of((former,)):
         return False
     if trouble.what == "noisy" and former.attempt == again.attempt > 0 and former.place != again.place:
-        return trouble.at <= former.began  # a change that came twice made two copies, whoever has time for them
+        return trouble.at <= former.began  # a duplicated change made two copies, for any member
     ended = min(again.began, history.causes.end_of(former.member), former.until or again.began)
     told = ended + (TOLD_SECONDS if former.is_popped else COMMITTED_SECONDS)
     if trouble.what in ENDINGS:
         return former.member in trouble.who and trouble.at <= told
-    # it was popped before the handler got it
+    # The member popped it before the handler received it.
     return _meets(trouble, former.began - history.most_invisible_seconds, told)
 
 
@@ -211,7 +211,7 @@ def _meets(trouble: Trouble, since: float, until: float) -> bool:
 
 
 def _cause_of_dead(history: History, calls: list[Call]) -> str | None:
-    """Why a message is among the dead letters twice, or there and done."""
+    """Return why a message is a dead letter twice, or a dead letter and handled; None if there is no cause."""
     return next((one.what for one in history.causes if one.is_of(calls) and one.explains_attempts(calls)), None)
 
 

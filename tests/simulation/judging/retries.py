@@ -1,4 +1,4 @@
-"""Retries and dead letters: too few or too many attempts, and attempts before their time."""
+"""Retries and dead letters: too few or too many attempts, and attempts that are too early."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 
 SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
 NOTICED_SECONDS: Final = 3.0
-"""In which members hear of another one: the network takes up to a second, and a pass is a second after the last."""
+"""How long members need to notice a change of members: the network takes up to a second, and a rebalance follows at
+most a second after the last."""
 BROKERS_SECONDS: Final = 0.001
 """Brokers count in milliseconds."""
 LEVELS: Final = [int(text[:-1]) * SECONDS[text[-1]] for text in BrokerSettings().messageDelayLevel.split()]
 
 
 def dead_letters(history: History) -> Iterator[Wrong]:
-    """Dead letters that no handler asked for, whose attempts were not used up."""
+    """Dead letters that no handler asked for, and that have attempts left."""
     for key in history.ledger.dead:
         calls = history.ledger.calls.get(key, [])
         if any(call.verdict is Verdict.DEAD for call in calls):
@@ -42,14 +43,14 @@ def too_many(history: History) -> Iterator[Wrong]:
     stored = history.stored()
     for key, calls in history.ledger.calls.items():
         if any(history.passed.resets(place) for place in stored.get(key, ())):
-            continue  # what comes again by a reset is tried again
+            continue  # a reset repeats attempts
         tried: dict[int, list[Call]] = {}
         for call in calls:
             if call.verdict not in (Verdict.FAILED, Verdict.DEAD):
                 continue
             same = tried.setdefault(call.attempt, [])
             same.append(call)
-            # what was stored or delivered twice fails twice: each of the two goes on by itself
+            # A message that was stored or delivered twice fails twice, because both copies are retried separately.
             is_more = len(same) > max(1, len(stored.get(key, ())), len(tried.get(call.attempt - 1, ())))
             if (is_more or call.attempt > history.most_attempts) and not _is_explained(history, same):
                 about = f"{_told(call)}, of {history.most_attempts + 1}; before that at {same[0].began:.3f} s"
@@ -57,7 +58,7 @@ def too_many(history: History) -> Iterator[Wrong]:
 
 
 def too_early(history: History) -> Iterator[Wrong]:
-    """Retries that came before their delay level."""
+    """Retries that came before the delay of their level."""
     for key, calls in history.ledger.calls.items():
         for call in calls:
             if not call.is_retry:
@@ -73,7 +74,7 @@ def _leads_to(former: Call, retry: Call) -> bool:
 
 
 def _due(history: History, failed: Call, again: Call) -> float:
-    """When a failed message may come again at the earliest."""
+    """Return the earliest time when a failed message may be redelivered."""
     assert failed.until is not None
     if (seconds := history.java.again_seconds(failed, again)) is not None:
         return failed.until + seconds
@@ -85,12 +86,12 @@ def _due(history: History, failed: Call, again: Call) -> float:
 
 
 def _is_explained(history: History, same: list[Call]) -> bool:
-    """Whether an attempt may be made again.
+    """Whether an attempt may be repeated.
 
-    A trouble has messages delivered twice, and send-backs fail. Where failed messages stay in their queue, attempts are
-    counted there, so that the next owner of the queue begins anew, also if it is the same member: where the topic's
-    queues or the members change it may give the queue up and take it again. After a hand-over that took too long both
-    owners have the message, which they count.
+    After a trouble, messages may be delivered twice, and send-backs may fail. If failed messages stay in their queue,
+    the owner counts their attempts, so the next owner starts at the first attempt. It may be the same member: when the
+    topic's queues or the members change, a member may release a queue and acquire it again. After a hand-over that took
+    too long both owners have the message, and count a duplicate.
     """
     if history.plan.java and history.java.explains(history.ledger.calls[same[0].key], settled_times(history)):
         return True
@@ -104,7 +105,7 @@ def _is_explained(history: History, same: list[Call]) -> bool:
 
 
 def _are_apart(history: History, before: Call, call: Call) -> bool:
-    """Whether members may have divided the topic's queues anew between two calls: those changed, or the members."""
+    """Whether members may have rebalanced between two calls, because queues or members changed."""
     is_changed = any(before.began - SEEN_SECONDS < at < call.began for at in history.changes)
     return is_changed or any(before.began - NOTICED_SECONDS < at < call.began for at in history.comings)
 

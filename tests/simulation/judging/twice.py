@@ -16,30 +16,30 @@ if TYPE_CHECKING:
     from tests.simulation.history import History
 
 BEHIND: Final = "behind a failed message"
-"""Where failed messages stay in their queue, the handler has done one above, which is not committed before that one."""
+"""If failed messages stay in their queue, messages finished above one are not committed before it."""
 Settled = dict[tuple[bool, Stored], float]
-"""When each message, of the retry topic or not, and all below it in its queue were finished for the first time."""
+"""When each message, of the retry topic or not, and all below it in its queue were finished first."""
 
 
 def twice(history: History) -> tuple[list[Wrong], Counter[str]]:
-    """What was done or given up twice, and no trouble or counter explains it; and what was, by cause."""
+    """Return the duplicates without a trouble or counter that explains them, and the number of duplicates by cause."""
     causes, unexplained = _by_cause(history)
     counted, timeouts = counted_twice(history), sum(one.handover_timeouts for one in _snapshots(history))
     causes.update(counted if unexplained else {})
     if len(unexplained) <= counted.total():
-        # while nothing is broken, a hand-over in time has no duplicates, whether or not the members count them
+        # Without a failure, a hand-over in time has no duplicates, whether or not the members count them.
         unexplained = [] if timeouts else [key for key in unexplained if not _is_met(history, key)]
     about = f"; the members count {dict(counted)}"
     return [Wrong("twice", _told(history.ledger.calls[key]) + about, frozenset((key,))) for key in unexplained], causes
 
 
 def _is_met(history: History, key: str) -> bool:
-    """Whether anything was broken when a message was handled."""
+    """Whether any trouble overlaps the deliveries of a message."""
     return any(trouble.meets(history.ledger.calls[key]) for trouble in history.causes)
 
 
 def counted_twice(history: History) -> Counter[str]:
-    """The duplicates that the members count, by their causes."""
+    """Return the duplicates that the members count, by cause."""
     counted = Counter[str]()
     for snapshot in _snapshots(history):
         for topic in snapshot.topics:
@@ -48,7 +48,7 @@ def counted_twice(history: History) -> Counter[str]:
 
 
 def _snapshots(history: History) -> list[GroupSnapshot]:
-    """What members of rmqd count."""
+    """Return the snapshots of rmqd's members."""
     return [snapshot for member in history.former if (snapshot := member.snapshot()) is not None]
 
 
@@ -80,7 +80,7 @@ def _by_cause(history: History) -> tuple[Counter[str], list[str]]:
 
 
 def _pairs(good: list[Call]) -> Iterator[tuple[Call, Call]]:
-    """The calls by which a message was done in turn: each stored copy by itself, unless copies of it were retried."""
+    """Return consecutive successful calls: of each stored copy separately, unless a copy was retried."""
     if any(call.is_retry for call in good):
         yield from itertools.pairwise(good)
         return
@@ -89,18 +89,17 @@ def _pairs(good: list[Call]) -> Iterator[tuple[Call, Call]]:
 
 
 def _cause(history: History, calls: list[Call], pair: tuple[Call, Call], settled: Settled) -> str | None:
-    """What explains that a message was done twice in turn."""
+    """Return why a message was handled twice in turn; None if there is no cause."""
     pairs = [pair]
     if pair[0].is_retry or pair[1].is_retry:
-        # copies come of the message itself, or of a retry that failed: it may have been delivered twice, or been sent
-        # back twice
+        # Copies may stem from the message itself, or from a failed retry that was delivered or sent back twice.
         origins = sorted((call for call in calls if not call.is_retry), key=lambda call: call.began)
         pairs += [*itertools.pairwise(origins), *((origin, pair[1]) for origin in origins)]
         pairs += _retries_delivered_twice(calls, pair[1])
     for done, again in pairs:
         at = max(settled.get((done.is_retry, done.place), 0.0), done.until or done.began)
         for trouble in history.causes:
-            # who is killed has not committed what no broker could be told
+            # A killed member has not committed the offsets that it could not send to any broker.
             by = max(at, history.causes.reached_at(done, at)) if trouble.what == "killed" else at
             if trouble.explains_twice(done, again, by):
                 return trouble.what
@@ -111,7 +110,7 @@ def _cause(history: History, calls: list[Call], pair: tuple[Call, Call], settled
 
 
 def _retries_delivered_twice(calls: list[Call], again: Call) -> Iterator[tuple[Call, Call]]:
-    """Deliveries in turn of one retry up to `again`, of which the former made another copy as it failed."""
+    """Return consecutive deliveries of one retry up to `again`, whose former one failed and so made another copy."""
     retries = [call for call in calls if call.is_retry and call.began <= again.began]
     for place in {call.place: None for call in retries}:
         for former, latter in itertools.pairwise(call for call in retries if call.place == place):
@@ -120,7 +119,7 @@ def _retries_delivered_twice(calls: list[Call], again: Call) -> Iterator[tuple[C
 
 
 def _is_behind_a_failed_one(history: History, done: Call, again: Call) -> bool:
-    """Whether a message below one that was `done` had failed there, and come no more, when this came `again`."""
+    """Whether a message below `done` had failed in its queue, and was not redelivered, before `again`."""
     for calls in history.ledger.calls.values():
         below = [
             call
@@ -136,7 +135,7 @@ def _is_behind_a_failed_one(history: History, done: Call, again: Call) -> bool:
 
 
 def settled_times(history: History) -> Settled:
-    """When each message and all below it in its queue were finished for the first time."""
+    """Return when each message and all below it in its queue were finished first."""
     first: Settled = {}
     for calls in history.ledger.calls.values():
         for call in calls:
@@ -153,12 +152,12 @@ def settled_times(history: History) -> Settled:
 
 
 def _cause_of_dead(history: History, calls: list[Call], settled: Settled) -> str | None:
-    """Why a message was given up, and given up again or done."""
+    """Return why a dead-lettered message was dead-lettered again or handled; None if there is no cause."""
     in_turn = itertools.pairwise(sorted(calls, key=lambda call: call.began))
     if history.plan.repeats_in_place and any(_is_behind_a_failed_one(history, *pair) for pair in in_turn):
         return BEHIND
     if not history.plan.auto_commit:
-        return "not committed"  # what is in front of a dead letter comes again, and so does what became one
+        return "not committed"  # uncommitted messages before a dead letter are redelivered, and so is the dead letter
     if history.plan.java and history.java.explains(calls, settled):
         return CAUSE
     return next((one.what for one in history.causes if one.explains_attempts(calls)), None)

@@ -1,4 +1,4 @@
-"""What members warn of although nothing broke."""
+"""Warnings of members before the first failure."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 _WARNING: Final = re.compile(
     r"(queue\.(lock_lost|consumed_elsewhere|handover_timed_out|restarted)|offset\.(commit_failed|illegal)) "
 )
-"""A lock is renewed in time, and a queue given up in time, while brokers and network work and handlers end."""
+"""Members renew locks and release queues in time, while brokers and network work and handlers end."""
 
 
 _SLOW_HAND_OVERS: Final = 0.1
-"""From this share of slow deliveries on, each up to 1 s, the ten of a hand-over may need `queue_handover_timeout`."""
+"""From this share of slow deliveries, up to 1 s each, the ten of a hand-over may exceed `queue_handover_timeout`."""
 
 
 def warned(history: History) -> Iterator[Wrong]:
-    """Warnings that came before anything broke, if anything did."""
+    """Report the warnings before the first failure."""
     broken_at = min((history.unharmed_until, *(trouble.at for trouble in history.causes)))
     for at, who, what, _ in history.timeline.entries:
         if what.startswith("queue.handover_timed_out") and history.plan.slow >= _SLOW_HAND_OVERS:

@@ -1,4 +1,4 @@
-"""One thing that is wrong with a history."""
+"""A fault of a history."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Wrong(NamedTuple):
-    """What is wrong (lost, twice, out of order, at once, stuck, commit, fell), in words, and the messages' keys."""
+    """A fault: its kind (lost, twice, out of order, at once, stuck, commit, fell, ...), a text and message keys."""
 
     what: str
     text: str

@@ -1,11 +1,11 @@
-"""Members of the group, on a host each.
+"""Members of the group, each on a host.
 
-- `handling`: the handler of a simulation, which fails, gives up and takes its time as drawn, and tells the ledger.
-- `member`: a member as rmqd runs it: its own client and consumer.
-- `java_member`: a member as Java's client would be one, on a host of its own. Its parts, from the top: `java_consumer`
-  (who has which queue), `java_queue` (pulls and handlers), `java_brokers` (requests).
-- `options`: what the group is configured with.
-- `home`: a machine of a broadcasting group, on which its members' offsets stay.
+- `handling`: the handler of a simulation, which fails, dead-letters and takes time as drawn, and reports to the ledger.
+- `member`: a member as rmqd runs it, with its own client and consumer.
+- `java_member`: a member that behaves like Java's client. Its parts, from the top: `java_consumer` (the queues that it
+  owns), `java_queue` (pulls and handlers), `java_brokers` (requests).
+- `options`: the group's configuration.
+- `home`: a machine of a broadcasting group, which keeps its members' offsets.
 """
 
 from tests.simulation.members.handling import HandlerFailed, Handling

@@ -1,4 +1,4 @@
-"""The handler of a simulation: what it decides is drawn, and noted for the judge."""
+"""The handler of a simulation. Its decisions are drawn, and recorded for the judge."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from tests.simulation.plan import Plan
 
 LEVELS: Final = (None, None, 0, 1, 2, -1)
-"""What handlers ask for with a retry: a level of the first seconds, the usual one, or a dead letter (-1)."""
+"""The delay levels of handlers' retries: a level of the first seconds, the default, or a dead letter (-1)."""
 REST_SECONDS: Final = (None, 0.0, 0.1, 2.0)
-"""What handlers ask an orderly queue to rest for."""
+"""The suspensions that handlers request for an orderly queue."""
 COMMITS: Final = 0.4
-"""How many batches in one a handler commits that commits by itself."""
+"""The share of batches after which a handler with its own commits commits."""
 ROLLS_BACK: Final = 0.05
 QUICK: Final = Habits(most_seconds=0.02)
 
 
 class HandlerFailed(Exception):
-    """What the handler of a simulation raises."""
+    """The error of a simulation's handler."""
 
 
 def is_poison(seed: int, habits: Habits, key: str) -> bool:
-    """Whether no handler can do this message."""
+    """Whether every handler fails at this message."""
     return zlib.crc32(f"{seed} {key}".encode()) % 1000 < habits.poison * 1000
 
 
@@ -47,15 +47,15 @@ class Handling:
         self.habits = plan.habits
         self._rolls_back = ROLLS_BACK
         self.hangs = 0
-        """How many of the next calls do not return, or in an orderly group only after their time."""
+        """The number of next calls that hang; in an orderly group, until their timeout is over."""
         self.may_begin = asyncio.Event()
-        """Unset while handlers stand still."""
+        """Unset while handlers are blocked."""
         self.may_begin.set()
         self._is_orderly = "orderly" in plan.way
         self._is_in_line = self._is_orderly and not plan.has_lanes
 
     def be_quick(self) -> None:
-        """Do at once all that comes from now on, and fail at nothing."""
+        """Handle messages quickly and without failures from now on."""
         self.hangs, self._rolls_back, self.habits = 0, 0.0, QUICK
 
     async def __call__(self, batch: Batch) -> None:
@@ -64,7 +64,7 @@ class Handling:
         try:
             if self.hangs:
                 self.hangs -= 1
-                if self._is_orderly:  # where no call is ended
+                if self._is_orderly:  # orderly calls are not cancelled
                     await asyncio.sleep(self._timeout_seconds + 1.0)
                 else:
                     await asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""A machine of a broadcasting group: its members, one after the other, and the file with their offsets."""
+"""A machine of a broadcasting group: its members, one after the other, and their offset file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_DISK_SECONDS: Final = 0.05
 
 
 class Home:
-    """One machine. Each message is for each machine, so each has a ledger of its own."""
+    """One machine. Each machine must handle each message, so each has its own ledger."""
 
     def __init__(self, name: str, directory: Path, ledger: Ledger, passed: Passed) -> None:
         self.name = name
@@ -31,18 +31,18 @@ class Home:
         self.ledger = ledger
         self.passed = passed
         self.members: list[Member] = []
-        """All that ran here, in their order."""
+        """All members of this machine, in their order."""
 
     @property
     def is_free(self) -> bool:
-        """Whether no process runs here."""
+        """Whether no process runs on this machine."""
         return not self.members or self.members[-1].host.is_dead or self.members[-1].task.done()
 
 
 def use_disks_of_homes() -> None:
-    """Have members write their files in the loop's turn, after the time that a disk takes, and not in threads.
+    """Let members write their files in the loop, after a disk delay, instead of in threads.
 
-    All members are one process here, so none of them locks its directory.
+    All members run in one process, so none of them locks its directory.
     """
     patch = pytest.MonkeyPatch()
     patch.setattr(local_file_store, "in_own_thread", _after_a_moment)

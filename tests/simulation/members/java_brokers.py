@@ -1,4 +1,4 @@
-"""What a Java consumer asks of brokers: locks, offsets, and to take messages back."""
+"""The requests of a Java consumer to brokers: locks, offsets, pulls and send-backs."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ PULL_SECONDS: Final = 30.0
 
 
 class JavaBrokers:
-    """Asks the brokers of queues in one group's name. Raises RmqdError where nothing else is said."""
+    """Sends requests to the brokers of queues for one group. Raises RmqdError unless stated otherwise."""
 
     def __init__(self, client: ClientInstance, group: str) -> None:
         self._client = client
         self._group = group
 
     def address(self, queue: MessageQueue) -> str:
-        """Where the queue is."""
+        """Return the address of the queue's broker."""
         address = self._client.routes.master(queue.broker_name)
         if address is None:
             raise BrokerAwayError(queue.topic, queue.broker_name)
         return address
 
     async def members(self, queue: MessageQueue) -> list[str]:
-        """The client ids of the group, as this queue's broker knows them."""
+        """Return the client ids of the group, as this queue's broker knows them."""
         return sorted(await get_consumer_list(self._client.remoting, self.address(queue), self._group))
 
     async def lock(self, queues: Sequence[MessageQueue]) -> frozenset[MessageQueue]:
@@ -60,14 +60,14 @@ class JavaBrokers:
             await self._tell(own[0], RequestCode.UNLOCK_BATCH_MQ, {}, body.to_json())
 
     async def stored(self, queue: MessageQueue) -> int | None:
-        """The group's offset of a queue; None if there is none."""
+        """Return the group's offset of a queue; None if there is none."""
         found = await query_stored_offset(
             self._client.remoting, self.address(queue), self._group, queue, timeout_seconds=OFFSET_SECONDS
         )
         return None if found is None else found.offset
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Store an offset, one-way. Raises nothing."""
+        """Commit an offset, one-way. Raises nothing."""
         header = UpdateConsumerOffsetRequestHeader(
             consumer_group=self._group,
             topic=queue.topic,
@@ -78,12 +78,12 @@ class JavaBrokers:
         await self._tell(queue, header.code, header.ext_fields())
 
     async def pull(self, queue: MessageQueue, header: PullMessageRequestHeader) -> RemotingCommand:
-        """The answer to a pull, whatever its code."""
+        """Return the response to a pull, whatever its code."""
         connection = await self._client.connection(self.address(queue))
         return await self._client.remoting.call(connection, header.code, header.ext_fields(), PULL_SECONDS)
 
     async def take_back(self, message: Message, delay_level: int, most_attempts: int) -> bool:
-        """Send a message back. Whether its broker took it."""
+        """Send a message back. Return whether its broker accepted it."""
         queue = message.message_queue
         try:
             await send_message_back(

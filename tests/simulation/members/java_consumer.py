@@ -1,8 +1,8 @@
-"""What the official Java client does that its neighbours in a group notice (`DefaultMQPushConsumerImpl` and around it).
+"""The behaviour of the official Java client as other members see it (`DefaultMQPushConsumerImpl` and related classes).
 
-It gives a queue up at once: what its handlers are at is not waited for, and what comes of it is thrown away. Offsets go
-to brokers one-way, every 5 s and with each pull. A queue is taken over without asking who had it. Left out is what
-neighbours do not see, and what is rare: filters, hooks, expired messages, the second way of sending a message back.
+It releases a queue at once: it does not wait for handlers, and discards their results. It commits offsets one-way,
+every 5 s and with each pull. It acquires a queue without asking the previous owner. The simulation omits rare behaviour
+and behaviour that other members do not see: filters, hooks, expired messages, the second way of sending a message back.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ RENEW_SECONDS: Final = 20.0
 RESET_SECONDS: Final = 10.0
 
 OnOwned = Callable[["MessageQueue", bool], object]
-"""Called with a queue and True when it is to be taken, and with False when it is given up."""
+"""Called with a queue and True before it is acquired, and with False when it is released."""
 OnForced = Callable[["MessageQueue"], object]
-"""Called with an orderly queue that is about to be unlocked while a handler has messages of it."""
+"""Called with an orderly queue before it is unlocked while a handler has messages of it."""
 
 
 class JavaConsumer:
@@ -69,7 +69,7 @@ class JavaConsumer:
         self.on_forced = on_forced
         self.slots = asyncio.Semaphore(options.concurrency)
         self.versions = dict.fromkeys((*options.subscriptions, retry_topic(options.group)), 0)
-        """Of the subscriptions, by topic: when its queues changed the last time."""
+        """The subscription versions, by topic: when the topic's queues last changed."""
         self._client = client
         self._on_owned = on_owned
         self._queues: dict[MessageQueue, JavaQueue] = {}
@@ -88,42 +88,42 @@ class JavaConsumer:
         self._wake.set()
 
     async def on_request(self, command: RemotingCommand) -> Reply | None:
-        """Obey a pushed reset; refuse all else."""
+        """Obey a pushed reset; refuse other requests."""
         if command.code != RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
             return (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "", {}, b"")
         self.begin(self._reset(ResetOffsetBody.from_json(command.body).offset_table))
         return None
 
     def pause(self) -> None:
-        """Pull nothing more; what is cached is handled."""
+        """Stop pulling. Cached messages are still handled."""
         self.is_suspended = True
 
     def resume(self) -> None:
-        """Pull again."""
+        """Resume pulling."""
         self.is_suspended = False
         self._wake.set()
 
     def stop(self, *, shutdown_timeout_seconds: float | None = None) -> None:
-        """End; handlers are not waited for (awaitTerminationMillisWhenShutdown is 0)."""
+        """Stop without waiting for handlers (awaitTerminationMillisWhenShutdown is 0)."""
         self._stopping.set()
 
     def force_stop(self) -> None:
-        """End."""
+        """Stop."""
         self._stopping.set()
 
     async def change(self, options: ConsumerOptions) -> None:
-        """Take over other options."""
+        """Apply changed options."""
         self.options = options
 
     async def run(self) -> None:
-        """Take part until `stop`."""
+        """Run until `stop`."""
         for topic in self.versions:
             self._changed(topic)
         self._client.register(self)
         for topic in self.versions:
             with contextlib.suppress(RmqdError):
                 await self._client.routes.lookup(topic)
-            await self._client.heartbeat.send_heartbeats()  # the first one makes the retry topic
+            await self._client.heartbeat.send_heartbeats()  # the first heartbeat creates the retry topic
         self.begin(self._rebalance_again())
         self.begin(self._persist_again())
         if self.is_orderly:
@@ -143,7 +143,7 @@ class JavaConsumer:
             raise self._error
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do some work until the end; an error ends the consumer."""
+        """Run a background task; its error ends the consumer."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -157,7 +157,7 @@ class JavaConsumer:
     def _changed(self, topic: str) -> None:
         self.versions[topic] = int(LoopClock().wall() * 1000)
 
-    # who has which queue
+    # Assignment of queues
 
     async def _rebalance_again(self) -> None:
         while True:
@@ -199,13 +199,13 @@ class JavaConsumer:
         return has_changed
 
     def drop(self, one: JavaQueue) -> None:
-        """Give a queue up; the last commit and the unlocking come later."""
+        """Release a queue; its last commit and its unlock follow later."""
         if not one.is_dropped:
             one.drop()
             self._on_owned(one.queue, False)
 
     async def _remove(self, one: JavaQueue) -> bool:
-        """Commit what there is, and unlock. Whether nobody handles messages of it, else it stays locked."""
+        """Commit and unlock a dropped queue. Return False, and keep the lock, if a handler still has messages of it."""
         await self._persist(one.queue)
         if self.is_orderly:
             if not await one.may_unlock():
@@ -238,7 +238,7 @@ class JavaConsumer:
         return has_changed
 
     async def begin_anew(self, queue: MessageQueue, offset: int) -> None:
-        """A broker refuses a queue's offset: store the one that it offers, and take the queue again."""
+        """Handle an offset that a broker rejects: commit the offset that it offers, and acquire the queue again."""
         self.offsets[queue] = offset
         await self._persist(queue)
         if (one := self._queues.pop(queue, None)) is not None:
@@ -254,13 +254,13 @@ class JavaConsumer:
         await asyncio.sleep(RESET_SECONDS)
         for queue in sorted(table.keys() & self._queues.keys()):
             self.offsets[queue] = table[queue]
-            # Java lets go of one that came back meanwhile without dropping it, and both go on
+            # Java does not drop a queue that was acquired again meanwhile, so both instances continue.
             self.drop(one := self._queues[queue])
             await self._remove(one)
             self._queues.pop(queue, None)
         self.resume()
 
-    # locks and offsets
+    # Locks and offsets
 
     async def _renew_again(self) -> None:
         await asyncio.sleep(1.0)
@@ -271,7 +271,7 @@ class JavaConsumer:
             await asyncio.sleep(RENEW_SECONDS)
 
     async def lock(self, queues: list[MessageQueue]) -> bool:
-        """Lock queues of one broker, or renew their locks. Whether all are locked."""
+        """Lock queues of one broker, or renew their locks. Return whether all are locked."""
         locked = await self.brokers.lock(queues)
         for queue in queues:
             if queue in self._queues:
@@ -279,7 +279,7 @@ class JavaConsumer:
         return locked.issuperset(queues)
 
     async def stored(self, queue: MessageQueue) -> int:
-        """Where the group is in a queue, which is what is committed from here on. Raises RmqdError."""
+        """Return the stored offset of a queue; commits continue from there. Raises RmqdError."""
         offset = await self.brokers.stored(queue)
         if offset is not None:
             self.offsets[queue] = offset

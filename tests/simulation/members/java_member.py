@@ -1,4 +1,4 @@
-"""A member as the official Java client would be one."""
+"""A member that behaves like the official Java client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class JavaMember(Member):
-    """Runs a JavaConsumer, whose queues the judge is told of."""
+    """Runs a JavaConsumer, and reports its queues to the judge."""
 
     def __init__(
         self,
@@ -46,23 +46,23 @@ class JavaMember(Member):
     async def _run(self) -> None:
         try:
             await super()._run()
-        finally:  # it may have been about to take one
+        finally:  # it may have been acquiring a queue
             self._queues.end(self.name)
 
     def kill(self) -> None:
-        """End at once."""
+        """Kill the member."""
         super().kill()
         self._queues.end(self.name)
 
     def snapshot(self) -> GroupSnapshot | None:
-        """Return None: Java counts nothing that is judged."""
+        """Return None: Java has no counters for the judge."""
         return None
 
     def queues(self, topic: str) -> list[tuple[str, int]]:
-        """The brokers and numbers of the queues of a topic that it has taken over, and not given up."""
+        """Return broker and number of each queue of a topic that the member owns."""
         return self._queues.of(self.name)
 
 
 def plan_of_java(plan: Plan) -> Plan:
-    """The plan by which handlers of Java behave: a batch is done, or it fails."""
+    """Return the plan for Java handlers: a batch succeeds or fails as a whole."""
     return replace(plan, habits=replace(plan.habits, verdicts=0.0))

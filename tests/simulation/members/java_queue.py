@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FIRST_PULL_SECONDS: Final = 0.5
 FLOW_CONTROL_SECONDS: Final = 0.05
 AGAIN_SECONDS: Final = 1.0
-"""After a pull that failed, or while the group is suspended."""
+"""The delay after a failed pull, or while the group is suspended."""
 LOCK_LIVES_SECONDS: Final = 30.0
 FORCED_UNLOCK_SECONDS: Final = 20.0
 UNLOCK_SECONDS: Final = 0.5
@@ -36,7 +36,7 @@ DEAD_LETTER: Final = -1
 class JavaQueue:
     """Java's ProcessQueue, PullRequest and ConsumeRequests in one.
 
-    Once it is dropped it hands nothing out, and throws away what its handlers come back with.
+    A dropped queue delivers nothing, and discards its handlers' results.
     """
 
     def __init__(self, group: JavaConsumer, queue: MessageQueue, offset: int) -> None:
@@ -44,7 +44,7 @@ class JavaQueue:
         self.is_dropped = False
         self.pulled_at = asyncio.get_running_loop().time()
         self.locked_at: float | None = self.pulled_at
-        """When a broker said the last time that the queue is locked; None if it said that it is not."""
+        """When a broker last confirmed the lock of the queue; None if it denied the lock."""
         self.cached: dict[int, Message] = {}
         self._group = group
         self._next_offset = offset
@@ -54,12 +54,12 @@ class JavaQueue:
         self._handling = asyncio.Lock()
 
     def drop(self) -> None:
-        """Give it up at once."""
+        """Drop the queue at once."""
         self.is_dropped = True
         self._arrived.set()
 
     async def may_unlock(self) -> bool:
-        """Whether no handler has messages of an orderly queue, or has had them for too long to be waited for."""
+        """Whether an orderly queue may be unlocked: no handler has its messages, or one has had them too long."""
         if self.locked_at is None:
             return True
         if self._now() > self.locked_at + FORCED_UNLOCK_SECONDS:
@@ -73,7 +73,7 @@ class JavaQueue:
             return False
 
     async def pull(self) -> None:
-        """Pull until it is dropped."""
+        """Pull until the queue is dropped."""
         await asyncio.sleep(FIRST_PULL_SECONDS)
         while not self.is_dropped:
             self.pulled_at = self._now()
@@ -90,7 +90,7 @@ class JavaQueue:
                     await asyncio.sleep(AGAIN_SECONDS)
 
     async def _pull_once(self) -> bool:
-        if not self._has_asked_again:  # an orderly queue begins where it is when its lock is there
+        if not self._has_asked_again:  # start at the stored offset once the queue is locked
             if self.locked_at is None:
                 return False
             self._next_offset, self._has_asked_again = await self._group.stored(self.queue), True
@@ -152,7 +152,7 @@ class JavaQueue:
             await self._handle(left)
 
     async def handle_in_order(self) -> None:
-        """Hand out one batch after the other, and each again until it is done, while the lock holds."""
+        """Deliver one batch after the other, and repeat each until it succeeds, while the lock holds."""
         batch: list[Message] = []
         while not self.is_dropped:
             if not batch:
@@ -172,7 +172,7 @@ class JavaQueue:
                 await asyncio.sleep(self._group.options.suspend_current_queue_time_seconds)
 
     async def _is_past(self, batch: list[Message]) -> bool:
-        """Hand a batch of an orderly queue over. Whether the queue goes on behind it."""
+        """Deliver a batch of an orderly queue. Return whether the queue continues after it."""
         async with self._group.slots:
             async with self._handling:
                 if self.is_dropped or await self._is_done(batch):

@@ -1,4 +1,4 @@
-"""A member as rmqd runs it: its own client and consumer, on a host of its own."""
+"""A member as rmqd runs it: its own client and consumer, on its own host."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from tests.simulation.members.handling import Handling
 
 
 class Consumer(Protocol):
-    """What a member runs."""
+    """The consumer of a member."""
 
     async def run(self) -> None:
-        """Take part until `stop`."""
+        """Run until `stop`."""
 
     def stop(self, *, shutdown_timeout_seconds: float | None = None) -> None:
-        """End in order."""
+        """Stop normally."""
 
     def force_stop(self) -> None:
-        """End at once."""
+        """Stop at once."""
 
     def pause(self) -> None:
-        """Handle nothing more."""
+        """Stop handling messages."""
 
     def resume(self) -> None:
-        """Go on."""
+        """Resume."""
 
     async def change(self, options: ConsumerOptions) -> None:
-        """Go on with other options."""
+        """Apply changed options."""
 
 
 class Member:
-    """One member. `consumer` is its group's."""
+    """One member. `consumer` is the consumer of its group."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Member:
         self.host = Host(loop, name)
         self.handling = handling
         self.process_stays = False
-        """Whether its process goes on when it has left, as one that has other groups too."""
+        """Whether the process keeps running after the member has left, like one with other groups."""
         self._loop = loop
         self._changing = asyncio.Lock()
         client_options = ClientOptions(nameservers=nameservers, instance_name=name)
@@ -67,7 +67,7 @@ class Member:
         return self._own
 
     def snapshot(self) -> GroupSnapshot | None:
-        """What it counts and has; None of a member that is not rmqd's."""
+        """Return the group's snapshot; None for a member of another client."""
         return self._own.snapshot()
 
     async def _run(self) -> None:
@@ -81,32 +81,32 @@ class Member:
                 await asyncio.wait((serving,))
 
     def figures(self) -> ClientSnapshot:
-        """What its client counts."""
+        """Return the client's counters."""
         return self._client.snapshot()
 
     def queues(self, topic: str) -> list[tuple[str, int]]:
-        """The brokers and numbers of the queues of a topic that it has taken over, and not given up."""
+        """Return broker and number of each queue of a topic that the member owns."""
         queues = (one for one in self._own.snapshot().queues if not one.is_retry and one.position is not None)
         return [(one.broker, one.queue) for one in queues if one.topic == topic]
 
     @property
     def is_balanced(self) -> bool:
-        """Whether it has divided the queues once, and so begun in its own."""
+        """Whether the first rebalance is over, so that the member has started in its queues."""
         return self._own.assignments() is not None
 
     async def change(self, options: ConsumerOptions) -> None:
-        """Take over other options, as by a reload: one after the other."""
+        """Apply changed options, as a reload does, one change after the other."""
         async with self._changing:
             await self.consumer.change(options)
 
     def call(self, function: Callable[[], object]) -> None:
-        """Call a function of it as its own: later, if it is suspended."""
+        """Call a function on the member's host: later, if the host is suspended."""
         self._loop.call_soon(function, context=self.host.context)
 
     def leave(self) -> None:
-        """End in order."""
+        """Stop normally."""
         self.consumer.stop()
 
     def kill(self) -> None:
-        """End at once."""
+        """Kill the member."""
         self.host.kill()

@@ -10,11 +10,11 @@ from tests.simulation.names import GROUP, LANE, TOPIC
 from tests.simulation.plan import Plan
 
 HUNG_SECONDS: Final = 10.0
-"""How long handlers may take where some of them hang."""
+"""The handler timeout if handlers may hang."""
 
 
 def options_of(plan: Plan) -> ConsumerOptions:
-    """What each member of a plan's group is configured with."""
+    """Return the options of each member of a plan's group."""
     return group_options(
         group=GROUP,
         subscriptions=[TOPIC],

@@ -1,4 +1,4 @@
-"""Bodies that operators' commands read, as a 5.5.0 broker wrote them."""
+"""Bodies of operator commands, as a 5.5.0 broker wrote them."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ def test_groups() -> None:
 NO_TIME_SPANS = [b"", b"[]", b'{"consumeTimeSpanSet":[1]}', b'{"consumeTimeSpanSet":[{}]}']
 
 
-def test_what_is_no_time_span_is_the_one_protocol_error(subtests: pytest.Subtests) -> None:
+def test_invalid_time_spans_are_protocol_errors(subtests: pytest.Subtests) -> None:
     for body in NO_TIME_SPANS:
         with subtests.test(body=body), pytest.raises(ProtocolError):
             QueryConsumeTimeSpanBody.from_json(body)
 
 
-def test_what_is_no_group_is_the_one_protocol_error(subtests: pytest.Subtests) -> None:
+def test_invalid_groups_are_protocol_errors(subtests: pytest.Subtests) -> None:
     for body in (b"", b"1", b'{"subscriptionGroupTable":{"g":7}}'):
         with subtests.test(body=body), pytest.raises(ProtocolError):
             SubscriptionGroupWrapper.from_json(body)
@@ -146,6 +146,6 @@ def test_page_of_topics() -> None:
         (b'{"data":{}}', ProducerTableInfo({})),
     ],
 )
-def test_body_is_read_and_written_as_it_came(body: bytes, value: Body) -> None:
+def test_body_is_read_and_written_unchanged(body: bytes, value: Body) -> None:
     assert type(value).from_json(body) == value
     assert value.to_json() == body

@@ -1,4 +1,4 @@
-"""What the fields, types and annotations of a body's class mean for its JSON."""
+"""The JSON that results from the fields, types and annotations of a body's class."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ QUEUE = MessageQueue("T", "b", 3)
 
 
 class Part(Body, called="a part"):
-    """Inside of another."""
+    """A body inside another body."""
 
     size: int
     rate: float = 0.0
 
 
 class Whole(Body, kw_only=True):
-    """Of every kind of field one."""
+    """A body with one field of every kind."""
 
     constants: ClassVar[Mapping[str, Any]] = {"middle": {}}
 
@@ -65,12 +65,12 @@ FULL_JSON = (
 )
 
 
-def test_fields_stand_in_the_order_of_their_names_but_for_the_last() -> None:
+def test_fields_are_sorted_by_name_except_those_marked_as_last() -> None:
     assert FULL.to_json() == FULL_JSON
     assert Whole.from_json(FULL_JSON) == FULL
 
 
-def test_what_is_none_is_not_written() -> None:
+def test_none_is_not_written() -> None:
     bare = Whole(group_name="g", parts=(), offsets={})
     assert bare.to_json() == (
         b'{"byTopic":{},"groupName":"g","ids":{},"isOn":true,"lists":{},"middle":{},"model":"AVG","offsets":{},'
@@ -79,8 +79,8 @@ def test_what_is_none_is_not_written() -> None:
 
 
 @pytest.mark.parametrize("nulls", [b"", b',"parts":null,"offsets":null,"z":null,"model":null,"isOn":null,"part":null'])
-def test_what_is_left_out_or_null_has_its_default(nulls: bytes) -> None:
-    """Collections are empty without one, and `absent` comes before the class's own."""
+def test_a_missing_or_null_field_has_its_default(nulls: bytes) -> None:
+    """Collections without a default are empty, and `absent` overrides the default of the class."""
     assert Whole.from_json(b'{"groupName":"g","unknown":[1]' + nulls + b"}") == Whole(
         group_name="g", parts=(), offsets={}, model=""
     )
@@ -111,14 +111,14 @@ WRONG_FIELDS = [
 ]
 
 
-def test_an_error_names_the_field_and_shows_what_is_there(subtests: pytest.Subtests) -> None:
+def test_an_error_names_the_field_and_shows_its_value(subtests: pytest.Subtests) -> None:
     for fields, text in WRONG_FIELDS:
         with subtests.test(fields=fields), pytest.raises(ProtocolError, match=f"^{text}$"):
             Whole.from_json(b"{" + fields + b"}")
 
 
 def test_threads_may_create_the_first_objects_of_a_class_at_once() -> None:
-    """A class gets its methods with its first object."""
+    """The methods of a class are made when its first object is created."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:

@@ -1,4 +1,4 @@
-"""Bodies in JSON, against the recorded ones."""
+"""Bodies in JSON, compared with recorded bodies."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_recorded_body_is_read(name: str, expected: Any) -> None:
     assert type(expected).from_json(command(name).body) == expected
 
 
-def test_our_body_says_the_same(subtests: pytest.Subtests) -> None:
+def test_our_body_is_read_as_the_same_value(subtests: pytest.Subtests) -> None:
     for name, expected in BODIES:
         with subtests.test(name=name):
             assert type(expected).from_json(expected.to_json()) == expected
@@ -136,15 +136,15 @@ AS_RECORDED = [
 
 
 def test_our_body_has_the_recorded_fields(subtests: pytest.Subtests) -> None:
-    """Field by field what Java wrote, not only what we read of it."""
+    """All fields that Java wrote, also fields that we do not read."""
     for name in AS_RECORDED:
         with subtests.test(name=name):
             body = dict(BODIES)[name]
             assert loads(body.to_json()) == loads(command(name).body)
 
 
-def test_number_keys_are_bare_in_the_loose_dialect_alone() -> None:
-    """Of routes the client's version decides; the cluster is told loosely always."""
+def test_only_the_loose_dialect_has_number_keys_without_quotes() -> None:
+    """The client's version decides the dialect of routes. The cluster is always written in the loose dialect."""
     route, cluster = dict(BODIES)["route_response_loose_json_v0"], dict(BODIES)["cluster_info_response"]
     assert isinstance(route, TopicRouteData)
     assert route.to_json(strict=False) == command("route_response_loose_json_v0").body
@@ -157,8 +157,8 @@ def test_reset_reply_is_written_as_java_writes_it() -> None:
     assert loads(ResetOffsetBody({Q0: 0, Q1: 0}).to_json()) == loads(recorded)
 
 
-def test_java_heartbeat_field_by_field() -> None:
-    """A heartbeat for the same group, built from the user's expressions, says what the Java client's said."""
+def test_a_heartbeat_has_the_fields_of_the_java_client() -> None:
+    """The heartbeat is for the same group, and built from the user's expressions."""
     recorded = loads(command("java_heartbeat_consumer_request").body)
     heartbeat = HeartbeatData(
         "192.0.2.2@21505#3018346780347",
@@ -190,12 +190,12 @@ def test_recorded_heartbeat_is_read() -> None:
     assert [subscription.topic for subscription in group.subscription_data_set] == ["T1", "%RETRY%g1"]
 
 
-def test_check_client_body_there_and_back() -> None:
+def test_check_client_body_round_trip() -> None:
     body = CheckClientRequestBody("c", "g", SubscriptionData("T", "a > 1", expression_type="SQL92"))
     assert CheckClientRequestBody.from_json(body.to_json()) == body
 
 
-def test_query_subscription_body_there_and_back() -> None:
+def test_query_subscription_body_round_trip() -> None:
     for body in (
         QuerySubscriptionResponseBody("g", "T", SubscriptionData("T", "a", frozenset({"a"}), frozenset({97}))),
         QuerySubscriptionResponseBody("g", None, None),
@@ -203,12 +203,12 @@ def test_query_subscription_body_there_and_back() -> None:
         assert QuerySubscriptionResponseBody.from_json(body.to_json()) == body
 
 
-def test_time_span_body_there_and_back() -> None:
+def test_time_span_body_round_trip() -> None:
     body = QueryConsumeTimeSpanBody((QueueTimeSpan(Q0, 1, 2, 3, 4), QueueTimeSpan(Q1, 0, 0, 0, 0)))
     assert QueryConsumeTimeSpanBody.from_json(body.to_json()) == body
 
 
-def test_topic_list_there_and_back() -> None:
+def test_topic_list_round_trip() -> None:
     assert TopicList.from_json(b'{"topicList":["a","b"]}') == TopicList(("a", "b"))
     assert TopicList.from_json(TopicList(("a",)).to_json()) == TopicList(("a",))
 
@@ -225,19 +225,19 @@ def test_route_with_replicas_and_order() -> None:
     assert [broker.master for broker in route.broker_datas] == ["h:1", None]
 
 
-def test_lag_is_what_is_not_finished() -> None:
+def test_lag_counts_the_unfinished_messages() -> None:
     assert OffsetWrapper(9, 5).lag == 4
     assert OffsetWrapper(5, 9).lag == 0
 
 
-def test_fields_that_are_left_out_have_javas_defaults() -> None:
+def test_missing_fields_have_javas_defaults() -> None:
     assert TopicRouteData.from_json(b"{}") == TopicRouteData()
     assert ConsumeStats.from_json(b'{"offsetTable":null}') == ConsumeStats({})
     assert ResetOffsetBody.from_json(b"{}") == ResetOffsetBody({})
 
 
-def test_queue_numbers_must_be_numbers_of_queues(subtests: pytest.Subtests) -> None:
-    """A route decides how many queue objects are made, so a wild number is refused here."""
+def test_queue_counts_must_be_valid(subtests: pytest.Subtests) -> None:
+    """A route decides how many queue objects are made, so absurd numbers are refused here."""
     for count in (-1, 2**31, True, "many"):
         with subtests.test(count=count):
             queue = {"brokerName": "a", "perm": 6, "readQueueNums": count, "writeQueueNums": 1}
@@ -287,7 +287,7 @@ WRONG: list[Any] = [
 
 
 def wrong_bodies(value: Any) -> list[Any]:
-    """Every way to put one wrong value into a body, at any place."""
+    """Return every variant of a body with one wrong or missing value, at any place."""
     bodies = list(WRONG)
     if isinstance(value, dict):
         for key, item in value.items():
@@ -300,7 +300,7 @@ def wrong_bodies(value: Any) -> list[Any]:
 
 
 def test_wrong_types_are_protocol_errors(subtests: pytest.Subtests) -> None:
-    """A value of a wrong type anywhere is read, or refused with the one error."""
+    """A value of a wrong type anywhere is either read or raises ProtocolError."""
     for name, expected in BODIES:
         with subtests.test(name=name):
             refused = 0
@@ -320,8 +320,8 @@ def test_body_must_be_an_object(subtests: pytest.Subtests) -> None:
                     reader(body)
 
 
-def test_running_info_there_and_back() -> None:
-    """With every field another value; a queue's map key is an object, as fastjson reads it."""
+def test_running_info_round_trip() -> None:
+    """Every field has a different value. The map key of a queue is an object, as fastjson reads it."""
     queue = ProcessQueueInfo(1, 2, 3, 4, 5, 6, 7, 8, True, 9, 10, True, 11, 12)
     info = ConsumerRunningInfo(
         {"PROP_CONSUMEORDERLY": "true"},
@@ -339,6 +339,6 @@ def test_running_info_there_and_back() -> None:
     assert popped in info.to_json()
 
 
-def test_direct_result_there_and_back() -> None:
+def test_direct_result_round_trip() -> None:
     result = ConsumeMessageDirectlyResult(CMResult.THROW_EXCEPTION, True, False, "ValueError: no", 12)
     assert ConsumeMessageDirectlyResult.from_json(result.to_json()) == result

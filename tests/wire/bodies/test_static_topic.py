@@ -1,4 +1,4 @@
-"""Which broker leads a logical queue of a static topic, as Java finds it out."""
+"""The leading broker of each logical queue of a static topic, found as in Java."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def info(broker: str, epoch: int, total: int, *queue_ids: int, scope: str = "__g
     return TopicQueueMappingInfo(broker, total, epoch, scope, dict.fromkeys(queue_ids, 0))
 
 
-def test_each_queue_is_led_by_who_has_it_in_the_latest_epoch() -> None:
-    """Also where a broker that has lost it has not said so yet."""
+def test_the_broker_with_the_latest_epoch_leads_a_queue() -> None:
+    """Also if the previous broker still claims the queue."""
     found = queue_leaders([info("a", 1, 2, 0, 1), info("b", 2, 3, 1, 2)])
     assert found == {(NAME, 0): "a", (NAME, 1): "b", (NAME, 2): "b"}
     assert queue_leaders([]) == {}
 
 
-def test_a_queue_that_nobody_claims_is_a_queue() -> None:
-    """It counts where queues are divided among members."""
+def test_a_queue_that_no_broker_claims_is_a_queue() -> None:
+    """It counts when queues are divided among members."""
     assert queue_leaders([info("a", 1, 3, 0, 2)]) == {(NAME, 0): "a", (NAME, 1): NO_BROKER, (NAME, 2): "a"}
 
 
-def test_scopes_are_apart() -> None:
+def test_queues_of_different_scopes_are_different() -> None:
     assert queue_leaders([info("a", 1, 1, 0), info("b", 1, 1, 0, scope="zone")]) == {
         (NAME, 0): "a",
         ("__syslo__zone", 0): "b",
@@ -41,7 +41,7 @@ def test_scopes_are_apart() -> None:
 
 
 def test_mappings_are_part_of_a_route() -> None:
-    """As name servers write them, with queue ids as strings or as numbers."""
+    """Name servers write queue ids as strings or as numbers."""
     route = TopicRouteData(
         (QueueData("a", 2, 2, 6),),
         (BrokerData("c", "a", {0: "h:1"}),),

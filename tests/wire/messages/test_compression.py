@@ -1,4 +1,4 @@
-"""Compressed bodies, honest and hostile."""
+"""Compressed bodies, valid and hostile."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MIB = 1024 * 1024
 
 
 @given(st.binary(), st.sampled_from(CompressionType))
-def test_there_and_back(body: bytes, kind: CompressionType) -> None:
+def test_round_trip(body: bytes, kind: CompressionType) -> None:
     assert decompress(compress(body, kind), compressed_flag(kind)) == body
 
 
@@ -35,8 +35,8 @@ def test_no_type_means_zlib() -> None:
     assert decompress(zlib.compress(b"body"), COMPRESSED) == b"body"
 
 
-def test_zstd_that_does_not_announce_its_size() -> None:
-    """The Java producer writes such frames; how much comes out may be far more than is likely."""
+def test_zstd_frame_without_its_size() -> None:
+    """The Java producer writes such frames. The decompressed size may be unusually large."""
     for body in (b"", b"body", bytes(MIB)):
         stream = zstandard.ZstdCompressor().compressobj()
         packed = stream.compress(body) + stream.flush()
@@ -97,7 +97,7 @@ for kind, packed in bombs.items():
 
 @pytest.mark.process
 def test_bomb_is_defused() -> None:
-    """A small body that would fill the memory is given up at the limit, and costs no more than a few times that."""
+    """Decompression of a small body that would fill the memory stops at the limit, and uses a few times the limit."""
     peaks = dict(zip(CompressionType, figures(BOMB), strict=True))
     assert not {kind: peak for kind, peak in peaks.items() if peak >= 32 * MIB}
 

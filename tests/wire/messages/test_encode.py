@@ -1,4 +1,4 @@
-"""Writing messages, and batches there and back."""
+"""Encoding of messages and batches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MEMBERS = st.lists(
 
 
 @given(MEMBERS)
-def test_batch_there_and_back(members: list[BatchMember]) -> None:
+def test_batch_round_trip(members: list[BatchMember]) -> None:
     assert decode_batch(encode_batch(members)) == members
 
 
@@ -79,7 +79,7 @@ INT = st.integers(-(2**31), 2**31 - 1)
         properties=st.dictionaries(VALUE, VALUE, max_size=3),
     )
 )
-def test_record_there_and_back(message: StoredMessage) -> None:
+def test_record_round_trip(message: StoredMessage) -> None:
     assert decode_record(encode_message(message)) == message
 
 
@@ -102,7 +102,7 @@ TOO_LARGE = [
 ]
 
 
-def test_what_the_layout_cannot_hold_is_refused(subtests: pytest.Subtests) -> None:
+def test_values_that_the_layout_cannot_hold_are_refused(subtests: pytest.Subtests) -> None:
     for message in TOO_LARGE:
         with subtests.test(message=message), pytest.raises(InvalidMessageError):
             encode_message(message)
@@ -110,11 +110,11 @@ def test_what_the_layout_cannot_hold_is_refused(subtests: pytest.Subtests) -> No
 
 @pytest.mark.parametrize(("length", "version"), [(127, 0xA7), (128, 0xAB)])
 def test_layout_follows_the_topics_length(length: int, version: int) -> None:
-    """Java reads the one byte length as signed, so 128 needs the layout with two."""
+    """Java reads a length of one byte as signed, so 128 needs the layout with two bytes."""
     assert encode_message(replace(STORED, topic="T" * length))[7] == version
 
 
-def test_batch_refuses_what_it_cannot_hold() -> None:
+def test_values_that_a_batch_cannot_hold_are_refused() -> None:
     for member in (BatchMember(b"", {"a": "\x02"}), BatchMember(b"", {}, 2**31)):
         with pytest.raises(InvalidMessageError):
             encode_batch([member])

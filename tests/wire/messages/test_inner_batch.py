@@ -1,4 +1,4 @@
-"""Batches that a broker stores as one record: a reply shows their members."""
+"""Batches that a broker stores as one record, and their members in a pull response."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ MEMBERS = [
 
 @pytest.mark.parametrize("kind", [None, *CompressionType])
 @pytest.mark.parametrize("topic", ["T", "T" * 200])
-def test_members_have_offsets_bodies_and_properties_of_their_own(kind: CompressionType | None, topic: str) -> None:
-    """And all else of the batch, as in Java; what stands around them in the reply stays as it is."""
+def test_members_have_their_own_offsets_bodies_and_properties(kind: CompressionType | None, topic: str) -> None:
+    """As in Java, the other fields are from the batch. Messages before and after the batch do not change."""
     stored = replace(STORED, topic=topic)
     records = [
         encode_message(replace(stored, queue_offset=9)),
@@ -68,8 +68,8 @@ def opened(record: bytes, low: int) -> MessageBlock:
     return block
 
 
-def test_members_below_the_offset_that_was_asked_for_are_left_out(subtests: pytest.Subtests) -> None:
-    """A broker answers with the whole batch that the offset lies in."""
+def test_members_below_the_requested_offset_are_skipped(subtests: pytest.Subtests) -> None:
+    """A broker returns the whole batch that contains the offset."""
     for low, offsets in ((0, [10, 11, 12]), (11, [11, 12]), (12, [12]), (13, [])):
         with subtests.test(low=low):
             block = opened(encode_message(batch_of(MEMBERS, 10, STORED)), low)
@@ -91,7 +91,7 @@ CORRUPT = [
 ]
 
 
-def test_a_batch_that_cannot_be_taken_apart_is_corrupt_as_a_whole(subtests: pytest.Subtests) -> None:
+def test_a_batch_that_cannot_be_decoded_is_corrupt_as_a_whole(subtests: pytest.Subtests) -> None:
     for body, announced, reason in CORRUPT:
         with subtests.test(reason):
             batch = replace(batch_of(MEMBERS, 10, STORED), body=body, properties={"INNER_NUM": announced})
@@ -102,15 +102,15 @@ def test_a_batch_that_cannot_be_taken_apart_is_corrupt_as_a_whole(subtests: pyte
             assert (corrupt.message.queue_offset, corrupt.message.body) == (10, body)
 
 
-def test_a_batch_whose_members_have_no_offset_is_corrupt() -> None:
-    """Nothing protects the offset in a record's head: one wrong bit makes it the last one that there can be."""
+def test_a_batch_with_members_beyond_the_highest_offset_is_corrupt() -> None:
+    """No checksum protects the offset in a record's head, so one wrong bit can make it the highest offset."""
     block = decode_messages(encode_message(batch_of(MEMBERS, 2**63 - 2, STORED)), QUEUE)
     assert not block.messages
     [corrupt] = block.corrupt
     assert "beyond the highest possible offset" in corrupt.reason
 
 
-def test_an_empty_batch_holds_nothing() -> None:
+def test_an_empty_batch_has_no_messages() -> None:
     block = decode_messages(encode_message(batch_of([], 10, STORED)), QUEUE)
     assert not block.messages
     assert not block.corrupt
@@ -125,8 +125,8 @@ UNKNOWN = [
 ]
 
 
-def test_what_is_marked_in_an_unknown_way_is_refused_by_name(subtests: pytest.Subtests) -> None:
-    """What its body is cannot be known, so it is never shown as a message."""
+def test_a_record_with_unknown_flags_is_corrupt_and_the_reason_names_them(subtests: pytest.Subtests) -> None:
+    """The meaning of its body is unknown, so it must not become a message."""
     for sys_flag, reason in UNKNOWN:
         with subtests.test(sys_flag=sys_flag):
             block = decode_messages(encode_message(replace(STORED, sys_flag=sys_flag)), QUEUE)
@@ -135,7 +135,7 @@ def test_what_is_marked_in_an_unknown_way_is_refused_by_name(subtests: pytest.Su
             assert reason in corrupt.reason
 
 
-def test_a_message_out_of_a_batch_is_a_message() -> None:
-    """As Java reads a record with INNER_BATCH alone."""
+def test_a_record_with_inner_batch_but_not_need_unwrap_is_one_message() -> None:
+    """Java reads such a record in the same way."""
     [message] = decode_messages(encode_message(replace(STORED, sys_flag=INNER_BATCH)), QUEUE).messages
     assert message.body == b"plain"

@@ -1,4 +1,4 @@
-"""Light message queues: what a pull brings has the offsets that it has in the queue that was pulled."""
+"""Light message queues: pulled messages have their offsets in the pulled queue."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def stored(names: str, offsets: str) -> bytes:
     return encode_message(replace(STORED, properties=properties))
 
 
-def test_offsets_are_those_of_the_queue_that_was_pulled() -> None:
-    """Each message has one for each queue that it names; the one of its own topic counts for nothing here."""
+def test_messages_have_their_offsets_in_the_pulled_queue() -> None:
+    """A message has an offset for each queue that it names. The offset in its own topic is ignored here."""
     block = frame_messages(stored("%LMQ%a,%LMQ%b", "5,8") + stored("%LMQ%b", "9") + stored("%LMQ%b,c", "11,2"), QUEUE)
 
     assert [message.queue_offset for message in block.messages] == [8, 9, 11]
@@ -38,8 +38,8 @@ REFUSED = [
 ]
 
 
-def test_a_message_that_does_not_tell_its_offset_is_set_aside(subtests: pytest.Subtests) -> None:
-    """By its own topic's offset, another message would be committed."""
+def test_a_message_without_an_offset_in_the_pulled_queue_is_corrupt(subtests: pytest.Subtests) -> None:
+    """With the offset in its own topic, another message would be committed."""
     for names, offsets, reason in REFUSED:
         with subtests.test(names=names):
             block = frame_messages(stored(names, offsets) + stored("%LMQ%b", "9"), QUEUE)
@@ -48,7 +48,7 @@ def test_a_message_that_does_not_tell_its_offset_is_set_aside(subtests: pytest.S
             assert [one.reason for one in block.corrupt] == [reason]
 
 
-def test_its_route_is_queue_0_of_every_broker_for_consumers_alone() -> None:
+def test_the_route_has_a_read_only_queue_0_on_every_broker() -> None:
     brokers = {name: BrokerData("c", name, {0: f"{name}:1"}) for name in ("b", "a")}
     route = light_queue_route(ClusterInfo(brokers, {"c": ("a", "b")}))
 

@@ -1,4 +1,4 @@
-"""Decoding stored messages: every layout, and everything that can be wrong with one."""
+"""Decoding of stored messages: every layout, and invalid records."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def assert_same(message: Message, stored: StoredMessage) -> None:
 
 
 @given(st.lists(PLAIN, max_size=4))
-def test_there_and_back(stored: list[StoredMessage]) -> None:
-    """Every field of every layout, several records in a row, with IPv4 and IPv6 in any mixture."""
+def test_round_trip(stored: list[StoredMessage]) -> None:
+    """Every field of every layout, several records in a row, with any mixture of IPv4 and IPv6."""
     block = decode_messages(b"".join(map(encode_message, stored)), QUEUE)
     assert len(block.messages) == len(stored)
     for message, expected in zip(block.messages, stored, strict=True):
@@ -77,14 +77,14 @@ def test_there_and_back(stored: list[StoredMessage]) -> None:
 
 
 @given(PLAIN, st.sampled_from(CompressionType))
-def test_compressed_there_and_back(stored: StoredMessage, kind: CompressionType) -> None:
+def test_compressed_round_trip(stored: StoredMessage, kind: CompressionType) -> None:
     packed = replace(stored, body=compress(stored.body, kind), sys_flag=stored.sys_flag | compressed_flag(kind))
     (message,) = decode_messages(encode_message(packed), QUEUE).messages
     assert_same(message, stored)
 
 
 def test_pulled_messages() -> None:
-    """Plain, ZLIB with and without type bits, and three that came as one batch."""
+    """Plain messages, ZLIB with and without type bits, and three messages that were sent as one batch."""
     messages = pulled("pull_response_9_msgs").messages
     assert [message.queue_offset for message in messages] == list(range(9))
     first = messages[0]
@@ -107,18 +107,18 @@ def test_pulled_messages() -> None:
     ],
 )
 def test_pulled_compressed_messages(name: str, bodies: list[bytes | None]) -> None:
-    """Compressed by the Java producer."""
+    """The Java producer compressed them."""
     for message, body in zip(pulled(name).messages, bodies, strict=True):
         assert body is None or message.body == body
 
 
-def test_delivered_delayed_message_keeps_its_real_topic() -> None:
+def test_a_delayed_message_has_its_real_topic_after_delivery() -> None:
     message = pulled("pull_response_lz4_and_delayed").messages[1]
     assert message.properties["REAL_TOPIC"] == message.topic == "TC"
     assert message.properties["DELAY"] == "1"
 
 
-def test_retried_message_shows_the_topic_it_was_sent_to() -> None:
+def test_a_retried_message_has_the_topic_to_which_it_was_sent() -> None:
     (message,) = pulled("pull_response_retry_topic").messages
     assert (message.topic, message.record_topic) == ("T1", "%RETRY%g1")
     assert message.reconsume_times == 1
@@ -129,8 +129,7 @@ def test_long_topic_is_read() -> None:
     assert len(message.record_topic) == 168
 
 
-def test_recorded_records_are_written_alike() -> None:
-    """Our encoder writes, byte for byte, the records that a broker wrote."""
+def test_the_encoder_writes_the_same_bytes_as_a_broker() -> None:
     names = [f"pull_response_{name}" for name in ("9_msgs", "zstd_and_zlib", "retry_topic", "v2_magic_long_topic")]
     for message in (message for name in names for message in pulled(name).messages):
         record = message.block.data[message._start : message._start + message.store_size]
@@ -155,8 +154,8 @@ def test_recorded_records_are_written_alike() -> None:
 STORED = StoredMessage(topic="T", body=b"0123456789", properties={"A": "b", "TAGS": "x"}, queue_offset=7)
 
 
-def test_flipped_body_bit_sets_the_record_aside() -> None:
-    """Its neighbours are not harmed, and what is known of it can still be read."""
+def test_a_record_with_a_flipped_body_bit_is_corrupt() -> None:
+    """The next record is not affected, and the offset and properties of the corrupt message can be read."""
     record = bytearray(encode_message(STORED))
     record[record.index(b"0123456789")] ^= 0x10
     good = encode_message(replace(STORED, queue_offset=8))
@@ -167,16 +166,16 @@ def test_flipped_body_bit_sets_the_record_aside() -> None:
     assert (corrupt.message.queue_offset, corrupt.message.properties) == (7, STORED.properties)
 
 
-def test_body_that_cannot_be_decompressed_sets_the_record_aside(subtests: pytest.Subtests) -> None:
+def test_a_record_whose_body_cannot_be_decompressed_is_corrupt(subtests: pytest.Subtests) -> None:
     for kind in (0, 1, 2, 3, 5):
         with subtests.test(kind=kind):
             record = encode_message(replace(STORED, sys_flag=COMPRESSED | kind << 8))
             block = decode_messages(record + encode_message(STORED), QUEUE)
             assert len(block.messages) == len(block.corrupt) == 1
-            assert block.corrupt[0].message.body == STORED.body  # as stored, so that it can be looked at
+            assert block.corrupt[0].message.body == STORED.body  # as stored, so that an operator can inspect it
 
 
-def test_top_bit_of_the_crc_does_not_count() -> None:
+def test_the_top_bit_of_the_crc_is_ignored() -> None:
     record = bytearray(encode_message(STORED))
     record[8] |= 0x80
     assert len(decode_messages(bytes(record), QUEUE).messages) == 1
@@ -195,7 +194,7 @@ def test_cut_short_anywhere_is_a_protocol_error(host: str) -> None:
 
 
 def test_wrong_sizes_and_magic_are_protocol_errors(subtests: pytest.Subtests) -> None:
-    """Total size, magic and body size: whatever they claim, nothing outside the record is read."""
+    """With any total size, magic or body size, no byte outside the record is read."""
     for at, value in itertools.product((0, 4, 84), (0, 1, 90, 2**31 - 1, 2**31, 2**32 - 1)):
         with subtests.test(at=at, value=value):
             record = bytearray(encode_message(STORED))
@@ -205,7 +204,7 @@ def test_wrong_sizes_and_magic_are_protocol_errors(subtests: pytest.Subtests) ->
 
 
 def test_other_magic_is_a_protocol_error(subtests: pytest.Subtests) -> None:
-    """Also where a record would otherwise hold: the blank at the end of a file must never come."""
+    """Also if the rest of the record is valid: a broker must never send the blank at the end of a file."""
     for magic in (0xCBD43194, 0xDAA320A8, 0, 2**32 - 1):
         with subtests.test(magic=magic):
             for topic in ("T", "T" * 200):
@@ -215,12 +214,12 @@ def test_other_magic_is_a_protocol_error(subtests: pytest.Subtests) -> None:
                     decode_messages(bytes(record), QUEUE)
 
 
-def test_nothing_is_no_message() -> None:
+def test_empty_data_has_no_messages() -> None:
     assert decode_messages(b"", QUEUE).messages == []
     assert decode_messages(b"header", QUEUE, 6).messages == []
 
 
-def test_properties_that_are_no_text_are_still_shown() -> None:
+def test_properties_that_are_not_utf8_have_replacement_characters() -> None:
     record = encode_message(replace(STORED, properties={"A": "b"})).replace(b"A\x01b", b"A\x01\xff")
     (message,) = decode_messages(record, QUEUE).messages
     assert message.properties == {"A": "\N{REPLACEMENT CHARACTER}"}
@@ -228,22 +227,22 @@ def test_properties_that_are_no_text_are_still_shown() -> None:
 
 @given(PROPERTIES, VALUE, st.frozensets(VALUE, max_size=3))
 def test_tag_check_agrees_with_the_properties(properties: dict[str, str], tag: str, tags: frozenset[str]) -> None:
-    """The check reads stored bytes; it must say what a look at the parsed properties would say."""
+    """The check reads stored bytes, and must have the same result as a check of the parsed properties."""
     for stored in (properties, properties | {"TAGS": tag}, {"TAGS": tag} | properties, {"MYTAGS": tag} | properties):
         (message,) = decode_messages(encode_message(replace(STORED, properties=stored)), QUEUE).messages
         wanted = tags | {tag}
         assert message.has_tag(frozenset(text.encode() for text in wanted)) == (message.tags in wanted)
 
 
-def test_message_crosses_processes() -> None:
+def test_a_message_can_be_pickled() -> None:
     for message in pulled("pull_response_zstd_and_zlib").messages:
         copy = pickle.loads(pickle.dumps(message))
         assert (copy.body, copy.properties, copy.message_queue) == (message.body, message.properties, QUEUE)
         assert copy.queue_offset == message.queue_offset
 
 
-def test_what_is_known_of_a_message_beside_its_record_crosses_processes_too() -> None:
-    """How often it was repeated in place, which topic's messages a pop retry topic holds, and its queue's ends."""
+def test_values_that_are_not_in_the_record_are_pickled_too() -> None:
+    """The attempts in place, the original topic of a pop retry topic, and the queue's lowest and highest offset."""
     block = decode_messages(encode_message(StoredMessage(topic="%RETRY%g_orders", queue_id=0, body=b"x")), QUEUE)
     block.origin, block.min_offset, block.max_offset = "orders", 3, 9
     [message] = block.messages
@@ -268,8 +267,8 @@ def test_queues_sort_as_java_sorts_them() -> None:
     assert [str(queue) for queue in sorted(queues)] == ["S@z:9", "T@a:0", "T@a:2", "T@b:1"]
 
 
-def test_transaction_id_of_a_committed_message_alone() -> None:
-    """Brokers leave TRAN_MSG in what was committed; its spelling is Java's, which does not mind the case."""
+def test_only_a_committed_message_has_a_transaction_id() -> None:
+    """Brokers keep TRAN_MSG in committed messages. As in Java, its value is not case-sensitive."""
     ids = []
     for marks in ({"TRAN_MSG": "true"}, {"TRAN_MSG": "TRUE"}, {"TRAN_MSG": "false"}, {}):
         stored = StoredMessage(topic="T", queue_id=0, body=b"x", properties={"UNIQ_KEY": "ID", **marks})

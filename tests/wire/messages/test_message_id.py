@@ -1,4 +1,4 @@
-"""Ids of messages."""
+"""Message ids."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rmqd.wire.messages.message_id import UniqueKeys, offset_message_id, parse_h
 
 
 @given(st.ip_addresses(), st.integers(0, 65535), st.integers(0, 2**63 - 1))
-def test_offset_id_there_and_back(ip: object, port: int, offset: int) -> None:
+def test_offset_id_round_trip(ip: object, port: int, offset: int) -> None:
     text = f"[{ip}]" if ":" in str(ip) else str(ip)
     found = parse_offset_message_id(offset_message_id(parse_host(f"{text}:{port}"), offset))
     assert found.commit_log_offset == offset
@@ -29,7 +29,7 @@ def test_recorded_offset_id() -> None:
 NO_IDS = ["", "7F", "7F00 0001000051AF0000000000000117", "G" * 32, "0" * 33, "0" * 40, "٣" * 32]
 
 
-def test_anything_else_is_no_offset_id(subtests: pytest.Subtests) -> None:
+def test_invalid_offset_ids_are_protocol_errors(subtests: pytest.Subtests) -> None:
     for text in NO_IDS:
         with subtests.test(text=text), pytest.raises(ProtocolError):
             parse_offset_message_id(text)
@@ -38,14 +38,14 @@ def test_anything_else_is_no_offset_id(subtests: pytest.Subtests) -> None:
 NO_HOSTS = ["", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "broker:1", "127.0.0.1:99999999999"]
 
 
-def test_a_name_is_no_stored_host(subtests: pytest.Subtests) -> None:
+def test_a_stored_host_must_be_an_ip_address_and_port(subtests: pytest.Subtests) -> None:
     for address in NO_HOSTS:
         with subtests.test(address=address), pytest.raises(InvalidMessageError):
             parse_host(address)
 
 
 def test_unique_key_has_javas_layout() -> None:
-    """Machine, process, seed, milliseconds since the month began, counter."""
+    """Machine, process, seed, milliseconds since the start of the month, counter."""
     keys = UniqueKeys(bytes([10, 0, 0, 1]), 0x1_2345, 0xABCD)
     now = datetime(2026, 3, 1, 0, 0, 1, 500_000, tzinfo=UTC).timestamp()
     assert keys.next(now) == "0A000001" + "2345" + "0000ABCD" + "000005DC" + "0001"

@@ -1,4 +1,4 @@
-"""Opening compressed bodies: how much at a time, how large, and where a reply ends that is too much."""
+"""Decompression of a block: its steps, the size limit of a body, and the cut of a block that is too large."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def sizes(block: MessageBlock) -> list[int]:
 
 
 @KINDS
-def test_a_block_takes_what_there_is_room_for(kind: CompressionType) -> None:
-    """One body goes over it at most; the rest is left to another pull."""
+def test_decompression_stops_when_the_room_is_used_up(kind: CompressionType) -> None:
+    """At most one body exceeds the room. The remaining messages are left to another pull."""
     block = framed(*(packed(MIB, kind, at) for at in range(4)), encode_message(replace(PLAIN, queue_offset=4)))
     opening = BlockDecompression(block, 2 * MIB, MIB + MIB // 2)
     opening.rest()
@@ -46,7 +46,7 @@ def test_a_block_takes_what_there_is_room_for(kind: CompressionType) -> None:
 
 
 @KINDS
-def test_nothing_is_opened_behind_what_is_corrupt_where_that_is_the_end(kind: CompressionType) -> None:
+def test_with_ends_at_corrupt_decompression_stops_at_a_corrupt_message(kind: CompressionType) -> None:
     block = framed(packed(1, kind, 0), packed(MIB + 1, kind, 1), packed(MIB + 1, kind, 2), packed(3, kind, 3))
     opening = BlockDecompression(block, MIB, ends_at_corrupt=True)
     opening.rest()
@@ -56,8 +56,8 @@ def test_nothing_is_opened_behind_what_is_corrupt_where_that_is_the_end(kind: Co
 
 
 @KINDS
-def test_one_body_is_taken_whatever_the_room(kind: CompressionType) -> None:
-    """Else the queue would never go on."""
+def test_one_body_is_decompressed_even_without_room(kind: CompressionType) -> None:
+    """Otherwise the queue would never continue."""
     block = framed(packed(MIB, kind, 0), packed(MIB, kind, 1))
     opening = BlockDecompression(block, MIB, -5)
     opening.rest()
@@ -77,7 +77,7 @@ def test_a_body_above_the_limit_is_corrupt(kind: CompressionType) -> None:
     assert f"more than {MIB} bytes" in corrupt.reason
 
 
-def test_corrupt_messages_behind_the_cut_are_left_to_the_next_pull() -> None:
+def test_corrupt_messages_after_the_cut_are_left_to_the_next_pull() -> None:
     block = framed(
         packed(MIB, CompressionType.ZLIB, 0),
         packed(MIB, CompressionType.ZLIB, 1),
@@ -90,8 +90,8 @@ def test_corrupt_messages_behind_the_cut_are_left_to_the_next_pull() -> None:
 
 
 @KINDS
-def test_little_is_opened_at_once_and_much_is_not(kind: CompressionType) -> None:
-    """By what is stored, and by what it becomes; what was opened at once is not opened again."""
+def test_only_small_blocks_are_decompressed_at_once(kind: CompressionType) -> None:
+    """The stored and the decompressed size count. Bodies that were decompressed at once are not decompressed again."""
     block = framed(*(packed(1000, kind, at) for at in range(32)))
     assert BlockDecompression(block).at_once()
     block = framed(packed(1000, kind, 0), packed(8 * MIB, kind, 1), packed(1000, kind, 2))
@@ -103,7 +103,7 @@ def test_little_is_opened_at_once_and_much_is_not(kind: CompressionType) -> None
     assert [message.queue_offset for message in block.messages] == [0, 1, 2]
 
 
-def test_a_limit_below_what_is_opened_at_once_holds_there() -> None:
+def test_at_once_respects_a_body_limit_below_its_own() -> None:
     block = framed(packed(2000, CompressionType.ZSTD, 0))
     opening = BlockDecompression(block, 1000)
     assert opening.at_once()
@@ -111,8 +111,8 @@ def test_a_limit_below_what_is_opened_at_once_holds_there() -> None:
     assert len(block.corrupt) == 1
 
 
-def test_what_was_left_out_keeps_no_block_alive() -> None:
-    """Else bodies that handlers are done with would wait for the garbage collector, whatever the thresholds say."""
+def test_messages_left_to_the_next_pull_do_not_keep_the_block_alive() -> None:
+    """Otherwise only the garbage collector would free bodies of finished messages, despite the memory thresholds."""
     block = framed(packed(MIB, CompressionType.ZSTD, 0), packed(MIB, CompressionType.ZSTD, 1))
     opening = BlockDecompression(block, MIB, 0)
     opening.rest()
@@ -120,7 +120,7 @@ def test_what_was_left_out_keeps_no_block_alive() -> None:
     gc.collect()
     gc.disable()
     try:
-        block.messages.clear()  # as the consumer does once all of them are finished
+        block.messages.clear()  # as the consumer does when all messages are finished
         del block, opening
         assert gc.collect() == 0
     finally:

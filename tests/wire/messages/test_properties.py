@@ -13,7 +13,7 @@ WORD = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=[
 
 
 @given(st.dictionaries(WORD, WORD))
-def test_there_and_back(properties: dict[str, str]) -> None:
+def test_round_trip(properties: dict[str, str]) -> None:
     text = format_properties(properties)
     assert parse_properties(text) == parse_properties(text.encode()) == properties
 
@@ -29,8 +29,8 @@ READ = [
 ]
 
 
-def test_read_as_java_reads_it(subtests: pytest.Subtests) -> None:
-    """A missing separator at the end is fine; entries without name or value are dropped."""
+def test_properties_are_read_as_in_java(subtests: pytest.Subtests) -> None:
+    """A missing separator at the end is valid. Entries without name or value are dropped."""
     for text, expected in READ:
         with subtests.test(text=text):
             assert parse_properties(text) == expected
@@ -40,12 +40,12 @@ def test_empty_values_are_not_written() -> None:
     assert format_properties({"a": "", "b": "c"}) == "b\x01c\x02"
 
 
-def test_separators_cannot_be_smuggled_in(subtests: pytest.Subtests) -> None:
+def test_names_and_values_with_separators_are_refused(subtests: pytest.Subtests) -> None:
     for properties in ({"": "x"}, {"a\x01": "x"}, {"a": "x\x02"}, {"a": "x\x01"}):
         with subtests.test(properties=properties), pytest.raises(InvalidMessageError, match="property"):
             format_properties(properties)
 
 
-def test_bytes_that_are_no_text() -> None:
+def test_properties_that_are_not_utf8_are_protocol_errors() -> None:
     with pytest.raises(ProtocolError):
         parse_properties(b"a\x01\xff\x02")

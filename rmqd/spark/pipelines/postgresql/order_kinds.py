@@ -1,12 +1,12 @@
-"""The meaning of the values in a table's order columns, and the tasks that copy rows to the staging table.
+"""The meaning of the values in a table's order columns, and the function that copies rows to the staging table.
 
-Values of different meaning cannot be compared. A pipeline describes a column in the metadata `rmqd.order`, in which
-`{topics}` stands for the group's topics. The record is in a table next to the sink's table, for all groups that write
-there, and contains the topics of all of them. The transaction of a batch holds a shared lock on it, so it changes only
-between batches.
+Order values with different meanings, such as a time and an offset, cannot be compared. A pipeline describes an order
+column in the column's metadata `rmqd.order`, in which `{topics}` stands for the group's topics. The description is
+recorded in the table `rmqd_order_kinds`, with the topics of all groups that write to the target table. The transaction
+of a batch holds a shared lock on the record, so the record changes only between batches.
 
-Offsets of two topics are not comparable, which is harmless if no key is in both. The record does not show the keys. So
-an additional topic is assumed to have other keys, and a topic that replaces others to have the same keys.
+Offsets of two topics are not comparable. This is harmless if no key is in both topics, but the record does not contain
+the keys. So an additional topic is assumed to have other keys, and a topic that replaces others to have the same keys.
 """
 
 from __future__ import annotations
@@ -38,32 +38,32 @@ _NAME: Final = "rmqd_order_kinds"
 
 @dataclass(frozen=True, slots=True)
 class OrderColumn:
-    """The meaning of the values in a group's order column."""
+    """The meaning of the values in an order column, as the pipeline of one group describes it."""
 
     description: str
-    """The description; contains `{topics}` if the values are offsets in topics."""
+    """The description from the metadata. It contains `{topics}` if the values are offsets in topics."""
     topics: frozenset[str] = frozenset()
     """The group's topics."""
 
     @property
     def full_description(self) -> str:
-        """The description as recorded if no other group writes to the table."""
+        """The description with the group's topics, recorded if no other group writes to the table."""
         return self._of(self.topics)
 
     def matches(self, noted: str) -> bool:
-        """Return whether the recorded description is the same, possibly with more topics."""
+        """Return whether the recorded description `noted` is the same as this one, possibly with more topics."""
         there = self._topics_in(noted)
         return noted == self.full_description or (there is not None and self.topics <= there)
 
     def description_with(self, noted: str) -> str | None:
-        """Return the description to record for the rows of both; None if they are not comparable."""
+        """Return the description to record instead of `noted`; None if values of the two are not comparable."""
         if self.matches(noted):
             return noted
         there = self._topics_in(noted)
         return self.full_description if there is not None and there <= self.topics else None
 
     def description_with_all_topics(self, noted: str) -> str | None:
-        """Return the recorded description with the topics of both; None if they differ in more than topics."""
+        """Return the description with the topics of this group and of `noted`; None if more than topics differs."""
         there = self._topics_in(noted)
         return None if there is None else self._of(there | self.topics)
 
@@ -77,7 +77,7 @@ class OrderColumn:
 
 
 def order_columns_of(rows: StructType, order_by: Sequence[str], topics: Sequence[str]) -> dict[str, OrderColumn]:
-    """Return the meaning of each order column that the pipeline describes."""
+    """Return the meaning of each order column by name. Columns that the pipeline does not describe are omitted."""
     told = {field.name: field.metadata or {} for field in rows.fields}
     return {
         name: OrderColumn(str(told[name][ORDER_KIND]), frozenset(topics))
@@ -88,20 +88,20 @@ def order_columns_of(rows: StructType, order_by: Sequence[str], topics: Sequence
 
 @dataclass(frozen=True, slots=True)
 class OrderColumns:
-    """The meaning of each `sink.order_by` column of a group, stored in a table next to the target."""
+    """The meaning of each `sink.order_by` column of a group, and its record in the database."""
 
     statements: UpsertStatements
     order_columns: Mapping[str, OrderColumn]
-    """By column name."""
+    """The meaning of each order column that the pipeline describes, by column name."""
 
     @property
     def record_table(self) -> str:
         return self.statements.qualified(_NAME)
 
     def store(self, connection: Connection[tuple[Any, ...]]) -> None:
-        """Store the meanings, in a transaction.
+        """Record the meanings of the group's order columns. The caller must have begun a transaction.
 
-        Raises ConfigError if the table has rows with values of another meaning.
+        Raises ConfigError if the target table has values with another meaning.
         """
         if not self.order_columns:
             return
@@ -128,7 +128,7 @@ class OrderColumns:
                 )
 
     def lock_record(self, connection: Connection[tuple[Any, ...]]) -> None:
-        """Lock the record until the transaction ends. Raises RmqdError if another group has changed it."""
+        """Lock the recorded meanings until the transaction ends. Raises RmqdError if another group has changed one."""
         for name, kind in self.order_columns.items():
             there = self._noted(connection, name, "SHARE")
             if there is not None and not kind.matches(there):
@@ -146,10 +146,10 @@ class OrderColumns:
         return None if found is None else str(found[0])
 
     def _filled(self, connection: Connection[tuple[Any, ...]], name: str) -> Iterator[str]:
-        """Yield the tables with a value in the order column. Null is comparable with everything.
+        """Yield the tables that have a value in the order column. Nulls do not count: they compare with all values.
 
         The table of deletions is checked even for a group without `delete_column`, because another group may have
-        written it. It has the column only if that group uses the same order column.
+        written to it. This table has the column only if the other group uses the same order column.
         """
         deletions = self.statements.deletions_table
         for table in (self.statements.target_table, deletions):
@@ -162,12 +162,12 @@ class OrderColumns:
                 yield table
 
     def _clearing_statement(self, table: str, name: str) -> str:
-        """Return the statement that removes the values of the order column; deletions contain nothing else."""
+        """Return the statement that removes the values of the order column. Deletions are removed as a whole."""
         is_target = table == self.statements.target_table
         return f"UPDATE {table} SET {quote_identifier(name)} = NULL" if is_target else f"TRUNCATE {table}"
 
     def _joining(self, name: str, kind: OrderColumn, there: str) -> str:
-        """Return an additional remedy if only the topics differ; empty otherwise."""
+        """Return the text of an additional remedy for the case that only the topics differ; empty otherwise."""
         if (joined := kind.description_with_all_topics(there)) is None:
             return ""
         where = {"target": self.statements.table, "column_name": name, "kind": there}
@@ -202,27 +202,27 @@ def _has_column(connection: Connection[tuple[Any, ...]], table: str, name: str) 
 
 
 COPY_RESULT_DDL: Final = "attempt string, rows bigint"
-_ROWS_BITS: Final = 33  # like Spark's monotonically_increasing_id: numbers increase with the partition
+_ROWS_BITS: Final = 33  # bits of the position in the partition; the partition's number has the higher bits, as in Spark
 
 Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RowCopy:
-    """A function for `mapInArrow`: copies a partition's rows, and returns the attempt and their number. Picklable."""
+    """A function for `mapInArrow` that copies a partition's rows, and yields a row of COPY_RESULT_DDL. Picklable."""
 
     conninfo: str
-    """May contain a password. Spark does not display attributes of the function."""
+    """libpq's connection string. It may contain a password, because Spark does not display the attribute."""
     error_prefix: str
     copy_statement: str
     json_columns: frozenset[str]
     key_columns: frozenset[str] = frozenset()
-    """Columns that must not be null, because a unique index usually treats each null as a different value."""
+    """The columns that must not be null, because a unique index usually treats each null as a different value."""
     refuse_statement: str = ""
-    """The statement that stages a refused row with its reason; empty if a refused row should fail the task."""
+    """The statement that stages a refused row with a reason. If it is empty, a refused row fails the task."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Copy a partition. Raises RmqdError with the error of the database, so the task fails."""
+        """Copy a partition's rows. Raises RmqdError with the database's error, which fails the task."""
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is None:
             return
@@ -242,7 +242,7 @@ class RowCopy:
         yield pa.RecordBatch.from_pydict({"attempt": [attempt], "rows": [rows - start]})
 
     def _copy(self, connection: Any, rows: Sequence[Row], batch: pa.RecordBatch) -> None:
-        """Copy all rows with one statement. If a row is refused, copy halves until the row is found."""
+        """Copy rows with one statement. If the database refuses a row, find the row by bisection, and refuse it."""
         if not rows:
             return
         try:
@@ -270,7 +270,7 @@ class RowCopy:
         connection.execute(self.refuse_statement, (*row[:own], reason, content))
 
     def _values(self, batch: pa.RecordBatch, bad: dict[int, str]) -> Iterator[list[Any]]:
-        """Yield the values of each column. Add the rows with values that Python cannot represent to `bad`."""
+        """Yield each column's values. Add rows with null keys, or values that Python cannot represent, to `bad`."""
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             if name == PLACE_COLUMN:
                 continue
@@ -286,7 +286,7 @@ class RowCopy:
 
 
 def _python_values(name: str, column: pa.Array, bad: dict[int, str]) -> list[Any]:
-    kind = _in_utc(column.type)  # in the session's time zone, a time near year 1 or 9999 may be out of range
+    kind = _in_utc(column.type)  # in other time zones, a time near year 1 or 9999 may be out of range
     column = column if kind == column.type else column.cast(kind)
     try:
         values: list[Any] = column.to_pylist()
@@ -319,7 +319,7 @@ def _json_of(kind: pa.DataType) -> Callable[[Any], str]:
 
 
 def _plain_of(kind: pa.DataType) -> Callable[[Any], Any]:
-    """Return a function that converts a value for JSON, because pyarrow returns a map as pairs."""
+    """Return a function that converts a value from pyarrow for JSON: a map from pairs to a dict, bytes to base64."""
     if pa.types.is_map(kind):
         inner = _plain_of(kind.item_type)
         return lambda pairs: None if pairs is None else {str(key): inner(value) for key, value in pairs}

@@ -1,4 +1,4 @@
-"""The sink `postgresql` on the driver: one transaction for each batch, which also records the batch."""
+"""The driver's part of the sink `postgresql`: one transaction stores the rows of a batch, and records the batch."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# lock timeout of optional cleanup, because the connection of a lost task can lock its staging table for minutes
+# lock timeout of optional cleanup, because the connection of a lost task can lock a staging table for minutes
 LOCK_TIMEOUT_SECONDS: Final = 5
 
 
 class PostgresqlSink:
-    """The table of one group's pipeline. For one query at a time, on the driver.
+    """The target table of one group's pipeline. Used on the driver, by one query at a time.
 
-    Methods raise RmqdError with the error of the database.
+    Methods raise RmqdError with the database's error.
     """
 
     def __init__(self, sink: SinkConfig, options: Mapping[str, str], writer: str, topics: Sequence[str] = ()) -> None:
-        """`writer` is the group's name, because several groups may write to the table. `options` are libpq's.
+        """`writer` is the group's name, because several groups may write to the table. `options` are for libpq.
 
-        `topics` are the topics of the rows.
+        `topics` are the topics of the group.
         """
         self._sink = sink
         self._conninfo = conninfo_of(sink.url, options, writer)
@@ -68,9 +68,9 @@ class PostgresqlSink:
         self._epoch = 0
 
     def prepare(self, schema: StructType) -> None:
-        """Check that the table can take rows of this schema, and take over from previous drivers.
+        """Check that the table can store rows of this schema, and create the missing auxiliary tables.
 
-        Batches that previous drivers still write are refused from now on. Raises ConfigError with all problems.
+        From now on, batches of previous drivers are refused. Raises ConfigError with all problems.
         """
         sink = self._sink
         schema = _without(schema, PLACE_COLUMN)
@@ -109,9 +109,9 @@ class PostgresqlSink:
             self._drop_former_stagings(connection)
 
     def refuse_previous_drivers(self) -> None:
-        """Refuse batches of previous drivers from now on."""
+        """Increase the epoch, so that batches of previous drivers are refused from now on."""
         with self._connected() as connection:
-            shape = read_shape(connection, self._sink.table, StructType())  # the columns of the rows are not known yet
+            shape = read_shape(connection, self._sink.table, StructType())  # the pipeline's columns are not known yet
             self._statements = UpsertStatements(self._writer, shape.schema, shape.table, ())
             with connection.transaction():
                 self._next_epoch(connection)
@@ -119,12 +119,12 @@ class PostgresqlSink:
     def write(self, frame: DataFrame, batch: MicroBatch) -> None:
         """Write a batch's rows to the table, exactly once even if the batch is repeated.
 
-        Raises RmqdError if another driver has taken over, or if the table has a later batch of the query.
+        Raises RmqdError if a newer driver has started, or if the table has a later or a different batch of the query.
         """
         statements = self._statements
         with self._connected() as connection:
             if self._is_written(connection, batch, lock=False):
-                # Spark updates the state of a stateful query only if the plan runs
+                # execute the plan of a written batch too, because only this updates the state of a stateful query
                 frame.write.format("noop").mode("overwrite").save()
                 return
         refuse = statements.refuse_row(self._epoch) if self._leaves_out else ""
@@ -133,7 +133,7 @@ class PostgresqlSink:
         copied = frame.mapInArrow(copy, COPY_RESULT_DDL).collect()
         with self._connected() as connection:
             with connection.transaction():
-                if statements.delete_column:  # lock first, so that the transaction sees all earlier deletions
+                if statements.delete_column:  # lock before reading, so that the transaction sees all earlier deletions
                     connection.execute(statements.lock_deletions_table())
                 if not self._is_written(connection, batch, lock=True):
                     self._order_kinds.lock_record(connection)
@@ -154,7 +154,7 @@ class PostgresqlSink:
         return open_connection(self._conninfo, self._where)
 
     def _next_epoch(self, connection: Connection[tuple[Any, ...]]) -> int:
-        """Take the next epoch. Waits for the transaction of a previous driver, if there is one."""
+        """Increase the epoch in `rmqd_batches`, and return it. Waits for a running transaction of a previous driver."""
         batches = self._statements.batches_table
         create_if_missing(
             connection,
@@ -171,7 +171,7 @@ class PostgresqlSink:
         return int(taken[0])
 
     def _make_deletions_table(self, connection: Connection[tuple[Any, ...]]) -> None:
-        """Create the table of deletions if it is missing. Raises ConfigError if it has other columns."""
+        """Create the table of deletions if it is missing. Raises ConfigError if it lacks a key or order column."""
         statements, deletions = self._statements, self._statements.deletions_table
         if create_if_missing(connection, deletions, *statements.create_deletions_table()):
             return
@@ -186,7 +186,7 @@ class PostgresqlSink:
             )
 
     def _drop_former_stagings(self, connection: Connection[tuple[Any, ...]]) -> None:
-        """Drop the staging tables of previous drivers. Their tasks fail if they still copy."""
+        """Drop the staging tables of previous drivers. Tasks of these drivers that still copy rows fail."""
         prefix, schema = self._statements.staging_prefix, self._statements.schema
         tables = connection.execute(
             "SELECT tablename FROM pg_tables WHERE schemaname = %s AND starts_with(tablename, %s)", (schema, prefix)
@@ -196,9 +196,9 @@ class PostgresqlSink:
                 self._if_not_held(connection, f"DROP TABLE IF EXISTS {self._statements.qualified(name)}")
 
     def _is_written(self, connection: Connection[tuple[Any, ...]], batch: MicroBatch, *, lock: bool) -> bool:
-        """Return whether the table has the batch. With `lock` other drivers cannot change that in this transaction.
+        """Return whether the batch is recorded as the last batch. `lock` locks the record until the transaction ends.
 
-        Raises RmqdError if another driver, or another checkpoint of the query, wrote later.
+        Raises RmqdError if a newer driver has started, or if another or a later batch of the query is recorded.
         """
         last = self._last_batch(connection, " FOR UPDATE" if lock else "")
         if last is None:
@@ -219,7 +219,7 @@ class PostgresqlSink:
         )
 
     def _last_batch(self, connection: Connection[tuple[Any, ...]], lock: str = "") -> tuple[Any, ...] | None:
-        """Return the epoch, and the query, number and plan of the last batch."""
+        """Return the epoch, and the last batch's query id, number and `offset_log_id`; None without a record."""
         found = (
             f"SELECT epoch, query, batch, plan FROM {self._statements.batches_table} WHERE writer = %s AND target = %s"
         )
@@ -253,9 +253,9 @@ class PostgresqlSink:
         )
 
     def _move_rows(self, connection: Connection[tuple[Any, ...]], attempts: list[str]) -> int:
-        """Move the rows that the table accepts. Return the number of keys with a later row in the table.
+        """Move the rows that the table accepts. Return the number of skipped keys, as `move_rows` counts them.
 
-        Raises RmqdError for the first row that the table refuses, unless such rows are skipped.
+        Raises RmqdError for the first row that the table refuses, unless `sink.bad_rows` is `leave_out`.
         """
         while True:
             try:
@@ -275,7 +275,7 @@ class PostgresqlSink:
         return int(moved[0]) if moved is not None else 0
 
     def _refuse_rows(self, connection: Connection[tuple[Any, ...]], attempts: list[str], rows: list[int]) -> int:
-        """Find the rows that the table refuses, by bisection, and mark them as refused. Return their number."""
+        """Find refused rows by bisection, and mark them as refused. Return their number. Raises like `_move_rows`."""
         if not rows:
             return 0
         try:
@@ -343,7 +343,7 @@ class PostgresqlSink:
         return f"the row of writer {self._writer} and target {self._statements.table} in {BATCHES_TABLE}"
 
     def _if_not_held(self, connection: Connection[tuple[Any, ...]], statement: str) -> None:
-        """Execute an optional statement. Skip it if another connection locks the table."""
+        """Execute a statement for cleanup. Skip the statement if another connection locks the table."""
         try:
             with connection.transaction():
                 connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_SECONDS}s'")

@@ -1,4 +1,4 @@
-"""A table as PostgreSQL describes it, whether rows fit it, and connections with short errors, without passwords."""
+"""The columns and unique indexes of a PostgreSQL table, checks of a pipeline's rows, connections, and short errors."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from rmqd.handler_api.destinations.upsert_sql import KEYS_METADATA, UNIQUE_KEYS,
 from rmqd.spark.pipelines.postgresql.upsert_statements import STAGING_COLUMNS
 
 _ONE_AT_A_TIME: Final = 0x726D7164
-"""The advisory lock for creating tables that several groups share: the letters rmqd."""
+"""The key of the advisory lock for creating tables that several groups share. It is the ASCII codes of "rmqd"."""
 CONNECT_TIMEOUT_SECONDS: Final = 10
-# short, because a driver or task on a lost machine holds its locks until the database notices
+# short, because a driver or task on a lost machine holds locks until the database detects the loss
 KEEPALIVE_PARAMETERS: Final = {"keepalives_idle": 20, "keepalives_interval": 5, "keepalives_count": 4}
-# SQLSTATE classes whose texts quote names but no values of a row: connections, privileges, SQL, resources, operators.
-# Class 42 may quote a value that is parsed as SQL: a tsquery, a jsonpath, or a name in COPY or a function.
+# SQLSTATE classes whose error texts quote names but no values of rows: connections, privileges, SQL, resources,
+# operator intervention. Class 42 may quote a value that is parsed as SQL: a tsquery, a jsonpath, or a name in COPY.
 _WITHOUT_VALUES: Final = ("08", "25", "28", "3D", "3F", "40", "42", "53", "54", "55", "57", "58")
 _SQL: Final = "42"
 _SYNTAX: Final = "42601"
 _RAISED: Final = "P0"
-_OF_VALUES: Final = ("22", "23", "44", "45", _RAISED, "54000")  # the last one: a key is too long for its index
-_SEQUENCE_ENDED: Final = "2200H"  # a default's, for all rows
-_OPERATIONAL: Final = ("08", "40", "53", "55", "57", "58")  # states of the server, even if a trigger raises them
+_OF_VALUES: Final = ("22", "23", "44", "45", _RAISED, "54000")  # 54000: a key is too long for its index
+_SEQUENCE_ENDED: Final = "2200H"  # the sequence of a column's default has ended, which fails all rows
+_OPERATIONAL: Final = ("08", "40", "53", "55", "57", "58")  # errors of the server, even if a trigger raises them
 _QUOTED: Final = re.compile(r'"([^"]*)(?:"|\Z)')
 _COPIED_COLUMN: Final = re.compile(r"^COPY [^,]*, line \d+, column ([^:]+):", re.MULTILINE)
 
 
 def conninfo_of(url: str, options: Mapping[str, str], group: str) -> str:
-    """Return libpq's parameters for all connections of a group. Raises ConfigError."""
+    """Return libpq's connection string for the connections of a group. Raises ConfigError for invalid parameters."""
     ours: dict[str, Any] = {
         "connect_timeout": CONNECT_TIMEOUT_SECONDS,
         "application_name": f"rmqd {group}",
@@ -51,12 +51,12 @@ def conninfo_of(url: str, options: Mapping[str, str], group: str) -> str:
 
 @contextlib.contextmanager
 def open_connection(conninfo: str, where: str) -> Iterator[Connection[tuple[Any, ...]]]:
-    """Open a connection in autocommit mode. Database errors become RmqdErrors that start with `where`."""
+    """Open a connection in autocommit mode. Database errors in this context become RmqdErrors, which name `where`."""
     try:
         with psycopg.connect(conninfo, autocommit=True) as connection:
             yield connection
     except psycopg.Error as error:
-        # no cause, because Spark would log its text, including quoted values
+        # `from None`, because Spark would log the original error with its quoted values
         raise RmqdError(f"sink {where}: {db_error(error)}") from None
 
 
@@ -66,10 +66,10 @@ def table_exists(connection: Connection[tuple[Any, ...]], table: str) -> bool:
 
 
 def create_if_missing(connection: Connection[tuple[Any, ...]], table: str, *statements: str) -> bool:
-    """Create a table if it is missing, in a transaction. Return whether it was missing.
+    """Execute the statements that create a table, if the table is missing. Return whether it was missing.
 
-    Only creating it needs the CREATE privilege. The transaction takes a lock, because concurrent attempts to create a
-    table fail.
+    The caller must have begun a transaction. The transaction takes a lock, because concurrent attempts to create a
+    table fail. An existing table needs no CREATE privilege.
     """
     if table_exists(connection, table):
         return False
@@ -82,9 +82,9 @@ def create_if_missing(connection: Connection[tuple[Any, ...]], table: str, *stat
 
 
 def db_error(error: psycopg.Error) -> str:
-    """Return the error of the database without values of a row, which are in its quotes, DETAIL and CONTEXT."""
+    """Return the text of a database error without values of rows, which its quotes, DETAIL and CONTEXT may contain."""
     state, diagnosis = error.sqlstate, error.diag
-    if state is None:  # an error of psycopg itself, about the connection or a value
+    if state is None:  # psycopg itself raised the error, about the connection or a value
         is_of_connection = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
         return one_line(error) if is_of_connection else _until_quote(one_line(error), ())
     text = diagnosis.message_primary or ""
@@ -101,19 +101,19 @@ def db_error(error: psycopg.Error) -> str:
 
 
 def is_row_refused(error: psycopg.Error, columns: Sequence[str] | None = None) -> bool:
-    """Return whether the database refused a row for its values. A null in a column missing in all rows is excluded."""
+    """Return whether the database refused a row for its values. A null in a column outside `columns` does not count."""
     if columns is not None and isinstance(error, psycopg.errors.NotNullViolation):
         return error.diag.column_name in columns
     state, diagnosis = error.sqlstate or "", error.diag
     if state == _SEQUENCE_ENDED:
         return False
     is_raised = diagnosis.source_function == "exec_stmt_raise" and not state.startswith(_OPERATIONAL)
-    is_of_values = state.startswith(_OF_VALUES) or isinstance(error, psycopg.DataError)  # psycopg's own have no state
+    is_of_values = state.startswith(_OF_VALUES) or isinstance(error, psycopg.DataError)  # psycopg's have no state
     return is_of_values or is_raised or bool(_COPIED_COLUMN.search(diagnosis.context or ""))
 
 
 def _until_quote(text: str, names: Sequence[str]) -> str:
-    """Return the text before the first quoted string that is not one of the names."""
+    """Return the text up to the first quoted string that is not in `names`; the whole text if there is none."""
     for found in _QUOTED.finditer(text):
         if found[1] not in names:
             return f"{text[: found.start()]}…"
@@ -121,12 +121,12 @@ def _until_quote(text: str, names: Sequence[str]) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return the error of a connection, or of its parameters, on one line. It cannot contain values of rows."""
+    """Return an error's text on one line. Only for errors that contain no values of rows, such as connection errors."""
     return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
 
 
-_MICROSECONDS: Final = 6  # digits of Spark's timestamps
-# Spark's types whose values the table rounds, by the type of the table's column
+_MICROSECONDS: Final = 6  # fractional digits of Spark's timestamps
+# Spark's types whose values PostgreSQL rounds, by the PostgreSQL type of the column
 _ROUNDED: Final = {
     "date": ("timestamp", "timestamp_ntz", "string"),
     "real": ("int", "bigint", "double", "decimal", "string"),
@@ -138,7 +138,7 @@ _UNORDERED: Final = "json"
 _TEXTS: Final = ("text", "character varying", "character")
 _NUMBERS: Final = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 BYTES_TYPE: Final = "bytea"
-# types for a proposed CREATE TABLE, by Spark's simple name
+# PostgreSQL's types in a proposed CREATE TABLE, by Spark's simple type names
 _KINDS: Final = {
     "string": "text",
     "int": "integer",
@@ -166,27 +166,27 @@ _COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """A column of a table."""
+    """A column of a PostgreSQL table."""
 
     type_name: str
-    """The type as PostgreSQL writes it, without length or scale."""
+    """The type in PostgreSQL's spelling, without length or scale."""
     is_computed: bool
-    """Whether only the database sets the value."""
+    """Whether only the database may set the value: a generated or identity column."""
     is_required: bool
-    """Whether a row must contain a value for the column."""
+    """Whether the column is NOT NULL without a default, so that each row must contain a value."""
     full_type: str = ""
-    """The type with length or scale."""
+    """The type in PostgreSQL's spelling, with length or scale."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """One table."""
+    """The columns and unique indexes of one PostgreSQL table."""
 
     schema: str
     table: str
     columns: dict[str, TableColumn]
     unique_column_sets: tuple[frozenset[str], ...]
-    """The sets of columns with a unique index."""
+    """The column sets that have a unique index."""
 
     def problems_with(self, rows: StructType, keys: Sequence[str], order_by: Sequence[str]) -> Iterator[str]:
         names = rows.fieldNames()
@@ -247,7 +247,7 @@ class TableShape:
         return ""
 
     def _order_problem(self, name: str, kind: str) -> str:
-        """Return why the table could not order two values; empty if it can."""
+        """Return why the table could order two Spark values of type `kind` differently; empty if it cannot."""
         column = self.columns.get(name)
         if column is None:
             return ""
@@ -265,7 +265,7 @@ class TableShape:
         return ""
 
     def json_columns(self, rows: StructType) -> frozenset[str]:
-        """Return the columns whose values must be converted to JSON; strings are copied unchanged."""
+        """Return the columns whose values must be converted to JSON. Strings are copied unchanged to JSON columns."""
         return frozenset(
             field.name
             for field in rows.fields
@@ -274,7 +274,7 @@ class TableShape:
 
 
 def _is_coarser(written: str, kind: str) -> bool:
-    """Return whether PostgreSQL silently rounds values of Spark's type `kind`."""
+    """Return whether the PostgreSQL type `written` silently rounds values of the Spark type `kind`."""
     table, outer = re.sub(r"\(.*?\)|\[\]", "", written), kind.partition("(")[0]
     digits = [int(number) for number in re.findall(r"-?\d+", written)]  # precision of a time, or precision and scale
     if table.startswith("timestamp"):
@@ -286,7 +286,7 @@ def _is_coarser(written: str, kind: str) -> bool:
 
 
 def read_shape(connection: Connection[tuple[Any, ...]], table: str, rows: StructType) -> TableShape:
-    """Return the shape of a table, by its SQL name. Raises RmqdError with a CREATE TABLE statement if it is missing."""
+    """Return the shape of a table. If it is missing, raises RmqdError, which proposes a CREATE TABLE for `rows`."""
     found = connection.execute(_TABLE, (table,)).fetchone()
     if found is None:
         made = ", ".join(
@@ -300,7 +300,7 @@ def read_shape(connection: Connection[tuple[Any, ...]], table: str, rows: Struct
 
 
 def _sql_kind(kind: str) -> str:
-    """Return PostgreSQL's type for Spark's simple type name."""
+    """Return the PostgreSQL type for a Spark type's simple name; jsonb if there is no equivalent."""
     if kind.startswith("decimal"):
         return kind.replace("decimal", "numeric")
     element = kind.removeprefix("array<").removesuffix(">")

@@ -1,8 +1,8 @@
 """The SQL of the sink `postgresql`. No I/O.
 
-A row may delete its key, which leaves no row in the table that could be compared with an older change. So a second
-table keeps the keys of deletions and their order columns: an older row of the key is skipped, a later row replaces the
-deletion.
+A row of a pipeline may delete the table's row with the same key. Then the table has no row that could be compared with
+an older change of the key. So the table of deletions keeps deleted keys with their order columns. An older row with a
+deleted key is skipped, and a later row replaces the deletion.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from rmqd.handler_api.destinations.upsert_sql import (
 )
 
 DELETED_AT_COLUMN: Final = "rmqd_deleted_at"
-"""An additional column of the table of deletions: when the deletion was written, by the database's clock."""
+"""A column of the table of deletions: when the deletion was written, by the database's clock."""
 ATTEMPT_COLUMN: Final = "rmqd_attempt"
-"""A column of the staging table: the task attempt that copied the row."""
+"""A column of the staging table: the random id of the task attempt that copied the row."""
 ROW_COLUMN: Final = "rmqd_row"
-"""A column of the staging table: the position of the row in the batch, by partition."""
+"""A column of the staging table: a number that increases with the row's partition, and its position there."""
 OFFSET_COLUMN: Final = "rmqd_queue_offset"
 MESSAGE_COLUMNS: Final = ("rmqd_topic", "rmqd_broker", "rmqd_queue_id", OFFSET_COLUMN)
 REASON_COLUMN: Final = "rmqd_reason"
-"""A column of the staging table: why the row is refused; null if it is not."""
+"""A column of the staging table: why the row was refused; null for rows that were not refused."""
 CONTENT_COLUMN: Final = "rmqd_content"
 _MORE: Final = {
     ROW_COLUMN: "bigint",
@@ -42,20 +42,20 @@ BATCHES_TABLE: Final = "rmqd_batches"
 
 @dataclass(frozen=True, slots=True)
 class UpsertStatements:
-    """The statements of one group for one table. A driver is identified by its epoch."""
+    """The SQL statements of one group for one table. Each driver has its own `epoch`, and its own staging table."""
 
     writer: str
     """The group's name."""
     schema: str
     table: str
     staged_columns: tuple[str, ...]
-    """The columns of the rows, in their order."""
+    """The columns of the pipeline's rows, in their order."""
     keys: tuple[str, ...] = ()
-    """Key columns: a row replaces the row with the same key. If empty, rows are appended."""
+    """The key columns. A row replaces the row with the same key. If empty, rows are appended."""
     order_by: tuple[str, ...] = ()
-    """Columns that determine the later of two rows with the same key."""
+    """The columns that decide which of two rows with the same key is later."""
     delete_column: str = ""
-    """A column of the rows, not of the table: whether the row deletes its key."""
+    """A column of the pipeline's rows but not of the table: whether the row deletes its key. Empty if not used."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -71,7 +71,7 @@ class UpsertStatements:
 
     @property
     def staging_prefix(self) -> str:
-        """Prefix of all staging tables of this group and table. PostgreSQL limits names to 63 bytes."""
+        """The name prefix of all staging tables of this group and table, a hash because names have at most 63 bytes."""
         digest = hashlib.sha256(f"{self.writer}\0{self.table}".encode()).hexdigest()[:16]
         return f"rmqd_staged_{digest}_"
 
@@ -79,11 +79,11 @@ class UpsertStatements:
         return self.qualified(f"{self.staging_prefix}{epoch}")
 
     def qualified(self, name: str) -> str:
-        """The full name of another table in the same schema."""
+        """Return the quoted name of a table in the target table's schema, with the schema."""
         return f"{quote_identifier(self.schema)}.{quote_identifier(name)}"
 
     def companion_table(self, prefix: str) -> str:
-        """Return the name of a table next to the table. All groups that write to the table use the same name."""
+        """Return the name of an auxiliary table, which all groups that write to the target table share."""
         whole = f"{prefix}{self.table}"
         if len(whole.encode()) <= _LONGEST_NAME:
             return whole
@@ -95,16 +95,16 @@ class UpsertStatements:
 
     @property
     def deletions_table(self) -> str:
-        """The table of deletions."""
+        """The table with the deleted keys and their order columns."""
         return self.qualified(self.companion_table("rmqd_deleted_"))
 
     @property
     def deletion_columns(self) -> tuple[str, ...]:
-        """The columns of a row that are stored with its deletion."""
+        """The columns of a deleting row that the table of deletions stores: the keys and the order columns."""
         return tuple(dict.fromkeys((*self.keys, *self.order_by)))
 
     def create_deletions_table(self) -> tuple[str, str]:
-        """Create the table of deletions, with the types of the table's columns."""
+        """Return the statements that create the table of deletions, with the column types of the target table."""
         return (
             f"CREATE TABLE {self.deletions_table} AS "
             f"SELECT {quote_identifiers(self.deletion_columns)}, now() AS {DELETED_AT_COLUMN} "
@@ -113,11 +113,11 @@ class UpsertStatements:
         )
 
     def lock_deletions_table(self) -> str:
-        """Serialize the groups that write to the table, so that no group misses an uncommitted deletion of another."""
+        """Return the statement that serializes the groups, so that no group misses another's uncommitted deletion."""
         return f"LOCK TABLE {self.deletions_table} IN SHARE ROW EXCLUSIVE MODE"
 
     def create_staging_table(self, epoch: int) -> str:
-        """Create a driver's staging table. After a crash of the database it may be empty; the batch is repeated."""
+        """Return the statement that creates a staging table. If a crash empties the table, the batch is repeated."""
         delete = f", false AS {quote_identifier(self.delete_column)}" if self.delete_column else ""
         more = ", ".join(f"NULL::{kind} AS {name}" for name, kind in _MORE.items())
         return (
@@ -128,23 +128,23 @@ class UpsertStatements:
         )
 
     def copy_rows(self, epoch: int) -> str:
-        """Copy rows to the staging table, each after its attempt, its position in the batch, and its message."""
+        """Return the COPY statement for rows with attempt, row number, MESSAGE_COLUMNS, and the pipeline's columns."""
         columns = quote_identifiers((ATTEMPT_COLUMN, ROW_COLUMN, *MESSAGE_COLUMNS, *self.staged_columns))
         return f"COPY {self.staging_table(epoch)} ({columns}) FROM STDIN"
 
     def refuse_row(self, epoch: int) -> str:
-        """Stage a refused row; parameters as for `copy_rows`, but reason and content instead of the row's columns."""
+        """Return the INSERT for a refused row. Parameters as in `copy_rows`, with reason and content as the columns."""
         names = (ATTEMPT_COLUMN, ROW_COLUMN, *MESSAGE_COLUMNS, REASON_COLUMN, CONTENT_COLUMN)
         marks = ", ".join(["%s"] * len(names))
         return f"INSERT INTO {self.staging_table(epoch)} ({quote_identifiers(names)}) VALUES ({marks})"
 
     def from_staged_rows(self, epoch: int, part: range | None = None) -> str:
-        """Return the FROM clause of the staged rows that are not refused, optionally of a part of the batch."""
+        """Return FROM and WHERE of staged rows that were not refused. `part` limits ROW_COLUMN; parameter: attempts."""
         between = "" if part is None else f" AND {ROW_COLUMN} >= {part.start} AND {ROW_COLUMN} < {part.stop}"
         return f"FROM {self.staging_table(epoch)} WHERE {ATTEMPT_COLUMN} = ANY(%s) AND {REASON_COLUMN} IS NULL{between}"
 
     def order_newest_first(self) -> str:
-        """Return the ORDER BY that puts the last row of each key first. Ties are broken by offset, then position."""
+        """Return the ORDER BY columns that put the latest row of each key first. Ties: by offset, then row number."""
         columns = [
             quote_identifiers(self.keys),
             *(f"{quote_identifier(name)} DESC NULLS LAST" for name in self.order_by),
@@ -152,9 +152,9 @@ class UpsertStatements:
         return ", ".join([*columns, f"{OFFSET_COLUMN} DESC NULLS LAST", f"{ROW_COLUMN} DESC"])
 
     def move_rows(self, epoch: int, part: range | None = None) -> str:
-        """Move the rows of attempts to the table, and return the number of keys with a later row or a later deletion.
+        """Return the statement that moves the staged rows of attempts, its parameter, to the target table.
 
-        Parameter: the attempts.
+        Its result is the number of keys that were skipped, because the table has a later row or a later deletion.
         """
         if self.delete_column:
             return self._move_with_deletions(epoch, part)
@@ -170,10 +170,10 @@ class UpsertStatements:
         )
 
     def _move_with_deletions(self, epoch: int, part: range | None) -> str:
-        """Return `move_rows` for rows that may be deletions.
+        """Return the statement of `move_rows` for rows that may be deletions.
 
-        All parts of the statement see the tables as they were before it, and no two parts touch the same row, because
-        only one row of each key counts.
+        All parts of the statement see the tables as they were before the statement. No two parts change the same row,
+        because only the latest row of each key is used.
         """
         keys, deleted, deletions = (
             quote_identifiers(self.keys),
@@ -204,11 +204,11 @@ class UpsertStatements:
         )
 
     def _same(self, row: str) -> str:
-        """Return the condition that a row has the key of the coming row."""
+        """Return the condition that the row with the alias `row` has the same key as the staged row `c`."""
         return " AND ".join(f"{row}.{quote_identifier(name)} = c.{quote_identifier(name)}" for name in self.keys)
 
     def _later(self, row: str) -> str:
-        """Return the condition that a row is later than the coming row."""
+        """Return the condition that the row with the alias `row` is later than the staged row `c`."""
         return f"({later_row_condition(row, 'c', self.order_by)})"
 
     def on_conflict(self) -> str:

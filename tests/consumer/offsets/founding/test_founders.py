@@ -1,4 +1,4 @@
-"""What one founder does, step by step: on brokers beside others, and in the file of a member that is alone."""
+"""The start offsets that one member stores for a new group: at brokers and in a broadcasting file."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ REFUSED = Reply(ResponseCode.NO_PERMISSION, "User:x has no permission to access 
 
 @pytest.fixture
 def broker(broker: ScriptedBroker) -> ScriptedBroker:
-    """One that knows no group."""
+    """A broker that knows no group."""
     broker.knows_groups = False
     return broker
 
 
 @pytest.fixture
 async def client(broker: ScriptedBroker, clock: ManualClock) -> AsyncIterator[ClientInstance]:
-    """Not run: it does nothing by itself."""
+    """A client that is not started, so it runs no background tasks."""
     client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)), clock=clock)
     yield client
     await client.remoting.close()
@@ -54,7 +54,7 @@ async def client(broker: ScriptedBroker, clock: ManualClock) -> AsyncIterator[Cl
 
 @pytest.fixture
 async def two_client(two: Two, clock: ManualClock) -> AsyncIterator[ClientInstance]:
-    """One of two masters that know no group."""
+    """A client of two masters that know no group."""
     two.forget_groups()
     client = ClientInstance(ClientOptions(nameservers=(two.name_server.address,)), clock=clock)
     yield client
@@ -74,20 +74,20 @@ async def in_file(client: ClientInstance, clock: ManualClock, directory: Path) -
 async def waiting(
     broker: ScriptedBroker, client: ClientInstance, clock: ManualClock
 ) -> tuple[MessageQueue, asyncio.Task[QueueStart]]:
-    """A founder that finds an offset in one topic and none in another, and cannot know whether another one lives."""
+    """Start a founder that finds an offset in one topic only. Another founder may still be at work."""
     [done], [missing] = broker.create_topic("done"), broker.create_topic(TOPIC)
     await broker.store(missing, b"old")
     broker.offsets[GROUP, done] = 0
     start_offsets = at_brokers(client, clock, subscriptions=["done", TOPIC])
     start = asyncio.create_task(start_offsets.start(missing, None))
-    await broker.peer.received(QUERY, 3)  # for the mark, and for both queues
+    await broker.peer.received(QUERY, 3)  # the mark and both queues
     return missing, start
 
 
-async def test_another_founder_has_five_seconds(
+async def test_a_queue_without_an_offset_waits_five_seconds_for_another_founder(
     broker: ScriptedBroker, client: ClientInstance, clock: ManualClock
 ) -> None:
-    """Then it is taken for a known group, and the queue for a later one: nothing is passed over."""
+    """Then the group counts as known and the queue as added later, so no message is skipped."""
     _, start = await waiting(broker, client, clock)
     await clock.advance(4.9)
     assert not start.done()
@@ -96,7 +96,7 @@ async def test_another_founder_has_five_seconds(
     assert await start == QueueStart(0, "later_queue")
 
 
-async def test_another_founders_end_is_seen_soon_without_many_questions(
+async def test_the_end_of_another_founder_is_noticed_soon_with_few_queries(
     broker: ScriptedBroker, client: ClientInstance, clock: ManualClock
 ) -> None:
     missing, start = await waiting(broker, client, clock)
@@ -110,7 +110,7 @@ async def test_another_founders_end_is_seen_soon_without_many_questions(
 
 
 @pytest.mark.parametrize("code", [QUERY, UPDATE, MAX])
-async def test_a_group_is_not_founded_without_a_broker_that_fails_for_a_moment(
+async def test_no_start_offset_is_stored_while_a_broker_fails(
     broker: ScriptedBroker, client: ClientInstance, clock: ManualClock, code: RequestCode
 ) -> None:
     [queue] = broker.create_topic(TOPIC)
@@ -122,7 +122,7 @@ async def test_a_group_is_not_founded_without_a_broker_that_fails_for_a_moment(
     assert not start_offsets.is_deferred(queue)
 
 
-async def test_who_may_read_no_offset_is_told(
+async def test_a_member_without_permission_to_query_offsets_gets_an_error(
     broker: ScriptedBroker, client: ClientInstance, clock: ManualClock
 ) -> None:
     broker.create_topic(TOPIC)
@@ -132,7 +132,7 @@ async def test_who_may_read_no_offset_is_told(
     assert not broker.offsets
 
 
-async def test_a_broadcasting_group_is_founded_in_its_file(
+async def test_a_broadcasting_group_stores_start_offsets_in_its_file(
     broker: ScriptedBroker, client: ClientInstance, clock: ManualClock, tmp_path: Path
 ) -> None:
     queues = broker.create_topic(TOPIC, 2)
@@ -146,10 +146,10 @@ async def test_a_broadcasting_group_is_founded_in_its_file(
     assert not any(map(start_offsets.is_deferred, queues))
 
 
-async def test_a_slave_that_does_not_know_the_group_makes_it_no_new_one(
+async def test_a_group_unknown_to_a_slave_does_not_count_as_new(
     two: Two, two_client: ClientInstance, clock: ManualClock
 ) -> None:
-    """Its master does, which is away for a moment: the queue of the other broker, which has forgotten it, is later."""
+    """Its unreachable master knows the group, so the queue of the other broker counts as added later."""
     await two.a.store(A0, b"a0")
     two.route(two.a, two.b, slaves="b")
     start_offsets = at_brokers(two_client, clock)
@@ -162,7 +162,7 @@ async def test_a_slave_that_does_not_know_the_group_makes_it_no_new_one(
     assert await start_offsets.start(A0, None) == QueueStart(0, "later_queue")
 
 
-async def test_a_slave_that_knows_the_group_makes_it_a_known_one(
+async def test_a_group_known_to_a_slave_does_not_count_as_new(
     two: Two, two_client: ClientInstance, clock: ManualClock
 ) -> None:
     await two.a.store(A0, b"a0")

@@ -1,4 +1,4 @@
-"""A queue that comes to a known group begins at its first message; a new group begins where it is told, as a whole."""
+"""Start offsets of queues added to a known group, and of a new group as a whole."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ QUICK: dict[str, Any] = {
 
 @pytest.fixture
 def broker(broker: ScriptedBroker) -> ScriptedBroker:
-    """One that knows of a group what a test says, and nothing else."""
+    """A broker that knows only the offsets that a test stores."""
     broker.knows_groups = False
     return broker
 
 
 @pytest.fixture
 def two(two: Two) -> Two:
-    """The same, of two masters."""
+    """Two masters that know only the offsets that a test stores."""
     two.forget_groups()
     return two
 
 
 def starts_in(logs: list[Any]) -> dict[str, tuple[int, str]]:
-    """Where queues started and why, by queue; the last word of each."""
+    """The last start offset of each queue, and its reason."""
     return {entry["queue"]: (entry["offset"], entry["why"]) for entry in logs if entry["event"] == "queue.started"}
 
 
 def know(broker: ScriptedBroker, *queues: MessageQueue, retries: bool = True) -> None:
-    """The group was here before, and is at the end of these queues."""
+    """Store offsets at the end of these queues, as an existing group has them."""
     for queue in queues:
         broker.offsets[GROUP, queue] = broker.end(queue)
     if retries:
@@ -58,10 +58,10 @@ def know(broker: ScriptedBroker, *queues: MessageQueue, retries: bool = True) ->
 
 
 @pytest.mark.parametrize("where", WHERES)
-async def test_nothing_is_passed_over_where_the_topic_of_a_running_group_grows(
+async def test_a_queue_added_to_a_running_groups_topic_is_consumed_from_its_start(
     broker: ScriptedBroker, seen: Seen, where: str
 ) -> None:
-    """What was sent to the new queue before the member learned of it, is consumed."""
+    """Messages sent to the new queue before the member noticed it are consumed."""
     [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, b"old")
     options = QUICK | {"consume_from_where": where, "consume_timestamp_ms": 5000}
@@ -79,8 +79,8 @@ async def test_nothing_is_passed_over_where_the_topic_of_a_running_group_grows(
     assert starts_in(logs)[str(later)] == (0, why)
 
 
-async def test_nothing_is_passed_over_at_a_broker_that_is_added(two: Two, seen: Seen) -> None:
-    """While the group runs, and while it is away."""
+async def test_the_queues_of_an_added_broker_are_consumed_from_their_start(two: Two, seen: Seen) -> None:
+    """Both while the group runs and while it is stopped."""
     [queue] = two.a.create_topic(TOPIC)
     two.route(two.a)
     know(two.a, queue)
@@ -95,8 +95,10 @@ async def test_nothing_is_passed_over_at_a_broker_that_is_added(two: Two, seen: 
 
 
 @pytest.mark.parametrize("where", WHERES)
-async def test_a_new_group_is_founded_in_all_queues_at_once(broker: ScriptedBroker, seen: Seen, where: str) -> None:
-    """Also in those of other members, so that nobody takes them for later ones; the mark of the group comes last."""
+async def test_a_new_group_stores_start_offsets_in_all_queues_at_once(
+    broker: ScriptedBroker, seen: Seen, where: str
+) -> None:
+    """Other members' queues are included, so they do not count as added later. The mark is stored last."""
     queues = broker.create_topic(TOPIC, 8)
     broker.members[GROUP].append("0.0.0.0@another")
     for queue in queues:
@@ -106,7 +108,7 @@ async def test_a_new_group_is_founded_in_all_queues_at_once(broker: ScriptedBrok
         await eventually(lambda: len(one.owned()) == 4, "it has its share")
         owned = {MessageQueue(topic, broker.name, number) for topic, number in one.owned()}
         others = set(queues) - owned
-        if where == "first_offset":  # which is where later queues begin, too: nothing needs to be written down
+        if where == "first_offset":  # later queues start there too, so nothing is stored
             assert not any((GROUP, queue) in broker.offsets for queue in others)
             return
         assert {broker.offsets[GROUP, queue] for queue in others} == {0 if where == "timestamp" else 2}
@@ -114,8 +116,8 @@ async def test_a_new_group_is_founded_in_all_queues_at_once(broker: ScriptedBrok
         assert order.index(MessageQueue(RETRY, broker.name, 0)) > max(order.index(queue) for queue in queues)
 
 
-async def test_a_founder_writes_over_nothing(broker: ScriptedBroker, seen: Seen) -> None:
-    """Another member had a queue first, and consumed on while the founder was busy with the others."""
+async def test_a_founder_does_not_overwrite_stored_offsets(broker: ScriptedBroker, seen: Seen) -> None:
+    """Another member commits an offset while the founder stores start offsets."""
     queues = broker.create_topic(TOPIC, 2)
     for queue in queues:
         await broker.store(queue, b"old", b"old")
@@ -130,10 +132,10 @@ async def test_a_founder_writes_over_nothing(broker: ScriptedBroker, seen: Seen)
     assert seen.bodies == [b"old"]
 
 
-async def test_a_queue_of_which_a_slave_knows_no_offset_waits_for_its_master(
+async def test_a_queue_without_an_offset_at_a_slave_waits_for_its_master(
     two: Two, seen: Seen, monkeypatch: pytest.MonkeyPatch, flowing: ManualClock
 ) -> None:
-    """The slave copies offsets every 10 s: nothing is handled again that was committed just before the master went."""
+    """Slaves copy offsets every 10 s, so the slave may lack the master's last commit."""
     monkeypatch.setattr("rmqd.consumer.pull.pull_request.FAILED_PULL_PAUSE_SECONDS", 0.05)
     b = MessageQueue(TOPIC, "b", 0)
     await two.b.store(b, b"old")
@@ -149,10 +151,10 @@ async def test_a_queue_of_which_a_slave_knows_no_offset_waits_for_its_master(
     assert seen.bodies == [b"new"]
 
 
-async def test_a_queue_that_the_broker_lost_goes_on_where_this_member_left_it(
+async def test_a_queue_whose_offset_was_lost_continues_where_this_member_released_it(
     broker: ScriptedBroker, seen: Seen
 ) -> None:
-    """It went to another member for a while, and came back without an offset."""
+    """Another member owned the queue meanwhile, and the broker lost its offset."""
     queues = broker.create_topic(TOPIC, 2)
     know(broker, *queues)
     async with member(broker.peer.address, seen, **QUICK) as one:
@@ -162,7 +164,7 @@ async def test_a_queue_that_the_broker_lost_goes_on_where_this_member_left_it(
         await broker.committed(GROUP, queues[0], 1)
         await broker.committed(GROUP, queues[1], 1)
         await broker.gain(GROUP, "0.0.0.0@another")
-        await eventually(lambda: len(one.owned()) == 1, "it gave one up")
+        await eventually(lambda: len(one.owned()) == 1, "one queue is released")
         broker.offsets.pop((GROUP, queues[0]))
         before = len(broker.pulls)
         await broker.lose("0.0.0.0@another")

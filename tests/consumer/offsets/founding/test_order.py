@@ -1,4 +1,4 @@
-"""The order in which a group is founded tells a founding that was cut short from a topic that has grown."""
+"""The order of storing start offsets, which distinguishes interrupted storing from a grown topic."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def topic(name: str, **queues: int) -> list[MessageQueue]:
     return [MessageQueue(name, broker, number) for broker, count in queues.items() for number in range(count)]
 
 
-def test_a_founding_shows_wherever_it_was_cut_short() -> None:
+def test_interrupted_storing_is_detected_at_every_step() -> None:
     for queues in [
         topic("t", a=4),
         topic("t", a=4, b=4),
@@ -28,7 +28,7 @@ def test_a_founding_shows_wherever_it_was_cut_short() -> None:
             assert is_storing_unfinished(queues, set(order[:stored])), order[:stored]
 
 
-def test_a_topic_that_has_grown_is_no_founding() -> None:
+def test_a_grown_topic_does_not_count_as_interrupted_storing() -> None:
     for before, after in [
         (topic("t", a=1), topic("t", a=8)),
         (topic("t", a=4), topic("t", a=4, b=4)),

@@ -1,4 +1,4 @@
-"""Where a group starts on a queue."""
+"""The start offset of a group on a queue."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def ignore(batch: Batch) -> None:
 
 @pytest.fixture
 def broker(broker: ScriptedBroker) -> ScriptedBroker:
-    """One that knows no group."""
+    """A broker that knows no group."""
     broker.knows_groups = False
     return broker
 
@@ -37,7 +37,7 @@ def broker(broker: ScriptedBroker) -> ScriptedBroker:
 async def test_a_new_group_starts_where_the_option_says(
     broker: ScriptedBroker, where: str, expected: int, expected_retry: int
 ) -> None:
-    """Per topic and for its retry topic, as Java does; committed at once, and said in the log per queue."""
+    """For each topic and the retry topic, as in Java. Each start is committed at once, and logged."""
     [queue], [retry] = broker.create_topic(TOPIC), broker.create_topic(RETRY)
     broker.first[queue], broker.first[retry] = 10, 4
     for timestamp in (1000, 2000, 3000):
@@ -55,8 +55,8 @@ async def test_a_new_group_starts_where_the_option_says(
 
 
 @pytest.mark.parametrize("where", ["last_offset", "first_offset", "timestamp"])
-async def test_a_known_group_goes_on_where_it_was(broker: ScriptedBroker, where: str) -> None:
-    """Also at 0, which is an offset like any other."""
+async def test_a_known_group_continues_at_its_stored_offset(broker: ScriptedBroker, where: str) -> None:
+    """Also at 0, which is a valid offset."""
     queues = broker.create_topic(TOPIC, 2)
     for queue in queues:
         await broker.store(queue, *[b"x"] * 9)
@@ -66,8 +66,8 @@ async def test_a_known_group_goes_on_where_it_was(broker: ScriptedBroker, where:
     assert [broker.pulled_offsets(queue)[0] for queue in queues] == [7, 0]
 
 
-async def test_first_offset_holds_no_queue_whose_first_messages_are_gone(broker: ScriptedBroker) -> None:
-    """Under `on_offset_illegal: stop` a start at 0 would: nobody has consumed anything that could be missing."""
+async def test_first_offset_starts_at_the_first_existing_message(broker: ScriptedBroker) -> None:
+    """A start at 0 would stop the queue under `on_offset_illegal: stop`, although no message was missed."""
     [queue] = broker.create_topic(TOPIC)
     broker.first[queue] = 1000
     await broker.store(queue, b"x")
@@ -82,7 +82,7 @@ async def test_first_offset_holds_no_queue_whose_first_messages_are_gone(broker:
 
 
 async def test_nothing_is_pulled_before_the_start_is_known(broker: ScriptedBroker, flowing: ManualClock) -> None:
-    """A broker that cannot tell the offset just now is asked again; guessing would lose messages or repeat them."""
+    """A failed offset query is repeated, because a guess would lose messages or repeat them."""
     [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, *[b"x"] * 9)
     broker.offsets[GROUP, queue] = 5
@@ -104,7 +104,7 @@ async def test_a_new_group_needs_few_requests(broker: ScriptedBroker) -> None:
         await eventually(lambda: len({pull.topic + str(pull.queue_id) for pull in broker.pulls}) == 5, "all are pulled")
         codes = Counter(request.code for request in broker.peer.requests)
     assert codes[RequestCode.LOCK_BATCH_MQ] == 1, "for all queues"
-    assert codes[RequestCode.QUERY_CONSUMER_OFFSET] == 4 * 3 + 4, "the retry queue has more, as the group's mark"
+    assert codes[RequestCode.QUERY_CONSUMER_OFFSET] == 4 * 3 + 4, "the retry queue has 4, as the group's mark"
     assert codes[RequestCode.GET_MAX_OFFSET] == 4
     assert codes[RequestCode.GET_EARLIEST_MSG_STORETIME] == 1, "a queue that was never used has no first message"
     assert [broker.offsets[GROUP, queue] for queue in queues] == [1, 0, 0, 0]

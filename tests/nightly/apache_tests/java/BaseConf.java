@@ -29,8 +29,8 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 import org.apache.rocketmq.tools.admin.MQAdminExt;
 
 /**
- * Stands before the tests' own base class, which starts a name server and three brokers inside its JVM: the cluster is
- * the one that system properties name, and its one broker goes by all three of the names.
+ * Replaces the tests' own base class, which starts a name server and three brokers inside its JVM. System properties
+ * name the cluster. Its only broker has all three names.
  */
 public class BaseConf {
     public static final String NAMESRV_ADDR = RemoteBroker.NAMESRV;
@@ -39,7 +39,7 @@ public class BaseConf {
     protected static final String BROKER2_NAME = RemoteBroker.NAME;
     protected static final String BROKER3_NAME = RemoteBroker.NAME;
 
-    protected static final int BROKER_NUM = 1; // in the tests themselves their compiler has written 3
+    protected static final int BROKER_NUM = 1; // the compiled tests have the constant 3
     protected static final int WAIT_TIME = 5;
     protected static final int CONSUME_TIME = 2 * 60 * 1000;
     protected static final int QUEUE_NUMBERS = 8;
@@ -58,11 +58,11 @@ public class BaseConf {
         IntegrationTestBase.initMQAdmin(NAMESRV_ADDR);
     }
 
-    /** The cluster works before the first test begins. */
+    /** Returns at once, because the cluster is ready before the first test. */
     public static void waitBrokerRegistered(String namesrv, String cluster, int brokers) {
     }
 
-    /** What was sent is in its queue, on a broker that tells so: RemoteBroker's store has nothing behind. */
+    /** Waits half a second at most. An acknowledged message is already in its queue. */
     public boolean awaitDispatchMs(long millis) throws Exception {
         Thread.sleep(Math.min(millis, 500));
         return true;

@@ -28,8 +28,8 @@ import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
- * A broker of another process, in the shape in which the tests know one of their own JVM. What they ask of it goes over
- * the network as far as the protocol has a request for it; the rest asks a broker that was never started, and fails.
+ * A broker in another process, with the class that the tests expect. Calls become requests if the protocol has one.
+ * Other calls go to a broker that was never started, and fail.
  */
 final class RemoteBroker extends BrokerController {
     static final String NAMESRV = System.getProperty("cluster.namesrv");
@@ -87,7 +87,7 @@ final class RemoteBroker extends BrokerController {
 
     @Override
     public TopicConfigManager getTopicConfigManager() {
-        return topics == null ? super.getTopicConfigManager() : topics; // null: the constructor above asks for it
+        return topics == null ? super.getTopicConfigManager() : topics; // null: called by the super constructor
     }
 
     @Override
@@ -102,7 +102,7 @@ final class RemoteBroker extends BrokerController {
 
     @Override
     public synchronized void registerBrokerAll(boolean orderConfig, boolean oneway, boolean force) {
-        // it registers itself
+        // the real broker registers itself
     }
 
     @Override
@@ -110,7 +110,7 @@ final class RemoteBroker extends BrokerController {
         throw new UnsupportedOperationException("the broker is of another process");
     }
 
-    /** A request whose exceptions are of no interest to who calls a getter. */
+    /** A request of a getter, which has no checked exceptions. */
     interface Request<T> {
         T run(DefaultMQAdminExt admin) throws Exception;
     }
@@ -314,7 +314,7 @@ final class RemoteBroker extends BrokerController {
 
         @Override
         public long dispatchBehindBytes() {
-            return 0; // no request tells it
+            return 0; // the protocol has no request for it
         }
     }
 }

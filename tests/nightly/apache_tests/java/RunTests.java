@@ -19,9 +19,9 @@ import org.junit.runner.notification.Failure;
 import org.junit.runner.notification.RunListener;
 
 /**
- * `list JAR` prints the test classes of a jar that ask a cluster, but for those of the proxy, which they have in their
- * own JVM, beside three brokers or one of that JVM; `run REPORT DONE CLASS...` runs them one after the
- * other but for the tests named in the file DONE, and writes a line to REPORT at each step, its fields separated by tabs.
+ * `list JAR` prints the test classes of a jar that use a cluster, without those of the proxy, which start the proxy and
+ * brokers in their JVM. `run REPORT DONE CLASS...` runs the classes one after the other, without the tests named in the
+ * file DONE. It writes a line to REPORT at each step, with its fields separated by tabs.
  */
 public final class RunTests {
     public static void main(String[] arguments) throws Exception {
@@ -102,7 +102,7 @@ public final class RunTests {
         @Override
         public void testFailure(Failure failure) {
             String why = String.valueOf(failure.getException()).replaceAll("\\s+", " ");
-            if (failed.isEmpty()) { // what an @After says then follows from it
+            if (failed.isEmpty()) { // a later failure of @After follows from the first
                 failed = why.substring(0, Math.min(400, why.length()));
             }
             if (failure.getDescription().isSuite()) {

@@ -1,4 +1,4 @@
-"""What servers hold against our keys: named, said once a minute, and forgotten once it is over."""
+"""Servers that refuse access: reported with the reason, logged once a minute, and cleared when it ends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UNKNOWN = Reply(ResponseCode.NO_PERMISSION, "User:the-user is not found.")
         (1, "java.lang.NullPointerException: User: is disabled"),
     ],
 )
-async def test_other_answers_are_not_taken_for_refusals(
+async def test_other_errors_are_not_refusals_of_access(
     client: RemotingClient, peer: Peer, code: int, remark: str
 ) -> None:
     peer.on(PULL, Reply(code, remark))
@@ -41,7 +41,7 @@ async def test_other_answers_are_not_taken_for_refusals(
     assert client.security.refusals.about(["mailer", "orders"]) is None
 
 
-async def test_one_line_a_minute_for_all_that_is_refused(
+async def test_refusals_of_several_servers_are_logged_in_one_line_a_minute(
     client: RemotingClient, peer: Peer, clock: ManualClock
 ) -> None:
     async with Peer() as other:
@@ -59,16 +59,16 @@ async def test_one_line_a_minute_for_all_that_is_refused(
         assert f"{other.address} refuses access (User:*** is not found)" in second["reason"]
 
 
-async def test_what_can_be_done_without_is_not_complained_about(client: RemotingClient, peer: Peer) -> None:
-    """Looking at other members takes a permission more than consuming does."""
+async def test_the_refusal_of_an_optional_request_is_not_reported(client: RemotingClient, peer: Peer) -> None:
+    """Queries about other members need more permissions than consuming."""
     peer.on(VIEW, Reply(ResponseCode.NO_PERMISSION, FORBIDDEN))
     with capture_logs() as logs:
         await client.invoke(peer.address, VIEW, {})
     assert (logs, client.security.refusals.current) == ([], {})
 
 
-async def test_what_is_needed_after_all_is_complained_about(client: RemotingClient, peer: Peer) -> None:
-    """Such as where a queue ends, by a group that is to begin there."""
+async def test_the_refusal_of_a_needed_request_is_reported(client: RemotingClient, peer: Peer) -> None:
+    """For example, a group that starts at the end of a queue needs the queue's maximum offset."""
     peer.on(VIEW, Reply(ResponseCode.NO_PERMISSION, FORBIDDEN))
     with pytest.raises(AccessRefusedError) as caught:
         await request(client, peer.address, VIEW)
@@ -76,8 +76,8 @@ async def test_what_is_needed_after_all_is_complained_about(client: RemotingClie
     assert client.security.refusals.about(["orders"]) == str(caught.value)
 
 
-async def test_a_server_that_is_gone_is_forgotten(client: RemotingClient, peer: Peer, clock: ManualClock) -> None:
-    """Nobody asks it any more, so it will never answer otherwise."""
+async def test_the_refusal_of_a_removed_server_expires(client: RemotingClient, peer: Peer, clock: ManualClock) -> None:
+    """No later request to the server can clear the refusal."""
     peer.on(PULL, WRONG)
     await client.invoke(peer.address, PULL, {})
     clock.turn(FORGET_TRUST_REFUSAL_SECONDS)
@@ -86,8 +86,8 @@ async def test_a_server_that_is_gone_is_forgotten(client: RemotingClient, peer: 
     assert client.security.refusals.about(["any"]) is None
 
 
-async def test_answers_to_former_keys_are_not_held_against_new_ones(client: RemotingClient, peer: Peer) -> None:
-    """They may come after the change; and what they say about who asked stays hidden."""
+async def test_refusals_of_old_keys_do_not_count_for_new_keys(client: RemotingClient, peer: Peer) -> None:
+    """They may arrive after the change. The user name in their remarks stays hidden."""
     asked, release, refusals = asyncio.Event(), asyncio.Event(), client.security.refusals
 
     async def late(command: RemotingCommand) -> Reply:

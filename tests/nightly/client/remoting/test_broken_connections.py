@@ -1,4 +1,4 @@
-"""RemotingClient with peers that hang up, stop reading, or send what is no frame."""
+"""RemotingClient with peers that close connections, stop reading, or send invalid frames."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tests.waiting import WAIT_SECONDS, eventually
 
 
 @pytest.mark.parametrize(("flag", "named"), [(5, "0x4"), (-(2**31) + 1, "0x80000000")])
-async def test_a_flag_of_another_meaning_is_refused_by_name(remoting: RemotingClient, flag: int, named: str) -> None:
-    """What the rest of such a frame is cannot be known: no answer is made of it."""
+async def test_a_frame_with_unknown_flag_bits_is_refused(remoting: RemotingClient, flag: int, named: str) -> None:
+    """The rest of such a frame may have another meaning."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         command = await read_command(reader)
@@ -41,8 +41,8 @@ async def test_a_flag_of_another_meaning_is_refused_by_name(remoting: RemotingCl
     assert remoting.traffic.corrupt_frames == 1
 
 
-async def test_an_answer_byte_by_byte(remoting: RemotingClient) -> None:
-    """TCP promises no boundaries."""
+async def test_a_response_may_arrive_byte_by_byte(remoting: RemotingClient) -> None:
+    """TCP does not keep boundaries."""
 
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         command = await read_command(reader)
@@ -58,7 +58,7 @@ async def test_an_answer_byte_by_byte(remoting: RemotingClient) -> None:
 
 
 async def test_a_request_that_cannot_be_written_ends_the_connection(remoting: RemotingClient, peer: Peer) -> None:
-    """Whatever fails when frames are joined and written (memory may be short): the next request is answered."""
+    """Joining or writing frames may fail, for example without memory. The next request must be answered."""
     connection = await remoting.connection(peer.address)
     waiting = asyncio.create_task(connection.invoke(ASK, {}, b"", 60))
     await asyncio.sleep(0)
@@ -70,8 +70,8 @@ async def test_a_request_that_cannot_be_written_ends_the_connection(remoting: Re
     assert len(peer.requests) == 1
 
 
-async def test_what_cannot_be_taken_ends_the_connection(remoting: RemotingClient, peer: Peer) -> None:
-    """As where memory runs out; also where it is not the event loop that hears of it, as very much came at once."""
+async def test_a_notification_that_cannot_be_handled_ends_the_connection(remoting: RemotingClient, peer: Peer) -> None:
+    """Memory may run out. With many frames at once, no caller sees the error of a later turn."""
 
     def fail(command: RemotingCommand, address: str) -> None:
         raise MemoryError
@@ -80,13 +80,13 @@ async def test_what_cannot_be_taken_ends_the_connection(remoting: RemotingClient
     await remoting.invoke(peer.address, ASK, {})
     for _ in range(1000):
         await peer.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {}, oneway=True)
-    await eventually(lambda: remoting.connected(peer.address) is None, "the connection is gone")
+    await eventually(lambda: remoting.connected(peer.address) is None, "the connection is closed")
     await remoting.invoke(peer.address, ASK, {})
     assert peer.connections == 2
 
 
 async def half_an_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A broker that dies while it answers."""
+    """A broker that dies while it sends a response."""
     await reader.read(10)
     writer.write(struct.pack(">II", 1000, 100) + b'{"code":0')
 
@@ -111,7 +111,7 @@ async def empty_frame(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 
 
 async def good_and_bad(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A broker that answers heartbeats, and everything else with rubbish."""
+    """A broker that answers the first request, and then sends an invalid frame."""
     command = await read_command(reader)
     header = b'{"code":0,"flag":1,"language":"JAVA","opaque":%d,"version":513}' % command.opaque
     writer.write(struct.pack(">II", 4 + len(header), len(header)) + header)
@@ -125,27 +125,27 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 async def connections_in_half_a_second(serve: Serve) -> int:
-    """How often a client with a group connects to a broker that serves it so."""
+    """Return how often a client with a group connects to such a broker."""
     async with RawServer(serve) as broker, Peer() as name_server:
         name_server.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, routes({"T": route_of({"broker-a": broker.address})}))
         client = ClientInstance(ClientOptions(nameservers=(name_server.address,)))
         async with running(client.run()):
             client.register(Member("g", "T"))
             await eventually(lambda: broker.accepted >= 2, "the broker is asked")
-            await asyncio.sleep(0.5)  # what must not happen has no end that could be awaited
+            await asyncio.sleep(0.5)  # further connections must not happen, so there is nothing to await
             return broker.accepted
 
 
-async def test_an_address_that_serves_nobody_is_not_stormed() -> None:
-    """Whatever it does instead of answering: heartbeats would come as fast as they can."""
+async def test_a_broken_broker_is_not_flooded_with_connections() -> None:
+    """Without pauses, heartbeats would reconnect as fast as they can."""
     brokers = (hang_up, good_and_bad, half_an_answer, another_protocol, greeting, empty_frame)
     counts = await asyncio.gather(*map(connections_in_half_a_second, brokers))
     by_broker = {serve.__name__: count for serve, count in zip(brokers, counts, strict=True)}
     assert not {name: count for name, count in by_broker.items() if count >= 12}
 
 
-async def test_a_connection_that_was_left_is_closed_with_its_client() -> None:
-    """Though an answer is still under way on it: the event loop may end next."""
+async def test_closing_the_client_closes_a_connection_that_it_has_left() -> None:
+    """It is closed before its last response arrives, because the event loop may end next."""
     client = RemotingClient()
     async with Peer() as peer:
         peer.on(ASK, None)
@@ -153,7 +153,7 @@ async def test_a_connection_that_was_left_is_closed_with_its_client() -> None:
         await peer.received(ASK)
         connection = await client.connection(peer.address)
         client.leave(connection, "the broker goes away")
-        await asyncio.sleep(0)  # the task that waits for the answer has begun
+        await asyncio.sleep(0)  # the task that waits for the response starts
         await client.close()
         assert not connection.is_open
         with pytest.raises(RemotingError):

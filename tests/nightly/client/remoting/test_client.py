@@ -1,4 +1,4 @@
-"""RemotingClient: one connection for many requests, deadlines, lost and broken connections, the peer's own requests."""
+"""RemotingClient: one connection for many requests, size limits, and the peer's own requests."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tests.clock import ManualClock
 from tests.waiting import eventually
 
 
-async def test_one_way_requests_of_the_peer_get_no_answer(remoting: RemotingClient, peer: Peer) -> None:
-    """Not even a refusal."""
+async def test_one_way_requests_of_the_peer_get_no_response(remoting: RemotingClient, peer: Peer) -> None:
+    """Unknown requests are not refused either."""
     handled = asyncio.Event()
 
     async def handler(command: RemotingCommand, address: str) -> ClientReply:
@@ -43,15 +43,15 @@ async def test_one_way_requests_of_the_peer_get_no_answer(remoting: RemotingClie
 
 
 async def test_a_frame_that_is_too_large_is_not_sent(remoting: RemotingClient, peer: Peer) -> None:
-    """The peer would close the connection, and everybody's requests with it."""
+    """The peer would close the connection, and all requests on it would fail."""
     with pytest.raises(ProtocolError):
         await remoting.invoke(peer.address, ASK, {}, b"x" * (16 * 1024 * 1024 + 1))
     assert (await remoting.invoke(peer.address, OTHER, {})).code == ResponseCode.SUCCESS
     assert peer.connections == 1
 
 
-async def test_a_flood_of_requests_is_answered_so_many_at_a_time(remoting: RemotingClient, peer: Peer) -> None:
-    """The others are told to ask again, and notices among them are heard all the same."""
+async def test_requests_of_the_peer_above_the_limit_are_refused_as_busy(remoting: RemotingClient, peer: Peer) -> None:
+    """Notifications among them are handled anyway."""
     release, noticed = asyncio.Event(), asyncio.Event()
 
     async def slow(command: RemotingCommand, address: str) -> ClientReply:
@@ -64,7 +64,7 @@ async def test_a_flood_of_requests_is_answered_so_many_at_a_time(remoting: Remot
     await eventually(lambda: peer.connections, "the peer has the connection")
     asked = [await peer.push(ASK, {}) for _ in range(MAX_REQUESTS_AT_ONCE + 100)]
     await peer.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {}, oneway=True)
-    await eventually(lambda: len(peer.answers) == 100, "those beyond the limit are answered")
+    await eventually(lambda: len(peer.answers) == 100, "the requests above the limit are answered")
     assert {answer.code for answer in peer.answers.values()} == {ResponseCode.SYSTEM_BUSY}
     await noticed.wait()
     release.set()
@@ -75,8 +75,8 @@ async def test_a_flood_of_requests_is_answered_so_many_at_a_time(remoting: Remot
     assert (await peer.ask(ASK, {})).code == ResponseCode.SUCCESS, "there is room again"
 
 
-async def test_very_many_frames_at_once_are_taken_in_many_turns_of_the_loop(peer: Peer, clock: ManualClock) -> None:
-    """In their order, and a reply behind them comes too; what else the loop has to do gets its turns between."""
+async def test_thousands_of_frames_are_handled_in_many_turns_of_the_loop(peer: Peer, clock: ManualClock) -> None:
+    """Frames keep their order, and the response behind them arrives too. Other tasks can run in between."""
     turn, came = 0, list[tuple[int, int]]()
 
     async def count_turns() -> None:
@@ -91,7 +91,7 @@ async def test_very_many_frames_at_once_are_taken_in_many_turns_of_the_loop(peer
         return Reply()
 
     peer.on(ASK, flood)
-    client = RemotingClient(clock=clock)  # which stands still: the answer comes behind all frames
+    client = RemotingClient(clock=clock)  # no time passes, so the response behind all frames cannot time out
     client.peer_requests.notices[RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] = lambda command, address: came.append(
         (turn, int(command.ext_fields["n"]))
     )
@@ -100,11 +100,11 @@ async def test_very_many_frames_at_once_are_taken_in_many_turns_of_the_loop(peer
     turns.cancel()
     await client.close()
     assert [number for _, number in came] == list(range(3000))
-    assert max(Counter(at for at, _ in came).values()) <= 2 * MAX_FRAMES_PER_TURN, "taken in one turn"
+    assert max(Counter(at for at, _ in came).values()) <= 2 * MAX_FRAMES_PER_TURN, "frames of one turn"
 
 
-async def test_a_long_remark_is_cut(peer: Peer) -> None:
-    """It is in the text of an error, and in every log line about it."""
+async def test_a_long_remark_is_truncated(peer: Peer) -> None:
+    """The remark is in the error's text, and in every log line about the error."""
     peer.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, Reply(ResponseCode.SYSTEM_BUSY, "because " * 1_000_000))
     client = RemotingClient()
     with pytest.raises(SystemBusyError) as caught:

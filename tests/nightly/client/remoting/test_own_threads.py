@@ -1,4 +1,4 @@
-"""rmqd's threads: its calls begin at once, whatever handlers do with the executor of the event loop."""
+"""rmqd's own threads: calls start at once, even if handlers fill the executor of the event loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.waiting import eventually
 
 @pytest.fixture
 async def full_executor() -> AsyncIterator[None]:
-    """No thread of the loop's executor is free."""
+    """Occupy all threads of the loop's executor."""
     go_on = threading.Event()
     loop = asyncio.get_running_loop()
     hanging = [loop.run_in_executor(None, go_on.wait) for _ in range(64)]
@@ -26,17 +26,17 @@ async def full_executor() -> AsyncIterator[None]:
 
 
 @pytest.mark.usefixtures("full_executor")
-async def test_calls_begin_though_the_loops_executor_is_full() -> None:
+async def test_calls_start_while_the_executor_of_the_loop_is_full() -> None:
     names = [await in_own_thread(lambda: threading.current_thread().name) for _ in range(3)]
     assert names == ["rmqd"] * 3
 
 
 @pytest.mark.usefixtures("full_executor")
-async def test_names_are_looked_up_then_too() -> None:
+async def test_host_names_are_resolved_while_the_executor_of_the_loop_is_full() -> None:
     assert await resolve_host("localhost", 1)
 
 
-async def test_calls_that_hang_keep_no_other_waiting() -> None:
+async def test_hanging_calls_do_not_delay_other_calls() -> None:
     go_on = threading.Event()
     hanging = [asyncio.create_task(in_own_thread(go_on.wait)) for _ in range(50)]
     assert await in_own_thread(lambda: 7) == 7
@@ -45,7 +45,7 @@ async def test_calls_that_hang_keep_no_other_waiting() -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), StopAsyncIteration("x"), SystemExit(1)])
-async def test_what_it_raises_is_raised(error: BaseException) -> None:
+async def test_the_exception_of_a_call_is_raised(error: BaseException) -> None:
     def fail() -> None:
         raise error
 
@@ -54,15 +54,15 @@ async def test_what_it_raises_is_raised(error: BaseException) -> None:
     assert raised.value is error
 
 
-async def test_the_context_goes_along() -> None:
+async def test_a_call_runs_in_the_context_of_its_caller() -> None:
     variable = contextvars.ContextVar("variable", default="")
     variable.set("of the caller")
     assert await in_own_thread(variable.get) == "of the caller"
 
 
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\n\r\n"], ids=["in its head", "in its body"])
-async def test_an_address_server_that_drips_keeps_no_thread(head: bytes) -> None:
-    """Who waits gives up at a deadline; the connection ends then, and with it the look-up in its thread."""
+async def test_a_slow_address_server_does_not_occupy_a_thread(head: bytes) -> None:
+    """At the caller's deadline the connection is closed, which ends the request in its thread."""
     closed = asyncio.Event()
 
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -84,11 +84,11 @@ async def test_an_address_server_that_drips_keeps_no_thread(head: bytes) -> None
             async with asyncio.timeout(0.2):
                 await fetch_text(f"http://127.0.0.1:{port}/")
         await asyncio.wait_for(closed.wait(), 5)
-        await eventually(lambda: len(_busy_threads()) <= busy, "the thread has nothing to do")
+        await eventually(lambda: len(_busy_threads()) <= busy, "the thread is free")
 
 
 def _busy_threads() -> list[str]:
-    """Those that are in a look-up."""
+    """The threads that read from an address server."""
     import sys
 
     frames = sys._current_frames().values()

@@ -1,4 +1,4 @@
-"""What a client makes of a network that breaks for seconds, on simulated hosts: every byte has its time there."""
+"""A client in a network that fails for seconds, on simulated hosts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ASK = RequestCode.GET_MAX_OFFSET
 
 
 def simulated(loop: SimulatedLoop, story: Coroutine[Any, Any, None]) -> None:
-    """Run a story on this loop, and end what it leaves."""
+    """Run a coroutine on this loop, and end its remaining tasks."""
     asyncio.set_event_loop(loop)
     try:
         loop.run_until_complete(story)
@@ -37,8 +37,8 @@ async def serve() -> None:
     await server.listen("10.0.0.1", 10911)
 
 
-def test_a_line_that_speaks_again_while_a_second_one_cannot_be_made_serves_on() -> None:
-    """Else its breaker stays open: pulls go nowhere any more, and nothing tells that the peer answers."""
+def test_a_connection_that_recovers_during_a_failing_reconnect_is_used_again() -> None:
+    """Otherwise its breaker stays open, and pulls are never sent again."""
     loop = SimulatedLoop()
     network = Network(loop, random.Random(1))
     server, client = Host(loop, "server"), Host(loop, "client")
@@ -56,7 +56,7 @@ def test_a_line_that_speaks_again_while_a_second_one_cannot_be_made_serves_on() 
         await asyncio.sleep(remoting.breakers.rest_seconds(ADDRESS))
         probe = asyncio.create_task(ask(remoting))
         await asyncio.sleep(0.1)
-        network.apart.clear()  # what was sent before arrives, and the connection that was asked for never comes
+        network.apart.clear()  # earlier bytes arrive, but the new connection is never made
         await probe
         remoting.breakers.raise_until_responding(ADDRESS)
         await ask(remoting)

@@ -1,4 +1,4 @@
-"""A connection that stays open and carries nothing any more is replaced; a server that is stopped keeps its own."""
+"""Replacement of open connections that carry no data. The first connection of a suspended server is kept."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def line(peer: Peer) -> AsyncIterator[SilentLine]:
 
 
 async def ask_until_answered(remoting: RemotingClient, address: str) -> None:
-    """Ask as often as it takes, each time with little patience."""
+    """Send requests with a short timeout until one is answered."""
     async with asyncio.timeout(WAIT_SECONDS):
         while True:
             try:
@@ -50,7 +50,7 @@ async def ask_until_answered(remoting: RemotingClient, address: str) -> None:
 
 
 async def go_silent(remoting: RemotingClient, line: SilentLine) -> None:
-    """Have a connection, and let a request find out that it carries nothing any more."""
+    """Open a connection, make it silent, and let a request time out on it."""
     await remoting.invoke(line.address, ASK, {})
     line.swallow()
     with pytest.raises(RemotingTimeoutError):
@@ -58,10 +58,8 @@ async def go_silent(remoting: RemotingClient, line: SilentLine) -> None:
     assert remoting.is_down(line.address)
 
 
-async def test_a_connection_that_carries_nothing_any_more_is_replaced(
-    remoting: RemotingClient, line: SilentLine
-) -> None:
-    """By the first request after the silence was noticed; then it is closed."""
+async def test_a_silent_connection_is_replaced(remoting: RemotingClient, line: SilentLine) -> None:
+    """The first request after the timeout opens a new connection. Then the silent one is closed."""
     await go_silent(remoting, line)
     await ask_until_answered(remoting, line.address)
     assert line.accepted == 2
@@ -69,10 +67,10 @@ async def test_a_connection_that_carries_nothing_any_more_is_replaced(
     await eventually(lambda: line.open == 1, "the silent connection is closed")
 
 
-async def test_what_waits_on_a_silent_connection_is_to_be_asked_again_at_once(
+async def test_requests_on_a_silent_connection_fail_once_it_is_replaced(
     remoting: RemotingClient, line: SilentLine
 ) -> None:
-    """It does not wait for its own deadline, which is half a minute for a pull."""
+    """They do not wait for their own timeout, which is 30 s for a pull."""
     await remoting.invoke(line.address, ASK, {})
     connection = remoting.connected(line.address)
     assert connection is not None
@@ -84,22 +82,22 @@ async def test_what_waits_on_a_silent_connection_is_to_be_asked_again_at_once(
             await pull
 
 
-async def test_new_connections_that_are_silent_too_are_replaced_as_well(
+async def test_new_connections_that_are_silent_too_are_also_replaced(
     remoting: RemotingClient, line: SilentLine
 ) -> None:
-    """A proxy may take connections while it is cut off, and never serve those."""
+    """A proxy may accept connections while it has no network, and never serve them."""
     line.swallows_new = True
     with pytest.raises(RemotingTimeoutError):
         await remoting.invoke(line.address, ASK, {}, timeout_seconds=2.5)
     asked = asyncio.create_task(ask_until_answered(remoting, line.address))
-    await eventually(lambda: line.accepted >= 4, "others were made")
-    assert line.open <= 3, "and those before were closed, but for the first"
+    await eventually(lambda: line.accepted >= 4, "other connections were opened")
+    assert line.open <= 3, "earlier connections except the first were closed"
     line.swallows_new = False
     await asked
-    await eventually(lambda: line.open == 1, "the others are closed")
+    await eventually(lambda: line.open == 1, "the other connections are closed")
 
 
-async def test_over_tls_too(flowing: ManualClock) -> None:
+async def test_a_silent_tls_connection_is_replaced(flowing: ManualClock) -> None:
     tls = TlsOptions(enabled=True, ca_file=str(CA))
     remoting = RemotingClient(ClientOptions(tls=tls), flowing)
     async with Peer(server_context()) as peer, SilentLine(peer.port) as line:
@@ -109,10 +107,10 @@ async def test_over_tls_too(flowing: ManualClock) -> None:
         await remoting.close()
 
 
-async def test_a_name_server_that_went_silent_is_asked_by_a_new_connection(
+async def test_a_silent_connection_to_a_name_server_is_replaced(
     line: SilentLine, peer: Peer, flowing: ManualClock
 ) -> None:
-    """Also where it is the only one."""
+    """This holds for the only name server too."""
     peer.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, routes({"T": route_of({"broker-a": "127.0.0.1:1"})}))
     client = ClientInstance(ClientOptions(nameservers=(line.address,)), clock=flowing)
     await client.routes.refresh("T")
@@ -129,8 +127,8 @@ async def test_a_name_server_that_went_silent_is_asked_by_a_new_connection(
     await client.close()
 
 
-async def test_a_server_that_was_stopped_goes_on_by_its_first_connection(remoting: RemotingClient, peer: Peer) -> None:
-    """What it was sent before is answered when it runs again, and nothing of that is lost or asked twice."""
+async def test_a_resumed_server_continues_on_its_first_connection(remoting: RemotingClient, peer: Peer) -> None:
+    """It then answers earlier requests. None of them is lost or sent twice."""
     runs = asyncio.Event()
 
     async def once_it_runs(_: RemotingCommand) -> Reply:
@@ -144,7 +142,7 @@ async def test_a_server_that_was_stopped_goes_on_by_its_first_connection(remotin
     with pytest.raises(RemotingTimeoutError):
         await remoting.invoke(peer.address, ASK, {}, timeout_seconds=2.5)
     probe = asyncio.create_task(ask_until_answered(remoting, peer.address))
-    await eventually(lambda: peer.connections > 1, "another connection was tried")
+    await eventually(lambda: peer.connections > 1, "another connection was opened")
     runs.set()
     assert (await pull).body == b"late"
     assert remoting.connected(peer.address) is first
@@ -153,8 +151,8 @@ async def test_a_server_that_was_stopped_goes_on_by_its_first_connection(remotin
     await asyncio.gather(probe, return_exceptions=True)
 
 
-async def test_a_stopped_server_is_not_stormed(remoting: RemotingClient, line: SilentLine) -> None:
-    """Its kernel takes every connection. There are two at any time, and pauses between one attempt and the next."""
+async def test_a_suspended_server_is_not_flooded_with_connections(remoting: RemotingClient, line: SilentLine) -> None:
+    """Its kernel accepts every connection. The client keeps two, and pauses between attempts."""
     await go_silent(remoting, line)
     line.swallows_new = True
     askers = [asyncio.create_task(ask_until_answered(remoting, line.address)) for _ in range(20)]
@@ -166,11 +164,11 @@ async def test_a_stopped_server_is_not_stormed(remoting: RemotingClient, line: S
     for asker in askers:
         asker.cancel()
     await asyncio.gather(*askers, return_exceptions=True)
-    assert most <= 3, "one that waits, one that is tried, and one that is just being closed"
+    assert most <= 3, "one connection waits, one is tried, and one is being closed"
 
 
-async def test_a_connection_that_closes_what_it_was_sent_is_tried_with_pauses(flowing: ManualClock) -> None:
-    """A load balancer whose server is gone takes connections and ends them, while the silent one lives on."""
+async def test_reconnects_pause_if_new_connections_are_closed(flowing: ManualClock) -> None:
+    """A load balancer without a server closes new connections, while the silent connection stays open."""
     accepted = 0
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -190,7 +188,7 @@ async def test_a_connection_that_closes_what_it_was_sent_is_tried_with_pauses(fl
         await remoting.invoke(address, ASK, {}, timeout_seconds=2.5)
     with capture_logs():
         asked = asyncio.create_task(ask_until_answered(remoting, address))
-        await eventually(lambda: accepted >= 4, "it is tried again")
+        await eventually(lambda: accepted >= 4, "the client reconnects")
         with pytest.raises(RemotingConnectError):
             remoting.breakers.raise_until_responding(address)
         asked.cancel()

@@ -1,4 +1,4 @@
-"""Encrypted connections: who is trusted, what is named when it fails, and what a running client takes over."""
+"""Encrypted connections: trusted certificates, reported errors, and changed settings of a running client."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from tests.waiting import eventually
 NOTICE = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
 
 
-async def test_a_client_that_was_closed_has_no_connection_left() -> None:
-    """Who ends the event loop then would leave sockets behind."""
+async def test_a_closed_client_has_no_open_connection() -> None:
+    """Otherwise sockets would stay open if the event loop ends next."""
     async with server_with(server_context()) as peer, client_with(TLS) as client:
         connection = await client.connection(peer.address)
         await client.close()
         assert not connection.is_open
 
 
-async def test_all_that_came_before_the_peer_closed_is_taken() -> None:
-    """However many commands it is; over TLS the end comes together with the last of them."""
+async def test_all_commands_before_the_peer_closes_are_received() -> None:
+    """Over TLS the end of the stream arrives together with the last commands."""
     came = list[int]()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -54,18 +54,18 @@ async def test_all_that_came_before_the_peer_closed_is_taken() -> None:
     async with RawServer(serve, server_context()) as server, client_with(TLS) as client:
         client.peer_requests.notices[NOTICE] = lambda command, address: came.append(command.opaque)
         assert (await client.invoke(server.address, ASK, {})).code == ResponseCode.SUCCESS
-        await eventually(lambda: client.connected(server.address) is None, "the connection is gone")
+        await eventually(lambda: client.connected(server.address) is None, "the connection is closed")
     assert came == list(range(1000))
 
 
-async def test_that_nothing_is_checked_is_logged() -> None:
+async def test_unverified_connections_are_logged() -> None:
     with capture_logs() as logs:
         async with server_with(server_context()) as peer, client_with(replace(TLS, verify=False)) as client:
             await client.invoke(peer.address, ASK, {})
     assert [entry["log_level"] for entry in logs if entry["event"] == "tls.unverified"] == ["warning"]
 
 
-async def test_nothing_older_than_tls_1_2_is_spoken() -> None:
+async def test_versions_before_tls_1_2_are_refused() -> None:
     old = server_context()
     with pytest.warns(DeprecationWarning, match="TLSv1"):
         old.minimum_version, old.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
@@ -76,8 +76,8 @@ async def test_nothing_older_than_tls_1_2_is_spoken() -> None:
     assert client_context(TLS).minimum_version == ssl.TLSVersion.TLSv1_2
 
 
-async def test_an_answer_in_tls_is_named() -> None:
-    """A gateway in front of a server may answer what it takes for nonsense by a TLS alert."""
+async def test_a_server_that_answers_with_a_tls_alert_is_reported_as_tls_only() -> None:
+    """A gateway in front of the server may send an alert for unencrypted bytes."""
 
     async def alert(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(100)
@@ -90,7 +90,7 @@ async def test_an_answer_in_tls_is_named() -> None:
             await client.invoke(server.address, ASK, {})
 
 
-async def test_each_machine_behind_a_name_shows_the_certificate_of_the_name() -> None:
+async def test_the_certificate_is_checked_against_the_configured_host_name() -> None:
     async def resolve(host: str, port: int) -> list[str]:
         return ["127.0.0.1"]
 
@@ -101,8 +101,8 @@ async def test_each_machine_behind_a_name_shows_the_certificate_of_the_name() ->
         await client.invoke(peer.address, ASK, {})
 
 
-def test_to_check_files_no_others_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system's authorities take 50 ms, for each client that a configuration has."""
+def test_the_check_of_files_does_not_load_the_systems_authorities(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading them takes 50 ms for each client of a configuration."""
     monkeypatch.delattr(ssl.SSLContext, "load_default_certs")
     assert file_problems(TlsOptions(enabled=True)) == []
     mine = TlsOptions(enabled=True, cert_file=str(certificate(CLIENT)), key_file=str(key(CLIENT)))
@@ -110,7 +110,7 @@ def test_to_check_files_no_others_are_read(monkeypatch: pytest.MonkeyPatch) -> N
     assert [problem.key for problem in file_problems(replace(mine, key_file="/no/such"))] == ["key_file"]
 
 
-async def test_a_file_that_went_bad_later_fails_connections_and_nothing_else() -> None:
+async def test_a_file_that_becomes_unreadable_only_fails_connections() -> None:
     async with server_with(server_context()) as peer, client_with(replace(TLS, ca_file="/no/such")) as client:
         with pytest.raises(TlsError, match=r"client\.tls\.ca_file: the file /no/such cannot be read"):
             await client.invoke(peer.address, ASK, {})
@@ -118,8 +118,8 @@ async def test_a_file_that_went_bad_later_fails_connections_and_nothing_else() -
         client_context(replace(TLS, ca_file="/no/such"))
 
 
-async def test_what_fails_is_said_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By one line, whoever asked for what and however often."""
+async def test_a_tls_failure_is_logged_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is one line for all requests."""
     now = 0.0
     with capture_logs() as logs:
         async with server_with(server_context(SERVER_EXPIRED)) as peer, client_with(TLS) as client:
@@ -135,8 +135,8 @@ async def test_what_fails_is_said_once_a_minute(monkeypatch: pytest.MonkeyPatch)
     assert [entry["reason"] for entry in told] == [f"{peer.address}: the server's certificate has expired"] * 3
 
 
-async def test_settings_that_change_while_a_connection_is_made_hold_for_it() -> None:
-    """Neither a connection by the old ones is used nor their failure believed."""
+async def test_settings_that_change_during_a_connect_apply_to_the_connection() -> None:
+    """Neither a connection with the old settings nor its failure counts."""
     async with server_with(server_context()) as peer, client_with(replace(TLS, ca_file=str(OTHER_CA))) as client:
         asking = asyncio.create_task(client.invoke(peer.address, ASK, {}))
         await asyncio.sleep(0)
@@ -147,8 +147,8 @@ async def test_settings_that_change_while_a_connection_is_made_hold_for_it() -> 
         assert logs == []
 
 
-def test_a_certificate_that_nobody_showed_is_not_called_a_bad_one() -> None:
-    """Servers on an old Java say of none that it is bad."""
+def test_a_missing_client_certificate_is_not_reported_as_a_bad_one() -> None:
+    """Servers with an old Java send the alert "bad certificate" for a missing one."""
     alert = ssl.SSLError(1, "[SSL: SSLV3_ALERT_BAD_CERTIFICATE] sslv3 alert bad certificate (_ssl.c:2580)")
     alert.reason = "SSLV3_ALERT_BAD_CERTIFICATE"
     assert explain_tls_error(alert, "h", shows_one=True) == "it does not accept the certificate in client.tls.cert_file"

@@ -1,4 +1,4 @@
-"""ClusterId: one cluster keeps its id, whatever its addresses, and two clusters of the same names never share one."""
+"""ClusterId: a cluster keeps its id if its addresses change, and clusters with the same names have different ids."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.client.routing.test_cluster_id import KeyServer, learned, servers
 __all__ = ["servers"]
 
 
-async def test_without_keys_the_name_counts_and_one_line_says_so(servers: list[KeyServer]) -> None:
-    """A command that only reads gives no id, either. Without an answer nothing is decided."""
+async def test_without_kv_config_the_cluster_name_is_the_id_and_is_logged(servers: list[KeyServer]) -> None:
+    """A command that only reads creates no id. If no name server responds, an error is raised."""
     ours, second, _ = servers
     assert await learned(ours, may_write=False) == "DefaultCluster"
     assert not ours.table
-    for answer in (Reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED), None):  # proxies also drop what they do not know
+    for answer in (Reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED), None):  # proxies also drop unknown requests
         second.peer.on(RequestCode.GET_KV_CONFIG, answer)
         with capture_logs() as lines:
             assert await learned(second) == "DefaultCluster"

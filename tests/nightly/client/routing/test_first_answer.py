@@ -1,4 +1,4 @@
-"""Asking several peers the same question, and sharing one call among many askers."""
+"""The first response of several peers, and one call shared by many callers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rmqd.runtime.clock import SystemClock
 
 
 class Question:
-    """Answers by address; `asked` has the addresses in order, `hanging` those that never answer."""
+    """A request to addresses. `asked` has the addresses in order. Addresses in `hanging` never respond."""
 
     def __init__(self, failing: Collection[str] = (), hanging: Collection[str] = ()) -> None:
         self.failing = failing
@@ -34,15 +34,14 @@ class Question:
         return f"from {address}"
 
 
-async def test_others_are_left_alone_while_the_first_answers() -> None:
-    """No needless load on the others."""
+async def test_no_other_address_is_requested_if_the_first_responds() -> None:
     question = Question()
     assert await first_answer(["a", "b"], question, SystemClock(), patience_seconds=5) == ("a", "from a")
     assert question.asked == ["a"]
 
 
-async def test_all_others_are_asked_at_once_after_a_failure() -> None:
-    """A second dead one costs nothing more, because the third is asked together with it."""
+async def test_all_other_addresses_are_requested_at_once_after_a_failure() -> None:
+    """A second dead address costs no time, because the third is requested at the same time."""
     question = Question(failing="a", hanging="b")
     async with asyncio.timeout(30):
         assert await first_answer(["a", "b", "c"], question, SystemClock(), patience_seconds=60) == ("c", "from c")
@@ -50,22 +49,20 @@ async def test_all_others_are_asked_at_once_after_a_failure() -> None:
     assert question.cancelled == ["b"]
 
 
-async def test_a_silent_one_is_not_waited_for() -> None:
-    """After the patience the others are asked; the silent one is cancelled when one of them answers."""
+async def test_a_silent_address_does_not_delay_the_others() -> None:
+    """The others are requested after `patience_seconds`. The silent request is cancelled once one responds."""
     question = Question(hanging={"a"})
     assert await first_answer(["a", "b"], question, SystemClock(), patience_seconds=0.01) == ("b", "from b")
     assert question.cancelled == ["a"]
 
 
-async def test_every_failure_is_told() -> None:
-    """Where nobody answers, each one's reason is there."""
+async def test_the_error_contains_every_failure() -> None:
     with pytest.raises(ExceptionGroup) as raised:
         await first_answer(["a", "b"], Question(failing={"a", "b"}), SystemClock(), patience_seconds=5)
     assert [str(error) for error in raised.value.exceptions] == ["a: refused", "b: refused"]
 
 
-async def test_a_cancelled_question_leaves_nothing_behind() -> None:
-    """The caller's cancellation reaches every attempt."""
+async def test_cancelling_cancels_every_attempt() -> None:
     question = Question(hanging={"a", "b"})
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
@@ -74,7 +71,7 @@ async def test_a_cancelled_question_leaves_nothing_behind() -> None:
 
 
 class Work:
-    """Work that ends when the test says so; `calls` counts how often it began."""
+    """Work that runs until `end` is set. `calls` counts its starts."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -90,8 +87,8 @@ class Work:
         return number
 
 
-async def test_a_crowd_shares_one_call_that_began_after_it_asked() -> None:
-    """The first runs alone; those that came while it ran share the second call, for the first may be too old."""
+async def test_waiting_callers_share_one_call_that_starts_after_they_asked() -> None:
+    """Callers that arrive during the first call share the second, because the first result may be outdated."""
     work = Work()
     coalesced = SharedCalls(work)
     first = asyncio.create_task(coalesced("k"))
@@ -106,7 +103,6 @@ async def test_a_crowd_shares_one_call_that_began_after_it_asked() -> None:
 
 
 async def test_keys_do_not_wait_for_each_other() -> None:
-    """A slow key is nobody else's business."""
     work = Work()
     coalesced = SharedCalls(work)
     tasks = [asyncio.create_task(coalesced(key)) for key in "ab"]
@@ -117,8 +113,7 @@ async def test_keys_do_not_wait_for_each_other() -> None:
     await asyncio.gather(*tasks)
 
 
-async def test_the_next_one_takes_over_from_a_cancelled_or_failed_call() -> None:
-    """Whoever does the work may go away; the others get their answer all the same."""
+async def test_the_next_caller_repeats_a_cancelled_or_failed_call() -> None:
     work = Work()
     coalesced = SharedCalls(work)
     cancelled, failed, last = (asyncio.create_task(coalesced("k")) for _ in range(3))
@@ -132,8 +127,8 @@ async def test_the_next_one_takes_over_from_a_cancelled_or_failed_call() -> None
     assert await last == 3
 
 
-async def test_settled_waits_for_what_is_under_way_and_starts_nothing() -> None:
-    """It ends after the running call, and at once where there is none."""
+async def test_settled_waits_for_a_running_call_and_starts_none() -> None:
+    """It returns at once if no call runs."""
     work = Work()
     coalesced = SharedCalls(work)
     await coalesced.settled("k")

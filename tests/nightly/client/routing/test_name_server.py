@@ -1,4 +1,4 @@
-"""NameServers: fail-over, staying with the one that answers, addresses that come and go."""
+"""NameServers: fail-over, the preferred name server, and changing addresses."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.waiting import eventually
 __all__ = ["peers"]
 
 
-async def test_every_machine_behind_a_name_is_tried(remoting: RemotingClient, peers: list[Peer]) -> None:
-    """A host name stands for all its addresses, and a dead one of them is passed over."""
+async def test_all_addresses_of_a_host_name_are_tried(remoting: RemotingClient, peers: list[Peer]) -> None:
+    """A dead address is skipped."""
 
     async def resolve(host: str, port: int) -> list[str]:
         assert host == "nameservers"
@@ -33,8 +33,8 @@ async def test_every_machine_behind_a_name_is_tried(remoting: RemotingClient, pe
     assert servers.addresses[0] == peers[0].address
 
 
-async def test_a_name_that_moves_is_followed(remoting: RemotingClient, peers: list[Peer]) -> None:
-    """After a lookup the old machine is not asked any more, though it still answers, and its connection is closed."""
+async def test_a_lookup_replaces_the_name_server(remoting: RemotingClient, peers: list[Peer]) -> None:
+    """The old server gets no more requests although it still responds, and its connection is closed."""
     where = [peers[0].port]
 
     async def fetch(url: str) -> str:
@@ -49,10 +49,10 @@ async def test_a_name_that_moves_is_followed(remoting: RemotingClient, peers: li
     await eventually(lambda: remoting.connected(peers[0].address) is None, "the old connection is closed")
 
 
-async def test_a_host_name_that_moves_is_followed_by_clients_that_only_ask(
+async def test_clients_without_members_follow_a_changed_host_name(
     remoting: RemotingClient, peers: list[Peer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as a sink or a source on Spark; the old machine still answers."""
+    """Examples are a sink or a source on Spark. The old machine still responds."""
     monkeypatch.setattr("rmqd.client.routing.name_server_client.RESOLVE_INTERVAL_SECONDS", 0.0)
     host = ["127.0.0.1"]
 
@@ -67,10 +67,10 @@ async def test_a_host_name_that_moves_is_followed_by_clients_that_only_ask(
     assert servers.addresses == (f"127.0.0.9:{peers[0].port}",)
 
 
-async def test_a_host_name_that_moves_is_followed_by_members(
+async def test_members_follow_a_changed_host_name(
     remoting: RemotingClient, peers: list[Peer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At intervals, though the old machine still answers."""
+    """The name is resolved at intervals, although the old machine still responds."""
     monkeypatch.setattr("rmqd.client.routing.name_server_client.RESOLVE_INTERVAL_SECONDS", 0.01)
     host = ["127.0.0.1"]
 
@@ -84,8 +84,8 @@ async def test_a_host_name_that_moves_is_followed_by_members(
         await eventually(lambda: servers.addresses == (f"127.0.0.9:{peers[0].port}",), "the new address is known")
 
 
-async def test_total_failure_looks_up_again(remoting: RemotingClient, peers: list[Peer]) -> None:
-    """When no known name server answers, `run` asks the address server again at once."""
+async def test_total_failure_reads_the_address_server_again(remoting: RemotingClient, peers: list[Peer]) -> None:
+    """If no known name server responds, `run` reads it at once."""
     listed = ["127.0.0.1:1"]
 
     async def fetch(url: str) -> str:
@@ -103,7 +103,7 @@ async def test_total_failure_looks_up_again(remoting: RemotingClient, peers: lis
 
 
 class AddressServer(http.server.BaseHTTPRequestHandler):
-    """Answers with two addresses, and remembers the path."""
+    """A server that responds with two addresses, and records the paths."""
 
     paths: list[str] = []  # noqa: RUF012 - one server, one test at a time
 
@@ -114,7 +114,7 @@ class AddressServer(http.server.BaseHTTPRequestHandler):
         self.wfile.write(b"10.0.0.1:9876;10.0.0.2:9876\n")
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -129,23 +129,23 @@ def address_server() -> Iterator[str]:
 
 
 async def test_the_address_server_is_read(remoting: RemotingClient, address_server: str) -> None:
-    """Its text lists the name servers; the unit's name goes into the URL as Java writes it."""
+    """Its text lists the name servers. The unit name is part of the URL, as in Java."""
     servers = NameServers(remoting, [], url=f"{address_server}/rocketmq/nsaddr", unit_name="east")
     await servers.look_up()
     assert sorted(servers.addresses) == ["10.0.0.1:9876", "10.0.0.2:9876"]
     assert AddressServer.paths == ["/rocketmq/nsaddr-east?nofix=1"]
 
 
-async def test_addresses_win_over_the_url(remoting: RemotingClient, address_server: str, peers: list[Peer]) -> None:
-    """As in the Java client, the URL is only for those that name no server."""
+async def test_addresses_override_the_url(remoting: RemotingClient, address_server: str, peers: list[Peer]) -> None:
+    """As in the Java client, the URL is used only without addresses."""
     servers = NameServers(remoting, [peers[0].address], url=f"{address_server}/rocketmq/nsaddr")
     await servers.look_up()
     assert servers.addresses == (peers[0].address,)
     assert AddressServer.paths == []
 
 
-async def test_what_an_address_server_cannot_be(address_server: str) -> None:
-    """Another scheme would read local files; an error status is an error."""
+async def test_an_address_server_must_use_http_and_respond_without_error(address_server: str) -> None:
+    """Other schemes could read local files."""
     with pytest.raises(ValueError, match="http"):
         await fetch_text("file:///etc/hostname")
     with pytest.raises(OSError, match="404"):
@@ -153,7 +153,7 @@ async def test_what_an_address_server_cannot_be(address_server: str) -> None:
 
 
 async def test_a_password_in_an_address_servers_url_is_sent_and_not_shown(remoting: RemotingClient) -> None:
-    """As HTTP wants it; nobody who reads logs, errors or `rmqd check` sees it."""
+    """It is sent as basic authentication. Logs and errors hide it."""
     heard: list[bytes] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""RouteTable: routes that come, change, stay when nobody answers, and go."""
+"""RouteTable: routes that appear, change and end, and routes that are kept if no name server responds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.client.running import running
 __all__ = ["remoting", "table"]
 
 
-async def test_an_ordered_topic_sends_where_its_configuration_says(table: Table) -> None:
+async def test_an_ordered_topic_has_the_writable_queues_of_its_configuration(table: Table) -> None:
     """orderTopicConf replaces the queue counts for producers only."""
     table.known["T"] = TopicRouteData((QueueData("a", 4, 4, 6),), (BrokerData("c", "a", {0: A}),), "a:2;gone:9")
     await table.refresh("T")
@@ -30,33 +30,33 @@ async def test_an_ordered_topic_sends_where_its_configuration_says(table: Table)
 
 
 async def test_an_ordered_topic_keeps_the_order_of_its_configuration(table: Table) -> None:
-    """As in Java: a queue that is chosen by a hash must be the same for every producer."""
+    """As in Java. A hash must select the same queue in every producer."""
     brokers = (BrokerData("c", "a", {0: A}), BrokerData("c", "b", {0: B}))
     table.known["T"] = TopicRouteData((QueueData("a", 4, 4, 6), QueueData("b", 4, 4, 6)), brokers, "b:1;a:1")
     await table.refresh("T")
     assert table.writable_queues("T") == [MessageQueue("T", "b", 0), MessageQueue("T", "a", 0)]
 
 
-async def test_the_addresses_of_a_broker_that_leaves_all_routes_stay_known_for_a_while(
+async def test_the_addresses_of_a_broker_without_a_route_are_kept_for_a_while(
     remoting: RemotingClient, peer: Peer
 ) -> None:
-    """A name server that was restarted hears of brokers one after the other; and who listens is told of both ends."""
+    """Brokers register one by one with a restarted name server. Listeners are notified of both changes."""
     table = Table(remoting, peer)
     table.known["T"] = route_of({"a": A, "b": {0: B, 1: SLAVE}})
     table.watch("T")
     async with running(table.run()):
         await table.clock.until(lambda: "b" in table.brokers(), "the route is known")
         table.known["T"] = route_of({"a": A})
-        await table.clock.until(lambda: "b" not in table.brokers(), "the route is another one")
+        await table.clock.until(lambda: "b" not in table.brokers(), "the route has changed")
         assert (table.master("b"), table.address("b", 1)) == (B, SLAVE)
         assert table.broker_addresses() == {A, B, SLAVE}
-        await table.clock.until(lambda: table.master("b") is None, "it is forgotten")
+        await table.clock.until(lambda: table.master("b") is None, "the broker is removed")
     assert table.broker_addresses() == {A}
     assert table.changes == [frozenset({"T"}), frozenset({"T"}), frozenset()]
 
 
-async def test_a_broker_without_a_master_is_asked_for_more_often(remoting: RemotingClient, peer: Peer) -> None:
-    """The master that comes back, or the slave in its place, is to have the group's offsets soon."""
+async def test_routes_without_a_master_are_refreshed_more_often(remoting: RemotingClient, peer: Peer) -> None:
+    """A returning master, or the slave that replaces it, must get the group's offsets soon."""
     table = Table(remoting, peer)
     table.known["T"] = route_of({"a": {1: SLAVE}})
     table.watch("T")
@@ -70,19 +70,17 @@ async def test_a_broker_without_a_master_is_asked_for_more_often(remoting: Remot
         assert len(peer.got(ASKED)) == asked
 
 
-async def test_a_topic_that_stays_unknown_is_asked_for_as_often_as_promised(
-    remoting: RemotingClient, peer: Peer
-) -> None:
-    """However long it has been missing: somebody may create it any moment."""
+async def test_an_unknown_topic_is_requested_at_a_constant_rate(remoting: RemotingClient, peer: Peer) -> None:
+    """It may be created at any moment, even after a long time."""
     table = Table(remoting, peer)
     table.watch("T")
     async with running(table.run()):
         await table.clock.advance(60)
-        assert len(peer.got(ASKED)) >= 12, "doubling delays would take minutes for it"
+        assert len(peer.got(ASKED)) >= 12, "delays do not double"
 
 
-async def test_a_crowd_of_errors_causes_one_refresh(remoting: RemotingClient, peer: Peer) -> None:
-    """A topic is asked for at most once a second, however many pulls fail."""
+async def test_many_errors_cause_one_refresh(remoting: RemotingClient, peer: Peer) -> None:
+    """A topic is requested at most once a second, for any number of failed pulls."""
     table = Table(remoting, peer)
     table.known["T"] = route_of({"a": A})
     table.watch("T")
@@ -95,8 +93,7 @@ async def test_a_crowd_of_errors_causes_one_refresh(remoting: RemotingClient, pe
         assert len(peer.got(ASKED)) == 2
 
 
-async def test_a_silent_name_server_has_a_deadline(table: Table, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refresh ends in time even if nobody ever answers."""
+async def test_a_refresh_without_response_times_out(table: Table, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rmqd.client.routing.route_table.ROUTE_DEADLINE_SECONDS", 1)
     peer.on(ASKED, None)
     refreshing = asyncio.create_task(table.refresh("T"))
@@ -105,8 +102,7 @@ async def test_a_silent_name_server_has_a_deadline(table: Table, peer: Peer, mon
         await refreshing
 
 
-async def test_a_body_that_cannot_be_read_keeps_the_route(table: Table, peer: Peer) -> None:
-    """Nonsense from a name server is no route."""
+async def test_an_invalid_response_keeps_the_route(table: Table, peer: Peer) -> None:
     route = table.known["T"] = route_of({"a": A})
     await table.refresh("T")
     peer.on(ASKED, Reply(body=b'{"queueDatas": 7}'))
@@ -115,8 +111,8 @@ async def test_a_body_that_cannot_be_read_keeps_the_route(table: Table, peer: Pe
     assert table.route("T") == route
 
 
-async def test_what_nobody_watches_is_forgotten(table: Table, peer: Peer) -> None:
-    """Two groups of one topic share it; with the last one its brokers go, and nobody asks for it any more."""
+async def test_the_route_of_a_topic_without_watchers_is_removed(table: Table, peer: Peer) -> None:
+    """Two groups share the route of a topic. After the last unwatch its brokers are removed too."""
     table.known["T"] = route_of({"a": A})
     table.watch("T")
     table.watch("T")

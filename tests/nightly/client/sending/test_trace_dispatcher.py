@@ -1,4 +1,4 @@
-"""The way of trace records to the trace topic: in batches, and nobody ever waits for it."""
+"""Sending of trace records to the trace topic: in batches, and without delaying messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ GROUP = "_INNER_TRACE_PRODUCER-mailer-CONSUME-1"
 
 
 class World:
-    """A dispatcher of batches of ten calls, a broker, and a clock that stands still."""
+    """A dispatcher with batches of ten calls, a broker, and a manual clock."""
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
@@ -77,7 +77,7 @@ async def world() -> AsyncIterator[World]:
 
 @pytest.fixture
 def few_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A minute of this clock has 120 looks for full batches, and not 600."""
+    """Check for full batches 120 times a minute, not 600 times."""
     monkeypatch.setattr(trace_dispatcher, "POLL_SECONDS", 0.5)
 
 
@@ -88,7 +88,7 @@ def logged() -> LogCapture:
     return capture
 
 
-async def test_full_batches_go_at_once_and_the_rest_after_five_seconds(world: World) -> None:
+async def test_full_batches_are_sent_at_once_and_the_rest_after_five_seconds(world: World) -> None:
     async with running(world.dispatcher.run()):
         world.append(*range(25))
         await world.counted(sent=20)
@@ -100,7 +100,7 @@ async def test_full_batches_go_at_once_and_the_rest_after_five_seconds(world: Wo
     assert (header.producer_group, header.topic) == (GROUP, TOPIC)
 
 
-async def test_what_handlers_have_is_told_before_everything_is_sent(world: World) -> None:
+async def test_before_flush_can_append_records_before_a_flush(world: World) -> None:
     world.dispatcher.before_flush = lambda: world.append(7)
     async with running(world.dispatcher.run()):
         await world.clock.advance(5)
@@ -109,7 +109,7 @@ async def test_what_handlers_have_is_told_before_everything_is_sent(world: World
 
 
 @pytest.mark.usefixtures("few_looks")
-async def test_what_waits_is_bounded_and_what_is_dropped_is_counted_and_told(
+async def test_waiting_records_are_limited_and_dropped_records_are_logged(
     world: World, logged: LogCapture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trace_dispatcher, "MAX_WAITING_CHARACTERS", 9000)
@@ -121,20 +121,20 @@ async def test_what_waits_is_bounded_and_what_is_dropped_is_counted_and_told(
     world.dispatcher.drop(4)
     assert world.dispatcher.counts == {"sent": 0, "full": 6, "failed": 0}
     async with running(world.dispatcher.run()):
-        await world.clock.until(lambda: told(logged), "the loss is told")
+        await world.clock.until(lambda: told(logged), "the loss is logged")
         world.dispatcher.drop(3)
         await world.clock.advance(59)
         [line] = told(logged)
         assert (line["records"], line["topic"], line["log_level"]) == (6, TOPIC, "warning")
         await world.clock.advance(1)
-        assert len(told(logged)) == 2, "what was lost since is told a minute later"
+        assert len(told(logged)) == 2, "later losses are logged after a minute"
 
 
 def told(logged: LogCapture) -> list[dict[str, object]]:
     return [dict(entry) for entry in logged.entries if entry["event"] == "trace.dropped"]
 
 
-async def test_the_end_sends_what_waits_also_what_was_under_way(world: World) -> None:
+async def test_close_sends_waiting_records_and_interrupted_batches(world: World) -> None:
     held = asyncio.Event()
 
     async def once_let_go(_: object) -> Reply:
@@ -144,7 +144,7 @@ async def test_the_end_sends_what_waits_also_what_was_under_way(world: World) ->
     world.peer.on(SEND, once_let_go)
     async with running(world.dispatcher.run()):
         world.append(*range(12))
-        await world.clock.until(lambda: world.peer.got(SEND), "it is sent")
+        await world.clock.until(lambda: world.peer.got(SEND), "a batch is sent")
     held.set()
     await world.dispatcher.close()
     assert world.dispatcher.counts == {"sent": 12, "full": 0, "failed": 0}
@@ -166,9 +166,7 @@ async def test_handlers_threads_may_append(world: World) -> None:
 
 
 @pytest.mark.usefixtures("few_looks")
-async def test_a_topic_that_is_not_there_is_asked_for_seldom_and_told_once_a_minute(
-    world: World, logged: LogCapture
-) -> None:
+async def test_a_missing_topic_is_requested_rarely_and_logged_once_a_minute(world: World, logged: LogCapture) -> None:
     world.has_topic = False
     async with running(world.dispatcher.run()):
         world.append(*range(200))
@@ -177,25 +175,25 @@ async def test_a_topic_that_is_not_there_is_asked_for_seldom_and_told_once_a_min
         [first] = told(logged)
         assert "does not exist" in str(first["reason"])
         await world.clock.advance(60)
-        assert len(told(logged)) == 2, "what was lost since is told a minute later"
+        assert len(told(logged)) == 2, "later losses are logged after a minute"
         assert sum(int(str(line["records"])) for line in told(logged)) <= world.dispatcher.counts["failed"]
         world.has_topic = True
-        await world.clock.until(lambda: world.dispatcher.counts["sent"], "it is sent once the topic is there")
+        await world.clock.until(lambda: world.dispatcher.counts["sent"], "records are sent once the topic exists")
         await world.clock.until(lambda: sum(world.dispatcher.counts.values()) == 200, "each record counts once")
 
 
-async def test_what_was_under_way_at_the_end_counts_as_waiting(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_interrupted_batch_counts_as_waiting(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace_dispatcher, "MAX_WAITING_CHARACTERS", 9000)
     world.peer.on(SEND, None)
     async with running(world.dispatcher.run()):
         world.append(*range(12), size=700)
-        await world.clock.until(lambda: world.peer.got(SEND), "it is sent")
+        await world.clock.until(lambda: world.peer.got(SEND), "a batch is sent")
     assert not world.dispatcher.is_full
     world.append(12, size=700)
     assert world.dispatcher.is_full
 
 
-async def test_the_end_waits_for_nobody_for_long(world: World, logged: LogCapture) -> None:
+async def test_close_waits_only_a_limited_time_for_brokers(world: World, logged: LogCapture) -> None:
     world.peer.on(SEND, None)
     world.append(*range(12))
     closing = asyncio.create_task(world.dispatcher.close())

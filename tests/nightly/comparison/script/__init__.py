@@ -17,4 +17,4 @@ STEPS: list[Step] = [
     *pulling.WAITED_FOR,
     *popping.WAITED_FOR,
 ]
-"""What takes a moment is asked for at the end."""
+"""Results that take time are requested at the end."""

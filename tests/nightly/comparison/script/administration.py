@@ -1,4 +1,4 @@
-"""Topics, groups and settings as administrators see and change them; where queues stand; messages by id and key."""
+"""Administrators' requests: topics, groups, settings, offsets of queues, and messages by id and key."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ READ_BY_CLUSTER_LIST = (
 
 
 def listed(body: Any, mark: str) -> Any:
-    """Of a list or a table of everything there is, what this run made."""
+    """Select the entries of this run from a list or table of all entries."""
     if isinstance(body, dict):
         return {
             name: item if mark in name else listed(item, mark)
@@ -48,22 +48,22 @@ def _is_ours(name: str, item: Any, mark: str) -> bool:
 
 
 def only(*names: str) -> Callable[[Any, str], Any]:
-    """Of a table, these names; those that are missing are missed."""
+    """Select these names of a table. Missing names become None."""
     return lambda body, mark: {name: (body.get("table", body) or {}).get(name) for name in names}
 
 
 def present(*names: str) -> Callable[[Any, str], Any]:
-    """Of a table, whether it has these names: what they say is the broker's own."""
+    """Compare only whether a table has these names, because their values differ between brokers."""
     return lambda body, mark: {name: name in (body.get("table") or {}) for name in names}
 
 
 def shape(body: Any, mark: str) -> Any:
-    """Whether there is a body."""
+    """Return whether the response has a body."""
     return body is not None
 
 
 def _static(what: str, epoch: int, *, topic: str = STATIC, **changes: object) -> Ask:
-    """With two queues on the one broker."""
+    """Create a static topic with two queues on one broker."""
     item = {"gen": 0, "bname": "broker-a", "logicOffset": 0, "startOffset": 0, "endOffset": -1}
     body = {
         "topic": topic,
@@ -311,7 +311,7 @@ SETTINGS: list[Step] = [
     _name_server("delete a topic from the name server", 216, {"topic": "{mark}_listed"}),
 ]
 
-# codes that no broker has, and some that the real one has and this one refuses by the same words
+# unknown codes, and requests with unusual headers
 UNKNOWN_CODES: list[Step] = [
     Ask(what="a request that no broker knows", code=9999),
     Ask(what="a request with a binary header", code=30, fields={"topic": TOPIC, "queueId": 0}, binary=True),
@@ -320,7 +320,7 @@ UNKNOWN_CODES: list[Step] = [
     _name_server("a request that no name server knows", 9999),
     _name_server("a broker's request to the name server", 11),
 ]
-# what the embedded broker gets with the clients that need it
+# requests that the embedded broker does not support
 LATER: list[Step] = [
     Ask(
         what="not here: the end of a transaction",

@@ -1,4 +1,4 @@
-"""Members, what they are told, their offsets and locks, and what they send back."""
+"""Members, their notifications, offsets and locks, and messages that they send back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators ask of groups: resets, by the broker and pushed, and questions that are passed on to members."""
+"""Operators' requests to groups: resets by the broker, pushed resets, and requests that are passed on to members."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ RESETS: list[Step] = [
     _reset("reset of a queue that is not there", queueId=7),
     _reset("reset of a topic that is not there", topic="{mark}_unknown"),
     Ask(what="reset without a group", code=222, fields={"topic": TOPIC}, link="operator"),
-    # pushed
+    # pushed resets
     _setting("prepare pushed resets", "useServerSideResetOffset=false\n"),
     _commit("prepare an offset to be reset by a push", 3),
     _commit("prepare the other offset to be reset by a push", 3, 1),

@@ -1,4 +1,4 @@
-"""Pops, acknowledgements, invisible times and the division of queues."""
+"""Pops, acknowledgements, invisible times and assignments of queues."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHORT_MS = 1000
 
 
 def _pop(what: str, topic: str, **changes: Any) -> Ask:
-    """A pop that is not held."""
+    """Pop without being held."""
     ask = {name: changes.pop(name) for name in ("link", "answered", "until", "keep") if name in changes}
     fields = {
         "consumerGroup": GROUP,
@@ -50,12 +50,12 @@ def _handle(kept: str, offset: int, start: int = 0, queue_id: int = 0, retry: in
 
 
 def _of(kept: str, name: str) -> str:
-    """A header field of an answer that was kept."""
+    """Return the placeholder for a header field of a kept response."""
     return f"{{{kept}[{name}]}}"
 
 
 def _one(what: str, code: int, topic: str, offset: int, handle: str, **changes: Any) -> Ask:
-    """An acknowledgement, or another time."""
+    """Acknowledge one popped message."""
     fields = {"consumerGroup": GROUP, "topic": topic, "queueId": 0, "extraInfo": handle, "offset": offset, **changes}
     return Ask(what=what, code=code, fields=fields)
 
@@ -77,7 +77,7 @@ def _bits(kept: str, bits: str, **changes: object) -> dict[str, object]:
 
 
 def _look(what: str, code: int, topic: str, **changes: Any) -> Ask:
-    """What of a topic is there, or waited for."""
+    """Peek, or ask for a notification or for the waiting pops of a topic."""
     ask = {name: changes.pop(name) for name in ("link", "answered", "until", "silent") if name in changes}
     fields = {"consumerGroup": GROUP, "topic": topic, "queueId": ANY}
     if code == PEEK:
@@ -88,7 +88,7 @@ def _look(what: str, code: int, topic: str, **changes: Any) -> Ask:
 
 
 def _there(topic: str, count: int) -> Ask:
-    """Messages can be popped a moment after they were sent."""
+    """Wait until messages can be popped, which takes a moment after the send."""
     return _look(f"{count} messages of {topic} are there", PEEK, topic, silent=True, consumerGroup="{mark}_onlooker",
                  until=lambda frame: len(frame["body"] or ()) >= count)  # fmt: skip
 
@@ -152,7 +152,7 @@ POPPING: list[Step] = [
     _look("who waits", WAITING, POPPED),
     _look("who waits at a topic that is only written", WAITING, WRITTEN),
     _pop("pop two", POPPED, maxMsgNums=2, keep="two"),
-    # a pop may be answered before its queue is unlocked, so that the next one finds it locked: hence until=found
+    # until=found, because a broker may answer a pop before it unlocks the queue, and the next pop finds no message
     _pop("pop of a queue", POPPED, queueId=0, maxMsgNums=3, keep="three", until=found),
     _pop("pop more than a broker gives", POPPED, maxMsgNums=33),
     _pop("pop a queue that is not there", POPPED, queueId=1),
@@ -203,12 +203,12 @@ POPPING: list[Step] = [
         fields=offset_fields(TAGGED, "{mark}_nobody"),
         until=lambda frame: frame["fields"].get("offset") == "3",
     ),
-    # where groups begin
+    # start offsets of groups
     send("prepare what a new group finds", UNTOUCHED, b"first", silent=True),
     _there(UNTOUCHED, 1),
     _pop("pop of a new group that begins at the end", UNTOUCHED, initMode=1),
     Ask(what="the offset of an empty queue that was popped", code=14, fields=offset_fields(UNTOUCHED, GROUP, 1)),
-    # pops that wait
+    # held pops
     _pop("pop that waits", AWAITED, pollTime=14000, exp="B", answered=False, link="awaiting"),
     Quiet(what="nothing answers a pop that waits", link="awaiting"),
     _look("one waits", WAITING, AWAITED),

@@ -1,4 +1,4 @@
-"""Pulls with every outcome, and what holds them."""
+"""Pulls with every outcome, held pulls, and the limits of a response."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ PULLING: list[Step] = [
     pull("pull a topic that is only written", CLOSED),
     pull("pull as a group that cannot be", PULLED, consumerGroup="bad name"),
     pull("lite pull", PULLED, code=361),
-    # filters that come with the pull
+    # filters in the pull request
     pull("pull by one tag", PULLED, subscription="A"),
     pull("pull by two tags", PULLED, subscription="A || C"),
     pull("pull by a tag that nobody has", PULLED, subscription="D"),
@@ -87,7 +87,7 @@ PULLING: list[Step] = [
     pull("pull by SQL92 that nothing matches", PULLED, subscription="price > 400", expressionType="SQL92"),
     pull("pull by SQL92 that does not parse", PULLED, subscription="price > > 4", expressionType="SQL92"),
     pull("pull by an expression of no known type", PULLED, subscription="a", expressionType="XPATH"),
-    # subscriptions of a heartbeat
+    # subscriptions in a heartbeat
     pull("pull of a group without a member", PULLED, **BY_HEARTBEAT),
     heartbeat(
         "heartbeat of a puller",
@@ -112,7 +112,7 @@ PULLING: list[Step] = [
         subVersion=4000000000001,
         expressionType="SQL92",
     ),
-    # what a group may
+    # permissions of a group
     _group("closed", consumeEnable=False),
     pull("pull as a group that may not consume", PULLED, consumerGroup="{mark}_closed"),
     _group("clustering", consumeBroadcastEnable=False),
@@ -129,7 +129,7 @@ PULLING: list[Step] = [
         sysFlag=0,
         link="broadcaster",
     ),
-    # offsets that come with a pull
+    # commits in pull requests
     pull("pull and commit", PULLED, 5, sysFlag=WITH_SUBSCRIPTION | COMMIT, commitOffset=5),
     Ask(what="the offset that a pull committed", code=14, fields=offset_fields(PULLED)),
     pull("pull at the end and commit", PULLED, 9, sysFlag=WITH_SUBSCRIPTION | COMMIT, commitOffset=9),

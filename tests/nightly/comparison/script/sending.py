@@ -1,4 +1,4 @@
-"""Messages of every kind, and those that a broker refuses."""
+"""Messages of every kind, and messages that a broker rejects."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ TWO = batch_body((b"one", {"KEYS": "k1", "TAGS": "A", "UNIQ_KEY": "u1"}), (b"two
 RECALLED, PRIORITIES = "{mark}_recalled", "{mark}_priorities"
 BATCHES = "{mark}_batches"
 PRIORITY = "_SYS_MSG_PRIORITY_"
-RECALL_SECONDS = 8  # in which a message is recalled, on a busy machine too; what is not recalled comes later
-WAITING = ("queueOffset",)  # in the topic where all wait that comes later
+RECALL_SECONDS = 8  # delay of a recalled message, enough to recall it on a busy machine too
+WAITING = ("queueOffset",)  # the offset in a topic that all delayed messages share
 MANY_PROPERTIES = {"KEYS": "key-1 key-2", "TAGS": "TagA", "price": "12.5", "WAIT": "true", "empty": ""}
 
 
@@ -76,7 +76,7 @@ SENDING: list[Step] = [
     Ask(what="send one-way", code=310, fields=by_letters(send_fields(SENT)), body=b"one-way", oneway=True),
     Quiet(what="nothing answers a one-way send"),
     pull("pull all that was sent", SENT, until=lambda frame: len(frame["body"] or ()) >= 13),
-    # topics that are made by a send, or cannot be
+    # creation of topics by a send, also without success
     send("send to a new topic", "{mark}_made_1"),
     send("send to a new topic with many queues", "{mark}_made_2", defaultTopicQueueNums=100),
     send("send to a new topic with no queues", "{mark}_made_3", defaultTopicQueueNums=0),
@@ -85,7 +85,7 @@ SENDING: list[Step] = [
     Ask(what="the topic that a send made", code=351, fields={"topic": "{mark}_made_1"}),
     Ask(what="the topic with many queues", code=351, fields={"topic": "{mark}_made_2"}),
     send("send the half of a transaction", SENT, b"half", {"TRAN_MSG": "true", "PGROUP": "{mark}_producer"}, sysFlag=4),
-    # what is refused
+    # rejected messages
     send("send to a topic that is only read", SHUT),
     send("send to a name with a space", "bad name"),
     send("send to an empty name", ""),
@@ -107,9 +107,9 @@ SENDING: list[Step] = [
     send("send with a timer in the past", DELAYED, b"timer past", {"TIMER_DELIVER_MS": "{now}"}),
     send("send with a timer beyond the longest", DELAYED, b"never", {"TIMER_DELAY_SEC": "259201"}),
     send("send with a timer that is no number", DELAYED, b"timer x", {"TIMER_DELAY_SEC": "x"}),
-    # the last one that goes there: however long the others take, what is delayed comes behind them
+    # sent last to this topic, so that the delayed message is stored after the others
     send("send with delay level 1", DELAYED, b"level 1", {"DELAY": "1", "KEYS": "d1"}, keep="delayed", aside=WAITING),
-    # timers that are taken back
+    # recalled timers
     Ask(what="prepare no recalls", code=25, body="recallMessageEnable=false\n", silent=True),
     _recall("recall while that is off", "x"),
     Ask(what="prepare recalls", code=25, body="recallMessageEnable=true\n", silent=True),
@@ -120,7 +120,7 @@ SENDING: list[Step] = [
     _recall("recall of no topic", "{timer[recallHandle]}", "{mark}_unknown"),
     _recall("recall without a handle", ""),
     _recall("recall by what is no handle", "dGhpcyBpcyBub25l"),
-    # batches that are one record
+    # batches stored as one record
     *_ends(BATCHES, "before batches"),
     *(
         Ask(
@@ -145,7 +145,7 @@ SENDING: list[Step] = [
             ("and a sharding key", "1", {"__SHARDINGKEY": "k"}),
         )
     ),
-    # retries that are sent as messages
+    # retries sent as messages
     send("send a retry", "%RETRY%{mark}_retries", b"retry", {"RETRY_TOPIC": SENT}, reconsumeTimes=1),
     send("send a retry at the limit", "%RETRY%{mark}_retries", b"last", {"RETRY_TOPIC": SENT}, reconsumeTimes=17),
     send("send a retry of a group that cannot be", "%RETRY%bad name", b"retry", reconsumeTimes=1),
@@ -156,7 +156,7 @@ SENDING: list[Step] = [
     Ask(what="the topic of dead letters", code=351, fields={"topic": "%DLQ%{mark}_retries"}),
 ]
 
-# each in a topic of its own: which comes first is left to the parts of a second in which it was sent
+# separate topics, because the order of messages that fall due at almost the same time may differ
 WAITED_FOR: list[Step] = [
     pull("pull what was delayed", DELAYED, until=lambda frame: len(frame["body"] or ()) >= 3),
     pull("pull what was not recalled", RECALLED, until=found),

@@ -1,4 +1,4 @@
-"""The shapes of the requests that the script uses most."""
+"""Builders of the requests that the script uses most."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ LETTERS = {
 
 
 def found(frame: Frame) -> bool:
-    """Whether a request was successful."""
+    """Return whether a request was successful."""
     return bool(frame["code"] == 0)
 
 
 def topic_fields(topic: str, queues: int = 1, **changes: object) -> dict[str, object]:
-    """Of request 17."""
+    """Return the fields of request 17."""
     return {
         "topic": topic,
         "defaultTopic": "TBW102",
@@ -53,7 +53,7 @@ def make_topic(topic: str, queues: int = 1, **changes: object) -> Ask:
 
 
 def send_fields(topic: str, properties: Mapping[str, str] | str = "", **changes: object) -> dict[str, object]:
-    """Of request 10; properties that are a mapping get a unique key."""
+    """Return the fields of request 10. Properties that are a mapping get a unique key."""
     return {
         "producerGroup": "{mark}_producer",
         "topic": topic,
@@ -75,7 +75,7 @@ def send_fields(topic: str, properties: Mapping[str, str] | str = "", **changes:
 
 
 def by_letters(fields: Mapping[str, object]) -> dict[str, object]:
-    """The same of requests 310 and 320."""
+    """Return the fields of request 10 with the short names of requests 310 and 320."""
     return {LETTERS[name]: value for name, value in fields.items()}
 
 
@@ -86,18 +86,18 @@ def send(
     properties: Mapping[str, str] | str = "UNIQ_KEY\x01unique\x02",
     **changes: Any,
 ) -> Ask:
-    """A message by request 310; `keep` is the name by which later steps know its answer."""
+    """Send a message by request 310. `keep` is the name of its response in later steps."""
     ask = {name: changes.pop(name) for name in ("keep", "silent", "link", "oneway", "aside") if name in changes}
     return Ask(what=what, code=310, fields=by_letters(send_fields(topic, properties, **changes)), body=body, **ask)
 
 
 def properties_text(values: Mapping[str, str]) -> str:
-    """Properties as they are sent."""
+    """Encode properties."""
     return "".join(f"{name}\x01{value}\x02" for name, value in values.items())
 
 
 def batch_body(*messages: tuple[bytes, Mapping[str, str]]) -> bytes:
-    """Messages inside a batch; the broker makes size, magic and CRC itself."""
+    """Encode messages as a batch. Magic and CRC are 0, because the broker computes them."""
     parts = []
     for body, values in messages:
         properties = properties_text(values).encode()
@@ -107,7 +107,7 @@ def batch_body(*messages: tuple[bytes, Mapping[str, str]]) -> bytes:
 
 
 def pull_fields(topic: str, offset: int = 0, **changes: object) -> dict[str, object]:
-    """Of request 11: a pull that brings its own subscription, and is not held."""
+    """Return the fields of request 11, for a pull with its own subscription that is not held."""
     return {
         "consumerGroup": CONSUMER,
         "topic": topic,
@@ -126,7 +126,7 @@ def pull_fields(topic: str, offset: int = 0, **changes: object) -> dict[str, obj
 
 
 def pull(what: str, topic: str, offset: int = 0, **changes: Any) -> Ask:
-    """A pull by request 11."""
+    """Pull by request 11."""
     ask = {name: changes.pop(name) for name in ("link", "answered", "until", "code") if name in changes}
     return Ask(what=what, code=ask.pop("code", 11), fields=pull_fields(topic, offset, **changes), **ask)
 
@@ -134,7 +134,7 @@ def pull(what: str, topic: str, offset: int = 0, **changes: Any) -> Ask:
 def subscription(
     topic: str, expression: str = "*", *, kind: str = "TAG", version: object = "{now}"
 ) -> dict[str, object]:
-    """One of a heartbeat's subscriptions."""
+    """Return a subscription of a heartbeat."""
     tags = [] if expression == "*" or kind != "TAG" else [tag.strip() for tag in expression.split("||")]
     return {
         "classFilterMode": False,
@@ -148,7 +148,7 @@ def subscription(
 
 
 def consumer(group: str, *subscriptions: Mapping[str, object], **changes: object) -> dict[str, object]:
-    """One of a heartbeat's consumers."""
+    """Return a consumer of a heartbeat."""
     return {
         "groupName": group,
         "consumeType": "CONSUME_PASSIVELY",
@@ -163,7 +163,7 @@ def consumer(group: str, *subscriptions: Mapping[str, object], **changes: object
 def heartbeat(
     what: str, client: str, *consumers: Mapping[str, object], producers: tuple[str, ...] = (), **changes: Any
 ) -> Ask:
-    """Request 34; `changes` are the body's, and `link` the connection."""
+    """Send request 34. `changes` are for its body, except for `link`, `silent` and `language`."""
     ask = {name: changes.pop(name) for name in ("link", "silent", "language") if name in changes}
     body = {
         "clientID": client,
@@ -177,12 +177,12 @@ def heartbeat(
 
 
 def queue(topic: str, queue_id: int = 0) -> dict[str, object]:
-    """A MessageQueue."""
+    """Return a MessageQueue as JSON."""
     return {"topic": topic, "brokerName": "broker-a", "queueId": queue_id}
 
 
 def offset_fields(topic: str, group: str = CONSUMER, queue_id: int = 0, **changes: object) -> dict[str, object]:
-    """Of requests 14 and 15."""
+    """Return the fields of requests 14 and 15."""
     return {"consumerGroup": group, "topic": topic, "queueId": queue_id, **changes}
 
 

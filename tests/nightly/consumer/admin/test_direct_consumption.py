@@ -1,4 +1,4 @@
-"""One message that an operator has a member handle: what the handler gets, and what the operator hears of it."""
+"""Direct consumption: an operator lets a member handle one message, and receives the result."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("hasty")
 
 
 async def consume(broker: ScriptedBroker, message: StoredMessage = MESSAGE) -> ConsumeMessageDirectlyResult:
-    """Ask the member, and check that nothing else came of it."""
+    """Ask the member, and check that it sent and committed nothing else."""
     sent, commits = len(broker.sent) + len(broker.sent_back), list(broker.commits)
     answer = await broker.peer.ask(DIRECTLY, FIELDS, encode_message(message))
     assert answer.code == ResponseCode.SUCCESS, answer.remark
@@ -101,10 +101,10 @@ async def roll_back(batch: Batch) -> None:
         (raising(StopAsyncIteration("x")), "CR_THROW_EXCEPTION", "StopAsyncIteration: x"),
     ],
 )
-async def test_the_operator_hears_what_the_handler_did(
+async def test_the_response_reports_the_result_of_the_handler(
     broker: ScriptedBroker, queue: MessageQueue, handle: Callable[[Batch], Any], result: str, remark: str | None
 ) -> None:
-    """In RocketMQ's words; an exception with its place."""
+    """Results have RocketMQ's names. The remark of an exception names its source line."""
     async with member(broker.peer.address, handle) as m:
         await runs(m)
         found = await consume(broker)
@@ -122,7 +122,7 @@ async def test_the_operator_hears_what_the_handler_did(
         (roll_back, False, "CR_ROLLBACK"),
     ],
 )
-async def test_orderly_groups_answer_in_their_words(
+async def test_orderly_groups_report_the_results_of_orderly_consumption(
     broker: ScriptedBroker, queue: MessageQueue, handle: Callable[[Batch], Any], auto_commit: bool, result: str
 ) -> None:
     async with member(broker.peer.address, handle, consume_mode="orderly", auto_commit=auto_commit) as m:
@@ -131,10 +131,10 @@ async def test_orderly_groups_answer_in_their_words(
     assert (found.consume_result, found.order, found.auto_commit) == (result, True, auto_commit)
 
 
-async def test_a_call_that_does_not_end_in_time_is_cut_off_and_said_so(
+async def test_a_call_that_exceeds_the_response_time_is_cancelled_and_reported(
     broker: ScriptedBroker, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the broker gives up waiting, as it would tell the operator nothing."""
+    """The member responds before the broker stops waiting. Otherwise the operator would get no result."""
     monkeypatch.setattr("rmqd.consumer.admin.member_requests.DIRECT_RESPONSE_SECONDS", 0.1)
     ended: list[str] = []
 
@@ -152,7 +152,7 @@ async def test_a_call_that_does_not_end_in_time_is_cut_off_and_said_so(
     assert "took longer than 100 ms" in (found.remark or "")
 
 
-async def test_what_is_no_message_is_refused(broker: ScriptedBroker, queue: MessageQueue) -> None:
+async def test_an_invalid_message_is_refused(broker: ScriptedBroker, queue: MessageQueue) -> None:
     record = encode_message(MESSAGE)
     async with member(broker.peer.address, succeed) as m:
         await runs(m)
@@ -167,7 +167,7 @@ async def test_what_is_no_message_is_refused(broker: ScriptedBroker, queue: Mess
 
 
 async def ask(m: Member) -> tuple[int, str]:
-    """The code of the answer, and its remark or the refusal."""
+    """The response code, and the remark or the error text."""
     try:
         answer = await m.consumer.on_request(RemotingCommand(DIRECTLY, ext_fields=FIELDS, body=encode_message(MESSAGE)))
     except RmqdError as error:
@@ -177,7 +177,7 @@ async def ask(m: Member) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("half of \ud83d"), DeadLetter("\ud83d"), NoText()])
-async def test_whatever_it_raises_is_told(broker: ScriptedBroker, queue: MessageQueue, error: BaseException) -> None:
+async def test_every_exception_has_a_remark(broker: ScriptedBroker, queue: MessageQueue, error: BaseException) -> None:
     async with member(broker.peer.address, raising(error)) as m:
         await runs(m)
         found = await consume(broker)
@@ -188,10 +188,10 @@ async def test_whatever_it_raises_is_told(broker: ScriptedBroker, queue: Message
 pytestmark = pytest.mark.usefixtures("hasty")
 
 
-async def test_a_thread_that_hangs_keeps_its_turn(
+async def test_a_hung_thread_keeps_its_slot(
     broker: ScriptedBroker, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until it comes back: an operator who asks again and again must not make threads without end."""
+    """Repeated requests of an operator must not create threads without limit."""
     monkeypatch.setattr("rmqd.consumer.admin.member_requests.DIRECT_RESPONSE_SECONDS", 0.1)
     go_on, calls = threading.Event(), list[Batch]()
 
@@ -211,8 +211,10 @@ async def test_a_thread_that_hangs_keeps_its_turn(
         assert len(calls) == 2
 
 
-async def test_the_handler_gets_the_message_as_from_its_queue(broker: ScriptedBroker, queue: MessageQueue) -> None:
-    """A retried one under its original topic; also where all slots are taken and the group is paused."""
+async def test_the_handler_gets_the_message_as_if_pulled_from_its_queue(
+    broker: ScriptedBroker, queue: MessageQueue
+) -> None:
+    """A retried message has its original topic. All slots are busy, and the group is paused."""
     seen: list[Batch] = []
     go_on = asyncio.Event()
 
@@ -236,7 +238,7 @@ async def test_the_handler_gets_the_message_as_from_its_queue(broker: ScriptedBr
     assert second.message_queue.topic == retry_topic(GROUP)
 
 
-async def test_a_handler_in_a_thread_is_called_there(broker: ScriptedBroker, queue: MessageQueue) -> None:
+async def test_a_synchronous_handler_is_called_in_its_thread(broker: ScriptedBroker, queue: MessageQueue) -> None:
     seen: list[str] = []
 
     def handle(batch: Batch) -> None:
@@ -251,10 +253,10 @@ async def test_a_handler_in_a_thread_is_called_there(broker: ScriptedBroker, que
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-async def test_as_many_at_once_as_the_concurrency_says(
+async def test_concurrency_limits_simultaneous_calls(
     broker: ScriptedBroker, queue: MessageQueue, is_async: bool
 ) -> None:
-    """The others wait for their turn."""
+    """The other requests wait for a free slot."""
     at_once = [0]
     go_on = threading.Event()
 
@@ -276,14 +278,14 @@ async def test_as_many_at_once_as_the_concurrency_says(
     ) as m:
         await runs(m)
         answers = [asyncio.create_task(ask(m)) for _ in range(6)]
-        await eventually(lambda: len(at_once) >= 3, "two have begun")
+        await eventually(lambda: len(at_once) >= 3, "two calls have begun")
         go_on.set()
         assert await asyncio.gather(*answers) == [(ResponseCode.SUCCESS, "")] * 6
     assert max(at_once) == 2
 
 
-async def test_a_call_under_way_ends_with_the_group(broker: ScriptedBroker, queue: MessageQueue) -> None:
-    """Before the handler is stopped; the connection closes without a fault."""
+async def test_a_running_call_is_cancelled_when_the_group_stops(broker: ScriptedBroker, queue: MessageQueue) -> None:
+    """The call ends before the handler is stopped, and the connection closes without an error."""
     begun, ended = asyncio.Event(), asyncio.Event()
 
     async def handle(batch: Batch) -> None:
@@ -303,10 +305,10 @@ async def test_a_call_under_way_ends_with_the_group(broker: ScriptedBroker, queu
             await m.consumer.on_request(RemotingCommand(DIRECTLY, ext_fields=FIELDS, body=encode_message(MESSAGE)))
 
 
-async def test_more_than_may_wait_are_refused(
+async def test_requests_beyond_the_waiting_limit_are_refused(
     broker: ScriptedBroker, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a word that lets the operator ask again."""
+    """The remark asks the operator to try again."""
     monkeypatch.setattr("rmqd.consumer.admin.member_requests.MAX_WAITING_MESSAGES", 1)
     begun, go_on = asyncio.Event(), asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""What running info says of speed: rates of the last minute, failures of the last hour, queues that do not move."""
+"""Rates in the running info: the last minute, failures of the last hour, and queues without progress."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def pass_time(rates: ConsumeRates, clock: ManualClock, seconds: float) -> None:
         rates.sample()
 
 
-def test_rates_are_those_of_the_last_minute(stats: TopicStats, rates: ConsumeRates, clock: ManualClock) -> None:
+def test_rates_cover_the_last_minute(stats: TopicStats, rates: ConsumeRates, clock: ManualClock) -> None:
     for second in range(120):
         handle(stats, second * 10, 10 if second < 60 else 2)
         if second % SAMPLE_SECONDS == SAMPLE_SECONDS - 1:
@@ -57,8 +57,8 @@ def test_rates_are_those_of_the_last_minute(stats: TopicStats, rates: ConsumeRat
 
 
 @pytest.mark.parametrize("is_sampled", [True, False])
-def test_a_topic_that_comes_later_has_rates_too(stats: TopicStats, clock: ManualClock, *, is_sampled: bool) -> None:
-    """A group that is switched from popping to pulling reads its pop retry topics, which others did not name before."""
+def test_a_topic_added_later_has_rates(stats: TopicStats, clock: ManualClock, *, is_sampled: bool) -> None:
+    """A group that is switched from pop to pull starts to read its pop retry topics."""
     by_topic = {TOPIC: stats}
     rates = ConsumeRates(by_topic, clock)
     by_topic["later"] = later = TopicStats("later", is_retry=True)
@@ -70,7 +70,7 @@ def test_a_topic_that_comes_later_has_rates_too(stats: TopicStats, clock: Manual
     assert rates.status("later").pull_tps == pytest.approx(10)
 
 
-def test_rates_count_from_the_start_where_that_is_later(
+def test_rates_count_from_the_start_during_the_first_minute(
     stats: TopicStats, rates: ConsumeRates, clock: ManualClock
 ) -> None:
     handle(stats, 0, 50)
@@ -78,8 +78,8 @@ def test_rates_count_from_the_start_where_that_is_later(
     assert rates.status(TOPIC).consume_ok_tps == pytest.approx(10)
 
 
-def test_failures_are_those_of_the_last_hour(stats: TopicStats, rates: ConsumeRates, clock: ManualClock) -> None:
-    """Retries, dead letters and calls past their time; a corrupt message reached no handler."""
+def test_failures_cover_the_last_hour(stats: TopicStats, rates: ConsumeRates, clock: ManualClock) -> None:
+    """Retries, dead letters and expired calls are failures. A corrupt message reached no handler."""
     for result in ("retried", "dead_lettered", "expired", "corrupt"):
         stats.count(result)
     pass_time(rates, clock, 1800)
@@ -89,17 +89,17 @@ def test_failures_are_those_of_the_last_hour(stats: TopicStats, rates: ConsumeRa
     assert rates.status(TOPIC).consume_failed_msgs == 0
 
 
-def test_a_minute_without_calls_shows_the_hours_duration(
+def test_without_calls_for_a_minute_the_duration_of_the_hour_is_shown(
     stats: TopicStats, rates: ConsumeRates, clock: ManualClock
 ) -> None:
-    """As in Java: it says more than 0."""
+    """As in Java, because it says more than 0."""
     handle(stats, 0, 10, seconds=0.5)
     pass_time(rates, clock, 120)
     assert rates.status(TOPIC).consume_rt == pytest.approx(500)
     assert rates.status(TOPIC).consume_ok_tps == 0
 
 
-def test_a_queue_moves_while_messages_are_finished_or_none_are_there(
+def test_a_queue_makes_progress_if_messages_finish_or_none_are_cached(
     stats: TopicStats, rates: ConsumeRates, clock: ManualClock
 ) -> None:
     queue = ProcessQueue(QUEUE, 0, stats)

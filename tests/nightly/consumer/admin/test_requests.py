@@ -1,4 +1,4 @@
-"""What a member answers to brokers that ask in an operator's name."""
+"""Responses of a member to requests that brokers forward for operators."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.usefixtures("hasty", "unpaced")
 
 
-async def test_a_reset_during_the_last_commit_is_stored_behind_it(
+async def test_a_reset_during_the_last_commit_is_committed_after_it(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
     await broker.store(queue, b"0", b"1", b"2")
@@ -47,10 +47,10 @@ async def test_a_reset_during_the_last_commit_is_stored_behind_it(
     assert broker.commits_of(queue)[-2:] == [3, 1]
 
 
-async def test_a_reset_does_not_wait_for_a_queue_that_another_member_has(
+async def test_a_reset_does_not_wait_for_a_queue_of_another_member(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That member has moved it, and gone on: whoever has it long after goes on from there."""
+    """That member has applied the reset itself. A later owner continues at the stored offset."""
     monkeypatch.setattr("rmqd.consumer.pull.assigned_queue.MOVE_SECONDS", 0.0)
     await broker.store(queue, *[b"%d" % number for number in range(5)])
     broker.offsets[GROUP, queue] = 3
@@ -64,7 +64,7 @@ async def test_a_reset_does_not_wait_for_a_queue_that_another_member_has(
     assert 0 not in broker.commits_of(queue)
 
 
-async def test_running_info_shows_what_is_cached(broker: ScriptedBroker, queue: MessageQueue) -> None:
+async def test_running_info_shows_the_cached_messages(broker: ScriptedBroker, queue: MessageQueue) -> None:
     await broker.store(queue, *[b"%d" % number for number in range(9)])
     handle = Blocked()
     async with member(broker.peer.address, handle, concurrency=1) as m:
@@ -78,14 +78,14 @@ async def test_running_info_shows_what_is_cached(broker: ScriptedBroker, queue: 
     assert info.last_consume_timestamp < before + 10_000
 
 
-async def test_running_info_of_an_orderly_group_tells_its_locks(
+async def test_running_info_of_an_orderly_group_shows_its_locks(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
-    """One that is held, and one that somebody else has: since when it is waited for."""
+    """For a queue that another member has locked, it shows since when this member waits."""
     _, other = broker.create_topic(TOPIC, 2)
     broker.locks[GROUP, other] = "somebody else"
     async with member(broker.peer.address, seen, consume_mode="orderly") as m:
-        await eventually(lambda: broker.pulled_offsets(queue) == [0], "it pulls the one")
+        await eventually(lambda: broker.pulled_offsets(queue) == [0], "the locked queue is pulled")
         now_ms = m.consumer.context.clock.wall() * 1000
         info = await running_info(broker)
     assert info.properties["PROP_CONSUMEORDERLY"] == "true"
@@ -95,10 +95,8 @@ async def test_running_info_of_an_orderly_group_tells_its_locks(
         assert abs(found.last_lock_timestamp - now_ms) < 10_000
 
 
-async def test_running_info_has_our_stacks_where_they_are_asked_for(
-    broker: ScriptedBroker, queue: MessageQueue
-) -> None:
-    """Where each task waits, down to the handler's line; and the threads."""
+async def test_running_info_includes_stacks_on_request(broker: ScriptedBroker, queue: MessageQueue) -> None:
+    """The stack of each task, down to the handler's line, and the threads."""
     await broker.store(queue, b"0")
     handle = Holding()
     async with member(broker.peer.address, handle):
@@ -111,10 +109,10 @@ async def test_running_info_has_our_stacks_where_they_are_asked_for(
 
 
 @pytest.mark.slow
-async def test_a_reset_of_very_many_queues_costs_no_more_for_each_of_them(
+async def test_a_reset_of_very_many_queues_does_not_block_the_group(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
-    """Most are other members': the group goes on at once."""
+    """Most queues belong to other members."""
     foreign = {MessageQueue(TOPIC, BROKER, number): 1 for number in range(1, 40_000)}
     async with member(broker.peer.address, seen) as m:
         await eventually(lambda: m.owned() == {(TOPIC, 0)}, "it runs")
@@ -125,10 +123,10 @@ async def test_a_reset_of_very_many_queues_costs_no_more_for_each_of_them(
         await seen.has(b"0")
 
 
-async def test_a_batch_that_a_handler_had_at_the_reset_moves_nothing(
+async def test_a_batch_in_flight_at_a_reset_does_not_move_the_offset(
     broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock
 ) -> None:
-    """It ends after the reset: the offset stays where the operator has set it, also through the persist loop."""
+    """The batch ends after the reset. The offset keeps the operator's value, also in later commits."""
     await broker.store(queue, b"0", b"1", b"2")
     handle = Holding()
     options = {"concurrency": 1, "consume_message_batch_max_size": 3, "persist_consumer_offset_interval_seconds": 0.02}
@@ -138,16 +136,16 @@ async def test_a_batch_that_a_handler_had_at_the_reset_moves_nothing(
         await broker.peer.push(RESET, reset_fields(), as_map({queue: 1}), oneway=True)
         await broker.committed(GROUP, queue, 1)
         handle.release.set()
-        await eventually(lambda: m.topic().duplicates == {"offset_moved": 3}, "the batch came back, and counts no more")
+        await eventually(lambda: m.topic().duplicates == {"offset_moved": 3}, "the batch ended, and does not count")
         await flowing.sleep(5)  # rounds of commits
         assert broker.offsets[GROUP, queue] == 1
     assert broker.commits_of(queue)[-1] == 1
 
 
-async def test_a_queue_is_given_up_only_when_the_batch_from_before_a_reset_is_done(
+async def test_a_queue_is_released_only_after_the_batch_from_before_a_reset_ended(
     broker: ScriptedBroker, queue: MessageQueue
 ) -> None:
-    """Its result counts no more, but nobody else may have the queue while it is under way."""
+    """Its result is ignored, but no other member may have the queue while it is in flight."""
     await broker.store(queue, b"0", b"1")
     handle = Holding()
     async with member(broker.peer.address, handle, concurrency=1, consume_mode="orderly") as m:
@@ -164,10 +162,10 @@ async def test_a_queue_is_given_up_only_when_the_batch_from_before_a_reset_is_do
     assert broker.offsets[GROUP, queue] == 2
 
 
-async def test_a_reset_reaches_a_queue_that_is_just_being_taken(
+async def test_a_reset_applies_to_a_queue_that_is_being_acquired(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
-    """Its former owner is gone, or has not heard of the reset: the one that takes it goes on there."""
+    """The previous owner is gone, or has missed the reset. The new owner starts at the reset offset."""
     await broker.store(queue, *[b"%d" % number for number in range(5)])
     broker.offsets[GROUP, queue] = 4
     broker.create_topic("t2")
@@ -183,10 +181,8 @@ async def test_a_reset_reaches_a_queue_that_is_just_being_taken(
         await seen.has(b"2", b"3", b"4")
 
 
-async def test_a_reset_that_cannot_be_read_changes_nothing(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
-) -> None:
-    """It is logged, the connection stays, and the group goes on; one that wants an answer gets the error."""
+async def test_an_invalid_reset_changes_nothing(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
+    """It is logged, and the connection stays. A request that expects a response gets the error."""
     await broker.store(queue, b"0")
     async with member(broker.peer.address, seen):
         await seen.has(b"0")

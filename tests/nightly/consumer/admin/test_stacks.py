@@ -1,4 +1,4 @@
-"""Our answer to an operator who asks for a jstack."""
+"""The jstack that a member returns to an operator."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rmqd.consumer.admin import member_requests as module
 from rmqd.consumer.admin.member_requests import stacks_of_tasks_and_threads
 
 
-async def test_a_long_text_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_text_is_truncated_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_STACKS_CHARACTERS", 10)
     assert re.fullmatch(r"\d+ more stacks are left out", stacks_of_tasks_and_threads().strip())
 
 
-async def test_a_deep_stack_is_cut_and_says_so() -> None:
+async def test_a_deep_stack_is_truncated_with_a_note() -> None:
     async def deeper(depth: int, event: asyncio.Event) -> None:
         await (deeper(depth - 1, event) if depth else event.wait())
 

@@ -1,4 +1,4 @@
-"""The cache of one queue: what it hands out, and the offset that may be committed."""
+"""Only ProcessQueue itself changes its state."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ ROOT = Path(__file__).parents[4] / "rmqd"
 OWN = ROOT / "consumer/cache/process_queue.py"
 
 
-CONSTANT = {"message_queue", "public_queue", "stats"}  # mypy sees to these
-SET_ELSEWHERE = {"awaits_lock", "is_batching", "is_full", "unavailable"}  # the queue only remembers them
+CONSTANT = {"message_queue", "public_queue", "stats"}  # mypy checks these
+SET_ELSEWHERE = {"awaits_lock", "is_batching", "is_full", "unavailable"}  # the queue only stores them
 
 
 CHANGING = set("append appendleft clear extend insert pop popleft remove reverse rotate sort".split())
 
 
 def changed_in_place(node: ast.AST) -> ast.expr | None:
-    """What a method call changes, as far as the method's name tells."""
+    """The object that a method call changes, judged by the method's name."""
     is_change = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGING
     return node.func.value if is_change else None  # type: ignore[attr-defined]
 
@@ -39,8 +39,8 @@ def changes(tree: ast.AST) -> Iterator[ast.Attribute]:
 
 
 @pytest.mark.slow
-def test_a_process_queue_changes_through_its_methods_alone() -> None:
-    """Elsewhere in rmqd nothing that has a name of its attributes is changed, but by the object that has it."""
+def test_only_its_own_methods_change_a_process_queue() -> None:
+    """Other modules of rmqd may change attributes of these names only on `self`."""
     state = set(ProcessQueue.__slots__) - CONSTANT - SET_ELSEWHERE
     for path in ROOT.rglob("*.py"):
         if path != OWN:

@@ -1,4 +1,4 @@
-"""What a group makes of `AlreadyHandled`, and where `message.once` can be called."""
+"""`AlreadyHandled` in a group, and `message.once` outside a group."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.handler_api.once.test_psycopg import message_of
 from tests.waiting import eventually
 
 
-async def test_of_several_messages_none_is_lost_by_the_mark_of_one(pool: StartPool, broker: ScriptedBroker) -> None:
-    """Nothing says which of the others were handled: they come again, and the marks of those that were stand."""
+async def test_already_handled_for_one_message_retries_the_whole_batch(pool: StartPool, broker: ScriptedBroker) -> None:
+    """Nothing says which of the others were handled, so all are redelivered. Existing records stay valid."""
 
     async def handle(batch: Batch) -> None:
         raise AlreadyHandled(batch[1])
@@ -27,6 +27,6 @@ async def test_of_several_messages_none_is_lost_by_the_mark_of_one(pool: StartPo
     assert len(broker.sent_back) == 3
 
 
-def test_outside_of_a_handler_there_is_no_group() -> None:
+def test_once_outside_a_handler_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="no group is handling this message here"):
         contextvars.Context().run(message_of("a").once, object())

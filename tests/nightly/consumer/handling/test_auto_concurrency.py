@@ -1,4 +1,4 @@
-"""`concurrency: auto` finds how many calls at once a service takes well: many services, moments and seeds."""
+"""`concurrency: auto` finds the best number of simultaneous calls for many services, moments and seeds."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ def cases() -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("before", "after", "deviation"), list(cases()))
-def test_it_is_as_good_as_the_best_number_half_a_minute_later(before: int, after: int, deviation: float) -> None:
-    """From its start on, and again when the knee has moved."""
+def test_auto_concurrency_reaches_the_best_number_within_half_a_minute(
+    before: int, after: int, deviation: float
+) -> None:
+    """After its start, and again after the knee has moved."""
     assert is_found(before, after, deviation)
 
 
@@ -43,18 +45,18 @@ def test_it_is_as_good_as_the_best_number_half_a_minute_later(before: int, after
 @pytest.mark.parametrize("deviation", [STEADY, VARIED])
 @pytest.mark.parametrize("call_seconds", [0.1, 0.25])
 @pytest.mark.parametrize(("before", "after"), [(4, 16), (16, 4), (16, 64), (64, 4)])
-def test_nineteen_of_twenty_runs_find_it(before: int, after: int, call_seconds: float, deviation: float) -> None:
-    """Whenever the knee moves, and also where few calls, or slow ones, tell of it.
+def test_nineteen_of_twenty_runs_find_the_knee(before: int, after: int, call_seconds: float, deviation: float) -> None:
+    """The knee moves at random moments. Few or slow calls are enough to find it.
 
-    At a knee of 4, one call too many has every fourth wait for another one, for all of its time where all begin
-    together. Where calls take 250 ms there are 16 a second.
+    At a knee of 4, one call too many makes every fourth call wait for another one, for its whole duration if all
+    start together. With calls of 250 ms there are 16 per second.
     """
     assert is_found_in_most_runs(before, after, call_seconds, deviation)
 
 
 @pytest.mark.slow
-def test_it_finds_a_knee_that_falls_at_any_moment() -> None:
-    """Also amid an interval or a trial: what calls took then is of neither knee, and may look like a slower handler."""
+def test_a_knee_that_falls_at_any_moment_is_found() -> None:
+    """Even during an interval or a trial. Durations then belong to neither knee, and may look like a slower handler."""
     limits = set[int]()
     for moment in range(80):
         service = Service(16, deviation=STEADY, seed=1, call_seconds=0.25)
@@ -68,8 +70,8 @@ def test_it_finds_a_knee_that_falls_at_any_moment() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(4, 16), (16, 4)])
-def test_calls_that_differ_very_much_are_no_reason_to_make_few(before: int, after: int) -> None:
-    """Half of all intervals mislead then, by a tenth and more: it may not believe them."""
+def test_widely_varying_durations_do_not_reduce_the_limit(before: int, after: int) -> None:
+    """Half of all intervals then mislead by a tenth or more."""
     runs = [tuple(run_to(before, after, 0.1, 0.5, seed)) for seed in SEEDS]
     for results in zip(*runs, strict=True):
         assert sum(rate >= 0.6 for rate, _ in results) >= 19, sorted(results)
@@ -77,8 +79,8 @@ def test_calls_that_differ_very_much_are_no_reason_to_make_few(before: int, afte
 
 @pytest.mark.slow
 @pytest.mark.parametrize("factor", [0.25, 4.0])
-def test_a_service_that_is_slower_or_faster_by_itself_gets_as_many_calls(factor: float) -> None:
-    """What a call takes below the knee changes; the knee does not."""
+def test_a_slower_or_faster_service_gets_as_many_calls(factor: float) -> None:
+    """The duration of calls below the knee changes; the knee does not."""
     service = Service(16, deviation=0.1, seed=3)
     auto = AutoConcurrency(MOST, service.clock)
     service.run(60, lambda: auto.limit, auto)
@@ -90,8 +92,8 @@ def test_a_service_that_is_slower_or_faster_by_itself_gets_as_many_calls(factor:
     assert 12 <= auto.limit <= 20
 
 
-def test_a_service_that_is_slower_by_itself_gets_as_many_calls() -> None:
-    """What a call takes below the knee changes; the knee does not."""
+def test_a_slower_service_gets_as_many_calls() -> None:
+    """The duration of calls below the knee changes; the knee does not."""
     service = Service(16, deviation=0.1, seed=3)
     auto = AutoConcurrency(MOST, service.clock)
     service.run(60, lambda: auto.limit, auto)
@@ -103,8 +105,8 @@ def test_a_service_that_is_slower_by_itself_gets_as_many_calls() -> None:
     assert 12 <= auto.limit <= 20
 
 
-def test_where_messages_are_few_nothing_is_learnt() -> None:
-    """Calls are soon over then, however many would be made at once."""
+def test_few_messages_do_not_raise_the_limit() -> None:
+    """Calls then end quickly, whatever the limit is."""
     clock = ManualClock()
     auto = AutoConcurrency(MOST, clock)
     for _ in range(2000):
@@ -118,8 +120,8 @@ def test_where_messages_are_few_nothing_is_learnt() -> None:
     assert auto.limit == 1
 
 
-async def test_a_slot_is_busy_while_it_pauses_before_a_repetition(pool: StartPool) -> None:
-    """As while it waits for a store: most of its time is none of the handler's here."""
+async def test_a_slot_counts_as_busy_during_the_pause_before_a_retry(pool: StartPool) -> None:
+    """The same holds while it waits for a store. Most of its time here is not the handler's."""
     clock, tried = ManualClock(), set[int]()
 
     async def handle(batch: Batch) -> None:

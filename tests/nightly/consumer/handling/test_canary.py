@@ -20,7 +20,7 @@ def _forgets_to_await(_: Batch) -> Any:
 
 
 async def test_a_canary_that_cannot_handle_anything_is_switched_off(pool: StartPool) -> None:
-    """The first handler gets its messages; so it does if the canary cannot be started."""
+    """The first handler gets its messages, also if the canary cannot be started."""
 
     def first(_: Batch) -> None:
         pass

@@ -1,4 +1,4 @@
-"""What a circuit breaker does with calls, and with the messages of those that fail."""
+"""A circuit breaker: its calls, and the messages of failed calls."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.consumer.scripted_broker import ScriptedBroker
 from tests.waiting import eventually
 
 
-async def test_other_limits_hold_for_calls_that_have_failed_already(pool: StartPool) -> None:
+async def test_changed_limits_apply_to_calls_that_have_already_failed(pool: StartPool) -> None:
     clock, database = ManualClock(), Database(away=True)
     with capture_logs() as logs:
         async with pool(database, clock=clock, concurrency=1, circuit=circuit(10)) as running:
@@ -42,7 +42,7 @@ async def test_other_limits_hold_for_calls_that_have_failed_already(pool: StartP
 
 
 @pytest.mark.parametrize("mode", MODES[1:], ids=IDS[1:])
-async def test_in_place_no_attempt_is_the_last_one_while_the_handler_may_be_to_blame(
+async def test_in_place_attempts_do_not_count_while_the_handler_may_be_at_fault(
     pool: StartPool, broker: ScriptedBroker, mode: dict[str, Any]
 ) -> None:
     """One message fails more often than its group allows before the circuit opens, and is handled after all."""
@@ -55,7 +55,7 @@ async def test_in_place_no_attempt_is_the_last_one_while_the_handler_may_be_to_b
             assert database.attempts == {0: [0, 1, 2, 3, 4]}
             database.away = False
             await clock.until(done(queue), "it is handled")
-    assert database.attempts[0][-1] == 0  # they were taken off it
+    assert database.attempts[0][-1] == 0  # the failed attempts do not count
     assert handled(queue) == {"acked": 1, "retried": 5}
     assert not broker.sent
 
@@ -63,7 +63,7 @@ async def test_in_place_no_attempt_is_the_last_one_while_the_handler_may_be_to_b
 async def test_a_failed_message_is_sent_back_once_a_later_call_succeeds(
     pool: StartPool, broker: ScriptedBroker
 ) -> None:
-    """Until then nothing is known; the success of a call that was under way already tells nothing."""
+    """Until then the cause is unknown. The success of a call that was already in flight proves nothing."""
     clock, gate, fails = ManualClock(), Gate(), asyncio.Event()
 
     async def handle(batch: Batch) -> None:
@@ -89,7 +89,7 @@ async def test_a_failed_message_is_sent_back_once_a_later_call_succeeds(
     assert handled(queue) == {"acked": 2, "retried": 1}
 
 
-async def test_such_a_probe_is_followed_by_another(pool: StartPool, broker: ScriptedBroker) -> None:
+async def test_a_probe_with_a_dead_letter_is_followed_by_another(pool: StartPool, broker: ScriptedBroker) -> None:
     clock, database = ManualClock(), Database(away=True)
     late = asyncio.Event()
 
@@ -110,8 +110,8 @@ async def test_such_a_probe_is_followed_by_another(pool: StartPool, broker: Scri
     assert handled(queue) == {"acked": 29, "dead_lettered": 1}
 
 
-async def test_one_bad_message_of_a_batch_is_no_failed_call(pool: StartPool, broker: ScriptedBroker) -> None:
-    """Where the handler says so: it has handled the others."""
+async def test_one_bad_message_of_a_batch_is_not_a_failed_call(pool: StartPool, broker: ScriptedBroker) -> None:
+    """The handler has acknowledged the others."""
     bad = ValueError("bad")
 
     async def handle(batch: Batch) -> None:
@@ -127,7 +127,9 @@ async def test_one_bad_message_of_a_batch_is_no_failed_call(pool: StartPool, bro
     assert handled(queue) == {"acked": 24, "retried": 6}
 
 
-async def test_an_outage_after_many_successes_opens_it_by_their_share(pool: StartPool, broker: ScriptedBroker) -> None:
+async def test_after_many_successes_the_share_of_failures_opens_the_circuit(
+    pool: StartPool, broker: ScriptedBroker
+) -> None:
     """More calls succeeded than messages are cached: the share rises as the window moves on."""
     clock, database = ManualClock(), Database()
     with capture_logs() as logs:
@@ -143,10 +145,10 @@ async def test_an_outage_after_many_successes_opens_it_by_their_share(pool: Star
 
 @pytest.mark.parametrize("mode", MODES, ids=IDS)
 @pytest.mark.parametrize("messages", [1, 2])
-async def test_an_outage_of_many_probes_gives_up_no_message(
+async def test_an_outage_of_many_probes_dead_letters_no_message(
     pool: StartPool, broker: ScriptedBroker, mode: dict[str, Any], messages: int
 ) -> None:
-    """With few messages, each of them is a probe more often than it may be tried."""
+    """With few messages, each is a probe more often than it may be tried."""
     clock, database = ManualClock(), Database(away=True)
     with capture_logs() as logs:
         async with pool(
@@ -162,10 +164,10 @@ async def test_an_outage_of_many_probes_gives_up_no_message(
 
 
 @pytest.mark.parametrize("mode", MODES, ids=IDS)
-async def test_a_message_that_always_fails_neither_keeps_the_circuit_open_nor_stays(
+async def test_a_message_that_always_fails_does_not_keep_the_circuit_open(
     pool: StartPool, broker: ScriptedBroker, mode: dict[str, Any]
 ) -> None:
-    """Probes rotate over messages, and its later failures are no evidence against a handler that handles others."""
+    """Probes rotate over messages, and its later failures do not count against a handler that handles others."""
     clock, database = ManualClock(), Database()
     database.bad = {(0, 0)}
     options = {"concurrency": 1, "circuit": circuit(1), "max_reconsume_times": 1, **mode}
@@ -176,12 +178,12 @@ async def test_a_message_that_always_fails_neither_keeps_the_circuit_open_nor_st
             for _ in range(4):
                 (running.give_keys(other, ["x"]) if mode.get("order_by") else running.give(other, 1))
                 await clock.advance(2)
-            await clock.until(done(queue), "it is given up, or sent back")
+            await clock.until(done(queue), "it is dead-lettered or sent back")
     assert events(logs) == ["circuit.opened", "circuit.half_open", "circuit.closed"]
     assert handled(queue)["dead_lettered" if mode else "retried"] >= 1
 
 
-async def test_repetitions_of_failed_messages_do_not_open_the_circuit(pool: StartPool) -> None:
+async def test_retries_of_failed_messages_do_not_open_the_circuit_again(pool: StartPool) -> None:
     """When the circuit closes, many keys begin with a message that failed before."""
     clock, calls = ManualClock(), Counter[int]()
 
@@ -199,10 +201,10 @@ async def test_repetitions_of_failed_messages_do_not_open_the_circuit(pool: Star
 
 
 @pytest.mark.parametrize("mode", MODES[1:], ids=IDS[1:])
-async def test_a_message_at_which_probes_hang_costs_no_attempt(
+async def test_hanging_probes_cost_their_message_no_attempt(
     pool: StartPool, broker: ScriptedBroker, mode: dict[str, Any]
 ) -> None:
-    """Such a probe has failed at its deadline, though its batch waits for the call's result."""
+    """A probe fails at its deadline, though its batch waits for the result of the call."""
     clock, calls = ManualClock(), list[tuple[int, threading.Event]]()
 
     def block(batch: Batch) -> None:
@@ -217,7 +219,7 @@ async def test_a_message_at_which_probes_hang_costs_no_attempt(
     with capture_logs() as logs:
         async with pool(block, is_async=False, clock=clock, **options) as running:
             (queue,) = fill(running, mode, 1)
-            for number in range(4):  # of which the first opens the circuit
+            for number in range(4):  # the first one opens the circuit
                 await clock.until(lambda least=number: len(calls) > least, "a call hangs", most=OPEN_FOR + 5)  # type: ignore[misc]
                 await clock.advance(TIMEOUT_SECONDS + 1)
                 assert events(logs).count("circuit.probe_failed") == number
@@ -227,7 +229,7 @@ async def test_a_message_at_which_probes_hang_costs_no_attempt(
     assert handled(queue) == {"acked": 1, "retried": 4}
 
 
-async def test_an_operator_s_pause_and_the_circuit_do_not_end_each_other(pool: StartPool) -> None:
+async def test_a_pause_and_an_open_circuit_do_not_end_each_other(pool: StartPool) -> None:
     clock, database = ManualClock(), Database(away=True)
     with capture_logs() as logs:
         async with pool(database, clock=clock, concurrency=2, circuit=circuit(2)) as running:
@@ -247,7 +249,7 @@ async def test_an_operator_s_pause_and_the_circuit_do_not_end_each_other(pool: S
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(1.0, 2.0), (60.0, OPEN_FOR + 1)])
-async def test_an_open_circuit_waits_no_longer_than_before_and_than_it_is_told(
+async def test_a_changed_open_time_can_only_shorten_the_current_wait(
     pool: StartPool, seconds: float, most: float
 ) -> None:
     clock, database = ManualClock(), Database(away=True)

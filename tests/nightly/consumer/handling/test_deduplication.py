@@ -1,4 +1,4 @@
-"""Messages that come again, as a store of claims knows them: the rarer courses of a store, a call and a group's end."""
+"""Deduplication by leases: rare failures of a store, and rare ends of a call or group."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ __all__ = ["place"]
 
 @pytest.mark.process
 @pytest.mark.parametrize("name", ["order\0-17", " ".join(map(str, range(1500)))], ids=["NUL", "6 kB"])
-async def test_a_key_that_the_store_could_not_write_is_one_like_others(
+async def test_a_key_that_postgresql_cannot_write_literally_is_deduplicated(
     pool: StartPool, database: str, name: str
 ) -> None:
     handle, clock = Noting(), ManualClock()
@@ -58,8 +58,8 @@ async def test_a_key_that_the_store_could_not_write_is_one_like_others(
     assert sorted(map(str, handle.keys)) == sorted(["a", name, "b"])
 
 
-async def test_two_of_a_key_are_never_with_handlers_at_once(pool: StartPool, place: Place) -> None:
-    """Of two queues of one process; the second is acknowledged when the first is confirmed."""
+async def test_two_messages_with_one_key_are_never_in_flight_at_once(pool: StartPool, place: Place) -> None:
+    """Here in queues of one process. The others are acknowledged when the first is confirmed."""
     let_go = asyncio.Event()
 
     async def wait(_: Batch) -> None:
@@ -68,7 +68,7 @@ async def test_two_of_a_key_are_never_with_handlers_at_once(pool: StartPool, pla
     handle, clock = Noting(wait), ManualClock()
     async with pool(handle, clock=clock, deduplication=place.options) as running, clock.flowing():
         queues = [queue_of(running, ["a"], {}, number) for number in range(4)]
-        await eventually(lambda: sum(queue.retrying for queue in queues) == 3, "three wait")
+        await eventually(lambda: sum(queue.retrying for queue in queues) == 3, "three messages wait")
         await clock.advance(5)
         let_go.set()
         for queue in queues:
@@ -78,10 +78,10 @@ async def test_two_of_a_key_are_never_with_handlers_at_once(pool: StartPool, pla
 
 
 @pytest.mark.process
-async def test_a_store_that_goes_away_under_the_handler_is_waited_for_before_the_acknowledgement(
+async def test_an_acknowledgement_waits_for_a_store_that_failed_during_the_call(
     pool: StartPool, broker: ScriptedBroker, redis_server: RedisServer
 ) -> None:
-    """For longer than a call may take: the handler has done its work, and is not called again."""
+    """For longer than `consume_timeout`: the handler has done its work, and is not called again."""
     clock = ManualClock()
 
     async def kill_it(_: Batch) -> None:
@@ -93,7 +93,7 @@ async def test_a_store_that_goes_away_under_the_handler_is_waited_for_before_the
     try:
         async with pool(handle, clock=clock, **options) as running, clock.flowing():
             queue = queue_of(running, ["a"], {})
-            await eventually(lambda: running.service.problem, "it is told")
+            await eventually(lambda: running.service.problem, "the failure is reported")
             await clock.advance(10)
             assert queue.cached_count == 1
             await asyncio.to_thread(redis_server.start)
@@ -109,10 +109,10 @@ async def test_a_store_that_goes_away_under_the_handler_is_waited_for_before_the
 
 
 @pytest.mark.parametrize(("mode", "is_async"), ABANDONED)
-async def test_what_a_hanging_call_has_acknowledged_by_itself_is_confirmed(
+async def test_messages_that_a_hanging_call_acknowledged_are_confirmed(
     pool: StartPool, broker: ScriptedBroker, place: Place, mode: dict[str, Any], is_async: bool
 ) -> None:
-    """At its deadline, or in groups that wait for it, at its end; what is left of its claim is given up then."""
+    """At the deadline, or at the end of a call that its group waits for. Other leases are released at the end."""
     clock, hanging = ManualClock(), Hanging(lambda batch: batch.ack(batch[0]))
     options: dict[str, Any] = {"consume_timeout_seconds": 3.0, "consume_message_batch_max_size": 2, "concurrency": 2}
     options |= {"deduplication": place.options, **mode}
@@ -120,29 +120,27 @@ async def test_what_a_hanging_call_has_acknowledged_by_itself_is_confirmed(
         queue = queue_of(running, ["a", "b"], mode)
         await eventually(lambda: hanging.calls, "it is called")
         await clock.advance(9)
-        await eventually(lambda: running.service.abandoned, "it is left to itself")
+        await eventually(lambda: running.service.abandoned, "the call is abandoned")
         if not mode:
             await eventually(done(queue), "it is settled")
             assert await place.standing("a") is CONFIRMED
             assert await place.standing("b") is HELD
         hanging.let_go.set()
         async with clock.flowing():
-            await eventually(lambda: not running.service.abandoned, "it has ended")
+            await eventually(lambda: not running.service.abandoned, "the call has ended")
             await eventually(done(queue), "all is settled")
 
             async def is_given_up() -> bool:
                 return await place.standing("b") is not HELD
 
-            await eventually(is_given_up, "nothing keeps the other message")
+            await eventually(is_given_up, "the lease of the other message is released")
     assert await place.standing("a") is CONFIRMED
     assert handled(queue) == ({"acked": 2, "expired": 1} if mode else {"acked": 1, "expired": 1})
     assert hanging.calls == ([0, 0] if mode else [0])
 
 
-async def test_a_release_that_the_store_refuses_keeps_no_claim_from_being_renewed(
-    pool: StartPool, place: Place
-) -> None:
-    """It is given up when the lease is over, by which it has ended."""
+async def test_a_refused_release_does_not_prevent_renewals(pool: StartPool, place: Place) -> None:
+    """The member retries the release only until the lease has expired."""
 
     async def handle(batch: Batch) -> None:
         if batch[0].keys == "long":
@@ -152,7 +150,7 @@ async def test_a_release_that_the_store_refuses_keeps_no_claim_from_being_renewe
 
     async def renewed() -> None:
         ends_at = place.ends_at("long")
-        await eventually(lambda: place.ends_at("long") > ends_at, "the other claim is renewed")
+        await eventually(lambda: place.ends_at("long") > ends_at, "the other lease is renewed")
 
     clock = ManualClock()
     options = {"deduplication": place.options, "concurrency": 2, "consume_timeout_seconds": 900.0}
@@ -163,26 +161,26 @@ async def test_a_release_that_the_store_refuses_keeps_no_claim_from_being_renewe
             assert "stuck stays" in problem.evidence
             await renewed()
             await clock.advance(LEASE_SECONDS)
-            await renewed()  # what was asked before has its answer by the next time
+            await renewed()  # earlier requests have their responses now
             await renewed()
             logs.clear()
             await renewed()
             await renewed()
-            assert not logs, "each time it would be asked for the release, and refuse it"
+            assert not logs, "the store is not asked for the release again"
             assert running.service.problem is None
 
 
-async def test_a_store_that_is_back_is_told_of_where_nothing_is_to_be_handled(pool: StartPool, place: Place) -> None:
+async def test_a_recovered_store_ends_the_problem_even_without_messages(pool: StartPool, place: Place) -> None:
     place.path.parent.mkdir()
     place.break_it()
     clock = ManualClock()
     async with pool(Noting(), clock=clock, deduplication=place.options) as running, clock.flowing():
-        await eventually(lambda: running.service.problem, "it is told")
+        await eventually(lambda: running.service.problem, "the failure is reported")
         place.mend_it()
-        await eventually(lambda: running.service.problem is None, "it is told no more")
+        await eventually(lambda: running.service.problem is None, "the problem ends")
 
 
-async def test_a_handler_that_nobody_awaits_confirms_nothing(pool: StartPool, place: Place) -> None:
+async def test_a_handler_that_is_not_awaited_confirms_nothing(pool: StartPool, place: Place) -> None:
     async def handle(_: Batch) -> object:
         return asyncio.sleep(0)
 
@@ -197,10 +195,10 @@ async def test_a_handler_that_nobody_awaits_confirms_nothing(pool: StartPool, pl
 
 
 @pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
-async def test_what_is_handled_of_a_lost_queue_is_confirmed_for_its_next_owner(
+async def test_handled_messages_of_a_lost_queue_are_confirmed(
     pool: StartPool, place: Place, mode: dict[str, Any]
 ) -> None:
-    """Nothing of it counts as acknowledged here: neither that, nor what was left out as handled before."""
+    """Neither these messages nor the skipped duplicates count as acknowledged here."""
     other = place.member()
     await other.confirm([(TOPIC, "a")], "other:1")
 
@@ -210,7 +208,7 @@ async def test_what_is_handled_of_a_lost_queue_is_confirmed_for_its_next_owner(
     handle = Noting(lose_it)
     async with pool(handle, deduplication=place.options, consume_message_batch_max_size=2, **mode) as running:
         queue = queue_of(running, ["a", "b"], mode)
-        await eventually(lambda: queue.dropped, "it is lost")
+        await eventually(lambda: queue.dropped, "the queue is lost")
 
         async def is_confirmed() -> bool:
             return await place.standing("b") is CONFIRMED
@@ -220,8 +218,8 @@ async def test_what_is_handled_of_a_lost_queue_is_confirmed_for_its_next_owner(
     assert (handled(queue), deduplicated(queue)) == ({}, 0)
 
 
-async def test_batches_that_are_left_out_are_no_calls(pool: StartPool, place: Place) -> None:
-    """Their time would make a handler look quick, or slow where the store is."""
+async def test_skipped_batches_do_not_count_as_calls(pool: StartPool, place: Place) -> None:
+    """Their duration would make a handler look fast, or slow if the store is slow."""
     other = place.member()
     await other.confirm([(TOPIC, "a")], "other:1")
     async with pool(Noting(), deduplication=place.options) as running:
@@ -231,10 +229,10 @@ async def test_batches_that_are_left_out_are_no_calls(pool: StartPool, place: Pl
 
 
 @pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
-async def test_the_end_of_a_group_confirms_what_it_was_about_to(
+async def test_a_stopping_group_completes_its_confirmations(
     pool: StartPool, place: Place, mode: dict[str, Any]
 ) -> None:
-    """Its confirmation waited for a store that is back by then."""
+    """The confirmation waited for a store that has recovered by then."""
 
     async def refuse(_: Batch) -> None:
         place.refuse_to_confirm()
@@ -248,10 +246,10 @@ async def test_the_end_of_a_group_confirms_what_it_was_about_to(
     assert await place.standing("a") is CONFIRMED
 
 
-async def test_what_a_group_could_not_confirm_at_its_end_is_left_to_the_lease(
+async def test_messages_that_a_stopping_group_cannot_confirm_keep_their_leases(
     pool: StartPool, place: Place, flowing: ManualClock
 ) -> None:
-    """It is not given up: the handler has done its work."""
+    """The leases are not released: the handler has done its work."""
 
     async def refuse(_: Batch) -> None:
         place.refuse_to_confirm()
@@ -265,10 +263,10 @@ async def test_what_a_group_could_not_confirm_at_its_end_is_left_to_the_lease(
 
 
 @pytest.mark.parametrize("mode", [IN_ORDER, BY_KEY], ids=["orderly", "by key"])
-async def test_the_last_word_counts_of_a_call_that_got_a_part_of_its_batch(
+async def test_the_last_decision_of_a_call_that_got_a_part_of_its_batch_counts(
     pool: StartPool, place: Place, mode: dict[str, Any]
 ) -> None:
-    """It acknowledged before its deadline, and asks for a retry after that."""
+    """The call acknowledges before its deadline, and asks for a retry afterwards."""
     await place.member().confirm([(TOPIC, "z")], "other:1")
     let_go, clock = threading.Event(), ManualClock()
     calls: list[list[str | None]] = []
@@ -296,7 +294,7 @@ async def test_the_last_word_counts_of_a_call_that_got_a_part_of_its_batch(
 
 
 @pytest.mark.parametrize("mode", [{}, BY_KEY], ids=["concurrently", "by key"])
-async def test_what_failed_does_not_wait_for_the_confirmation_of_the_others_of_its_batch(
+async def test_a_failed_message_does_not_wait_for_confirmations_of_its_batch(
     pool: StartPool, place: Place, mode: dict[str, Any]
 ) -> None:
     async def fail_one(batch: Batch) -> None:
@@ -308,7 +306,7 @@ async def test_what_failed_does_not_wait_for_the_confirmation_of_the_others_of_i
     options = {"deduplication": place.options, "consume_message_batch_max_size": 2, **mode}
     async with pool(Noting(fail_one), clock=clock, **options) as running, clock.flowing():
         queue = queue_of(running, ["a", "b"], mode)
-        await eventually(lambda: queue.cached_count == 1, "it is passed")
+        await eventually(lambda: queue.cached_count == 1, "the dead letter is finished")
         assert handled(queue) == {"dead_lettered": 1}
         place.confirm_again()
         await eventually(done(queue), "the other one is confirmed")
@@ -316,10 +314,8 @@ async def test_what_failed_does_not_wait_for_the_confirmation_of_the_others_of_i
     assert [await place.standing(key) for key in "ab"] == [CONFIRMED, OURS]
 
 
-async def test_in_order_a_dead_letter_is_passed_before_what_comes_behind_it_is_confirmed(
-    pool: StartPool, place: Place
-) -> None:
-    """So that nothing sends it again, should that take long."""
+async def test_in_order_a_dead_letter_is_finished_before_later_confirmations(pool: StartPool, place: Place) -> None:
+    """Otherwise it could be sent again while the confirmation takes long."""
 
     async def refuse(batch: Batch) -> None:
         place.refuse_to_confirm()
@@ -329,15 +325,15 @@ async def test_in_order_a_dead_letter_is_passed_before_what_comes_behind_it_is_c
     options = {"deduplication": place.options, "consume_message_batch_max_size": 2, **IN_ORDER}
     async with pool(Noting(refuse), clock=clock, **options) as running, clock.flowing():
         queue = queue_of(running, ["a", "b"], IN_ORDER)
-        await eventually(lambda: queue.commit_offset() == 1, "it is passed")
+        await eventually(lambda: queue.commit_offset() == 1, "the dead letter is finished")
         assert handled(queue) == {"dead_lettered": 1}
         place.confirm_again()
         await eventually(done(queue), "the other one is confirmed")
     assert handled(queue) == {"acked": 1, "dead_lettered": 1}
 
 
-async def test_records_are_those_of_one_cluster_and_namespace(pool: StartPool, place: Place) -> None:
-    """Of the same keys, group and topic. What 0.1.0 noted, which names neither, counts for each."""
+async def test_records_belong_to_one_cluster_and_namespace(pool: StartPool, place: Place) -> None:
+    """Keys, group and topic are the same. Records of 0.1.0, which name neither, count for each."""
     former = place.member()
     await former.claim([(TOPIC, "b")], "other:1")
     await former.confirm([(TOPIC, "b")], "other:1")
@@ -353,7 +349,7 @@ async def test_records_are_those_of_one_cluster_and_namespace(pool: StartPool, p
     assert keys == [["a"], ["a"], ["a"]]
 
 
-async def test_a_handler_that_cancels_its_own_task_is_done_all_the_same(
+async def test_a_handler_that_cancels_its_own_task_acknowledges_anyway(
     pool: StartPool, broker: ScriptedBroker, place: Place
 ) -> None:
     async def handle(_: Batch) -> None:
@@ -368,10 +364,10 @@ async def test_a_handler_that_cancels_its_own_task_is_done_all_the_same(
     assert await place.standing("a") is CONFIRMED
 
 
-async def test_a_thread_that_is_left_to_itself_keeps_its_claim(
+async def test_an_abandoned_thread_keeps_its_lease_until_it_ends(
     pool: StartPool, broker: ScriptedBroker, place: Place
 ) -> None:
-    """Until it ends: its call may still have its effect."""
+    """Its call may still have its effect."""
     let_go, clock = threading.Event(), ManualClock()
 
     def handle(_: Batch) -> None:
@@ -385,16 +381,16 @@ async def test_a_thread_that_is_left_to_itself_keeps_its_claim(
         running.give_keys(queue, ["a"])
         await eventually(lambda: queue.retrying, "its copy waits")
         let_go.set()
-        await eventually(done(queue), "and is handled then")
+        await eventually(done(queue), "the copy is handled")
     assert handled(queue) == {"expired": 1, "acked": 1}
     assert await place.standing("a") is CONFIRMED
 
 
 @pytest.mark.parametrize(("mode", "is_async"), ABANDONED)
-async def test_a_call_that_never_ends_keeps_its_claim_for_as_long_as_the_lease_is(
+async def test_a_call_that_never_ends_keeps_its_lease_until_it_expires(
     pool: StartPool, broker: ScriptedBroker, place: Place, mode: dict[str, Any], is_async: bool
 ) -> None:
-    """From other queues too, in any mode; then the next one of that key is handled."""
+    """Messages of other queues wait, too, in every mode. Then the next message with that key is handled."""
     clock, hanging = ManualClock(), Hanging()
     options = {"deduplication": place.options, "consume_timeout_seconds": 3.0, "concurrency": 2, **mode}
     function = hanging.function(is_async)
@@ -403,16 +399,16 @@ async def test_a_call_that_never_ends_keeps_its_claim_for_as_long_as_the_lease_i
         await eventually(lambda: hanging.calls, "it is called")
         other = queue_of(running, ["a"], mode, 1)
         await clock.advance(20)
-        await eventually(lambda: running.service.abandoned, "it is left to itself")
+        await eventually(lambda: running.service.abandoned, "the call is abandoned")
         await clock.advance(5)
         assert hanging.calls == [0]
         async with clock.flowing():
-            await eventually(done(other), "it is handled when the lease is over")
+            await eventually(done(other), "it is handled after the lease has expired")
     assert hanging.calls == [0, 1]
 
 
-async def test_in_order_what_comes_behind_a_retry_is_not_confirmed_before_it(pool: StartPool, place: Place) -> None:
-    """The queue repeats it behind that one, and so its handler is to get it again."""
+async def test_in_order_messages_after_a_retry_are_not_confirmed_before_it(pool: StartPool, place: Place) -> None:
+    """The queue repeats them after the retry, so the handler must get them again."""
     batches: list[list[str | None]] = []
 
     async def handle(batch: Batch) -> None:
@@ -429,10 +425,10 @@ async def test_in_order_what_comes_behind_a_retry_is_not_confirmed_before_it(poo
     assert deduplicated(queue) == 0
 
 
-async def test_in_order_what_comes_behind_a_dead_letter_is_confirmed(
+async def test_in_order_messages_after_a_dead_letter_are_confirmed(
     pool: StartPool, broker: ScriptedBroker, place: Place
 ) -> None:
-    """Whoever decided that it is one: here the attempts are used up."""
+    """Whatever caused the dead letter: here the attempts are used up."""
     batches: list[list[str | None]] = []
 
     async def handle(batch: Batch) -> None:
@@ -450,7 +446,7 @@ async def test_in_order_what_comes_behind_a_dead_letter_is_confirmed(
 
 @pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
 @pytest.mark.parametrize("what", ["group", "queue"])
-async def test_nothing_begins_in_what_an_operator_paused_while_the_store_was_away(
+async def test_a_pause_during_an_outage_of_the_store_prevents_new_calls(
     pool: StartPool, place: Place, mode: dict[str, Any], what: str
 ) -> None:
     handle, clock = Noting(), ManualClock()
@@ -464,7 +460,7 @@ async def test_nothing_begins_in_what_an_operator_paused_while_the_store_was_awa
         else:
             queue.pause()
         place.mend_it()
-        await eventually(lambda: queue.retrying or len(queue.paused) == 2, "it is put back")
+        await eventually(lambda: queue.retrying or len(queue.paused) == 2, "the messages are put back")
         await clock.advance(10)
         assert not handle.keys
         if what == "group":
@@ -472,12 +468,12 @@ async def test_nothing_begins_in_what_an_operator_paused_while_the_store_was_awa
         else:
             queue.resume()
             running.service.submit(queue)
-        await eventually(done(queue), "it goes on")
+        await eventually(done(queue), "all are handled")
     assert sorted(map(str, handle.keys)) == ["a", "b"]
     assert handled(queue) == {"acked": 2}
 
 
-async def test_a_queue_that_is_left_does_not_wait_for_a_store_that_is_away(pool: StartPool, place: Place) -> None:
+async def test_the_release_of_a_queue_does_not_wait_for_an_unavailable_store(pool: StartPool, place: Place) -> None:
     handle, clock = Noting(), ManualClock()
     place.path.parent.mkdir()
     place.break_it()
@@ -492,12 +488,12 @@ async def test_a_queue_that_is_left_does_not_wait_for_a_store_that_is_away(pool:
 
 
 @pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
-async def test_the_end_of_a_group_confirms_what_a_call_has_acknowledged_by_itself(
+async def test_a_stopping_group_confirms_messages_that_a_call_acknowledged(
     pool: StartPool, place: Place, mode: dict[str, Any]
 ) -> None:
-    """The end cuts the call short: its effect is there. In order nothing is confirmed that stands behind another.
+    """The stop cancels the call, but its effect is there. In order, no message after an unfinished one is confirmed.
 
-    With `order_by` a batch has no two of one key.
+    With `order_by` a batch has no two messages with one key.
     """
     began = asyncio.Event()
 
@@ -514,10 +510,8 @@ async def test_the_end_of_a_group_confirms_what_a_call_has_acknowledged_by_itsel
     assert [await place.standing(key) for key in "abc"] == [CONFIRMED, OURS, OURS if mode is IN_ORDER else CONFIRMED]
 
 
-async def test_in_order_a_dead_letter_is_not_sent_before_what_stands_is_confirmed(
-    pool: StartPool, place: Place
-) -> None:
-    """The queue may be lost meanwhile: its next owner sends it."""
+async def test_in_order_a_dead_letter_is_sent_after_the_confirmations_before_it(pool: StartPool, place: Place) -> None:
+    """The queue may be lost meanwhile. Then its next owner sends the dead letter."""
 
     async def refuse(batch: Batch) -> None:
         if not handle.keys[2:]:
@@ -541,8 +535,8 @@ async def test_in_order_a_dead_letter_is_not_sent_before_what_stands_is_confirme
     assert [one["offset"] for one in logs if one["event"] == "message.dead_lettered"] == [1]
 
 
-async def test_a_store_with_a_full_disk_stays_away_while_it_refuses_claims() -> None:
-    """It accepts renewals that write nothing, and they are no sign that it is back."""
+async def test_a_store_with_a_full_disk_stays_unavailable_while_it_refuses_leases() -> None:
+    """It accepts renewals that write nothing, but they do not prove a recovery."""
 
     class Full:
         async def claim(self, *_: object) -> object:

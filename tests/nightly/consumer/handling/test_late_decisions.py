@@ -1,4 +1,4 @@
-"""What comes too late: decisions after the handler has returned, and the end of its tasks. A commit without effect."""
+"""Late events: decisions after the handler has returned, and tasks that end later. Also commits without effect."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_a_decision_in_the_next_quick_call_is_too_late(pool: StartPool) ->
     assert handled(queue) == {"acked": 3}
 
 
-async def test_a_decision_after_the_deadline_is_one_too(pool: StartPool, broker: ScriptedBroker) -> None:
+async def test_a_decision_after_the_deadline_is_too_late(pool: StartPool, broker: ScriptedBroker) -> None:
     said: list[str] = []
     let_go = threading.Event()
 
@@ -58,8 +58,8 @@ async def test_a_decision_after_the_deadline_is_one_too(pool: StartPool, broker:
 
 
 @pytest.mark.parametrize("method", ["commit", "rollback"])
-async def test_the_end_of_a_part_after_the_handler_has_returned_is_an_error(pool: StartPool, method: str) -> None:
-    """As of the part that a typed handler gets for one message."""
+async def test_a_commit_or_rollback_of_a_part_after_the_handler_is_an_error(pool: StartPool, method: str) -> None:
+    """A typed handler gets such a part for each message."""
     parts: list[Any] = []
 
     async def handle(batch: Batch) -> None:
@@ -73,7 +73,7 @@ async def test_the_end_of_a_part_after_the_handler_has_returned_is_an_error(pool
 
 
 @pytest.mark.parametrize("mode", [{}, ORDERLY], ids=["plain", "orderly"])
-async def test_a_commit_where_rmqd_commits_acknowledges_and_is_told_once(
+async def test_a_commit_with_auto_commit_acknowledges_and_warns_once(
     pool: StartPool, broker: ScriptedBroker, mode: dict[str, Any]
 ) -> None:
     """As Java does with COMMIT in a group with autoCommit."""
@@ -89,8 +89,8 @@ async def test_a_commit_where_rmqd_commits_acknowledges_and_is_told_once(
     assert [line["event"] for line in logs if line["log_level"] == "warning"] == ["handler.commit_ignored"]
 
 
-async def test_the_tasks_of_a_task_that_serves_all_calls_are_not_told(pool: StartPool) -> None:
-    """The first call starts that task, which does more once it has confirmed a message."""
+async def test_tasks_of_a_task_that_serves_all_calls_are_not_reported(pool: StartPool) -> None:
+    """The first call starts that task, which starts another task for each later message."""
     waiting, ended = asyncio.Queue[asyncio.Future[None]](), list[asyncio.Task[None]]()
     serving: list[asyncio.Task[None]] = []
 

@@ -1,4 +1,4 @@
-"""Message trace of a group: what each call adds to it, and that it is in nobody's way."""
+"""Message trace of a group: the records of each call, without effect on consumption."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.waiting import eventually
 __all__ = ["trace_queue"]
 
 
-async def test_a_call_past_its_deadline_has_timed_out(broker: ScriptedBroker, queue: MessageQueue) -> None:
+async def test_an_expired_call_is_traced_as_timed_out(broker: ScriptedBroker, queue: MessageQueue) -> None:
     await broker.store(queue, b"1")
     async with Traced(broker, Blocked(), consume_timeout_seconds=0.01) as traced:
         await eventually(lambda: traced.records("SubAfter"), "it is traced")
@@ -25,17 +25,19 @@ async def test_a_call_past_its_deadline_has_timed_out(broker: ScriptedBroker, qu
     assert (first["success"], first["code"]) == (False, TIME_OUT)
 
 
-async def test_a_retried_message_says_how_often(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
+async def test_the_trace_of_a_retried_message_has_its_retry_count(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
     await broker.store(queue, b"1", reconsume_times=3)
     async with Traced(broker, seen) as traced:
         await eventually(lambda: traced.records("SubBefore"), "it is traced")
     assert traced.records("SubBefore")[0]["retries"] == 3
 
 
-async def test_a_group_without_a_trace_topic_consumes_as_without_trace(
+async def test_a_missing_trace_topic_does_not_affect_consumption(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
-    """What could not be sent is counted, and nothing else of it is felt."""
+    """Records that could not be sent are counted."""
     bodies = [b"%d" % number for number in range(30)]
     await broker.store(queue, *bodies)
     async with Traced(broker, seen, trace=TraceOptions("missing", 10)) as traced:
@@ -46,7 +48,7 @@ async def test_a_group_without_a_trace_topic_consumes_as_without_trace(
     assert (counts["sent"], counts["full"], counts["failed"]) == (0, 0, 60)
 
 
-async def test_a_group_without_trace_says_nothing(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
+async def test_a_group_without_trace_sends_no_records(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
     await broker.store(queue, b"1")
     async with Traced(broker, seen, trace=None) as traced:
         await seen.has(b"1")
@@ -54,9 +56,7 @@ async def test_a_group_without_trace_says_nothing(broker: ScriptedBroker, queue:
     assert [sent for sent in broker.sent if sent.header.topic != TOPIC] == []
 
 
-async def test_what_a_handler_decided_message_by_message_is_told_so(
-    broker: ScriptedBroker, queue: MessageQueue
-) -> None:
+async def test_decisions_for_single_messages_are_traced(broker: ScriptedBroker, queue: MessageQueue) -> None:
     async def handle(batch: Batch) -> None:
         batch.ack(batch[0])
         batch.retry(batch[1])
@@ -70,7 +70,7 @@ async def test_what_a_handler_decided_message_by_message_is_told_so(
     assert codes == {"ID0": (True, SUCCESS), "ID1": (False, EXCEPTION), "ID2": (False, EXCEPTION)}
 
 
-async def test_what_is_rolled_back_has_failed(broker: ScriptedBroker, queue: MessageQueue) -> None:
+async def test_a_rolled_back_message_is_traced_as_failed(broker: ScriptedBroker, queue: MessageQueue) -> None:
     async def handle(batch: Batch) -> None:
         assert isinstance(batch, ManualBatch)
         batch.rollback()
@@ -81,21 +81,21 @@ async def test_what_is_rolled_back_has_failed(broker: ScriptedBroker, queue: Mes
     assert {(one["success"], one["code"]) for one in traced.records("SubAfter")} == {(False, FAILED)}
 
 
-async def test_what_a_handler_has_is_told_before_it_ends(broker: ScriptedBroker, queue: MessageQueue) -> None:
-    """And told once: a handler that never ends would otherwise leave no trace."""
+async def test_the_start_of_a_call_is_traced_before_its_end(broker: ScriptedBroker, queue: MessageQueue) -> None:
+    """Otherwise a handler that never ends would leave no trace."""
     handle = Blocked()
     await broker.store(queue, b"1", properties={"UNIQ_KEY": "ID1"})
     async with Traced(broker, handle) as traced:
-        await eventually(lambda: traced.records("SubBefore"), "it is told")
+        await eventually(lambda: traced.records("SubBefore"), "the start is traced")
         assert traced.records("SubAfter") == []
         handle.release.set()
-        await eventually(lambda: traced.records("SubAfter"), "its end is told, too")
+        await eventually(lambda: traced.records("SubAfter"), "the end is traced")
     assert [one["request"] for one in traced.records("SubAfter")] == [
         one["request"] for one in traced.records("SubBefore")
     ]
 
 
-async def test_records_that_are_too_many_are_dropped(
+async def test_excess_records_are_dropped(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trace_dispatcher, "MAX_WAITING_CHARACTERS", 0)

@@ -1,7 +1,7 @@
-"""Whatever a handler does with one message: that is acknowledged, retried or dead-lettered, and the rest goes on.
+"""Odd behaviour of a handler: the message is acknowledged, retried or dead-lettered, and the rest continues.
 
-A group whose handler does something odd with the second of three messages runs beside another group, in one event
-loop. The rows say what becomes of that message; the others of its group, and all of the other group, are acknowledged.
+A group whose handler does something odd with the second of three messages runs next to another group, in one event
+loop. The rows state the outcome of that message. All other messages of both groups are acknowledged.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ async_or_not = pytest.mark.parametrize("is_async", [True, False], ids=["async", 
 
 @async_or_not
 @rows(RESULTS)
-def test_what_becomes_of_the_message(stage: Stage, row: tuple[str, Odd, list[str]], is_async: bool) -> None:
+def test_an_odd_result_has_its_outcome(stage: Stage, row: tuple[str, Odd, list[str]], is_async: bool) -> None:
     _, act, outcomes = row
     assert stage.play(act, is_async=is_async) == outcomes
 
 
 @async_or_not
 @rows(ERRORS)
-def test_what_is_raised_is_a_failure(
+def test_a_raised_error_is_a_failure(
     stage: Stage, row: tuple[str, Callable[[], BaseException]], is_async: bool
 ) -> None:
     assert stage.play(made(row[1]), is_async=is_async) == RETRIED
@@ -41,29 +41,29 @@ def test_what_is_raised_is_a_failure(
 
 @async_or_not
 @rows(ERRORS)
-def test_at_the_last_attempt_it_is_a_dead_letter(
+def test_an_error_at_the_last_attempt_makes_a_dead_letter(
     stage: Stage, row: tuple[str, Callable[[], BaseException]], is_async: bool
 ) -> None:
-    """Which tells what was raised."""
+    """The dead letter names the exception."""
     assert stage.play(made(row[1]), is_async=is_async, max_reconsume_times=0) == DEAD
     [dead] = stage.dead
     assert dead.properties["RMQD_EXCEPTION"]
 
 
 @rows(ERRORS)
-def test_in_an_orderly_group_it_is_repeated_in_place(
+def test_an_error_in_an_orderly_group_is_retried_in_place(
     stage: Stage, row: tuple[str, Callable[[], BaseException]]
 ) -> None:
     assert stage.play(made(row[1]), is_async=True, consume_mode="orderly") == RETRIED
 
 
 @rows(IN_THE_LOOP)
-def test_what_a_coroutine_does_to_the_loop(stage: Stage, row: tuple[str, Odd, list[str]]) -> None:
+def test_an_odd_coroutine_in_the_loop_has_its_outcome(stage: Stage, row: tuple[str, Odd, list[str]]) -> None:
     _, act, outcomes = row
     assert stage.play(act, is_async=True, concurrency=1) == outcomes
 
 
 @rows(IN_A_THREAD)
-def test_what_a_function_does_to_its_thread(stage: Stage, row: tuple[str, Odd, list[str]]) -> None:
+def test_an_odd_function_in_a_thread_has_its_outcome(stage: Stage, row: tuple[str, Odd, list[str]]) -> None:
     _, act, outcomes = row
     assert stage.play(act, is_async=False) == outcomes

@@ -1,4 +1,4 @@
-"""A synchronous handler that gives back something to await: an error that ends the group, and no acknowledgement."""
+"""A synchronous handler that returns an awaitable: the group fails, and nothing is acknowledged."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class Coroutines:
 
 
 class Patient:
-    """Awaitable, and no coroutine."""
+    """An awaitable that is not a coroutine."""
 
     def __await__(self) -> Generator[Any, None, None]:
         yield
 
 
 async def call(handle: Callable[[Batch], Any]) -> None:
-    """One call in a thread of its own."""
+    """Call the handler once, in a new thread."""
     thread = HandlerThread(handler_of(handle, is_async=False), 0)
     try:
         await thread.call(Batch(block_of([0]).messages, QUEUE))
@@ -58,7 +58,7 @@ async def call(handle: Callable[[Batch], Any]) -> None:
 
 
 async def test_a_handler_sees_the_context_of_its_group() -> None:
-    """A line that a synchronous handler logs names the group, as one of an asynchronous handler does."""
+    """Log entries of a synchronous handler name the group, as with an asynchronous handler."""
     seen: list[dict[str, Any]] = []
 
     with structlog.contextvars.bound_contextvars(group=GROUP):
@@ -68,7 +68,7 @@ async def test_a_handler_sees_the_context_of_its_group() -> None:
 
 
 async def test_a_returned_coroutine_is_an_error() -> None:
-    """It names the handler and the way out; nothing of the coroutine runs, and Python warns of none left un-awaited."""
+    """The error names the handler and the cure. The coroutine never runs, and Python does not warn about it."""
     decorated = Coroutines()
 
     with pytest.raises(HandlerNotAwaitedError) as raised:
@@ -79,23 +79,23 @@ async def test_a_returned_coroutine_is_an_error() -> None:
     assert "returned a coroutine" in text
     assert "`async def`" in text
     del raised
-    gc.collect()  # where the warning would come from, which is a failure here
+    gc.collect()  # would cause the warning, which is a failure here
     assert not decorated.ran
 
 
-async def test_any_other_awaitable_is_one_too() -> None:
-    """A Patient is not closed, having nothing to close."""
+async def test_any_other_returned_awaitable_is_an_error() -> None:
+    """A Patient has no method `close`."""
     with pytest.raises(HandlerNotAwaitedError, match="returned a Patient that was never awaited"):
         await call(lambda _: Patient())
 
 
 @pytest.mark.parametrize("result", [None, 0, True, "done", ["x"], iter(())], ids=lambda result: type(result).__name__)
-async def test_what_cannot_be_awaited_is_no_result(result: object) -> None:
-    """Whatever a function happens to return: it returned, so its batch is handled."""
+async def test_a_result_that_cannot_be_awaited_is_ignored(result: object) -> None:
+    """The function returned, so its batch is handled."""
     await call(lambda _: result)
 
 
-async def test_it_ends_the_group_and_settles_nothing(broker: ScriptedBroker) -> None:
+async def test_a_returned_coroutine_fails_the_group_and_settles_nothing(broker: ScriptedBroker) -> None:
     """No message is at fault: none is acknowledged, sent back or dead-lettered, and no offset moves."""
     [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, *[b"x"] * 40)
@@ -121,7 +121,7 @@ async def test_it_ends_the_group_and_settles_nothing(broker: ScriptedBroker) -> 
 
 
 async def test_an_async_handler_is_awaited(broker: ScriptedBroker) -> None:
-    """The same behind a wrapper that is recognised as asynchronous."""
+    """The same decorated handler runs if an asynchronous function awaits it."""
     [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, b"x")
     decorated = Coroutines()
@@ -135,8 +135,8 @@ async def test_an_async_handler_is_awaited(broker: ScriptedBroker) -> None:
     assert decorated.ran
 
 
-async def test_a_forgotten_await_is_an_error_too(broker: ScriptedBroker) -> None:
-    """An asynchronous handler returns what it should have awaited: nothing of that ran, so nothing is acknowledged."""
+async def test_a_missing_await_is_an_error(broker: ScriptedBroker) -> None:
+    """The asynchronous handler returns a coroutine that never ran, so nothing is acknowledged."""
     [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, b"x")
     decorated = Coroutines()
@@ -158,8 +158,8 @@ async def test_a_forgotten_await_is_an_error_too(broker: ScriptedBroker) -> None
 @pytest.mark.parametrize(
     "make", [lambda: (number for number in range(3)), lambda: _generate()], ids=["generator", "async generator"]
 )
-async def test_a_generator_would_never_run(make: Callable[[], Any]) -> None:
-    """As of a function with `yield` behind a decorator."""
+async def test_a_returned_generator_is_an_error(make: Callable[[], Any]) -> None:
+    """It would never run. A function with `yield` behind a decorator returns one."""
     with pytest.raises(HandlerNotAwaitedError, match="generator"):
         await call(lambda _: make())
 
@@ -204,17 +204,17 @@ async def test_a_list_of_done_futures_is_a_result_unless_one_failed() -> None:
 
     await call(lambda _: [done])
     with pytest.raises(ValueError, match="full"):
-        await call(lambda _: ({done, failed}, set()))  # as of asyncio.wait
+        await call(lambda _: ({done, failed}, set()))  # like the result of asyncio.wait
 
 
 class ConsumeStatus(enum.Enum):
-    """As other clients have it."""
+    """The result of other clients' listeners."""
 
     RECONSUME_LATER = 1
 
 
 class ConsumeResult(enum.Enum):
-    """As RocketMQ's client for 5.x has it."""
+    """The result of a listener in RocketMQ's client for 5.x."""
 
     FAILURE = 1
 
@@ -223,12 +223,12 @@ class ConsumeResult(enum.Enum):
     ("result", "expected"),
     [
         (ExceptionGroup("", [Retry(1)]), ExceptionGroup),
-        ([None, Retry(1)], TypeError),  # as of gather(return_exceptions=True)
+        ([None, Retry(1)], TypeError),  # like gather(return_exceptions=True)
         ({"a": [DeadLetter]}, TypeError),
         (ConsumeStatus.RECONSUME_LATER, TypeError),
         ([ConsumeResult.FAILURE], TypeError),
     ],
 )
-async def test_a_returned_decision_is_raised_also_out_of_a_group(result: object, expected: type[Exception]) -> None:
+async def test_a_returned_decision_is_an_error_even_in_a_group(result: object, expected: type[Exception]) -> None:
     with pytest.raises(expected):
         await call(lambda _: result)

@@ -1,4 +1,4 @@
-"""What the workers of a group do with messages that no broker takes back."""
+"""The workers of a group, with messages that no broker accepts for a retry."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tests.consumer.scripted_broker import ScriptedBroker
 from tests.waiting import eventually
 
 
-async def test_messages_that_no_broker_takes_are_handled_again(
+async def test_messages_that_no_broker_accepts_are_retried_locally(
     pool: StartPool, broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a while, here, and until then the offset stays below them."""
+    """After a pause. Until then the offset stays below them."""
     monkeypatch.setattr("rmqd.consumer.handling.settlement.LOCAL_RETRY_SECONDS", 0.1)
     for code in (RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2):
         broker.peer.on(code, Reply(ResponseCode.SYSTEM_ERROR, "disk full"))
@@ -31,7 +31,7 @@ async def test_messages_that_no_broker_takes_are_handled_again(
 
     async with pool(handle, concurrency=2) as running:
         queue = running.queue(3)
-        await eventually(lambda: queue.retrying == 1, "the message waits for its next try")
+        await eventually(lambda: queue.retrying == 1, "the message waits for its next attempt")
         assert queue.commit_offset() == 1
         await eventually(done(queue), "all are handled")
     assert tries == {0: 1, 1: 3, 2: 1}

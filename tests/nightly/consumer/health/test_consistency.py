@@ -1,4 +1,4 @@
-"""How the members of a group consume, as a scripted broker and the other members tell it."""
+"""Differences between the members of a group, as a scripted broker and the other members report them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.seen import Seen
 __all__ = ["view"]
 
 
-def test_other_messages_are_a_difference() -> None:
+def test_different_subscriptions_are_found() -> None:
     for theirs, ours, text in [
         ("a", "a || b", "subscribe to TAG 'a' of t, this one to TAG 'a || b'"),
         ("*", "a", "subscribe to TAG '*' of t, this one to TAG 'a'"),
@@ -36,17 +36,17 @@ def test_other_messages_are_a_difference() -> None:
         assert found == MemberDifference("subscription_mismatch", "t", text)
 
 
-def test_another_message_model_is_a_difference() -> None:
+def test_a_different_message_model_is_found() -> None:
     assert not list(model_difference("CLUSTERING", "CLUSTERING", US))
     assert not list(model_difference(None, "CLUSTERING", US))
     [found] = model_difference("BROADCASTING", "CLUSTERING", US)
     assert found.cause == "mode_mismatch"
 
 
-async def test_whoever_may_not_ask_for_one_group_asks_for_all_once(
+async def test_the_settings_of_all_groups_are_requested_only_once(
     view: View, broker: ScriptedBroker, seen: Seen
 ) -> None:
-    """The answer is large in a large cluster, so a good one is not asked for every minute."""
+    """The response is large in a large cluster, so it is not requested again every minute if it is good."""
     table = SubscriptionGroupWrapper({GROUP: SubscriptionGroupConfig(group_name=GROUP)})
     broker.peer.on(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, Reply(body=table.to_json()))
     async with member(broker.peer.address, seen) as m:
@@ -55,8 +55,8 @@ async def test_whoever_may_not_ask_for_one_group_asks_for_all_once(
         assert not m.consumer.snapshot().problems
 
 
-async def test_what_a_member_says_itself_counts_where_the_broker_only_knows_us(view: View, seen: Seen) -> None:
-    """Of two opinions a broker keeps the newer one: ours, for a member that came later."""
+async def test_the_subscription_that_a_member_reports_itself_is_compared(view: View, seen: Seen) -> None:
+    """A broker keeps only the newer of two subscriptions: ours, if this member joined later."""
     view.join()
     view.info = ConsumerRunningInfo({}, (tag_subscription(TOPIC, "a || b", 1),))
     async with member(view.broker.peer.address, seen) as m:
@@ -65,8 +65,8 @@ async def test_what_a_member_says_itself_counts_where_the_broker_only_knows_us(v
 
 
 @pytest.mark.parametrize("way", ["model", "consume_type", "order"])
-async def test_another_mode_is_told(view: View, seen: Seen, way: str) -> None:
-    """Broadcasting, a pull consumer, or orderly consumption in one group with us."""
+async def test_a_different_mode_is_reported(view: View, seen: Seen, way: str) -> None:
+    """Another member uses broadcasting, pull consumption or orderly consumption."""
     view.join()
     match way:
         case "model":
@@ -79,10 +79,10 @@ async def test_another_mode_is_told(view: View, seen: Seen, way: str) -> None:
         await problem(m, "mode_mismatch")
 
 
-async def test_a_second_member_with_our_client_id_is_told_when_it_comes(
+async def test_a_second_member_with_our_client_id_is_reported_when_it_joins(
     view: View, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker's notice is enough: the next regular look may be a minute away."""
+    """The broker's notification is enough: the next regular check may be a minute away."""
     monkeypatch.setattr("rmqd.consumer.health.consistency.CHECK_INTERVAL_SECONDS", 3600.0)
     monkeypatch.setattr("rmqd.client.instance.make_client_id", lambda *_: "10.0.0.1@7")
     async with member(view.broker.peer.address, seen) as m:
@@ -93,8 +93,8 @@ async def test_a_second_member_with_our_client_id_is_told_when_it_comes(
         assert "10.0.0.7:1234" in await problem(m, "client_id_conflict")
 
 
-async def test_a_broker_that_does_not_tell_changes_nothing(view: View, seen: Seen) -> None:
-    """The problem is neither over nor new."""
+async def test_a_refused_query_changes_no_problem(view: View, seen: Seen) -> None:
+    """The problem neither ends nor starts again."""
     view.join()
     view.table = replace_topic(view.table)
     async with member(view.broker.peer.address, seen) as m:
@@ -109,5 +109,5 @@ async def test_a_broker_that_does_not_tell_changes_nothing(view: View, seen: See
 
 
 def replace_topic(table: dict[str, SubscriptionData]) -> dict[str, SubscriptionData]:
-    """The same with another expression."""
+    """The same subscriptions with another expression."""
     return {topic: replace(data, sub_string="z", tags_set=frozenset({"z"})) for topic, data in table.items()}

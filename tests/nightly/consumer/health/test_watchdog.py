@@ -1,4 +1,4 @@
-"""Queues of a scripted broker that stand still: what is told of them, and that they go on."""
+"""Stalled queues of a scripted broker: their reports, and their recovery."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tests.waiting import eventually
 __all__ = ["logs"]
 
 
-async def test_what_arrives_behind_a_slow_handler_is_no_progress(
+async def test_new_messages_behind_a_slow_handler_are_not_progress(
     broker: ScriptedBroker, queue: MessageQueue, logs: Logs, flowing: ManualClock
 ) -> None:
-    """Nothing is finished, though a message comes every second."""
+    """No message is finished, though one arrives every second."""
     handle = Blocked()
     await broker.store(queue, b"0")
     async with member(broker.peer.address, handle, clock=flowing, concurrency=1) as m:
@@ -37,7 +37,7 @@ async def test_what_arrives_behind_a_slow_handler_is_no_progress(
         await goes_on(m, logs, "slow_handler")
 
 
-async def test_a_queue_whose_slots_others_have_says_so(
+async def test_a_queue_is_stalled_if_another_queue_uses_all_slots(
     broker: ScriptedBroker, logs: Logs, flowing: ManualClock
 ) -> None:
     """Its own messages have not reached a handler yet."""
@@ -50,13 +50,13 @@ async def test_a_queue_whose_slots_others_have_says_so(
         problem = await stands_still(m, logs, "slow_handler", 1)
         assert "all 1 slots" in problem.evidence
         handle.release.set()
-        await eventually(lambda: stall(m, 0) is None and stall(m, 1) is None, "both go on")
+        await eventually(lambda: stall(m, 0) is None and stall(m, 1) is None, "both continue")
 
 
-async def test_a_queue_of_which_nothing_is_cached_stands_still_too(
+async def test_a_queue_without_cached_messages_can_be_stalled(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, flowing: ManualClock
 ) -> None:
-    """As one that is paused before its first pull: the broker tells that messages wait."""
+    """It is paused before its first pull, and the broker reports that messages wait."""
     await broker.store(queue, b"0")
     async with member(broker.peer.address, seen, clock=flowing) as m:
         m.consumer.pause()
@@ -67,10 +67,10 @@ async def test_a_queue_of_which_nothing_is_cached_stands_still_too(
         assert not seen.bodies
 
 
-async def test_a_broker_that_answers_again_ends_it_before_the_next_pull_does(
+async def test_a_stall_ends_when_the_broker_answers_again(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, flowing: ManualClock
 ) -> None:
-    """That is held while nothing comes, and says nothing for as long."""
+    """The next pull is held while no message arrives, so it reports nothing until then."""
     async with member(broker.peer.address, seen, clock=flowing) as m:
         await eventually(lambda: broker.pulled_offsets(queue) == [0], "it pulls")
         await broker.peer.down()
@@ -80,26 +80,26 @@ async def test_a_broker_that_answers_again_ends_it_before_the_next_pull_does(
     assert set(broker.pulled_offsets(queue)) == {0}
 
 
-async def test_queues_that_stand_still_together_are_one_line(
+async def test_queues_that_stall_together_are_one_log_entry(
     broker: ScriptedBroker, logs: Logs, flowing: ManualClock
 ) -> None:
-    """And one line only, while the cause is the same."""
+    """There is only one entry while the cause is the same."""
     queues = broker.create_topic(TOPIC, 3)
     handle = Blocked()
     for queue in queues:
         await broker.store(queue, b"0", b"1")
     async with member(broker.peer.address, handle, clock=flowing, concurrency=3) as m:
-        await eventually(lambda: all(stall(m, number) for number in range(3)), "all are seen to stand still")
+        await eventually(lambda: all(stall(m, number) for number in range(3)), "all are reported as stalled")
         await flowing.sleep(CHECK_INTERVAL_SECONDS * 3)
         handle.release.set()
     [entry] = events(logs, "queue.stalled")
     assert (entry["topic"], entry["queues"]) == (TOPIC, [0, 1, 2])
 
 
-async def test_messages_that_no_broker_takes_back_are_told(
+async def test_messages_that_no_broker_accepts_for_a_retry_are_reported(
     broker: ScriptedBroker, queue: MessageQueue, logs: Logs, flowing: ManualClock
 ) -> None:
-    """Until one does. Attempts are counted here meanwhile, as in Java."""
+    """Until a broker accepts them. Meanwhile attempts are counted locally, as in Java."""
     attempts: list[int] = []
     refused = Reply(ResponseCode.SYSTEM_ERROR, "disk full")
     broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, refused)
@@ -126,10 +126,10 @@ async def test_messages_that_no_broker_takes_back_are_told(
 
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["idle", "with an open call"])
-async def test_a_handler_that_keeps_calls_open_hides_no_other_cause(
+async def test_open_calls_do_not_hide_other_causes(
     broker: ScriptedBroker, queue: MessageQueue, logs: Logs, flowing: ManualClock, is_open: bool
 ) -> None:
-    """Its open calls are no stall of their own; pulls that fail beside them are one."""
+    """The open calls alone are not a stall, but failing pulls are."""
     reply = Reply(ResponseCode.NO_PERMISSION, "the topic[t] pulling message is forbidden")
     await broker.store(queue, b"0")
     if not is_open:
@@ -143,10 +143,10 @@ async def test_a_handler_that_keeps_calls_open_hides_no_other_cause(
         await stands_still(m, logs, "no_permission")
 
 
-async def test_a_broker_that_is_gone_is_told(
+async def test_an_unreachable_broker_is_reported(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, flowing: ManualClock
 ) -> None:
-    """Nobody can say whether messages wait there."""
+    """It is unknown then whether messages wait there."""
     async with member(broker.peer.address, seen, clock=flowing) as m:
         await eventually(lambda: broker.pulled_offsets(queue) == [0], "it pulls")
         await broker.peer.down()
@@ -158,10 +158,10 @@ async def test_a_broker_that_is_gone_is_told(
         await goes_on(m, logs, "broker_unreachable")
 
 
-async def test_a_queue_that_cannot_be_taken_over_is_shown(
+async def test_a_queue_that_cannot_be_acquired_is_shown(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, flowing: ManualClock
 ) -> None:
-    """It has no offset, and so would not be shown at all."""
+    """It has no offset, and would otherwise not be shown at all."""
     broker.peer.on(RequestCode.QUERY_CONSUMER_OFFSET, Reply(ResponseCode.NO_PERMISSION, "not for you"))
     await broker.store(queue, b"0")
     async with member(broker.peer.address, seen, clock=flowing) as m:
@@ -172,12 +172,12 @@ async def test_a_queue_that_cannot_be_taken_over_is_shown(
         await goes_on(m, logs, "no_permission")
 
 
-async def test_name_servers_that_do_not_answer_are_a_problem_of_the_group(logs: Logs, flowing: ManualClock) -> None:
-    """Nobody knows then whether the topic exists."""
+async def test_unreachable_name_servers_are_a_problem_of_the_group(logs: Logs, flowing: ManualClock) -> None:
+    """It is unknown then whether the topic exists."""
     async with Peer() as gone:
         pass
     async with member(gone.address, Seen(), clock=flowing) as m:
-        await eventually(lambda: m.consumer.snapshot().problems, "it is told")
+        await eventually(lambda: m.consumer.snapshot().problems, "the problem is reported")
         [problem] = m.consumer.snapshot().problems
         assert problem.cause == "no_route"
         async with gone:

@@ -1,5 +1,5 @@
-"""Random histories of offsets and hand-overs, beside a model, in time that jumps: no socket, no clock, one process.
+"""Random histories of offsets and hand-overs, checked against a model in simulated time: no socket, one process.
 
-`python -m tests.nightly.consumer.histories offsets --seed 17` (or `hand_over`) runs one again; sets have the same
+`python -m tests.nightly.consumer.histories offsets --seed 17` (or `hand_over`) repeats one; sets have the same
 order then.
 """

@@ -20,21 +20,21 @@ from tests.nightly.consumer.histories.offsets import offsets
 
 
 class Outcome(Protocol):
-    """What a history gives."""
+    """The result of a history."""
 
     @property
     def is_good(self) -> bool:
-        """Whether all held that is promised."""
+        """Whether the history kept all promises."""
 
     def figures(self) -> dict[str, int]:
-        """What is added up over all histories."""
+        """Numbers to add up over all histories."""
 
 
 KINDS: dict[str, Callable[[int], Outcome]] = {"hand_over": hand_over, "offsets": offsets}
 
 
 def say(line: str) -> None:
-    """At once, as whoever waits may lose patience."""
+    """Print and flush the line, because histories take long."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""A broker that takes its time: locks that end, members that go with their connections, restarts that forget."""
+"""A broker with realistic timing: locks that expire, members that end with their connections, restarts that forget."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FLUSH_SECONDS = 5.0
 
 
 class HistoryBroker(ScriptedBroker):
-    """ScriptedBroker with what a real one has of time."""
+    """ScriptedBroker with the timing of a real broker."""
 
     def __init__(self, peer: VirtualPeer) -> None:
         super().__init__(peer)  # type: ignore[arg-type]
@@ -29,7 +29,7 @@ class HistoryBroker(ScriptedBroker):
         peer.on_lost = self._connection_lost
 
     def lock(self, command: RemotingCommand) -> Reply:
-        """Lock what is free, or was not asked for in a minute."""
+        """Lock queues that are free, or whose lock was not renewed for a minute."""
         body, now = LockBatchRequestBody.from_json(command.body), asyncio.get_running_loop().time()
         granted = set()
         for queue in body.queues:
@@ -59,14 +59,14 @@ class HistoryBroker(ScriptedBroker):
                 task.add_done_callback(self._telling.discard)
 
     async def flush(self) -> None:
-        """Write offsets down every 5 s, until cancelled."""
+        """Flush the offsets every 5 s, until cancelled."""
         self._flushed = dict(self.offsets)
         while True:
             await asyncio.sleep(FLUSH_SECONDS)
             self._flushed = dict(self.offsets)
 
     async def restart(self, seconds: float) -> None:
-        """Be away for so long; locks and the offsets of the last seconds are forgotten."""
+        """Be unreachable for some seconds. Locks and the offsets of the last seconds are lost."""
         self.virtual.listens = False
         self.virtual.die()
         self.locks.clear()

@@ -23,7 +23,7 @@ PATIENCE_SECONDS = 400.0
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of one history; `excuses` are the causes for which messages may be handled twice."""
+    """The result of one history; `excuses` are the causes that may let messages be handled twice."""
 
     seed: int
     kind: str
@@ -37,18 +37,18 @@ class Outcome:
 
     @property
     def uncounted(self) -> int:
-        """Messages that were handled twice though nothing had happened that may lead to it, and no member says so."""
+        """Messages that were handled twice without any of these causes, and without being counted by a member."""
         return 0 if self.excuses else max(0, self.twice - self.counted)
 
     def figures(self) -> dict[str, int]:
-        """What is added up over all histories."""
+        """Numbers to add up over all histories."""
         counts = {"lost": self.lost, "out of order": self.disorder, "overlaps": self.overlaps}
         figures = {name: len(found) for name, found in counts.items()}
         return figures | {"handled": self.handled, "twice": self.twice, "twice, uncounted": self.uncounted}
 
     @property
     def is_good(self) -> bool:
-        """Whether all held that is promised."""
+        """Whether the history kept all promises."""
         return not (self.lost or self.disorder or self.overlaps or self.uncounted)
 
 
@@ -85,7 +85,7 @@ class _Member:
 
 
 class HandOver:
-    """One history, by its seed."""
+    """One history, determined by its seed."""
 
     def __init__(self, seed: int, loop: VirtualLoop) -> None:
         self.chance = chance = random.Random(seed)
@@ -98,15 +98,15 @@ class HandOver:
         self.broker = HistoryBroker(self.peer)
         self.broker.notifies = chance.random() < 0.8
         self.options = group_options(
-            consume_from_where="first_offset",  # what is sent before the first member is there is to be handled, too
+            consume_from_where="first_offset",  # messages sent before the first member joins count, too
             consume_mode="orderly" if self.is_orderly else "concurrently",
             concurrency=4,
             persist_consumer_offset_interval_seconds=chance.choice((1.0, 5.0, 30.0)),
             shutdown_timeout_seconds=30.0,
         )
         self.queues = self.broker.create_topic(TOPIC, chance.randint(1, 4))
-        self._done: dict[int, Counter[int]] = defaultdict(Counter)  # by queue, how often each offset was
-        self._at: dict[int, str] = {}  # who is at a queue
+        self._done: dict[int, Counter[int]] = defaultdict(Counter)  # per queue, how often each offset was handled
+        self._at: dict[int, str] = {}  # the member that handles a queue
         self._members: list[_Member] = []
         self._gone: list[_Member] = []
         self._names = iter(range(1000))
@@ -129,7 +129,7 @@ class HandOver:
                 del self._at[queue]
 
     async def run(self) -> Outcome:
-        """Let things happen for a while, then let all be handled, and judge."""
+        """Let random events happen for a while, wait until all messages are handled, and judge."""
         flushing = asyncio.create_task(self.broker.flush())
         self._join()
         sending = asyncio.create_task(self._send())

@@ -1,4 +1,4 @@
-"""Histories of the offset store, beside a model of what a broker may have: commits that are lost, late or reordered."""
+"""Histories of the offset store, checked against a model of the broker: commits are lost, late or reordered."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DRAIN_SECONDS = 40.0
 
 @dataclass(slots=True)
 class OffsetOutcome:
-    """What came of one history."""
+    """The result of one history."""
 
     seed: int
     commits: int = 0
@@ -35,16 +35,16 @@ class OffsetOutcome:
 
     @property
     def is_good(self) -> bool:
-        """Whether all held."""
+        """Whether nothing went wrong."""
         return not self.wrong
 
     def figures(self) -> dict[str, int]:
-        """What is added up over all histories."""
+        """Numbers to add up over all histories."""
         return {"commits taken up": self.commits, "wrong": len(self.wrong)}
 
 
 class _Watcher:
-    """A queue's owner: goes back where it is told to."""
+    """The owner of a queue; records the offsets to which it is reset."""
 
     process_queues: tuple[ProcessQueue, ...] = ()
 
@@ -59,7 +59,7 @@ class _Watcher:
 
 
 class Offsets:
-    """One queue, and one member after the other that owns it."""
+    """One queue with one owner after the other."""
 
     def __init__(self, seed: int, loop: VirtualLoop) -> None:
         self.chance = random.Random(seed)
@@ -69,9 +69,9 @@ class Offsets:
         self.peer.slow_seconds = self.chance.choice((1.5, 4.0, 9.0))  # the last one is above a commit's deadline
         self.broker = HistoryBroker(self.peer)
         self.queue = self.broker.create_topic(TOPIC)[0]
-        self._position = 0  # up to which all is handled
+        self._position = 0  # all messages below it are handled
         self._most = 0  # the same, before any reset
-        self._floor = 0  # below that nothing may be stored when an ownership ends
+        self._floor = 0  # the lowest offset that may be stored when an ownership ends
         self._trouble = self.chance.random() < 0.5
         self.peer.on(RequestCode.UPDATE_CONSUMER_OFFSET, self._update)
 
@@ -85,7 +85,7 @@ class Offsets:
         return self.broker.update(command)
 
     async def run(self) -> OffsetOutcome:
-        """Two to four ownerships, each of some steps, then what is stored at its end."""
+        """Run two to four ownerships, each with some steps and a check of the stored offset."""
         for _ in range(self.chance.randint(2, 4)):
             await self._own()
         return self.outcome
@@ -125,7 +125,7 @@ class Offsets:
         elif what == "cut" and self._trouble:
             self.peer.cut()
         elif what == "reset" and self.chance.random() < 0.3:
-            # an operator's, as the answer to a pull tells it
+            # an operator's reset, as a pull response reports it
             self._position = self._floor = self.chance.randint(0, self._position)
             with contextlib.suppress(RmqdError):
                 await store.commit(self.queue, self._position, downward=True)
@@ -143,7 +143,7 @@ class Offsets:
                 self._wrong(f"{believed} is believed, and {highest} is the highest that the broker ever had")
 
     async def _give_up(self, store: RemoteBrokerOffsetStore) -> None:
-        """As a hand-over does it."""
+        """Release the queue as a hand-over does."""
         time = asyncio.get_running_loop().time
         until = time() + DRAIN_SECONDS
         while time() < until:

@@ -1,4 +1,4 @@
-"""An event loop whose time jumps whenever nothing is left to do now, with connections in memory."""
+"""An event loop whose time jumps whenever nothing is left to do, with connections in memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.client.peer import Reply, Script
 
 
 class _Jumping(selectors.SelectSelector):
-    """Waits for nothing: where the loop would, its time goes on by that much."""
+    """Never waits: its time advances by the timeout instead."""
 
     now = 1000.0
 
@@ -49,7 +49,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._jumping.now
 
     def end(self) -> None:
-        """Cancel what is left, and close."""
+        """Cancel all remaining tasks, and close."""
         tasks = asyncio.all_tasks(self)
         for task in tasks:
             task.cancel()
@@ -123,10 +123,10 @@ class VirtualPeer:
         self.address = f"127.0.0.1:{self.port}"
         self.listens = True
         self.transports: list[_Transport] = []
-        self.sender: _Transport | None = None  # of the request whose script is called
+        self.sender: _Transport | None = None  # the sender of the request whose script is called
         self.on_lost: Callable[[_Transport], object] = lambda _: None
         self.slow = 0.05
-        """How many requests in one are held for up to `slow_seconds`, before they are taken up or before the answer."""
+        """The share of requests held for up to `slow_seconds`, before they are processed or before the response."""
         self.slow_seconds = 1.5
         self._chance = chance
         self._scripts: dict[int, Script] = {}
@@ -135,7 +135,7 @@ class VirtualPeer:
         loop.peers[self.port] = self
 
     def on(self, code: RequestCode, answer: Script) -> None:
-        """Answer a request code so."""
+        """Set the script for a request code."""
         self._scripts[code] = answer
 
     async def push(
@@ -149,17 +149,17 @@ class VirtualPeer:
         return opaque
 
     def cut(self) -> None:
-        """Close every connection; what was read of them is still taken up."""
+        """Close every connection; requests that were read are still processed."""
         for transport in list(self.transports):
             transport.close()
 
     def cut_one(self) -> None:
-        """The same, of one client."""
+        """Close the connection of one client in the same way."""
         if self.transports:
             self._chance.choice(self.transports).close()
 
     def die(self) -> None:
-        """Close every connection and forget what was read."""
+        """Close every connection and drop the requests that were read."""
         for task in self._tasks:
             task.cancel()
         self.cut()
@@ -176,7 +176,7 @@ class VirtualPeer:
     async def _take(self, transport: _Transport, command: RemotingCommand) -> None:
         await asyncio.sleep(self._seconds())
         if asyncio.get_running_loop().time() - transport.closed_at > CLOSED_CONNECTION_SECONDS:
-            return  # docs/proof/ownership.md: that is how long a broker may go on with what it had read
+            return  # docs/proof/ownership.md: how long a broker may process requests it has read
         script = self._scripts.get(command.code)
         self.sender = transport
         answer: Any = Reply() if script is None else script(command)

@@ -1,4 +1,4 @@
-"""The offset store of a broadcasting group: what is stored when, by how many writes, and what a bad disk does to it."""
+"""The offset store of a broadcasting group: when it writes, how often, and what disk errors change."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_a_real_disk_fills_up_turns_read_only_and_recovers(tmp_path: Path,
 
 
 @pytest.mark.process
-async def test_a_start_on_a_full_disk_goes_on_from_the_file(tmp_path: Path, clock: ManualClock) -> None:
+async def test_a_start_on_a_full_disk_continues_from_the_file(tmp_path: Path, clock: ManualClock) -> None:
     with small_disk(tmp_path / "disk") as disk:
         OffsetsFile(disk.path / "offsets" / "g").save({A: 1})
         disk.fill()
@@ -60,10 +60,10 @@ async def test_two_processes_do_not_share_a_directory(tmp_path: Path, clock: Man
     await store.open()
 
 
-async def test_who_waits_may_be_cancelled_and_the_write_goes_on_alone(
+async def test_a_cancelled_commit_does_not_interrupt_its_write(
     store: LocalFileOffsetStore, saves: Saves, tmp_path: Path
 ) -> None:
-    """Two writes at once would tear the file."""
+    """Two simultaneous writes would corrupt the file."""
     saves.go.clear()
     drained = asyncio.create_task(store.commit(A, 1))
     await saves.begun(1)
@@ -78,13 +78,13 @@ async def test_who_waits_may_be_cancelled_and_the_write_goes_on_alone(
     assert on_disk(tmp_path) == {A: 2}
 
 
-async def test_a_full_disk_is_said_once_and_then_once_a_minute(
+async def test_a_full_disk_is_logged_once_and_then_once_a_minute(
     store: LocalFileOffsetStore, saves: Saves, clock: ManualClock, tmp_path: Path
 ) -> None:
     await store.commit(A, 1)
     saves.error = disk_error()
     with capture_logs() as logs:
-        for number in range(2, 27):  # two minutes of them
+        for number in range(2, 27):  # two minutes of failures
             assert not await store.persist({A: number})
             clock.turn(5)
         assert [line["event"] for line in logs] == ["offset.not_stored"] * 3
@@ -125,7 +125,7 @@ async def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path: Path, 
         await store.open()
 
 
-async def test_two_groups_of_a_process_do(tmp_path: Path, clock: ManualClock) -> None:
+async def test_groups_of_one_process_share_a_directory(tmp_path: Path, clock: ManualClock) -> None:
     stores = [LocalFileOffsetStore(str(tmp_path / "offsets"), group, clock) for group in ("g", "h", "i")]
     await asyncio.gather(*(one.open() for one in stores))
     for number, one in enumerate(stores):
@@ -146,7 +146,7 @@ async def test_offsets_are_written_though_the_loops_executor_is_full(store: Loca
     assert store.committed[A] == 7
 
 
-async def test_failures_of_the_disk_are_counted_from_none(store: LocalFileOffsetStore, saves: Saves) -> None:
+async def test_disk_failures_are_counted(store: LocalFileOffsetStore, saves: Saves) -> None:
     assert store.failures == 0
     saves.error = disk_error()
     for offset in (1, 2):

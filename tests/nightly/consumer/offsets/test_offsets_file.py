@@ -1,4 +1,4 @@
-"""offsets.json and its backup: what is read, what is written, and what no damage may lead to."""
+"""offsets.json and its backup: loading, saving, and damage."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def test_names_of_any_kind_survive(file: OffsetsFile) -> None:
     assert OffsetsFile(file.path.parent).load() == {queue: 5}
 
 
-def test_a_damaged_backup_disturbs_nobody(tmp_path: Path) -> None:
+def test_a_damaged_backup_is_ignored(tmp_path: Path) -> None:
     stored(tmp_path).backup.write_bytes(b"{")
 
     assert OffsetsFile(tmp_path).load() == {A: 1}
 
 
-def test_a_directory_that_was_removed_is_made_again(tmp_path: Path) -> None:
+def test_a_removed_directory_is_created_again(tmp_path: Path) -> None:
     file = OffsetsFile(tmp_path / "g")
     file.save({A: 1})
     for path in (file.path, file.path.parent):
@@ -44,10 +44,10 @@ def test_a_directory_that_was_removed_is_made_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("number", "is_failure"), [(errno.EINVAL, False), (errno.EIO, True)])
-def test_a_folder_that_cannot_be_synced(
+def test_a_failed_sync_of_the_folder_is_an_error_if_the_disk_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_failure: bool
 ) -> None:
-    """Some file systems cannot do that by itself; where the disk fails at it, nothing is certain."""
+    """Some file systems cannot sync a folder. If the disk fails, nothing is certain."""
     file, fsync = stored(tmp_path), os.fsync
 
     def of_files(descriptor: int) -> None:
@@ -60,7 +60,7 @@ def test_a_folder_that_cannot_be_synced(
         file.save({A: 2})
 
 
-def test_saving_leaves_nothing_open(tmp_path: Path) -> None:
+def test_saving_leaves_no_file_open(tmp_path: Path) -> None:
     file = stored(tmp_path)
     before = len(os.listdir("/proc/self/fd"))
     for offset in range(2, 12):
@@ -69,7 +69,7 @@ def test_saving_leaves_nothing_open(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_an_empty_file_is_called_empty(tmp_path: Path) -> None:
+def test_an_empty_file_is_reported_as_empty(tmp_path: Path) -> None:
     file = stored(tmp_path)
     file.path.write_bytes(b"")
     file.backup.unlink()

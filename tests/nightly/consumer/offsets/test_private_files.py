@@ -1,4 +1,4 @@
-"""Who may read and write local state, whatever the umask says."""
+"""Permissions of local state, whatever the umask is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rmqd.wire.message_queue import MessageQueue
 
 @pytest.fixture(autouse=True)
 def open_umask() -> Iterator[None]:
-    """It keeps nobody out by itself."""
+    """A umask that restricts nothing."""
     before = os.umask(0)
     yield
     os.umask(before)
@@ -38,7 +38,7 @@ def test_others_may_not_read_the_offsets_of_a_group(tmp_path: Path) -> None:
     assert [mode(path) for path in (file.path.parent, *file.path.parents[1:3])] == [0o750] * 3
 
 
-def test_a_folder_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+def test_an_existing_folder_keeps_its_mode(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir(mode=0o777)
     make_folder(tmp_path / "there")
     make_folder(tmp_path / "there" / "below")
@@ -49,8 +49,8 @@ def test_a_folder_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after"), [(0o666, 0o640), (0o777, 0o640), (0o601, 0o600), (0o600, 0o600), (0o440, 0o440)]
 )
-def test_what_others_may_do_with_an_older_file_is_taken(tmp_path: Path, before: int, after: int) -> None:
-    """And no more than that: its owner may have taken more."""
+def test_permissions_of_others_on_an_older_file_are_removed(tmp_path: Path, before: int, after: int) -> None:
+    """Stricter modes stay: the owner may have removed more."""
     path = tmp_path / "file"
     path.touch()
     path.chmod(before)
@@ -59,8 +59,8 @@ def test_what_others_may_do_with_an_older_file_is_taken(tmp_path: Path, before: 
     assert mode(path) == after
 
 
-def test_somebody_elses_file_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The owner alone may change its mode."""
+def test_a_file_of_another_user_is_used_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the owner may change its mode."""
 
     def refuse(*_: object) -> None:
         raise PermissionError
@@ -73,8 +73,8 @@ def test_somebody_elses_file_is_used_as_it_is(tmp_path: Path, monkeypatch: pytes
     assert mode(path) == 0o666
 
 
-def test_a_file_that_is_private_already_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a disk that has no modes each change of one is an error, or is logged by the kernel."""
+def test_the_mode_of_a_private_file_is_not_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a disk without modes every change is an error, or is logged by the kernel."""
     changed: list[int] = []
     path = tmp_path / "file"
     path.touch(mode=0o640)

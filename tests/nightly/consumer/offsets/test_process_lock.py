@@ -1,4 +1,4 @@
-"""The lock on a folder of offsets: who has it, who is refused, and when it is free again."""
+"""The lock on a folder of offsets: its holder, refused processes, and its release."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["path"]
 
 
 @pytest.mark.process
-def test_looking_leaves_it_free(path: Path) -> None:
+def test_a_check_leaves_the_lock_free_for_other_processes(path: Path) -> None:
     process_lock.check_unlocked(path)
 
     with holder(path):
@@ -28,7 +28,7 @@ def test_looking_leaves_it_free(path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_full_disk_leaves_the_lock_without_a_name(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_full_disk_the_lock_works_without_its_holders_name(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> int:
         raise disk_error()
 
@@ -41,7 +41,7 @@ def test_a_full_disk_leaves_the_lock_without_a_name(path: Path, monkeypatch: pyt
 
 
 @pytest.mark.process
-def test_a_disk_that_is_read_only_from_the_start_is_the_callers_problem(tmp_path: Path) -> None:
+def test_a_lock_on_a_read_only_disk_is_an_error(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:
         (disk.path / "lock").touch()
         disk.read_only(True)
@@ -50,7 +50,7 @@ def test_a_disk_that_is_read_only_from_the_start_is_the_callers_problem(tmp_path
 
 
 @pytest.mark.process
-def test_the_lock_does_not_keep_a_disk_from_being_made_read_only(tmp_path: Path) -> None:
+def test_a_disk_with_a_lock_can_be_made_read_only(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:
         process_lock.lock_file(disk.path / "lock")
         disk.read_only(True)
@@ -71,23 +71,21 @@ os._exit(0)
 """
 
 
-def test_who_only_looks_has_nothing_afterwards(path: Path) -> None:
+def test_a_check_leaves_no_lock_and_no_open_file(path: Path) -> None:
     process_lock.check_unlocked(path)
 
     assert is_free(path)
     assert not open_files(path)
 
 
-def test_looking_does_not_let_go_of_what_is_held(path: Path) -> None:
+def test_a_check_does_not_release_a_held_lock(path: Path) -> None:
     process_lock.lock_file(path)
     process_lock.check_unlocked(path)
 
     assert not is_free(path)
 
 
-def test_a_network_disk_that_wants_the_file_open_for_writing_gets_it(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_network_disk_the_file_is_opened_for_writing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flock = fcntl.flock
 
     def as_nfs(descriptor: int, operation: int) -> None:
@@ -103,7 +101,7 @@ def test_a_network_disk_that_wants_the_file_open_for_writing_gets_it(
     assert open_files(path) == 1
 
 
-def test_a_disk_that_cannot_lock_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_cannot_lock_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise disk_error(errno.ENOLCK)
 
@@ -115,10 +113,10 @@ def test_a_disk_that_cannot_lock_is_told(path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(("number", "is_held"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EROFS, False)])
-def test_the_holders_name_may_be_missing_where_the_disk_is_full(
+def test_the_holders_name_may_be_missing_if_the_disk_is_full(
     path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_held: bool
 ) -> None:
-    """A disk with another fault would not take the offsets later."""
+    """A disk with another error would not store the offsets later."""
 
     def refuse(*_: object) -> int:
         raise disk_error(number)
@@ -131,8 +129,8 @@ def test_the_holders_name_may_be_missing_where_the_disk_is_full(
 
 
 @pytest.mark.process
-def test_a_forked_child_does_not_keep_it(path: Path) -> None:
-    """A handler's pool of processes may outlive us by a moment: the next rmqd must not wait for it."""
+def test_a_forked_child_does_not_keep_the_lock(path: Path) -> None:
+    """A handler's process pool may outlive rmqd by a moment, and the next rmqd must not wait for it."""
     reader, writer = os.pipe()
     try:
         subprocess.run([sys.executable, "-c", FORKER, str(path), str(reader)], check=True, pass_fds=[reader])

@@ -1,4 +1,4 @@
-"""Commits without an answer: for how long each of them may still replace a later one."""
+"""Unanswered commits: for how long each may still replace a later one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def closed() -> RmqdError:
 
 
 class Late(RemotingTimeoutError):
-    """A request that ran into its deadline, and may be answered later: `tell(True)`, or not: `tell(False)`."""
+    """A request that timed out: `tell(True)` reports a late response, `tell(False)` that none will arrive."""
 
     def __init__(self) -> None:
         super().__init__(PEER, "no answer")
@@ -54,7 +54,7 @@ class Late(RemotingTimeoutError):
 
 
 async def outlived(unheard: UnansweredCommits, clock: ManualClock, seconds: float) -> tuple[bool, float]:
-    """What `over` answers for offset 9 of A, and how many seconds that takes."""
+    """The result of `wait_for_end` for offset 9 of A, and how many seconds it takes."""
     began = clock.monotonic()
 
     async def wait() -> tuple[bool, float]:
@@ -74,7 +74,7 @@ async def outlived(unheard: UnansweredCommits, clock: ManualClock, seconds: floa
     ],
     ids=["refused", "not connected", "not sent"],
 )
-async def test_what_the_broker_has_not_got_or_has_refused_is_over(
+async def test_a_refused_or_undelivered_commit_is_over(
     unheard: UnansweredCommits, clock: ManualClock, error: RmqdError
 ) -> None:
     unheard.failed(A, 7, error)
@@ -83,7 +83,7 @@ async def test_what_the_broker_has_not_got_or_has_refused_is_over(
 
 
 @pytest.mark.parametrize("error", [closed(), TlsError(PEER, "the connection ended")])
-async def test_what_was_read_of_a_connection_that_ended_may_be_stored_for_a_moment(
+async def test_a_commit_on_a_closed_connection_may_be_stored_for_two_seconds(
     unheard: UnansweredCommits, clock: ManualClock, error: RmqdError
 ) -> None:
     unheard.failed(A, 7, error)
@@ -92,7 +92,7 @@ async def test_what_was_read_of_a_connection_that_ended_may_be_stored_for_a_mome
     assert await outlived(unheard, clock, 60) == (True, CLOSED_CONNECTION_SECONDS)
 
 
-async def test_one_that_nothing_is_heard_of_may_be_stored_for_long(
+async def test_a_commit_without_a_response_may_be_stored_for_thirty_seconds(
     unheard: UnansweredCommits, clock: ManualClock
 ) -> None:
     unheard.failed(A, 7, Late())
@@ -101,26 +101,23 @@ async def test_one_that_nothing_is_heard_of_may_be_stored_for_long(
 
 
 @pytest.mark.parametrize(("is_answered", "longer"), [(True, 0.0), (False, CLOSED_CONNECTION_SECONDS)])
-async def test_one_whose_end_is_heard_is_waited_for_no_longer(
+async def test_a_late_response_or_a_closed_connection_ends_the_wait(
     unheard: UnansweredCommits, clock: ManualClock, is_answered: bool, longer: float
 ) -> None:
-    """An answer that comes late, or the end of the connection."""
     late = Late()
     unheard.failed(A, 7, late)
     clock.call_later(3.0, late.tell, is_answered)
     assert await outlived(unheard, clock, 60) == (True, 3.0 + longer)
 
 
-async def test_one_whose_end_is_heard_is_not_waited_for_longer_than_before(
-    unheard: UnansweredCommits, clock: ManualClock
-) -> None:
+async def test_a_closed_connection_does_not_extend_the_wait(unheard: UnansweredCommits, clock: ManualClock) -> None:
     late = Late()
     unheard.failed(A, 7, late)
     clock.call_later(HANGING_BROKER_SECONDS - 1.0, late.tell, False)
     assert await outlived(unheard, clock, 60) == (True, HANGING_BROKER_SECONDS)
 
 
-async def test_the_last_of_several_is_waited_for(unheard: UnansweredCommits, clock: ManualClock) -> None:
+async def test_the_wait_ends_with_the_last_of_several_commits(unheard: UnansweredCommits, clock: ManualClock) -> None:
     first, second = Late(), Late()
     unheard.failed(A, 7, first)
     unheard.failed(A, 8, second)
@@ -129,21 +126,21 @@ async def test_the_last_of_several_is_waited_for(unheard: UnansweredCommits, clo
     assert await outlived(unheard, clock, 60) == (True, 4.0)
 
 
-async def test_nobody_waits_beyond_his_time(unheard: UnansweredCommits, clock: ManualClock) -> None:
+async def test_the_wait_ends_at_its_deadline(unheard: UnansweredCommits, clock: ManualClock) -> None:
     unheard.failed(A, 7, closed())
     unheard.failed(A, 8, Late())
     assert await outlived(unheard, clock, 5.0) == (False, 5.0)
 
 
-async def test_one_with_the_same_offset_does_no_harm(unheard: UnansweredCommits, clock: ManualClock) -> None:
+async def test_a_commit_of_the_same_offset_is_not_waited_for(unheard: UnansweredCommits, clock: ManualClock) -> None:
     unheard.failed(A, 9, Late())
     assert await outlived(unheard, clock, 60) == (False, 0)
 
 
-async def test_what_is_over_is_forgotten_once_the_offset_was_seen_stored_afterwards(
+async def test_an_ended_commit_is_forgotten_after_a_later_read_of_the_offset(
     unheard: UnansweredCommits, clock: ManualClock
 ) -> None:
-    """What was asked before may have been overtaken."""
+    """An earlier read may have been overtaken by the commit."""
     asked_at = clock.monotonic()
     unheard.failed(A, 7, closed())
     unheard.failed(A, 8, Late())
@@ -157,6 +154,6 @@ async def test_what_is_over_is_forgotten_once_the_offset_was_seen_stored_afterwa
     assert unheard.offsets(A) == frozenset()
 
 
-def test_a_broker_gets_these_times() -> None:
-    """A commit that takes longer than its broker's clients live has no effect any more."""
+def test_the_wait_times_are_two_and_thirty_seconds() -> None:
+    """After the longer one, a hanging broker has lost its clients anyway."""
     assert (CLOSED_CONNECTION_SECONDS, HANGING_BROKER_SECONDS) == (2.0, 30.0)

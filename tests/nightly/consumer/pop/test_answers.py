@@ -1,4 +1,4 @@
-"""A popping member beside a scripted broker: what it asks, and what it makes of answers that no broker often gives."""
+"""A popping member with a scripted broker: its requests, and its reaction to unusual responses."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ pytestmark = pytest.mark.usefixtures("unpaced")
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"messageQueueAssignments":null}'])
-async def test_an_answer_that_tells_nothing_changes_nothing_and_is_asked_for_again(
+async def test_an_empty_response_keeps_the_assignment_and_is_queried_again(
     pop: PopBroker, seen: Seen, body: bytes
 ) -> None:
-    """As of a broker that was restarted, and does not know the member yet; it gets a heartbeat at once."""
+    """A restarted broker does not know the member yet, and gets a heartbeat at once."""
     async with member(pop.address, seen, consume_mode="pop") as one:
         await eventually(lambda: popping(one), "it pops")
         beats = len(pop.peer.got(RequestCode.HEART_BEAT))
@@ -43,20 +43,20 @@ async def test_an_answer_that_tells_nothing_changes_nothing_and_is_asked_for_aga
         await seen.has(b"x")
 
 
-async def test_an_answer_without_queues_ends_the_popping(pop: PopBroker, seen: Seen) -> None:
+async def test_an_assignment_without_queues_ends_the_popping(pop: PopBroker, seen: Seen) -> None:
     async with member(pop.address, seen, consume_mode="pop") as one:
         await eventually(lambda: popping(one), "it pops")
         pop.peer.on(RequestCode.QUERY_ASSIGNMENT, Reply(body=b'{"messageQueueAssignments":[]}'))
         one.consumer.on_consumer_ids_changed()
-        await eventually(lambda: not one.consumer.snapshot().queues, "it has none")
+        await eventually(lambda: not one.consumer.snapshot().queues, "it has no queue")
 
 
-async def test_a_member_without_queues_tells_brokers_of_pop_retries_as_the_others_do(
+async def test_a_member_without_queues_subscribes_to_the_pop_retry_topics(
     pop: PopBroker, broker: ScriptedBroker, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last heartbeat of any member sets the group's subscriptions: one without them has the others' pulls refused.
+    """The last heartbeat of any member sets the group's subscriptions. Without these topics, others' pulls are refused.
 
-    A group that pops gives each member something, so one that has nothing is in a group that pulls.
+    In a group that pops, every member has a queue. So a member without queues is in a group that pulls.
     """
     monkeypatch.setattr("rmqd.consumer.pop.pop_retries.RETRY_TOPIC_POLL_SECONDS", 0.1)
     retry = pop_retry_topic(GROUP, TOPIC)
@@ -71,14 +71,14 @@ async def test_a_member_without_queues_tells_brokers_of_pop_retries_as_the_other
     async with member(pop.address, seen, consume_mode="pop"):
         await eventually(
             lambda: any(retry.encode() in beat.body for beat in pop.peer.got(RequestCode.HEART_BEAT)),
-            "brokers are told of the retries",
+            "heartbeats name the pop retry topic",
         )
 
 
-async def test_a_group_that_is_new_begins_at_a_time_by_offsets_of_its_own(
+async def test_a_new_group_starts_at_a_timestamp_by_committing_offsets(
     pop: PopBroker, broker: ScriptedBroker, seen: Seen
 ) -> None:
-    """Before the first pop, and only where it has none: queue 1 has been read before."""
+    """It commits before the first pop, and only for queues without an offset: queue 1 has been read before."""
     old, new = MessageQueue(TOPIC, BROKER, 1), MessageQueue(TOPIC, BROKER, 0)
     for queue in (old, new):
         await broker.store(queue, b"before", store_timestamp=1000)
@@ -93,8 +93,8 @@ async def test_a_group_that_is_new_begins_at_a_time_by_offsets_of_its_own(
     assert codes.index(RequestCode.UPDATE_CONSUMER_OFFSET) < codes.index(RequestCode.POP_MESSAGE)
 
 
-async def test_a_late_answer_leaves_as_much_time_for_the_next_change(pop: PopBroker, flowing: ManualClock) -> None:
-    """A message is hidden from when that was asked: what the answer takes is not added to the time until the next."""
+async def test_a_late_response_does_not_delay_the_next_renewal(pop: PopBroker, flowing: ManualClock) -> None:
+    """The invisible time counts from the request, so the response time is not added to the interval."""
     handler, asked = Blocked(), list[float]()
 
     async def change(command: RemotingCommand) -> Reply:
@@ -105,8 +105,8 @@ async def test_a_late_answer_leaves_as_much_time_for_the_next_change(pop: PopBro
     pop.peer.on(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, change)
     pop.add(4, invisible_ms=15_000)
     async with member(pop.address, handler, consume_mode="pop", clock=flowing, pop_invisible_time_seconds=15.0) as one:
-        await eventually(lambda: one.topic().received, "it is here")
-        await eventually(lambda: len(asked) == 3, "it is hidden for longer three times")
+        await eventually(lambda: one.topic().received, "the message is received")
+        await eventually(lambda: len(asked) == 3, "it is renewed three times")
         handler.release.set()
         await eventually(lambda: one.topic().handled["acked"], "it is done")
     first, second, third = asked
@@ -114,20 +114,20 @@ async def test_a_late_answer_leaves_as_much_time_for_the_next_change(pop: PopBro
     assert 9 < third - second < 11
 
 
-async def test_what_a_held_pop_brings_when_the_group_has_left_is_shown_to_others(pop: PopBroker) -> None:
-    """Its process goes on with other groups, and the broker answers it for up to 15 s more."""
+async def test_messages_of_a_held_pop_become_visible_after_the_group_stopped(pop: PopBroker) -> None:
+    """The process continues with other groups, and the broker may answer the pop for up to 15 s more."""
     async with member(pop.address, Seen(), consume_mode="pop") as one:
         await eventually(lambda: pop.peer.got(RequestCode.POP_MESSAGE), "a pop is held")
         await one.stop()
         pop.add(9)
-        await eventually(lambda: [handle.queue_offset for handle in pop.changes] == [9], "it is shown")
+        await eventually(lambda: [handle.queue_offset for handle in pop.changes] == [9], "it is made visible")
 
 
 @pytest.mark.parametrize("at", [2, 4, 86], ids=["size", "magic", "parts"])
-async def test_what_cannot_be_decoded_is_left_alone_and_costs_no_connection(
+async def test_an_undecodable_message_is_not_acknowledged_and_costs_no_connection(
     pop: PopBroker, broker: ScriptedBroker, seen: Seen, at: int
 ) -> None:
-    """The others of its pop are handled."""
+    """The other messages of its pop are handled."""
     good, bad = (
         encode_message(StoredMessage(topic=TOPIC, queue_id=0, queue_offset=offset, body=b"body%d" % offset))
         for offset in (4, 5)
@@ -142,7 +142,7 @@ async def test_what_cannot_be_decoded_is_left_alone_and_costs_no_connection(
     assert (0, 4, 5) not in pop.acked()
 
 
-async def test_a_broker_that_takes_0_for_the_year_1970_is_told_the_time(pop: PopBroker, seen: Seen) -> None:
+async def test_a_broker_that_takes_0_for_the_year_1970_gets_the_current_time(pop: PopBroker, seen: Seen) -> None:
     pop.pops.append(Reply(ResponseCode.POLLING_TIMEOUT, "the broker pop message is timeout too much"))
     pop.add(4)
     async with member(pop.address, seen, consume_mode="pop"):
@@ -152,7 +152,7 @@ async def test_a_broker_that_takes_0_for_the_year_1970_is_told_the_time(pop: Pop
     assert int(second.ext_fields["bornTime"]) > 1_600_000_000_000
 
 
-async def test_what_stands_still_is_said_with_its_cause_and_when_it_goes_on(
+async def test_stalls_and_recoveries_are_logged_with_their_cause(
     pop: PopBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, seconds in (("CHECK_INTERVAL_SECONDS", 0.02), ("STALL_SECONDS", 0.1)):
@@ -172,14 +172,14 @@ async def test_what_stands_still_is_said_with_its_cause_and_when_it_goes_on(
             await eventually(lambda: popping(one), "it pops")
             pop.add(4)
             expected = [("queue.stalled", "slow_handler")]
-            await eventually(lambda: told() == expected, "the handler does not come back")
+            await eventually(lambda: told() == expected, "the slow handler is logged")
             handler.release.set()
             expected += [("queue.recovered", "slow_handler")]
-            await eventually(lambda: told() == expected, "it does")
+            await eventually(lambda: told() == expected, "its recovery is logged")
             pop.peer.on(RequestCode.POP_MESSAGE, Reply(ResponseCode.NO_PERMISSION, "not you"))
             pop.add(5)
             expected += [("queue.stalled", "no_permission")]
-            await eventually(lambda: told() == expected, "pops are refused")
+            await eventually(lambda: told() == expected, "the refused pops are logged")
             queue = one.queue(-1)
             assert queue is not None
             assert queue.stall is not None

@@ -1,4 +1,4 @@
-"""A group in POP mode beside the embedded broker: what is acknowledged, kept, given back, and read after a switch."""
+"""A group in pop mode with the embedded broker: acknowledgements, renewals, released messages, and switches to pull."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ __all__ = ["looks_often", "pop"]
 
 
 def renewals(one: Member) -> int:
-    """How often it has asked for messages to stay hidden."""
+    """How often the member has renewed invisible times."""
     durations = one.client.snapshot().requests.get(int(RequestCode.CHANGE_MESSAGE_INVISIBLETIME))
     return 0 if durations is None else sum(durations.counts)
 
 
-async def test_a_queue_that_comes_later_is_popped_from_its_first_message(pop: Popping, seen: Seen) -> None:
-    """A new group begins at the end. The broker pops queues that no member knows of yet, and is told to begin first."""
+async def test_a_later_queue_is_popped_from_its_first_message(pop: Popping, seen: Seen) -> None:
+    """A new group starts at the end. Brokers pop queues that no member knows yet, and need a start offset."""
     pop.rocketmq.broker.offsets.forget(group=GROUP)
     await pop.send(*[b"old"] * 8)
     await pop.clock.sleep(1)
     async with pop.member(seen):
-        await eventually(lambda: len(pop.rocketmq.broker.offsets.queues(GROUP, TOPIC)) == 4, "the group is founded")
+        await eventually(lambda: len(pop.rocketmq.broker.offsets.queues(GROUP, TOPIC)) == 4, "all have an offset")
         await pop.send(*[b"new"] * 4)
-        await eventually(lambda: len(seen.bodies) >= 4, "what is new is handled")
+        await eventually(lambda: len(seen.bodies) >= 4, "the new messages are handled")
         await create_topic(pop.client.remoting, pop.rocketmq.broker.address, TOPIC, 8)
         await pop.client.routes.refresh(TOPIC)
         await pop.send(*[b"more"] * 16)
@@ -53,11 +53,11 @@ async def test_a_queue_that_comes_later_is_popped_from_its_first_message(pop: Po
     await pop.client.routes.refresh(TOPIC)
     await pop.send(*[b"away"] * 24)
     async with pop.member(seen):
-        await eventually(lambda: seen.bodies.count(b"away") >= 24, "also what came while the group was away")
+        await eventually(lambda: seen.bodies.count(b"away") >= 24, "messages sent meanwhile are handled")
     assert Counter(seen.bodies) == {b"new": 4, b"more": 16, b"away": 24}
 
 
-async def test_what_a_handler_has_is_kept_hidden_for_as_long_as_it_takes(pop: Popping) -> None:
+async def test_messages_in_flight_stay_invisible_until_they_are_settled(pop: Popping) -> None:
     calls: Counter[bytes] = Counter()
     handler = Blocked()
 
@@ -70,15 +70,15 @@ async def test_what_a_handler_has_is_kept_hidden_for_as_long_as_it_takes(pop: Po
         await eventually(lambda: renewals(one) >= 6, "both are hidden for longer three times", LONG_SECONDS)
         handler.release.set()
         await eventually(lambda: one.topic().handled["acked"] == 2, "both are handled")
-        await eventually(pop.hides_nothing, "nothing will come again")
+        await eventually(pop.hides_nothing, "no message will be redelivered")
         assert calls == {b"one": 1, b"two": 1}
         assert not one.topic().duplicates
     assert await pop.lag() == 0
 
 
-async def test_what_waits_for_the_store_of_claims_loses_no_attempt(pop: Popping, tmp_path: Path) -> None:
+async def test_messages_that_wait_for_the_lease_store_lose_no_attempt(pop: Popping, tmp_path: Path) -> None:
     place, attempts = tmp_path / "claims.db", list[int]()
-    place.mkdir()  # so the store answers nothing but errors
+    place.mkdir()  # so the store returns only errors
 
     async def handle(batch: Batch) -> None:
         attempts.append(batch[0].reconsume_times)
@@ -99,7 +99,7 @@ async def test_what_waits_for_the_store_of_claims_loses_no_attempt(pop: Popping,
     assert not [entry for entry in logs if entry["event"] == "pop.left_to_others"]
 
 
-async def test_a_member_that_leaves_shows_the_others_what_it_did_not_begin(pop: Popping) -> None:
+async def test_a_stopping_member_makes_its_waiting_messages_visible(pop: Popping) -> None:
     first, second = Blocked(), Seen()
     await pop.send(*BODIES[:20])
     async with pop.member(first, concurrency=1) as one:
@@ -114,14 +114,14 @@ async def test_a_member_that_leaves_shows_the_others_what_it_did_not_begin(pop: 
 
 
 @pytest.mark.usefixtures("looks_often")
-async def test_what_was_popped_is_told_by_its_own_topic_when_it_is_pulled_and_retried(
+async def test_popped_messages_keep_their_topic_when_they_are_pulled_and_retried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """From the pop retry topic, and once more from the group's own retry topic, where a failed one goes."""
+    """They come from the pop retry topic and, after another failure, from the group's own retry topic."""
     monkeypatch.setattr("rmqd.consumer.pop.pop_retries.POP_DELAY_LEVEL_SECONDS", (0.1,))
     monkeypatch.setattr(
         "rmqd.consumer.rebalance.rebalance.MIN_PASS_INTERVAL_SECONDS", 0.0
-    )  # the group pulls before that is over
+    )  # the group pulls before the delay level is over
     attempts: list[tuple[str, str]] = []
 
     async def fail(batch: Batch) -> None:
@@ -132,7 +132,7 @@ async def test_what_was_popped_is_told_by_its_own_topic_when_it_is_pulled_and_re
         if len(attempts) < 3:
             raise Retry(delay_level=1)
 
-    async with popping() as pop:  # by the machine's clock: by one that flows it would be popped once more
+    async with popping() as pop:  # real time: with a flowing clock it would be popped once more
         await pop.send(b"x")
         async with pop.member(fail) as running:
             await eventually(lambda: len(attempts) == 3, "it was handled three times", LONG_SECONDS)
@@ -141,7 +141,7 @@ async def test_what_was_popped_is_told_by_its_own_topic_when_it_is_pulled_and_re
     assert attempts == [(TOPIC, TOPIC), (TOPIC, retry), (TOPIC, f"%RETRY%{GROUP}")]
 
 
-async def test_members_that_share_some_queues_each_pop_theirs(pop: Popping, seen: Seen) -> None:
+async def test_members_pop_their_own_and_their_shared_queues(pop: Popping, seen: Seen) -> None:
     await pop.set_mode("POP", share=1)
     await pop.send(*BODIES[:40])
     async with pop.member(seen) as one, pop.member(seen) as two, pop.member(seen) as three:
@@ -165,8 +165,8 @@ async def test_messages_that_the_filter_does_not_match_are_acknowledged_at_once(
 
 @pytest.mark.usefixtures("looks_often")
 @pytest.mark.parametrize("mode", ["concurrently", "orderly"])
-async def test_a_group_whose_consume_mode_is_not_pop_any_more_reads_what_it_had_popped(pop: Popping, mode: str) -> None:
-    """The broker may still be set to have the group pop."""
+async def test_a_group_that_no_longer_pops_reads_the_messages_it_had_popped(pop: Popping, mode: str) -> None:
+    """The broker may still be configured to let the group pop."""
     first, second = Blocked(), Seen()
     await pop.send(*BODIES[:20])
     async with pop.member(first, concurrency=1, pop_invisible_time_seconds=10.0) as one:
@@ -185,7 +185,7 @@ async def test_a_group_whose_consume_mode_is_not_pop_any_more_reads_what_it_had_
 
 
 async def test_in_a_namespace_handlers_see_plain_names(pop: Popping, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the topic, and of the pop retry topic, whose two parts have it each."""
+    """This includes the pop retry topic, which has the namespace in both of its parts."""
     monkeypatch.setattr("rmqd.consumer.pop.pop_retries.POP_DELAY_LEVEL_SECONDS", (0.1,))
     topic, group = f"NS%{TOPIC}", f"NS%{GROUP}"
     await create_topic(pop.client.remoting, pop.rocketmq.broker.address, topic, 1)
@@ -198,7 +198,7 @@ async def test_in_a_namespace_handlers_see_plain_names(pop: Popping, monkeypatch
             raise Retry
 
     async with pop.member(fail_once, group=group, subscriptions=[topic], namespace="NS") as one:
-        await eventually(lambda: pop.rocketmq.broker.offsets.queues(group, topic), "the group is founded, at the end")
+        await eventually(lambda: pop.rocketmq.broker.offsets.queues(group, topic), "the group starts at the end")
         await pop.client.producer.send(OutgoingMessage(topic, b"x"))
         await eventually(lambda: one.topic(is_retry=True).handled["acked"] == 1, "it is done", LONG_SECONDS)
         assert one.topic(is_retry=True).topic == TOPIC
@@ -206,11 +206,11 @@ async def test_in_a_namespace_handlers_see_plain_names(pop: Popping, monkeypatch
     assert await pop.lag(pop_retry_topic(group, topic), group) == 0
 
 
-async def test_an_operator_sees_what_is_popped(pop: Popping) -> None:
+async def test_running_info_shows_the_popped_messages(pop: Popping) -> None:
     handler = Blocked()
     await pop.send(*BODIES[:3])
     async with pop.member(handler) as one:
-        await eventually(lambda: one.topic().received == 3, "all are here")
+        await eventually(lambda: one.topic().received == 3, "all are received")
         address, client_id = pop.rocketmq.broker.address, one.client.client_id
         info = await consumer_running_info(pop.client.remoting, address, GROUP, client_id)
         handler.release.set()
@@ -220,7 +220,7 @@ async def test_an_operator_sees_what_is_popped(pop: Popping) -> None:
     assert popped.last_pop_timestamp > 0
 
 
-async def test_a_broker_of_rocketmq_4_ends_the_group_with_what_to_do(broker: ScriptedBroker, seen: Seen) -> None:
+async def test_a_broker_of_rocketmq_4_fails_the_group_with_an_instruction(broker: ScriptedBroker, seen: Seen) -> None:
     broker.create_topic(TOPIC)
     remark = " request type 400 not supported"
     broker.peer.on(RequestCode.QUERY_ASSIGNMENT, Reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))

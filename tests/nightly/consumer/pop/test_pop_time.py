@@ -1,4 +1,4 @@
-"""When a broker popped, by its own clock, on the clock of a process that may read that late."""
+"""The time of a pop by the broker's clock, converted to the clock of a process that may read it late."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Pops:
         self._time = PopClock()
 
     def dated(self, *, held: float = 0.0, read_after: float = SOON) -> float:
-        """How much later than it was a pop is dated, which was held for a while, and read so long after."""
+        """The error of the computed time of a pop, in seconds, if it was held and then read after a delay."""
         asked_at = self.now
         self.now += held
         popped_at = self.now
@@ -26,7 +26,7 @@ class Pops:
         return self._time.popped_at(round((popped_at + self.ahead) * 1000), asked_at, self.now) - popped_at
 
 
-def test_what_is_read_late_is_dated_as_what_was_read_soon() -> None:
+def test_a_pop_that_is_read_late_gets_the_same_time_as_one_read_soon() -> None:
     for ahead in [0.0, 3e7, -500.0]:
         pops = Pops(ahead)
         assert pops.dated() == pytest.approx(0, abs=0.002)
@@ -34,12 +34,12 @@ def test_what_is_read_late_is_dated_as_what_was_read_soon() -> None:
         assert [pops.dated(read_after=5.0) for _ in range(8)] == pytest.approx([0] * 8, abs=0.002)
 
 
-def test_the_first_one_is_dated_by_when_it_was_read() -> None:
+def test_the_first_pop_gets_the_time_when_it_was_read() -> None:
     assert Pops().dated(held=10.0, read_after=4.0) == pytest.approx(4.0, abs=0.002)
 
 
-def test_however_long_it_took_all_that_is_read_then_is_dated_right() -> None:
-    """As by a process that was suspended, and finds several answers when it goes on."""
+def test_all_pops_that_are_read_after_a_long_delay_get_the_right_time() -> None:
+    """A suspended process finds several responses when it resumes."""
     pops = Pops()
     pops.dated()
     assert pops.dated(read_after=10 * CLOCK_DIFFERENCE_VALID_SECONDS) == pytest.approx(0, abs=0.002)
@@ -64,7 +64,7 @@ def test_a_clock_that_is_set_back_is_followed_once_a_pop_is_older_than_its_reque
 
 
 def test_a_clock_that_is_set_back_by_less_than_pops_are_held_is_followed_in_minutes() -> None:
-    """Until then messages seem to be hidden for less long than they are."""
+    """Until then messages seem to be invisible for a shorter time than they are."""
     pops = Pops()
     pops.dated()
     pops.ahead = -5.0

@@ -1,4 +1,4 @@
-"""What becomes of messages that are corrupt: on the way, or as they are stored."""
+"""Messages that are corrupt in transit, or as they are stored."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("hasty")
 async def test_corrupt_messages_that_are_held_together_count_once_each(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
-    """Also where another policy looks at them again."""
+    """Even if another policy checks them again."""
     await broker.store(queue, b"good0")
     await broker.store(queue, b"bad1", b"bad2", sys_flag=compressed_flag(CompressionType.ZLIB))
     for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.CONSUMER_SEND_MSG_BACK):
@@ -33,16 +33,16 @@ async def test_corrupt_messages_that_are_held_together_count_once_each(
         await broker.peer.received(RequestCode.SEND_MESSAGE_V2, 1)
         await m.consumer.change(group_options(on_corrupt_message="stop", **OFTEN))
         pulled = len(broker.pulls)
-        await eventually(lambda: len(broker.pulls) >= pulled + 3, "it is looked whether an operator moved the queue")
+        await eventually(lambda: len(broker.pulls) >= pulled + 3, "the queue is polled for a reset")
         await m.consumer.change(group_options(on_corrupt_message="skip", **OFTEN))
         await broker.committed(GROUP, queue, 3)
         assert m.topic().handled["corrupt"] == 2
 
 
-async def test_another_policy_is_heard_while_no_broker_takes_a_corrupt_message(
+async def test_a_policy_change_applies_while_no_broker_accepts_a_corrupt_message(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
-    """To `stop` and to `skip`."""
+    """The policy changes to `stop`, then to `skip`."""
     await broker.store(queue, b"good0", b"bad1", b"good2")
     broker.damage(queue, 1, DAMAGES["crc"])
     for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.CONSUMER_SEND_MSG_BACK):
@@ -61,10 +61,10 @@ async def test_another_policy_is_heard_while_no_broker_takes_a_corrupt_message(
     assert not broker.sent
 
 
-async def test_a_reset_reaches_a_queue_whose_corrupt_message_nobody_takes(
+async def test_a_reset_applies_while_no_broker_accepts_a_corrupt_message(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
-    """It is asked for while the dead letter is tried again and again."""
+    """The member polls for it while it retries to send the dead letter."""
     await broker.store(queue, b"good0", b"bad1", b"good2")
     broker.damage(queue, 1, DAMAGES["crc"])
     for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.CONSUMER_SEND_MSG_BACK):
@@ -78,7 +78,7 @@ async def test_a_reset_reaches_a_queue_whose_corrupt_message_nobody_takes(
 
 
 @pytest.mark.parametrize("cut", [1, 60])
-async def test_a_reply_that_is_cut_short_is_used_as_far_as_it_goes(
+async def test_the_complete_messages_of_a_truncated_reply_are_used(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, cut: int
 ) -> None:
     """The rest is pulled again."""
@@ -92,10 +92,10 @@ async def test_a_reply_that_is_cut_short_is_used_as_far_as_it_goes(
 
 
 @each_damage
-async def test_a_corrupt_message_hurts_its_own_queue_alone(
+async def test_a_corrupt_message_affects_only_its_own_queue(
     broker: ScriptedBroker, seen: Seen, change: Callable[[bytes], bytes]
 ) -> None:
-    """The broker's connection is not closed, so that nothing else has to be asked again."""
+    """The connection to the broker is not closed, so no other request must be repeated."""
     bad, good = broker.create_topic(TOPIC, queues=2)
     await broker.store(bad, b"bad1")
     broker.damage(bad, 0, change)
@@ -103,7 +103,7 @@ async def test_a_corrupt_message_hurts_its_own_queue_alone(
         await eventually(lambda: (q := m.queue(0)) and q.state == "stuck", "the queue is stuck")
         await broker.store(good, b"0", b"1")
         await seen.has(b"0", b"1")
-        await eventually(lambda: len(broker.pulled_offsets(bad)) > 5, "the bad one is looked at again and again")
+        await eventually(lambda: len(broker.pulled_offsets(bad)) > 5, "the bad queue is polled again and again")
         assert m.client.snapshot().corrupt_frames == 0
     assert broker.peer.connections == 1
     assert broker.pulled_offsets(good) == [0, 1, 2] or broker.pulled_offsets(good) == [0, 2]

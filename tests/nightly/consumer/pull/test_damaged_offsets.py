@@ -1,4 +1,4 @@
-"""Offsets in replies to pulls that contradict themselves or the pull: nothing is lost by them."""
+"""Offsets in pull replies that contradict themselves or the pull: no message is lost."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ LOW_BYTE_OF_OFFSET = 27
 
 @pytest.mark.parametrize("bit", [0, 2, 7])
 @pytest.mark.parametrize("at", [0, 1, 3])
-async def test_a_wrong_offset_of_a_record_loses_nothing(
+async def test_a_wrong_offset_of_a_record_loses_no_message(
     broker: ScriptedBroker, queue: MessageQueue, at: int, bit: int
 ) -> None:
-    """While handlers have all messages, nothing is committed; and each is committed under its own offset."""
+    """Nothing is committed while all messages are in flight, and each is committed under its own offset."""
     await broker.store(queue, *bodies(0, 4))
     records = [encode_message(message) for message in broker.messages[queue]]
     records[at] = with_bit_flipped(records[at], LOW_BYTE_OF_OFFSET, bit)
     broker.answer_pull(queue, broker.found(queue, b"".join(records), 4))
     handle = Blocked()
     async with member(broker.peer.address, handle, **OFTEN) as m:
-        await eventually(lambda: (q := m.queue()) and q.handling == 4, "all are with handlers")
+        await eventually(lambda: (q := m.queue()) and q.handling == 4, "all are in flight")
         assert not set(broker.commits_of(queue)) - {0}
         handle.release.set()
         await broker.committed(GROUP, queue, 4)
@@ -46,7 +46,7 @@ async def test_a_wrong_offset_of_a_record_loses_nothing(
 async def test_a_corrupt_message_with_a_wrong_offset_stops_the_queue_at_its_place(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, mended: bool
 ) -> None:
-    """Not at the offset that it claims, which would pass over it."""
+    """A stop at the offset that the record contains would skip the message."""
     await broker.store(queue, *bodies(0, 4))
     broker.damage(queue, 1, lambda record: with_bit_flipped(corrupted(record, b"m1"), LOW_BYTE_OF_OFFSET, 1))
     async with member(broker.peer.address, seen, **OFTEN) as m:
@@ -58,14 +58,14 @@ async def test_a_corrupt_message_with_a_wrong_offset_stops_the_queue_at_its_plac
         if mended:
             await seen.has(*bodies(0, 4))
         else:
-            await eventually(lambda: len(broker.pulled_offsets(queue)) > 6, "it is looked at again")
+            await eventually(lambda: len(broker.pulled_offsets(queue)) > 6, "it is pulled again")
             assert seen.bodies == [b"m0"]
 
 
-async def test_a_message_that_is_stored_under_a_wrong_offset_is_skipped_alone(
+async def test_only_the_message_that_is_stored_under_a_wrong_offset_is_skipped(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
-    """It is as corrupt as one whose body is: another message has its offset."""
+    """It counts as corrupt: another message has its offset."""
     await broker.store(queue, *bodies(0, 5))
     broker.damage(queue, 1, partial(with_bit_flipped, at=LOW_BYTE_OF_OFFSET, bit=6))
     with capture_logs() as logs:
@@ -77,10 +77,10 @@ async def test_a_message_that_is_stored_under_a_wrong_offset_is_skipped_alone(
     assert "offset 65 contradicts its place" in entry["reason"]
 
 
-async def test_a_filtered_queue_is_asked_twice_only_where_a_step_is_unusual(
+async def test_a_filtered_queue_is_pulled_twice_only_after_an_unusual_step(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
-    """Brokers scan as many offsets with each pull, and end at the queue's end."""
+    """Brokers scan the same number of offsets for each pull, up to the queue's end."""
     await broker.store(queue, *[b"x"] * 4000, properties={"TAGS": "b"})
     broker.offsets[GROUP, queue] = 0
     broker.answer_pull(
@@ -92,10 +92,10 @@ async def test_a_filtered_queue_is_asked_twice_only_where_a_step_is_unusual(
     assert broker.pulled_offsets(queue)[:9] == [0, 0, 800, 1600, 2400, 2400, 2912, 4000][:9]
 
 
-async def test_gaps_that_the_broker_has_are_believed_when_it_says_so_twice(
+async def test_gaps_are_believed_if_the_broker_returns_them_twice(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
-    """As in a compacted topic: all gaps of a reply cost one more pull together."""
+    """As in a compacted topic. All gaps of a reply together cost one more pull."""
     await broker.store(queue, *bodies(0, 40))
     kept = [0, 3, 4, 9, 20]
 

@@ -1,4 +1,4 @@
-"""An operator's reset that the broker told to a pull which nobody waits for any more."""
+"""An operator's reset that the broker reported to an abandoned pull."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ PULL = RequestCode.PULL_MESSAGE
 BODIES = [b"%d" % number for number in range(6)]
 
 
-async def test_a_reset_that_a_dead_connections_pull_has_eaten_is_seen_in_what_is_stored(
+async def test_a_reset_lost_on_a_dead_connection_is_seen_in_the_stored_offset(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, flowing: ManualClock
 ) -> None:
-    """The member was restarted a moment ago, and nothing comes that it would have to commit."""
+    """The member was restarted a moment ago, and has no new message to commit."""
     await broker.store(queue, *BODIES)
     broker.offsets[GROUP, queue] = 6
     async with member(broker.peer.address, seen, clock=flowing) as m:
@@ -37,10 +37,10 @@ async def test_a_reset_that_a_dead_connections_pull_has_eaten_is_seen_in_what_is
         assert m.topic().falls["operator"] == 1
 
 
-async def test_a_commit_of_another_member_is_no_reset(
+async def test_a_commit_of_another_member_is_not_a_reset(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, flowing: ManualClock
 ) -> None:
-    """It may come late, and below what was committed here since; it is not below where this ownership began."""
+    """It may come late and lower the committed offset, but not below the start of this ownership."""
     await broker.store(queue, *BODIES)
     broker.offsets[GROUP, queue] = 2
     async with member(broker.peer.address, seen, clock=flowing) as m:
@@ -51,10 +51,10 @@ async def test_a_commit_of_another_member_is_no_reset(
         assert m.topic().falls["operator"] == 0
 
 
-async def test_a_reset_in_the_late_answer_to_a_former_owners_pull_is_obeyed(
+async def test_a_reset_in_a_late_response_to_an_earlier_ownerships_pull_is_applied(
     broker: ScriptedBroker, seen: Seen, flowing: ManualClock
 ) -> None:
-    """The queue was given up meanwhile, and taken again here."""
+    """The queue was released meanwhile, and acquired here again."""
     queues = broker.create_topic(TOPIC, 2)
     moving = queues[1]
     await broker.store(moving, *BODIES)
@@ -79,10 +79,10 @@ async def test_a_reset_in_the_late_answer_to_a_former_owners_pull_is_obeyed(
         await eventually(lambda: first, "a pull is held")
         broker.create_topic(TOPIC, 1)
         await m.client.routes.refresh(TOPIC)
-        await eventually(lambda: m.owned() == {(TOPIC, 0)}, "the queue is given up")
+        await eventually(lambda: m.owned() == {(TOPIC, 0)}, "the queue is released")
         broker.create_topic(TOPIC, 2)
         await m.client.routes.refresh(TOPIC)
-        await eventually(lambda: 6 in broker.pulled_offsets(moving), "it is taken again")
+        await eventually(lambda: 6 in broker.pulled_offsets(moving), "it is acquired again")
         reset.set()
         await seen.has(*BODIES[3:])
         await broker.committed(GROUP, moving, 6)

@@ -1,4 +1,4 @@
-"""Replies to pulls with one flipped bit each, against a model of the queue: nothing is passed over."""
+"""Pull replies with one flipped bit each, against a model of the queue: no message is skipped."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from rmqd.wire.messages.decode import frame_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message
 
 QUEUE = MessageQueue("t1", "a", 0)
-BATCH, SCAN = 16, 60  # messages of a reply, and offsets that a broker looks at for one
+BATCH, SCAN = 16, 60  # messages of a reply, and offsets that a broker scans for it
 SEEDS = range(12)
 Flip = Callable[[random.Random, dict[str, str], bytes], tuple[dict[str, str], bytes]]
 
 
 @dataclass(frozen=True)
 class Model:
-    """A queue of `size` offsets: the broker holds those of `records`, and its filter passes those of `wanted`."""
+    """A queue of `size` offsets: the broker holds the offsets in `records`, and its filter passes those in `wanted`."""
 
     size: int
     records: Mapping[int, bytes]
@@ -53,7 +53,7 @@ def a_queue(chance: random.Random, *, filtered: bool, gaps: bool) -> Model:
 
 
 def in_header(chance: random.Random, fields: dict[str, str], body: bytes) -> tuple[dict[str, str], bytes]:
-    """One bit of one of the offsets, as a binary number has them or as their digits do."""
+    """Flip one bit of one offset, either in the binary number or in its digits."""
     name = chance.choice(["nextBeginOffset", "minOffset", "maxOffset"])
     if chance.random() < 0.5:
         return fields | {name: str(int(fields[name]) ^ 1 << chance.randrange(63))}, body
@@ -63,13 +63,13 @@ def in_header(chance: random.Random, fields: dict[str, str], body: bytes) -> tup
 
 
 def in_offsets(chance: random.Random, fields: dict[str, str], body: bytes) -> tuple[dict[str, str], bytes]:
-    """One bit of a record's queue offset."""
+    """Flip one bit of a record's queue offset."""
     starts = [message._start for message in frame_messages(body, QUEUE).messages]
     return fields, flipped(body, chance.choice(starts) + 20 + chance.randrange(8), chance) if starts else body
 
 
 def anywhere(chance: random.Random, fields: dict[str, str], body: bytes) -> tuple[dict[str, str], bytes]:
-    """One bit of the body."""
+    """Flip one bit of the body."""
     return fields, flipped(body, chance.randrange(len(body)), chance) if body else body
 
 
@@ -80,7 +80,7 @@ def flipped(body: bytes, at: int, chance: random.Random) -> bytes:
 
 
 def consume(model: Model, chance: random.Random, flip: Flip, *, filtered: bool) -> dict[int, bytes]:
-    """Pull the queue to its end by replies of which every other one is damaged. Bodies by the offset believed."""
+    """Pull the queue to its end, with half of the replies damaged. Return the bodies by the offset believed."""
     validation = ResponseValidation(QUEUE, TrafficCounters())
     validation.takes_all = not filtered
     handled: dict[int, bytes] = {}
@@ -115,17 +115,17 @@ def consume(model: Model, chance: random.Random, flip: Flip, *, filtered: bool) 
         assert offset >= asked
         for at in range(asked, min(offset, model.size)):
             if at in model.wanted and at in model.records:
-                assert body_of(model, at) in bodies, f"{at} is passed over by a reply to a pull at {asked}"
+                assert body_of(model, at) in bodies, f"{at} is skipped by a reply to a pull at {asked}"
     assert offset == model.size
     return handled
 
 
 def body_of(model: Model, at: int) -> bytes:
-    """What was stored at an offset."""
+    """The body stored at an offset."""
     return frame_messages(model.records[at], QUEUE).messages[0].body
 
 
-def test_an_unfiltered_queue_is_handled_as_it_is() -> None:
+def test_an_unfiltered_queue_is_handled_completely() -> None:
     """Every message under its own offset, and the queue's end is not passed."""
     for flip, gaps, seed in product((in_header, in_offsets, anywhere), (False, True), SEEDS):
         chance = random.Random(f"{seed} {flip.__name__} {gaps}")
@@ -134,8 +134,8 @@ def test_an_unfiltered_queue_is_handled_as_it_is() -> None:
         assert handled == {at: body_of(model, at) for at in model.records}, (flip, gaps, seed)
 
 
-def test_no_wanted_message_of_a_filtered_queue_is_passed_over() -> None:
-    """Where a reply goes on at is proven, though most offsets are missing in it."""
+def test_no_wanted_message_of_a_filtered_queue_is_skipped() -> None:
+    """The next offset of a reply is validated, though most offsets are missing in it."""
     for flip, seed in product((in_header, anywhere), SEEDS):
         chance = random.Random(f"{seed} {flip.__name__} filtered")
         model = a_queue(chance, filtered=True, gaps=False)

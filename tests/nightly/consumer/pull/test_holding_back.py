@@ -1,4 +1,4 @@
-"""What keeps a group from pulling: thresholds, a pause, a rate limit."""
+"""Thresholds and pauses that stop a group from pulling."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.waiting import eventually
 async def test_each_threshold_alone_stops_pulling(
     broker: ScriptedBroker, reason: str, options: dict[str, Any], most: int, flowing: ManualClock
 ) -> None:
-    """At most one pull above it; counted once, shown as the queue's state, and gone when handlers finish."""
+    """The cache exceeds it by at most one pull. The stop is counted once, shown as state, and ends with the calls."""
     [queue] = broker.create_topic(TOPIC)  # the retry queue is the second that is owned: topic thresholds are halved
     await broker.store(queue, *[b"b" * 900] * 1000)
     handle = Blocked()
@@ -63,7 +63,7 @@ async def test_a_group_may_be_paused_before_it_runs(broker: ScriptedBroker) -> N
     consumer.pause()
     async with running(client.run()):
         task = asyncio.create_task(consumer.run())
-        await eventually(lambda: consumer.snapshot().assigned == {TOPIC: 1}, "it takes its queues")
+        await eventually(lambda: consumer.snapshot().assigned == {TOPIC: 1}, "it acquires its queues")
         await asyncio.sleep(0.1)
         assert not broker.pulled_offsets(queue)
         consumer.resume()

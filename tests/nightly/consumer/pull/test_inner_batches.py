@@ -1,4 +1,4 @@
-"""Consuming a topic with queue.type=BatchCQ: members of batches are handled and settled each by itself."""
+"""A topic with queue.type=BatchCQ: each member of a batch is handled and settled separately."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def batch(queue: MessageQueue, base: int, *bodies: bytes) -> bytes:
 
 
 def answer(broker: ScriptedBroker, queue: MessageQueue, *batches: Sequence[bytes]) -> Reply:
-    """A pull's answer with these batches, from offset 0 on."""
+    """A pull response with these batches, from offset 0 on."""
     records, base = [], 0
     for bodies in batches:
         records.append(batch(queue, base, *bodies))
@@ -46,8 +46,8 @@ async def test_members_are_handled_and_committed(broker: ScriptedBroker, queue: 
         await broker.committed(GROUP, queue, 3)
 
 
-async def test_tags_of_members_are_heeded(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
-    """The batch itself has none; those that do not match count as consumed."""
+async def test_members_are_filtered_by_their_tags(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
+    """The batch itself has no tags. Members that do not match count as consumed."""
     broker.answer_pull(queue, answer(broker, queue, [b"a0", b"b1", b"a2", b"b3"]), None)
     async with member(
         broker.peer.address, seen, subscriptions={queue.topic: "a"}, persist_consumer_offset_interval_seconds=0.05
@@ -56,10 +56,10 @@ async def test_tags_of_members_are_heeded(broker: ScriptedBroker, queue: Message
         await broker.committed(GROUP, queue, 4)
 
 
-async def test_a_batch_whose_first_members_were_handled_begins_below_what_is_asked_for(
+async def test_a_batch_may_begin_below_the_pulled_offset(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
-    """They are not handled again, and the commit offset does not fall."""
+    """Its first members are not handled again, and the commit offset does not fall."""
     broker.offsets[GROUP, queue] = 2
     broker.answer_pull(queue, answer(broker, queue, [b"a0", b"a1", b"a2", b"a3"]), None)
     async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05):
@@ -68,8 +68,8 @@ async def test_a_batch_whose_first_members_were_handled_begins_below_what_is_ask
     assert min(broker.commits_of(queue)) >= 2
 
 
-async def test_a_member_is_retried_by_itself(broker: ScriptedBroker, queue: MessageQueue) -> None:
-    """By a message to the retry topic: a send-back names the batch, and would bring all of it again."""
+async def test_a_member_is_retried_separately(broker: ScriptedBroker, queue: MessageQueue) -> None:
+    """It is sent to the retry topic. A send-back names the batch, and would redeliver all of it."""
 
     async def fail_one(batch: Batch) -> None:
         if batch[0].body == b"a1":
@@ -85,10 +85,10 @@ async def test_a_member_is_retried_by_itself(broker: ScriptedBroker, queue: Mess
     assert not broker.sent_back
 
 
-async def test_a_member_is_dead_lettered_by_itself(
+async def test_a_member_is_dead_lettered_separately(
     broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock
 ) -> None:
-    """Also where the broker refuses it at first: never by a send-back."""
+    """Never by a send-back, even if the broker refuses the message at first."""
 
     async def give_up(batch: Batch) -> None:
         if batch[0].body == b"a1":
@@ -105,10 +105,10 @@ async def test_a_member_is_dead_lettered_by_itself(
     assert not broker.sent_back
 
 
-async def test_a_corrupt_batch_becomes_a_dead_letter_as_it_is(
+async def test_a_corrupt_batch_is_dead_lettered_as_a_whole(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
-    """Without the properties by which a broker would refuse it in a topic that holds no batches."""
+    """Without its batch properties, because a broker would refuse them in a topic that holds no batches."""
     bad = batch(queue, 0, b"a0", b"a1")
     reply = broker.found(queue, corrupted(bad, b"a1") + batch(queue, 2, b"a2"), 3)
     broker.answer_pull(queue, reply, reply, None)
@@ -122,10 +122,10 @@ async def test_a_corrupt_batch_becomes_a_dead_letter_as_it_is(
     assert not {"INNER_NUM", "INNER_BASE"} & set(sent.properties)
 
 
-async def test_a_corrupt_batch_stops_its_queue_where_the_group_is(
+async def test_a_corrupt_batch_stops_its_queue_at_the_groups_offset(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
-    """Not at the batch's first offset, where the first members were handled before."""
+    """Not at the batch's first offset, because the first members were handled before."""
     broker.offsets[GROUP, queue] = 1
     bad = corrupted(batch(queue, 0, b"a0", b"a1"), b"a1")
     broker.answer_pull(queue, *[broker.found(queue, bad, 2)] * 3, None)

@@ -1,4 +1,4 @@
-"""A consumer against a scripted broker: every answer to a pull."""
+"""A consumer with a scripted broker: unusual responses to pulls."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.usefixtures("hasty")
 
 
-async def test_commits_go_on_after_a_reset_that_could_not_be_committed(
+async def test_commits_continue_after_a_reset_that_could_not_be_committed(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
-    """They would be left out as long as they are below what was known before."""
+    """They must not be left out because they are below the earlier offset."""
     await broker.store(queue, *[b"x"] * 50)
     broker.offsets[GROUP, queue] = 50
     broker.answer_pull(queue, broker.nothing(queue, MOVED, 10, "OFFSET_RESET"))
@@ -52,10 +52,10 @@ async def test_commits_go_on_after_a_reset_that_could_not_be_committed(
         await broker.committed(GROUP, queue, 50)
 
 
-async def test_a_retry_topic_that_was_deleted_is_made_anew_by_a_heartbeat(
+async def test_a_deleted_retry_topic_is_created_again_by_a_heartbeat(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Deleting a group deletes it too."""
+    """Deleting a group deletes its retry topic, too."""
     beats: list[str] = []
     async with member(broker.peer.address, seen) as m:
         retries = MessageQueue(retry_topic(GROUP), BROKER, 0)
@@ -63,15 +63,15 @@ async def test_a_retry_topic_that_was_deleted_is_made_anew_by_a_heartbeat(
         monkeypatch.setattr(m.client.heartbeat, "send_heartbeats_soon", lambda: beats.append("soon"))
         broker.answer_pull(retries, Reply(ResponseCode.TOPIC_NOT_EXIST, "not exist, apply first please"))
         m.consumer._rebalance.assigned[retries].restart_loop()
-        await eventually(lambda: beats == ["soon"], "a heartbeat is asked for")
+        await eventually(lambda: beats == ["soon"], "a heartbeat is requested")
         await eventually(lambda: len(broker.pulled_offsets(retries)) == 3, "it is pulled again")
 
 
 @pytest.mark.parametrize("next_offset", [0, 3])
-async def test_a_broker_that_never_waits_is_not_asked_in_circles(
+async def test_a_broker_that_never_holds_pulls_is_not_pulled_in_a_tight_loop(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, next_offset: int, flowing: ManualClock
 ) -> None:
-    """As when it shuts down; wherever it wants to go on."""
+    """As during its shutdown, whatever next offset it returns."""
     broker.offsets[GROUP, queue] = 3
     await broker.store(queue, b"0", b"1", b"2")
     broker.answer_pull(queue, *[broker.nothing(queue, NOT_FOUND, next_offset)] * 10_000)
@@ -82,15 +82,17 @@ async def test_a_broker_that_never_waits_is_not_asked_in_circles(
         assert set(broker.pulled_offsets(queue)) == {3}
 
 
-async def test_a_reply_that_goes_nowhere_is_an_error(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
-    """Messages with the same offset to go on at would be handled in circles."""
+async def test_a_reply_that_does_not_advance_is_an_error(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """Otherwise its messages would be handled again and again."""
     await broker.store(queue, b"0", b"1")
     broker.answer_pull(queue, broker.found(queue, broker.records(queue, 0, 1), 0))
     async with member(broker.peer.address, seen):
         await seen.has(b"0", b"1")
 
 
-async def test_failed_starts_of_a_moment_are_one_line_for_a_broker(
+async def test_simultaneous_failed_starts_are_one_log_entry_per_broker(
     broker: ScriptedBroker, seen: Seen, clock: ManualClock
 ) -> None:
     broker.create_topic(TOPIC, 8)
@@ -98,7 +100,7 @@ async def test_failed_starts_of_a_moment_are_one_line_for_a_broker(
     with capture_logs() as logs:
         async with member(broker.peer.address, seen, clock=clock):
             await clock.until(
-                lambda: len([x for x in logs if x["event"] == "queue.start_failed"]) == 3, "they are told"
+                lambda: len([x for x in logs if x["event"] == "queue.start_failed"]) == 3, "they are logged"
             )
     told = [(line["broker"], line["queues"]) for line in logs if line["event"] == "queue.start_failed"]
     assert {broker for broker, _ in told} == {"a"}

@@ -1,4 +1,4 @@
-"""Offsets that a broker gives a second time: it was restarted with less, or the topic was made anew."""
+"""Offsets that a broker assigns twice: it lost messages in a restart, or the topic was recreated."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.usefixtures("hasty")
 
 
-async def test_what_comes_while_the_end_is_doubted_is_handled(
+async def test_messages_that_arrive_while_the_end_is_suspect_are_handled(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also of a member that has pulled nothing yet, and knows no time."""
+    """Even if the member has pulled nothing yet, and knows no store time."""
     monkeypatch.setattr("rmqd.consumer.pull.offset_moves.SUSPECT_SECONDS", 0.3)
     await broker.store(queue, *OLD[:3])
     broker.offsets[GROUP, queue] = 6
     async with member(broker.peer.address, seen, **QUICK):
-        await eventually(lambda: broker.pulled_offsets(queue)[:2] == [6, 6], "the end is doubted")
+        await eventually(lambda: broker.pulled_offsets(queue)[:2] == [6, 6], "the end is suspect")
         await broker.store(queue, b"new3", b"new4")
         await seen.has(b"new3", b"new4")
         await broker.committed(GROUP, queue, 5)
 
 
-async def test_messages_before_an_end_that_the_group_is_beyond_are_reported(
+async def test_unread_messages_are_reported_if_the_group_is_beyond_the_end(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
-    """A member that has just started cannot know whether the topic was made anew, or the broker lost its end."""
+    """A member that has just started cannot know whether the topic was recreated, or the broker lost its end."""
     broker.first[queue] = 10
     await broker.store(queue, *OLD, store_timestamp=1000)
     broker.offsets[GROUP, queue] = 100
@@ -50,17 +50,17 @@ async def test_messages_before_an_end_that_the_group_is_beyond_are_reported(
 
 
 @pytest.mark.parametrize("new", [3, 5])
-async def test_a_doubted_queue_that_gets_as_far_again_is_looked_at(
+async def test_a_suspect_queue_that_reaches_its_old_end_again_is_checked(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch, new: int
 ) -> None:
-    """What was stored later than what was pulled is other messages."""
+    """Messages that were stored later than the pulled ones are other messages."""
     monkeypatch.setattr("rmqd.consumer.pull.offset_moves.SUSPECT_SECONDS", 60)
     await broker.store(queue, *OLD, store_timestamp=1000)
     async with member(broker.peer.address, seen, **QUICK):
         await broker.committed(GROUP, queue, 6)
         pulls = len(broker.pulls)
         await lose_end(broker, queue)
-        await eventually(lambda: len(broker.pulls) > pulls + 1, "the end is doubted")
+        await eventually(lambda: len(broker.pulls) > pulls + 1, "the end is suspect")
         others = [b"new%d" % number for number in range(new)]
         await broker.store(queue, *others, store_timestamp=2000)
         if new == 3:
@@ -71,16 +71,16 @@ async def test_a_doubted_queue_that_gets_as_far_again_is_looked_at(
 
 
 @pytest.mark.parametrize("count", [2, 9])
-async def test_a_queue_that_is_made_anew_begins_at_its_first_message(
+async def test_a_recreated_queue_starts_at_its_first_message(
     broker: ScriptedBroker, seen: Seen, count: int, flowing: ManualClock
 ) -> None:
-    """Though this member remembers where it was in the former one."""
+    """Though this member remembers its offset in the earlier queue."""
     queue = broker.create_topic(TOPIC, 2)[1]
     await broker.store(queue, *OLD, store_timestamp=1000)
     async with member(broker.peer.address, seen, clock=flowing, **QUICK) as one:
         await broker.committed(GROUP, queue, 6)
         broker.create_topic(TOPIC)
-        await eventually(lambda: (TOPIC, queue.queue_id) not in one.owned(), "the queue is given up")
+        await eventually(lambda: (TOPIC, queue.queue_id) not in one.owned(), "the queue is released")
         del broker.offsets[GROUP, queue]
         broker.messages[queue] = []
         new = [b"new%d" % number for number in range(count)]

@@ -1,4 +1,4 @@
-"""A queue whose offset an operator moves: by a push, or on the broker while the queue is held back."""
+"""A queue whose offset the broker corrects: it lost its end, deleted messages, or contradicts itself."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ pytestmark = pytest.mark.usefixtures("hasty", "unpaced")
 
 
 @pytest.mark.slow
-async def test_a_queue_whose_broker_lost_its_end_goes_on_there_after_what_is_in_memory(
+async def test_a_queue_continues_at_a_lower_end_after_its_cached_messages(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
-    """Other messages get the offsets of those that were lost: none of them is passed by a commit."""
+    """Other messages get the offsets of the lost ones, and no commit may skip them."""
     await broker.store(queue, *[b"%d" % number for number in range(6)])
     release = asyncio.Event()
 
@@ -40,7 +40,7 @@ async def test_a_queue_whose_broker_lost_its_end_goes_on_there_after_what_is_in_
     async with member(broker.peer.address, handle, concurrency=1, **options) as m:
         await eventually(lambda: cached(m) == 6, "all are in memory")
         del broker.messages[queue][3:]
-        await eventually(lambda: (q := m.queue()) and q.position == 3, "the next pull is to begin at the end")
+        await eventually(lambda: (q := m.queue()) and q.position == 3, "the next pull will start at the end")
         await broker.store(queue, b"new3", b"new4")
         pulled = len(broker.pulled_offsets(queue))
         release.set()
@@ -53,10 +53,10 @@ async def test_a_queue_whose_broker_lost_its_end_goes_on_there_after_what_is_in_
 
 
 @pytest.mark.parametrize(("low", "high", "offered"), [(0, 10, 2**63 - 1), (6, 10, 7)])
-async def test_an_offer_that_contradicts_the_brokers_own_ends_is_not_believed(
+async def test_a_correction_that_contradicts_the_brokers_ends_is_not_believed(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, low: int, high: int, offered: int
 ) -> None:
-    """It is told, and asked again."""
+    """It is logged, and the pull is repeated."""
     broker.first[queue] = low
     await broker.store(queue, *[b"%d" % number for number in range(low, high)])
     broker.offsets[GROUP, queue] = 5
@@ -69,11 +69,13 @@ async def test_an_offer_that_contradicts_the_brokers_own_ends_is_not_believed(
 
 
 @pytest.mark.parametrize("why", ["count", "paused"])
-async def test_what_was_pulled_is_handled_though_the_broker_let_it_go(
+async def test_cached_messages_are_handled_though_the_broker_deleted_them(
     broker: ScriptedBroker, queue: MessageQueue, why: str
 ) -> None:
-    """Retention passes a queue that is held back: only the next pull begins elsewhere, and nothing unfinished is
-    committed. What fails is sent to the retry topic, as the broker cannot copy it out of its log any more."""
+    """Retention passes a queue that is held back. Only the next pull starts later; no unfinished message is committed.
+
+    Failed messages are sent to the retry topic, because the broker cannot copy them from its log any more.
+    """
     await broker.store(queue, *[b"%d" % number for number in range(10)])
     broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, Reply(ResponseCode.SYSTEM_ERROR, "the offset is not there"))
     release = asyncio.Event()
@@ -91,7 +93,7 @@ async def test_what_was_pulled_is_handled_though_the_broker_let_it_go(
             broker.messages[queue].clear()
             broker.first[queue] = 20
             await broker.store(queue, b"20")
-            await eventually(lambda: (q := m.queue()) and q.position == 20, "the next pull is to begin there")
+            await eventually(lambda: (q := m.queue()) and q.position == 20, "the next pull will start there")
             assert (cached(m), broker.offsets.get((GROUP, queue), 0)) == (10, 0)
             m.consumer.resume()
             release.set()
@@ -104,10 +106,10 @@ async def test_what_was_pulled_is_handled_though_the_broker_let_it_go(
     assert (entry["offset"], entry["corrected"], entry["skipped"], entry["cached"]) == (10, 20, 10, 10)
 
 
-async def test_an_offset_that_is_moved_nowhere_is_asked_for_again_after_a_while(
+async def test_a_correction_to_the_same_offset_is_pulled_again_after_a_pause(
     broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock
 ) -> None:
-    """What is in memory stays, and is committed once it is handled."""
+    """Cached messages stay, and are committed once they are handled."""
     await broker.store(queue, b"0", b"1")
     broker.answer_pull(
         queue, broker.found(queue, broker.records(queue), 2), *[broker.nothing(queue, MOVED, 2, "BADLY")] * 10_000

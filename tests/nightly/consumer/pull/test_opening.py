@@ -1,4 +1,4 @@
-"""Bodies that are compressed: how much of a reply is taken at a time, and what is too large."""
+"""Compressed bodies: how much of a reply is decompressed at a time, and bodies that are too large."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("hasty")
 async def test_many_bodies_that_are_too_large_cost_one_more_pull(
     broker: ScriptedBroker, queue: MessageQueue, kind: CompressionType
 ) -> None:
-    """And not one for each: what was opened before would be opened again for each of them."""
+    """Not one for each, because earlier bodies would be decompressed again for each of them."""
     seen = Sizes()
     await store(broker, queue, kind, *[10, *[MIB + 1] * 20, 20, *[MIB + 1] * 9, 30])
     options: dict[str, Any] = {"max_body_size_bytes": MIB, "on_corrupt_message": "skip"}
@@ -44,22 +44,22 @@ async def test_many_bodies_that_are_too_large_cost_one_more_pull(
 
 
 @KINDS
-async def test_the_event_loop_goes_on_while_much_is_opened(kind: CompressionType) -> None:
-    """Else one reply would keep all groups, heartbeats and probes waiting."""
+async def test_the_event_loop_continues_during_a_large_decompression(kind: CompressionType) -> None:
+    """Otherwise one reply would delay all groups, heartbeats and probes."""
     stored = StoredMessage(topic="T", body=compress(bytes(8 * MIB), kind), sys_flag=compressed_flag(kind))
     records = b"".join(encode_message(replace(stored, queue_offset=at)) for at in range(2))
     block = frame_messages(records, MessageQueue("T", "b", 0))
     opening = asyncio.create_task(open_bodies(block, 16 * MIB))
-    await asyncio.sleep(0)  # the loop has taken its turn, in which the opening began
+    await asyncio.sleep(0)  # the decompression has begun
     assert not opening.done()
     await opening
     assert [len(message.body) for message in block.messages] == [8 * MIB] * 2
 
 
-async def test_bodies_that_are_too_large_among_damaged_records_are_passed_over(
+async def test_bodies_that_are_too_large_among_damaged_records_are_skipped(
     broker: ScriptedBroker, queue: MessageQueue
 ) -> None:
-    """What proves the one is not forgotten over the other."""
+    """The evidence for one of them is kept while another is checked."""
     seen = Sizes()
     await store(broker, queue, CompressionType.ZLIB, 10, MIB + 1, 20, MIB + 1, MIB + 1, 30, 40)
     for damaged in (2, 5):
@@ -72,8 +72,8 @@ async def test_bodies_that_are_too_large_among_damaged_records_are_passed_over(
 
 
 @KINDS
-async def test_what_was_popped_is_opened_as_far_as_there_is_room(kind: CompressionType) -> None:
-    """The rest once handlers are done; nothing comes twice, and what is too large is corrupt."""
+async def test_popped_messages_are_decompressed_as_far_as_there_is_room(kind: CompressionType) -> None:
+    """The rest follows once handlers finish. No message is handled twice, and a body that is too large is corrupt."""
     seen = Sizes()
     sizes = [*[2 * MIB] * 10, 3 * MIB + 1]
     async with popping(queues=1) as pop:
@@ -82,6 +82,6 @@ async def test_what_was_popped_is_opened_as_far_as_there_is_room(kind: Compressi
         options: dict[str, Any] = {"max_body_size_bytes": 3 * MIB, "on_corrupt_message": "skip"}
         async with pop.member(seen, pull_threshold_size_for_queue_bytes=5 * MIB, **options) as one:
             await eventually(lambda: len(seen.sizes) >= 10, "all are handled")
-            await eventually(pop.hides_nothing, "nothing will come again")
+            await eventually(pop.hides_nothing, "no message will be redelivered")
             assert one.topic().handled["corrupt"] == 1
     assert seen.sizes == [2 * MIB] * 10

@@ -1,4 +1,4 @@
-"""A broker with a slave: from whom messages come while the master is busy, dead, silent, or somewhere else."""
+"""A broker with a slave: the source of messages while the master is busy, dead, silent, or moved."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("hasty", "unpaced")
 
 
 def silence(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a peer take requests and answer none, as a stopped process."""
+    """Let a peer accept requests and answer none, like a stopped process."""
     monkeypatch.setattr("rmqd.client.remoting.remoting_client.SILENCE_SECONDS", 0.05)
     monkeypatch.setattr("rmqd.consumer.offsets.broker_store.OFFSET_TIMEOUT_SECONDS", 0.2)
     monkeypatch.setattr("rmqd.consumer.health.watchdog.CHECK_INTERVAL_SECONDS", 0.05)
@@ -34,10 +34,10 @@ def silence(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
         peer.on(code, None)
 
 
-async def test_a_silent_master_is_passed_over(
+async def test_the_slave_is_pulled_while_the_master_is_silent(
     cluster: Replicated, seen: Seen, monkeypatch: pytest.MonkeyPatch, flowing: ManualClock
 ) -> None:
-    """It holds a pull and will never answer: once it is known to be silent, the slave is asked instead."""
+    """The master holds a pull and will never answer it. Once it is known to be silent, the slave is pulled instead."""
     broker, queue = cluster.broker, cluster.queue
     await broker.store(queue, b"0")
     async with cluster.member(seen, clock=flowing) as m:
@@ -50,11 +50,10 @@ async def test_a_silent_master_is_passed_over(
         await seen.has(b"0", b"1")
 
 
-async def test_a_master_that_is_gone_leaves_its_slave_the_commits_too_and_gets_them_when_it_is_back(
-    cluster: Replicated, seen: Seen
-) -> None:
-    """As Java: with no master in the route the slave takes offsets. The master comes back with what it had on its
-    disk, and the next round of commits lifts that, though nothing was consumed since."""
+async def test_a_slave_gets_the_commits_while_the_master_is_down(cluster: Replicated, seen: Seen) -> None:
+    """As in Java: with no master in the route the slave accepts offsets. The master returns with the offset on disk,
+    and the next round of commits raises it, though nothing was consumed since.
+    """
     broker, queue = cluster.broker, cluster.queue
     on_slave: list[int] = []
 
@@ -73,7 +72,7 @@ async def test_a_master_that_is_gone_leaves_its_slave_the_commits_too_and_gets_t
         await broker.store(queue, b"2")
         await seen.has(b"0", b"1", b"2")
         await eventually(lambda: on_slave and on_slave[-1] == 3, "the slave has the offset")
-        broker.offsets[GROUP, queue] = 1  # what was flushed
+        broker.offsets[GROUP, queue] = 1  # the flushed offset
         await cluster.master.listen()
         cluster.route({0: cluster.master.address, 1: cluster.slave.address})
         await broker.committed(GROUP, queue, 3)
@@ -83,10 +82,10 @@ async def test_a_master_that_is_gone_leaves_its_slave_the_commits_too_and_gets_t
     assert min(cluster.pulls_at(cluster.slave), key=lambda pull: pull.queue_offset).queue_offset >= 2
 
 
-async def test_a_slave_that_becomes_master_at_its_own_address(
+async def test_a_slave_can_become_master_at_its_own_address(
     cluster: Replicated, seen: Seen, monkeypatch: pytest.MonkeyPatch, flowing: ManualClock
 ) -> None:
-    """As by a controller: it has the offsets of ten seconds ago, and gets ours; the old master is asked no more."""
+    """As with a controller: it has the offsets of ten seconds ago, and gets ours. The old master gets no requests."""
     monkeypatch.setattr("rmqd.consumer.rebalance.ownership.RENEW_INTERVAL_SECONDS", 600)
     broker, queue = cluster.broker, cluster.queue
     await broker.store(queue, b"0", b"1")
@@ -100,11 +99,13 @@ async def test_a_slave_that_becomes_master_at_its_own_address(
         await broker.store(queue, b"2")
         await broker.committed(GROUP, queue, 3)
         assert seen.bodies == [b"0", b"1", b"2"]
-        await cluster.slave.received(RequestCode.LOCK_BATCH_MQ)  # who has the queue is known there too
+        await cluster.slave.received(RequestCode.LOCK_BATCH_MQ)  # the owner of the queue is known there, too
 
 
-async def test_a_replica_that_is_missing_in_the_route_is_not_hung_up_on(cluster: Replicated, seen: Seen) -> None:
-    """A name server that was restarted may have heard of the slave only; the master still counts us as a member."""
+async def test_the_connection_to_a_replica_that_is_missing_in_the_route_stays_open(
+    cluster: Replicated, seen: Seen
+) -> None:
+    """A restarted name server may know only the slave, while the master still counts us as a member."""
     async with cluster.member(seen) as m:
         await cluster.pulled_at(cluster.master)
         cluster.route({1: cluster.slave.address})
@@ -115,7 +116,7 @@ async def test_a_replica_that_is_missing_in_the_route_is_not_hung_up_on(cluster:
 
 
 async def test_a_new_connection_carries_a_heartbeat_before_a_pull(cluster: Replicated, seen: Seen) -> None:
-    """A broker that was restarted knows no group: what is pulled there at once is refused."""
+    """A restarted broker knows no group, and would refuse a pull that is sent at once."""
     broker, queue = cluster.broker, cluster.queue
     await broker.store(queue, b"0")
     async with cluster.member(seen):
@@ -146,10 +147,10 @@ async def test_a_new_connection_carries_a_heartbeat_before_a_pull(cluster: Repli
         assert not refused
 
 
-async def test_an_orderly_queue_goes_on_where_it_was_when_its_broker_has_lost_lock_and_offset(
+async def test_an_orderly_queue_continues_though_its_broker_lost_lock_and_offset(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, flowing: ManualClock
 ) -> None:
-    """Both were in the broker's memory; somebody else had the lock for a moment, and handled nothing new."""
+    """Both were in the broker's memory. Another member had the lock for a moment, and handled nothing new."""
     await broker.store(queue, b"0", b"1")
     async with member(broker.peer.address, seen, clock=flowing, consume_mode="orderly") as m:
         await seen.has(b"0", b"1")
@@ -169,7 +170,9 @@ async def test_an_orderly_queue_goes_on_where_it_was_when_its_broker_has_lost_lo
 
 
 async def test_a_broker_that_moves_is_followed_at_once(cluster: Replicated, seen: Seen) -> None:
-    """The old address still takes connections, and holds a pull; it is left, and the new one hears of us first."""
+    """The old address still accepts connections, and holds a pull. Its connection is closed, and the new address gets a
+    heartbeat first.
+    """
     broker, queue = cluster.broker, cluster.queue
     await broker.store(queue, b"0")
     async with cluster.member(seen) as m:
@@ -188,10 +191,10 @@ async def test_a_broker_that_moves_is_followed_at_once(cluster: Replicated, seen
         await broker.committed(GROUP, queue, 2)
 
 
-async def test_a_slave_that_has_not_got_as_far_is_asked_patiently(
+async def test_a_slave_that_lags_behind_is_pulled_with_pauses(
     cluster: Replicated, seen: Seen, flowing: ManualClock
 ) -> None:
-    """It says so at once and moves nothing: what it lacks comes from the master, later."""
+    """It answers at once and moves nothing. The missing messages come from the master, later."""
     broker, queue = cluster.broker, cluster.queue
     asked = 0
 
@@ -211,7 +214,7 @@ async def test_a_slave_that_has_not_got_as_far_is_asked_patiently(
         await broker.committed(GROUP, queue, 2)
         await cluster.master.down()
         await eventually(lambda: asked, "the slave is asked")
-        await flowing.sleep(0.7)  # what must not happen has no end that could be awaited
+        await flowing.sleep(0.7)  # there is no event to wait for
         assert asked < 10
         assert m.topic().falls == {"operator": 0, "corrected": 0, "take_over": 0}
         await cluster.master.listen()
@@ -221,10 +224,10 @@ async def test_a_slave_that_has_not_got_as_far_is_asked_patiently(
 
 
 @pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL])
-async def test_a_broker_that_is_busy_is_asked_less_and_less_often(
+async def test_a_busy_broker_is_pulled_less_and_less_often(
     cluster: Replicated, seen: Seen, monkeypatch: pytest.MonkeyPatch, code: ResponseCode, flowing: ManualClock
 ) -> None:
-    """And told of once."""
+    """The failure is logged once."""
     monkeypatch.setattr("rmqd.consumer.pull.pull_request.FLOW_CONTROL_PAUSE_SECONDS", 0.05)
     broker, queue = cluster.broker, cluster.queue
     broker.answer_pull(queue, *[Reply(code, "[REJECTREQUEST]system busy, start flow control for a while")] * 100)
@@ -232,8 +235,8 @@ async def test_a_broker_that_is_busy_is_asked_less_and_less_often(
     with capture_logs() as logs:
         async with cluster.member(seen, clock=flowing):
             await cluster.pulled_at(cluster.master)
-            await flowing.sleep(1)  # what must not happen has no end that could be awaited
-            assert len(cluster.pulls_at(cluster.master)) < 10  # it would be some 20
+            await flowing.sleep(1)  # there is no event to wait for
+            assert len(cluster.pulls_at(cluster.master)) < 10  # about 20 without longer pauses
             broker.forget_answers(queue)
             await seen.has(b"0")
     assert len([entry for entry in logs if entry["event"] == "pull.failed"]) <= 1

@@ -1,4 +1,4 @@
-"""Consuming a static topic: its logical queues are the group's, wherever they are led."""
+"""A static topic: the group consumes its logical queues, whichever broker leads them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = ["other"]
 pytestmark = pytest.mark.usefixtures("hasty", "unpaced")
 
 
-async def test_a_new_group_is_marked_at_the_brokers_that_lead(
+async def test_a_new_group_is_marked_at_the_leading_brokers(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
-    """The mark is an offset on the retry topic, whose queues are of real brokers."""
+    """The mark is an offset on the retry topic, whose queues belong to real brokers."""
     broker.knows_groups = False
     broker.lead(TOPIC, led_by("a", 1, 0))
     with capture_logs() as logs:
@@ -37,7 +37,7 @@ async def test_a_new_group_is_marked_at_the_brokers_that_lead(
     assert not [line for line in logs if line["event"] == "group.not_marked"]
 
 
-async def test_a_new_group_is_founded_without_a_leader_that_is_away(
+async def test_a_new_group_starts_without_an_unavailable_leader(
     broker: ScriptedBroker, other: Peer, seen: Seen, monkeypatch: pytest.MonkeyPatch, flowing: ManualClock
 ) -> None:
     """Only the logical queues that it leads wait for it."""
@@ -56,8 +56,10 @@ async def test_a_new_group_is_founded_without_a_leader_that_is_away(
     assert [line["queue"] for line in logs if line["event"] == "queue.not_founded"] == [theirs]
 
 
-async def test_a_queue_that_ends_below_goes_on_there(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
-    """The leader of a queue that was never moved says that it found nothing where others refuse the offset."""
+async def test_a_queue_with_a_lower_end_continues_there(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """The leader of a queue that was never moved returns PULL_NOT_FOUND, while others refuse the offset."""
     broker.lead(TOPIC, led_by("a", 1, 0))
     await broker.store(queue, b"0", b"1", b"2")
     async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
@@ -69,8 +71,8 @@ async def test_a_queue_that_ends_below_goes_on_there(broker: ScriptedBroker, que
         assert m.topic().falls == {"operator": 0, "corrected": 1, "take_over": 0}
 
 
-async def test_a_retry_is_a_message_of_its_own(broker: ScriptedBroker, queue: MessageQueue) -> None:
-    """What the broker would copy by send-back may be on the one that led the queue before."""
+async def test_a_retry_is_sent_as_a_new_message(broker: ScriptedBroker, queue: MessageQueue) -> None:
+    """A send-back would not find the message if the queue's previous leader has it."""
     broker.lead(TOPIC, led_by("a", 1, 0))
     await broker.store(queue, b"0")
 
@@ -86,26 +88,26 @@ async def test_a_retry_is_a_message_of_its_own(broker: ScriptedBroker, queue: Me
 
 
 @pytest.mark.parametrize("code", [ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED])
-async def test_a_reset_is_heard_although_the_broker_does_not_name_it(
+async def test_a_reset_is_detected_although_the_broker_does_not_name_it(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, code: ResponseCode
 ) -> None:
-    """The leader of a logical queue drops the remark, and at the queue's end says that it found nothing."""
+    """The leader of a logical queue drops the remark, and at the queue's end returns PULL_NOT_FOUND."""
     broker.lead(TOPIC, led_by("a", 1, 0))
     await broker.store(queue, b"0", b"1", b"2")
     async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
         await seen.has(b"0", b"1", b"2")
         await broker.committed(GROUP, queue, 3)
         broker.answer_pull(queue, Reply(code, ext_fields=ends(1, 4)))
-        await broker.store(queue, b"3")  # wakes the pull that is held; the next one is told of the reset
-        await eventually(lambda: seen.bodies[-3:] == [b"1", b"2", b"3"], "what the reset goes back to comes again")
+        await broker.store(queue, b"3")  # ends the held pull; the next one gets the reset
+        await eventually(lambda: seen.bodies[-3:] == [b"1", b"2", b"3"], "messages are redelivered from the reset on")
         await broker.committed(GROUP, queue, 4)
         assert m.topic().falls["operator"] == 1
 
 
-async def test_a_commit_that_meets_a_former_leader_has_the_route_asked_for(
+async def test_a_commit_at_a_previous_leader_refreshes_the_route(
     broker: ScriptedBroker, queue: MessageQueue, other: Peer, seen: Seen
 ) -> None:
-    """Its pull may be held for 15 s longer, while the queue's messages are stored elsewhere."""
+    """The previous leader may hold a pull for 15 s more, while the queue's messages are stored elsewhere."""
     moved = ScriptedBroker(other, "b")
     moved.create_topic(TOPIC)
     broker.lead(TOPIC, led_by("a", 1, 0), others={"b": other})

@@ -1,4 +1,4 @@
-"""Where a client with `vip_channel_enabled` sends what, and what one with `unit_mode` says."""
+"""The addresses that a client with `vip_channel_enabled` uses, and the flags of a client with `unit_mode`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BACK, SEND, LOCK = RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_
 
 @asynccontextmanager
 async def client_of(peer: Peer, options: ClientOptions, *, port: int) -> AsyncIterator[ClientInstance]:
-    """One that knows a broker at this port, from a name server which is the peer."""
+    """A client that knows a broker at this port; the peer is the name server."""
     brokers = (BrokerData("DefaultCluster", "broker-a", {0: f"127.0.0.1:{port}"}),)
     route = TopicRouteData((QueueData("broker-a", 1, 1, 6),), brokers)
     peer.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, Reply(body=route.to_json()))
@@ -38,12 +38,12 @@ async def client_of(peer: Peer, options: ClientOptions, *, port: int) -> AsyncIt
 
 
 def message() -> Message:
-    """One of QUEUE."""
+    """A message of QUEUE."""
     return block_of([7], QUEUE).messages[0]
 
 
 async def test_retries_dead_letters_and_locks_go_to_the_vip_channel() -> None:
-    """Two ports below the broker's, at which nobody listens here."""
+    """Its port is two below the broker's port, which is closed here."""
     async with Peer() as vip:
         options = ClientOptions(nameservers=(vip.address,), vip_channel_enabled=True)
         async with client_of(vip, options, port=vip.port + 2) as client:
@@ -54,7 +54,7 @@ async def test_retries_dead_letters_and_locks_go_to_the_vip_channel() -> None:
         assert [len(vip.got(code)) for code in (BACK, SEND, LOCK)] == [1, 1, 1]
 
 
-async def test_a_unit_says_so_in_what_goes_back() -> None:
+async def test_retries_and_dead_letters_carry_the_unit_mode() -> None:
     for unit_mode in (False, True):
         async with Peer() as broker:
             options = ClientOptions(nameservers=(broker.address,), unit_mode=unit_mode)

@@ -1,4 +1,4 @@
-"""Two masters, and one of them dies: its queues wait for it, and everything else goes on."""
+"""Two masters, and one of them dies: its queues wait for it, and everything else continues."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def place(broker: ScriptedBroker) -> MessageQueue:
 
 
 def held(member: Member) -> dict[str, int]:
-    """How many queues of which broker a member has."""
+    """The number of queues that a member owns, by broker."""
     return dict(Counter(queue.broker for queue in member.consumer.snapshot().queues))
 
 
-async def test_queues_of_a_dead_broker_wait_for_it_and_go_on_where_they_were(
+async def test_queues_of_a_dead_broker_wait_and_continue_at_their_offsets(
     two: Two, seen: Seen, flowing: ManualClock
 ) -> None:
-    """It comes back with offsets of a while ago: nothing is handled twice, and the broker gets ours."""
+    """The broker returns with older offsets. No message is handled twice, and the broker gets our offsets."""
     queue, other = place(two.b), place(two.a)
     await two.b.store(queue, b"b0", b"b1")
     with capture_logs() as logs:
@@ -48,7 +48,7 @@ async def test_queues_of_a_dead_broker_wait_for_it_and_go_on_where_they_were(
             await two.b.committed(GROUP, queue, 2)
             await two.b.peer.down()
             two.route(two.a)
-            await eventually(lambda: [e for e in logs if e["event"] == "broker.away"], "it is said")
+            await eventually(lambda: [e for e in logs if e["event"] == "broker.away"], "it is logged")
             await two.a.store(other, b"a0")
             await seen.has(b"b0", b"b1", b"a0")
             await two.a.committed(GROUP, other, 1)
@@ -63,13 +63,11 @@ async def test_queues_of_a_dead_broker_wait_for_it_and_go_on_where_they_were(
             await seen.has(b"b0", b"b1", b"a0", b"b2")
             await two.b.committed(GROUP, queue, 3)
             assert m.topic().falls == {"operator": 0, "corrected": 0, "take_over": 0}
-            await eventually(lambda: [e for e in logs if e["event"] == "broker.returned"], "that is said, too")
+            await eventually(lambda: [e for e in logs if e["event"] == "broker.returned"], "the return is logged")
     assert two.b.commits_of(queue) == sorted(two.b.commits_of(queue))
 
 
-async def test_what_a_handler_finishes_while_its_broker_is_away_is_committed_later(
-    two: Two, flowing: ManualClock
-) -> None:
+async def test_messages_finished_while_their_broker_is_down_are_committed_later(two: Two, flowing: ManualClock) -> None:
     queue, release = place(two.b), asyncio.Event()
     bodies: list[bytes] = []
 
@@ -83,7 +81,7 @@ async def test_what_a_handler_finishes_while_its_broker_is_away_is_committed_lat
         with capture_logs() as logs:
             await two.b.peer.down()
             two.route(two.a)
-            await eventually(lambda: [e for e in logs if e["event"] == "broker.away"], "it is said")
+            await eventually(lambda: [e for e in logs if e["event"] == "broker.away"], "it is logged")
         release.set()
         await two.b.peer.listen()
         two.route(two.a, two.b)
@@ -91,38 +89,42 @@ async def test_what_a_handler_finishes_while_its_broker_is_away_is_committed_lat
     assert bodies == [b"b0"]
 
 
-async def test_a_broker_that_is_away_for_long_is_given_up(two: Two, seen: Seen, flowing: ManualClock) -> None:
+async def test_the_queues_of_a_broker_that_is_down_for_long_are_released(
+    two: Two, seen: Seen, flowing: ManualClock
+) -> None:
     async with two.member(seen, clock=flowing) as m:
         await eventually(lambda: len(m.owned()) == 1 and len(m.consumer.snapshot().queues) == 4, "it has all queues")
         await two.b.peer.down()
         two.route(two.a)
         with capture_logs() as logs:
-            await eventually(lambda: [e for e in logs if e["event"] == "broker.away"], "it is said")
+            await eventually(lambda: [e for e in logs if e["event"] == "broker.away"], "it is logged")
         assert held(m) == {"a": 2, "b": 2}
         flowing.turn(KEEP_QUEUES_SECONDS)
-        await eventually(lambda: held(m) == {"a": 2}, "they are given up")
+        await eventually(lambda: held(m) == {"a": 2}, "they are released")
 
 
-async def test_a_broker_that_serves_the_topic_no_more_is_given_up(two: Two, seen: Seen, flowing: ManualClock) -> None:
-    """It is there, and other routes name it: whoever took the topic from it meant it."""
+async def test_the_queues_of_a_broker_that_no_longer_serves_the_topic_are_released(
+    two: Two, seen: Seen, flowing: ManualClock
+) -> None:
+    """The broker is up, and other routes name it. So an operator has removed the topic from it."""
     async with two.member(seen, clock=flowing, heartbeat_seconds=30.0) as m:
         await eventually(lambda: len(m.consumer.snapshot().queues) == 4, "it has all queues")
         with capture_logs() as logs:
             two.route(two.a, topics=(TOPIC,))
-            await eventually(lambda: held(m) == {"a": 2, "b": 1}, "they are given up")
+            await eventually(lambda: held(m) == {"a": 2, "b": 1}, "they are released")
         assert not [entry for entry in logs if entry["event"] == "broker.away"]
 
 
 async def test_queues_of_a_broker_that_returns_during_a_pass_are_kept(
     two: Two, seen: Seen, flowing: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its share was told for routes without the broker, which counts as present by its end."""
+    """The share is computed for routes without the broker, which is present again when the pass ends."""
     with capture_logs() as logs:
         async with two.member(seen, clock=flowing) as m:
             await eventually(lambda: held(m) == {"a": 2, "b": 2}, "it has all queues")
             await two.b.peer.down()
             two.route(two.a)
-            await eventually(lambda: [e for e in logs if e["event"] == "broker.away"], "it is away")
+            await eventually(lambda: [e for e in logs if e["event"] == "broker.away"], "it is missing")
             right = QueueDivision.share_of
 
             async def share_of(*arguments: Any) -> MemberShare | None:
@@ -141,10 +143,10 @@ async def test_queues_of_a_broker_that_returns_during_a_pass_are_kept(
     assert not given_up
 
 
-async def test_a_broker_that_is_in_no_route_for_a_moment_is_consumed_on(
+async def test_a_broker_that_is_in_no_route_for_a_moment_is_still_consumed(
     two: Two, seen: Seen, flowing: ManualClock
 ) -> None:
-    """A name server that was restarted has heard of one broker, and not of the other one yet."""
+    """A restarted name server knows only one of the brokers at first."""
     async with two.member(seen, clock=flowing, heartbeat_seconds=30.0) as m:
         await eventually(lambda: len(m.consumer.snapshot().queues) == 4, "it has all queues")
         two.route(two.a)
@@ -156,13 +158,12 @@ async def test_a_broker_that_is_in_no_route_for_a_moment_is_consumed_on(
         assert held(m) == {"a": 2, "b": 2}
 
 
-async def test_a_silent_broker_delays_no_commit_to_another_one(
+async def test_a_silent_broker_delays_no_commit_to_another_broker(
     two: Two, seen: Seen, monkeypatch: pytest.MonkeyPatch, flowing: ManualClock
 ) -> None:
-    """Nor the rebalance, which asks the one that answers."""
     monkeypatch.setattr(
         "rmqd.client.remoting.remoting_client.SILENCE_SECONDS", 600
-    )  # the breaker is not what helps here
+    )  # the connection breaker must not help here
     monkeypatch.setattr("rmqd.consumer.offsets.broker_store.OFFSET_TIMEOUT_SECONDS", 600)
     await two.b.store(place(two.b), b"b0")
     async with two.member(seen, clock=flowing):
@@ -177,11 +178,11 @@ async def test_a_silent_broker_delays_no_commit_to_another_one(
         for number in range(3):
             await two.a.store(place(two.a), b"a%d" % number)
             await two.a.committed(GROUP, place(two.a), number + 1)
-        await two.b.peer.down()  # or it would be waited for at the end
+        await two.b.peer.down()  # otherwise the stop would wait for it
 
 
-async def test_members_are_asked_of_a_broker_that_answers(two: Two, seen: Seen, flowing: ManualClock) -> None:
-    """Where one is down, it is not waited for."""
+async def test_the_members_are_queried_at_a_reachable_broker(two: Two, seen: Seen, flowing: ManualClock) -> None:
+    """The member does not wait for the broker that is down."""
     async with two.member(seen, clock=flowing) as m:
         await eventually(lambda: len(m.consumer.snapshot().queues) == 4, "it has all queues")
         await two.b.peer.down()
@@ -190,14 +191,14 @@ async def test_members_are_asked_of_a_broker_that_answers(two: Two, seen: Seen, 
         assert m.client.replicas.sorted_by_preference(addresses) == addresses[::-1]
         with capture_logs() as logs:
             await two.a.gain(GROUP, "x@1")
-            await eventually(lambda: len(m.consumer.snapshot().queues) < 4, "queues are given up")
+            await eventually(lambda: len(m.consumer.snapshot().queues) < 4, "queues are released")
         assert not [entry for entry in logs if entry["event"] == "rebalance.members_unknown"]
 
 
-async def test_a_broker_that_is_back_for_a_moment_is_not_believed_about_who_is_gone(
+async def test_a_broker_that_has_just_returned_is_not_believed_about_missing_members(
     broker: ScriptedBroker, seen: Seen, flowing: ManualClock
 ) -> None:
-    """It knows who has told it since. The others do within seconds, and keep their queues until then."""
+    """It knows only members that sent a heartbeat since. The others send one within seconds, and keep their queues."""
     broker.create_topic(TOPIC, 4)
     broker.members[GROUP].append("~other@1")
     async with member(broker.peer.address, seen, clock=flowing, heartbeat_seconds=0.3) as m:
@@ -214,6 +215,6 @@ async def test_a_broker_that_is_back_for_a_moment_is_not_believed_about_who_is_g
         broker.peer.cut()
         await broker.gain("nobody", "x")
         m.consumer.on_consumer_ids_changed()
-        await eventually(lambda: len(asked) > 2, "it is asked again and again")
+        await eventually(lambda: len(asked) > 2, "it is queried again and again")
         assert m.owned() == {(TOPIC, 0), (TOPIC, 1)}
-        await eventually(lambda: len(m.owned()) == 4, "who has not come back is gone")
+        await eventually(lambda: len(m.owned()) == 4, "the missing member no longer counts")

@@ -28,7 +28,9 @@ __all__ = ["place"]
 pytestmark = pytest.mark.usefixtures("unpaced")
 
 
-async def test_messages_may_be_given_up_one_by_one(broker: ScriptedBroker, queue: MessageQueue, place: Place) -> None:
+async def test_a_retry_of_one_message_drops_only_this_message(
+    broker: ScriptedBroker, queue: MessageQueue, place: Place
+) -> None:
     await broker.store(queue, b"a", b"b", b"c")
 
     async def handle(batch: Batch) -> None:
@@ -43,9 +45,7 @@ async def test_messages_may_be_given_up_one_by_one(broker: ScriptedBroker, queue
     assert (counted["acked"], counted["dead_lettered"]) == (2, 1)
 
 
-async def test_a_handler_that_takes_too_long_loses_its_message(
-    broker: ScriptedBroker, queue: MessageQueue, place: Place
-) -> None:
+async def test_an_expired_message_is_dropped(broker: ScriptedBroker, queue: MessageQueue, place: Place) -> None:
     await broker.store(queue, b"slow")
     async with member(broker.peer.address, Blocked(), **place(consume_timeout_seconds=0.1)) as running:
         await place.has(queue, 1)
@@ -54,10 +54,10 @@ async def test_a_handler_that_takes_too_long_loses_its_message(
     assert broker.sent_back == []
 
 
-async def test_an_orderly_group_without_a_limit_repeats_for_ever(
+async def test_an_orderly_group_without_a_limit_retries_for_ever(
     broker: ScriptedBroker, queue: MessageQueue, place: Place
 ) -> None:
-    """As Java's; what stands behind the message waits."""
+    """As in Java. Later messages wait."""
     await broker.store(queue, b"bad", b"c")
     seen: list[bytes] = []
 
@@ -67,7 +67,7 @@ async def test_an_orderly_group_without_a_limit_repeats_for_ever(
 
     options = place(consume_mode="orderly", suspend_current_queue_time_seconds=0.01)
     async with member(broker.peer.address, handle, **options):
-        await eventually(lambda: len(seen) == 20, "it is repeated")
+        await eventually(lambda: len(seen) == 20, "it is retried")
         assert set(seen) == {b"bad"}
         assert place.stored() == {queue: 0}
 
@@ -75,7 +75,7 @@ async def test_an_orderly_group_without_a_limit_repeats_for_ever(
 async def test_a_graceful_stop_repeats_nothing(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, place: Place
 ) -> None:
-    """Also where no persist came between."""
+    """Even without a periodic commit before it."""
     await broker.store(queue, b"a", b"b")
     for _ in range(2):
         options = place(persist_consumer_offset_interval_seconds=3600.0)
@@ -87,7 +87,7 @@ async def test_a_graceful_stop_repeats_nothing(
         await seen.has(b"a", b"b", b"c")
 
 
-async def test_kill_9_repeats_what_was_not_stored_and_loses_nothing(
+async def test_kill_9_repeats_uncommitted_messages_and_loses_nothing(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, place: Place
 ) -> None:
     async with member(broker.peer.address, seen, **place()) as running:
@@ -102,8 +102,10 @@ async def test_kill_9_repeats_what_was_not_stored_and_loses_nothing(
         await seen.has(b"a", b"b", b"c", b"c")
 
 
-async def test_a_member_that_waits_for_its_topic_is_known(broker: ScriptedBroker, place: Place, seen: Seen) -> None:
-    """Its file says so, though no queue is in it: what made the topic is consumed after a restart, too."""
+async def test_a_member_that_waits_for_its_topic_is_recorded_in_the_file(
+    broker: ScriptedBroker, place: Place, seen: Seen
+) -> None:
+    """The file lists no queue of the topic. So the message that creates the topic is consumed after a restart."""
     other = broker.create_topic("other")[0]
     options: dict[str, Any] = place(consume_from_where="last_offset", subscriptions=[TOPIC, "other"])
     async with member(broker.peer.address, seen, **options):
@@ -129,7 +131,7 @@ async def test_lag_and_committed_offsets_come_from_the_file(
 
 
 @pytest.mark.process
-async def test_a_full_disk_stops_no_handler_and_is_made_up_for(
+async def test_a_full_disk_stops_no_handler_and_offsets_are_stored_later(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, tmp_path: Path
 ) -> None:
     with small_disk(tmp_path / "disk") as disk, capture_logs() as logs:
@@ -140,7 +142,7 @@ async def test_a_full_disk_stops_no_handler_and_is_made_up_for(
             disk.fill()
             await broker.store(queue, b"b", b"c")
             await seen.has(b"a", b"b", b"c")
-            await eventually(lambda: "offset.not_stored" in [line["event"] for line in logs], "it is said")
+            await eventually(lambda: "offset.not_stored" in [line["event"] for line in logs], "it is logged")
             await eventually(lambda: running.consumer.snapshot().problems, "it is a problem of the group", 10)
             assert place.stored() == {queue: 1}
             disk.empty()
@@ -151,7 +153,7 @@ async def test_a_full_disk_stops_no_handler_and_is_made_up_for(
     assert events == ["offset.not_stored", "offset.stored_again"]
 
 
-async def test_a_new_queue_waits_until_its_start_can_be_stored(
+async def test_a_new_queue_waits_until_its_start_offset_can_be_stored(
     broker: ScriptedBroker,
     queue: MessageQueue,
     seen: Seen,
@@ -166,14 +168,14 @@ async def test_a_new_queue_waits_until_its_start_can_be_stored(
     with capture_logs() as logs, monkeypatch.context() as faulty:
         faulty.setattr(OffsetsFile, "save", full)
         async with member(broker.peer.address, seen, clock=flowing, **place()) as running:
-            await eventually(lambda: "queue.start_failed" in [line["event"] for line in logs], "it is said")
+            await eventually(lambda: "queue.start_failed" in [line["event"] for line in logs], "it is logged")
             assert seen.bodies == []
             faulty.undo()
             await seen.has(b"a")
             await running.stop()
 
 
-async def test_a_group_whose_files_are_damaged_fails_and_leaves_them(
+async def test_a_group_with_damaged_files_fails_and_keeps_them(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, place: Place
 ) -> None:
     await broker.store(queue, b"a")
@@ -191,10 +193,10 @@ async def test_a_group_whose_files_are_damaged_fails_and_leaves_them(
     assert (seen.bodies, file.path.read_bytes(), broker.peer.got(RequestCode.HEART_BEAT)) == ([], b"{", [])
 
 
-async def test_the_end_says_what_could_not_be_stored(
+async def test_a_stop_logs_offsets_that_could_not_be_stored(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The member leaves in order all the same."""
+    """The member leaves the group in order anyway."""
     options = place(persist_consumer_offset_interval_seconds=3600.0)
     async with member(broker.peer.address, seen, **options) as running:
         await broker.store(queue, b"a")
@@ -210,14 +212,16 @@ async def test_the_end_says_what_could_not_be_stored(
     assert {"offset.not_stored", "offset.commit_failed", "group.left"} <= {line["event"] for line in logs}
 
 
-async def test_a_queue_that_is_not_in_the_file_came_later(broker: ScriptedBroker, place: Place, seen: Seen) -> None:
-    """While the member ran, and while it was away: from the first message. A new group's file has all queues."""
+async def test_a_queue_that_is_not_in_the_file_starts_at_its_first_message(
+    broker: ScriptedBroker, place: Place, seen: Seen
+) -> None:
+    """It was created while the member ran, or was stopped. The file of a new group has all queues."""
     queues = broker.create_topic(TOPIC, 2)
     for queue in queues:
         await broker.store(queue, b"old")
     options: dict[str, Any] = place(consume_from_where="last_offset", poll_seconds=0.05)
     async with member(broker.peer.address, seen, **options):
-        await eventually(lambda: place.stored() == dict.fromkeys(queues, 1), "the group is founded")
+        await eventually(lambda: place.stored() == dict.fromkeys(queues, 1), "the group has its start offsets")
         [later] = broker.create_topic(TOPIC, 3)[2:]
         await broker.store(later, b"running")
         await seen.has(b"running")
@@ -229,10 +233,10 @@ async def test_a_queue_that_is_not_in_the_file_came_later(broker: ScriptedBroker
 
 
 @pytest.mark.parametrize(("where", "first"), [("last_offset", 2), ("first_offset", 0)])
-async def test_a_new_queues_start_is_stored_before_anything_is_handled(
+async def test_the_start_offset_of_a_new_queue_is_stored_before_any_call(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, place: Place, where: str, first: int
 ) -> None:
-    """What is sent while the member is down would be passed over by "the queue's end"."""
+    """Otherwise messages sent while the member is down would be skipped by a start at the queue's end."""
     await broker.store(queue, b"a", b"b")
     options = place(consume_from_where=where, persist_consumer_offset_interval_seconds=3600.0)
     async with member(broker.peer.address, Blocked(), **options) as running:
@@ -245,10 +249,10 @@ async def test_a_new_queues_start_is_stored_before_anything_is_handled(
 
 @pytest.mark.parametrize("is_newer", [True, False])
 @pytest.mark.usefixtures("hasty")
-async def test_a_file_whose_offset_is_beyond_the_end(
+async def test_an_offset_in_the_file_beyond_the_end_of_the_queue(
     broker: ScriptedBroker, place: Place, seen: Seen, *, is_newer: bool
 ) -> None:
-    """A topic that is newer than the file is read from its first message; of another one it is said what is not."""
+    """A topic newer than the file is read from its first message. Otherwise unread messages are reported."""
     [queue] = broker.create_topic(TOPIC)
     OffsetsFile(place.path / GROUP).save({queue: 100})
     await broker.store(queue, b"0", b"1", store_timestamp=2**41 if is_newer else 1000)
@@ -260,14 +264,14 @@ async def test_a_file_whose_offset_is_beyond_the_end(
         assert told == ([] if is_newer else ["2 messages before 2 are not read"])
 
 
-async def test_an_operators_reset_moves_the_file(
+async def test_an_operators_reset_changes_the_file(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, place: Place
 ) -> None:
     await broker.store(queue, b"a", b"b")
     async with member(broker.peer.address, seen, **place()) as running:
         await place.has(queue, 2)
         broker.answer_pull(queue, broker.nothing(queue, ResponseCode.PULL_OFFSET_MOVED, 1, "OFFSET_RESET"))
-        await broker.store(queue, b"c")  # wakes the pull that is held
-        await eventually(lambda: seen.bodies == [b"a", b"b", b"c", b"b", b"c"], f"b comes again: {seen.bodies}")
+        await broker.store(queue, b"c")  # ends the held pull
+        await eventually(lambda: seen.bodies == [b"a", b"b", b"c", b"b", b"c"], f"b is redelivered: {seen.bodies}")
         await place.has(queue, 3)
         await running.stop()

@@ -1,4 +1,4 @@
-"""A queue moves between members: when the new owner begins, what the old one commits, and who is waited for."""
+"""A queue moves between members: broken locks, refused locks, and missing notifications."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.usefixtures("unpaced")
 
 
-async def test_a_killed_members_locks_are_broken(broker: ScriptedBroker, flowing: ManualClock) -> None:
-    """By those who saw it, for whoever takes its queues: nobody waits for it."""
+async def test_a_killed_members_locks_are_released(broker: ScriptedBroker, flowing: ManualClock) -> None:
+    """By a member that saw it, for the new owners of its queues. No member waits for it."""
     broker.create_topic(TOPIC, 6)
     ledger = Ledger()
     async with (
@@ -31,7 +31,7 @@ async def test_a_killed_members_locks_are_broken(broker: ScriptedBroker, flowing
         await killed.die()
         killed_id = killed.client.client_id
         assert killed_id in broker.locks.values()
-        # its replacement is there before anybody noticed that it has gone
+        # its replacement joins before the loss is noticed
         async with member(broker.peer.address, ledger, clock=flowing) as third:
             await broker.lose(killed_id)
             await eventually(lambda: owners(first, third) == [3, 3], "both have their share")
@@ -39,15 +39,15 @@ async def test_a_killed_members_locks_are_broken(broker: ScriptedBroker, flowing
             assert killed_id not in broker.locks.values()
 
 
-async def test_a_broker_that_refuses_locks_leaves_the_bounded_wait(
+async def test_a_hand_over_waits_for_its_timeout_if_the_broker_refuses_locks(
     broker: ScriptedBroker, flowing: ManualClock
 ) -> None:
-    """Said once, not asked in circles; the members go on as if the time had passed."""
+    """The refusal is logged once for each member, and locks are not requested in a tight loop."""
     broker.peer.on(RequestCode.LOCK_BATCH_MQ, Reply(ResponseCode.NO_PERMISSION, "no sub permission on the group"))
     broker.create_topic(TOPIC, 2)
     with capture_logs() as logs:
         async with member(broker.peer.address, Ledger(), clock=flowing) as old:
-            await eventually(lambda: owners(old) == [2], "alone it waits for nobody")
+            await eventually(lambda: owners(old) == [2], "a single member does not wait")
             async with member(broker.peer.address, Ledger(), clock=flowing, queue_handover_timeout_seconds=6.0) as new:
                 asked = len(broker.peer.got(RequestCode.LOCK_BATCH_MQ))
                 begin = flowing.now
@@ -59,10 +59,10 @@ async def test_a_broker_that_refuses_locks_leaves_the_bounded_wait(
     assert refusals[0]["lock"] == f"{GROUP}-rmqd-owner"
 
 
-async def test_where_brokers_tell_nobody_a_joining_member_is_seen_all_the_same(
+async def test_a_joining_member_is_seen_even_if_brokers_do_not_notify(
     broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The owner looks at the list of members itself. Its time to finish begins when it must have seen it."""
+    """The owner polls the list of members. Its drain time begins when it must have seen the new member."""
     monkeypatch.setattr("rmqd.consumer.rebalance.membership.POLL_SECONDS", 0.2)
     broker.notifies = False
     queues = broker.create_topic(TOPIC, QUEUES)

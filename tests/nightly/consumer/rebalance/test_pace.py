@@ -1,4 +1,4 @@
-"""How often a member asks who is in its group, and what it asks then."""
+"""When a member refreshes the routes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tests.seen import Seen
 from tests.waiting import eventually
 
 
-async def test_when_members_come_the_routes_are_read_again(
+async def test_routes_are_refreshed_when_a_member_joins(
     broker: ScriptedBroker, seen: Seen, flowing: ManualClock
 ) -> None:
-    """Who comes has read them just now: it waits for queues that are its own only as the topic is now."""
+    """The new member has just read them, and waits for queues that it owns only under the current route."""
     broker.create_topic(TOPIC)
     async with member(broker.peer.address, seen, clock=flowing) as m:
         await eventually(lambda: m.owned() == {(TOPIC, 0)}, "it runs")

@@ -1,4 +1,4 @@
-"""What a reload does to the clients of several clusters: only those that it concerns hear of it.
+"""Reloads with the clients of several clusters: only clients with changed settings are notified.
 
 The core of these tests is in tests/daemon/groups/test_cluster_clients.py.
 """
@@ -18,7 +18,7 @@ from tests.daemon.groups.test_local_groups import by_name, running
 from tests.waiting import eventually
 
 
-async def test_a_cluster_without_groups_is_not_connected_to() -> None:
+async def test_a_cluster_without_groups_has_no_client() -> None:
     engine = FakeEngine()
     async with running(two("near"), engine) as (groups, _):
         assert [one.options.instance_name for one in engine.clients] == ["here"]
@@ -30,7 +30,7 @@ async def test_a_cluster_without_groups_is_not_connected_to() -> None:
         assert len(engine.clients) == 2
 
 
-async def test_keys_that_are_refused_with_their_configuration_are_taken_back() -> None:
+async def test_a_refused_reload_restores_the_keys_of_a_client() -> None:
     engine = FakeEngine(refused_plugins={"missing"})
     old = two()
     async with running(old, engine) as (groups, _):
@@ -41,7 +41,7 @@ async def test_keys_that_are_refused_with_their_configuration_are_taken_back() -
         assert client(engine, "here").secured == []
 
 
-async def test_a_new_client_that_nobody_will_use_is_closed() -> None:
+async def test_a_refused_reload_closes_the_client_of_a_new_cluster() -> None:
     engine = FakeEngine(refused_plugins={"missing"})
     async with running(two("near"), engine) as (groups, _):
         with pytest.raises(ConfigError):
@@ -50,8 +50,8 @@ async def test_a_new_client_that_nobody_will_use_is_closed() -> None:
         assert client(engine, "here").running
 
 
-async def test_what_an_operator_pauses_is_named_as_brokers_know_it() -> None:
-    """And what the daemon shows is as the operator knows it, over a restart of the group too."""
+async def test_the_engine_gets_pauses_with_the_namespace() -> None:
+    """The status shows the operator's names. A restart of the group keeps the pause."""
     engine = FakeEngine()
     settings = config("mailer", client={"namespace": "shop"})
     async with running(settings, engine) as (groups, _):
@@ -64,8 +64,8 @@ async def test_what_an_operator_pauses_is_named_as_brokers_know_it() -> None:
         assert engine.last("shop%mailer").pauses.scopes == (PauseScope(topic="shop%orders"),)
 
 
-async def test_a_filter_that_brokers_refuse_is_told_by_the_configurations_name() -> None:
-    """At its place, though the broker speaks of another topic."""
+async def test_a_refused_filter_is_reported_with_the_configured_topic_name() -> None:
+    """The broker's topic name has the namespace."""
     engine = FakeEngine(refused_filters={"price >"})
     async with running(config("mailer", client={"namespace": "shop"}), engine) as (groups, _):
         wrong = config(
@@ -79,7 +79,7 @@ async def test_a_filter_that_brokers_refuse_is_told_by_the_configurations_name()
     assert "groups.mailer.subscriptions.orders: broker-a refuses price >" in str(problem)
 
 
-async def test_another_name_server_starts_the_groups_of_that_cluster_anew() -> None:
+async def test_a_changed_unit_name_restarts_the_groups_of_that_cluster() -> None:
     engine = FakeEngine()
     async with running(two(), engine) as (groups, _):
         before = client(engine, "there")

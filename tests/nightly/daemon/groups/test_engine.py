@@ -1,4 +1,4 @@
-"""What the daemon's engine says of a handler when it loads it."""
+"""Log events of the daemon's engine when it loads a handler."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rmqd.runtime.clock import SystemClock
 
 
 def logged(plugin: str, options: dict[str, Any], **keys: Any) -> list[Any]:
-    """What is logged as a group's handler is loaded."""
+    """Load a handler and return the log events."""
     handler = {"plugin": plugin, "options": options, **keys}
     settings = GroupConfig.model_validate({"subscriptions": {"orders": "*"}, "handler": handler})
     with capture_logs() as logs:
@@ -32,7 +32,7 @@ def logged(plugin: str, options: dict[str, Any], **keys: Any) -> list[Any]:
         ("sql", {"url": "sqlite:////tmp/none", "table": "orders", "columns": {"id": "msg_id"}}),
     ],
 )
-def test_a_handler_that_makes_use_of_fewer_calls_is_told_of(plugin: str, options: dict[str, Any]) -> None:
+def test_a_handler_with_fewer_connections_than_calls_is_logged(plugin: str, options: dict[str, Any]) -> None:
     [event] = logged(plugin, {**options, "max_connections": 7}, concurrency="auto", max_concurrency=8)
     assert event == {
         "event": "handler.calls_limited",
@@ -44,4 +44,4 @@ def test_a_handler_that_makes_use_of_fewer_calls_is_told_of(plugin: str, options
         "calls": 7,
     }
     assert logged(plugin, {**options, "max_connections": 7}, concurrency=7) == []
-    assert logged(plugin, {**options, "max_connections": 7}) == []  # nobody has asked for the 20 that are the default
+    assert logged(plugin, {**options, "max_connections": 7}) == []  # no event for the default of 20 calls

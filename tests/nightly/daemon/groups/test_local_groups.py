@@ -1,4 +1,4 @@
-"""The groups of a process: started together, reloaded apart, drained in parallel.
+"""The groups of a process: started together, reloaded separately, drained in parallel.
 
 The core of these tests is in tests/daemon/groups/test_local_groups.py.
 """
@@ -29,8 +29,8 @@ from tests.daemon.groups.test_local_groups import SECURED, by_name, running
 from tests.waiting import eventually
 
 
-async def test_new_keys_start_groups_on_spark_anew() -> None:
-    """They have clients of their own, in other processes."""
+async def test_new_keys_restart_groups_on_spark() -> None:
+    """Their clients run in other processes."""
     changes = {"mailer": {"engine": "spark"}}
     engine = FakeEngine()
     async with running(config("mailer", "audit", changes=changes), engine) as (groups, _):
@@ -38,8 +38,8 @@ async def test_new_keys_start_groups_on_spark_anew() -> None:
         assert (report.restarted, report.unchanged) == (("mailer",), ("audit",))
 
 
-async def test_certificates_that_were_replaced_are_taken_over(tmp_path: Path) -> None:
-    """The configuration is the same, and what stands in its files is not."""
+async def test_a_reload_applies_replaced_certificate_files(tmp_path: Path) -> None:
+    """The configuration is unchanged, but the content of its file is not."""
     engine = FakeEngine()
     ca = tmp_path / "ca.pem"
     ca.write_bytes(CA.read_bytes())
@@ -52,7 +52,7 @@ async def test_certificates_that_were_replaced_are_taken_over(tmp_path: Path) ->
         assert engine.clients[0].secured == [settings.client_options()]
 
 
-async def test_keys_of_a_configuration_that_is_refused_are_not_kept() -> None:
+async def test_a_refused_reload_restores_the_keys_of_the_client() -> None:
     engine = FakeEngine(refused_plugins={"missing"})
     old = config("mailer")
     async with running(old, engine) as (groups, _):
@@ -63,7 +63,7 @@ async def test_keys_of_a_configuration_that_is_refused_are_not_kept() -> None:
 
 
 @pytest.mark.parametrize("after", [{"ratio": 0.5, "open_for": "1m"}, {}])
-async def test_a_circuit_breaker_that_is_there_changes_while_the_group_runs(after: dict[str, object]) -> None:
+async def test_a_circuit_breaker_is_changed_or_removed_while_the_group_runs(after: dict[str, object]) -> None:
     engine, before = FakeEngine(), {"circuit_breaker": {"consecutive": 3}}
     async with running(config("mailer", changes={"mailer": before}), engine) as (groups, _):
         report = await groups.apply(config("mailer", changes={"mailer": {"circuit_breaker": after}}))
@@ -72,8 +72,8 @@ async def test_a_circuit_breaker_that_is_there_changes_while_the_group_runs(afte
         assert (options.circuit is None) == (not after)
 
 
-async def test_a_group_that_has_failed_starts_with_the_new_values_at_once() -> None:
-    """Nobody waits for the rest after the failure to be over: the change may be the cure."""
+async def test_a_reload_restarts_a_failed_group_at_once() -> None:
+    """The backoff is skipped, because the change may fix the failure."""
     engine = FakeEngine()
     async with running(config("mailer"), engine) as (groups, _):
         engine.last("mailer").fail(OSError("refused"))
@@ -84,7 +84,7 @@ async def test_a_group_that_has_failed_starts_with_the_new_values_at_once() -> N
         assert engine.options["mailer"].subscriptions["orders"].expression == "paid"
 
 
-async def test_a_refused_filter_leaves_no_connection_of_a_new_client() -> None:
+async def test_a_refused_filter_closes_the_new_client() -> None:
     engine = FakeEngine(refused_filters={"bad"})
     async with running(config("mailer"), engine) as (groups, _):
         bad = {"mailer": {"subscriptions": {"orders": {"sql": "bad"}}}}
@@ -95,18 +95,18 @@ async def test_a_refused_filter_leaves_no_connection_of_a_new_client() -> None:
 
 
 async def test_another_client_restarts_every_group() -> None:
-    """Connections are shared, so nothing can stay."""
+    """All groups share the client's connections."""
     engine = FakeEngine()
     async with running(config("mailer"), engine) as (groups, _):
         report = await groups.apply(config("mailer", nameserver="127.0.0.1:2"))
         assert report.restarted == ("mailer",)
         await groups.started(5)
         assert [client.running for client in engine.clients] == [False, True]
-        assert groups.snapshot().client.corrupt_frames == 2  # the old one's counters stay
+        assert groups.snapshot().client.corrupt_frames == 2  # the counters of the old client are kept
 
 
-async def test_what_only_the_engine_finds_wrong_is_a_problem_of_its_group() -> None:
-    """Such as a name that RocketMQ refuses."""
+async def test_an_error_of_the_engine_is_reported_as_a_problem_of_its_group() -> None:
+    """For example, RocketMQ refuses the group's name."""
     engine = FakeEngine()
 
     def refuse(options: ConsumerOptions, handler: LoadedHandler, client: ClientInstance) -> Consumer:
@@ -118,16 +118,16 @@ async def test_what_only_the_engine_finds_wrong_is_a_problem_of_its_group() -> N
         LocalGroups(config("mailer"), engine, clock, LoopMonitor(clock))
 
 
-def test_a_small_limit_is_never_divided_down_to_no_limit() -> None:
-    """0 would mean as fast as possible."""
+def test_a_limit_that_is_divided_among_workers_is_never_zero() -> None:
+    """0 means no limit."""
     options = options_of_group(
         config("mailer", changes={"mailer": {"pull_rate_limit": 1}}).groups["mailer"], "mailer", ""
     )
     assert [WorkerShare(worker, 3).of_group(options).pull_rate_limit for worker in (1, 2, 3)] == [1, 1, 1]
 
 
-async def test_a_group_on_spark_is_built_as_such_and_any_change_starts_it_anew() -> None:
-    """Also one that a local group takes over while it runs."""
+async def test_any_change_restarts_a_group_on_spark() -> None:
+    """This includes options that a running local group applies without a restart."""
     engine = FakeEngine()
     spark: dict[str, dict[str, Any]] = {"mailer": {"engine": "spark"}}
     async with running(config("mailer", "audit", changes=spark), engine) as (groups, _):
@@ -138,8 +138,8 @@ async def test_a_group_on_spark_is_built_as_such_and_any_change_starts_it_anew()
         assert [consumer.ended for consumer in engine.consumers["mailer"]] == [True, False]
 
 
-async def test_a_group_that_moves_to_spark_drains_first_and_leaves_its_figures_behind() -> None:
-    """They are of another engine's series. The pause of the whole group moves along, that of a queue cannot."""
+async def test_a_group_that_moves_to_spark_drains_first_and_keeps_only_its_group_pause() -> None:
+    """Spark cannot pause a single queue."""
     engine = FakeEngine()
     async with running(config("mailer"), engine) as (groups, _):
         engine.last("mailer").received = 5
@@ -151,7 +151,7 @@ async def test_a_group_that_moves_to_spark_drains_first_and_leaves_its_figures_b
         assert by_name(groups)["mailer"].pauses == (PauseScope(),)
 
 
-async def test_no_single_queue_of_a_group_on_spark_can_be_paused() -> None:
+async def test_single_queues_of_a_group_on_spark_cannot_be_paused() -> None:
     engine = FakeEngine()
     async with running(config("mailer", changes={"mailer": {"engine": "spark"}}), engine) as (groups, _):
         with pytest.raises(WholeGroupOnlyError, match="topic orders, queue 1 alone cannot be paused"):
@@ -164,7 +164,7 @@ async def test_no_single_queue_of_a_group_on_spark_can_be_paused() -> None:
         assert not by_name(groups)["mailer"].paused
 
 
-async def test_a_group_on_spark_runs_in_the_first_worker_alone() -> None:
+async def test_a_group_on_spark_runs_only_in_the_first_worker() -> None:
     spark = {"mailer": {"engine": "spark"}}
     for worker, names in ((1, ("mailer", "audit")), (2, ("audit",))):
         async with running(config("mailer", "audit", changes=spark), FakeEngine(), WorkerShare(worker, 2)) as (
@@ -174,8 +174,8 @@ async def test_a_group_on_spark_runs_in_the_first_worker_alone() -> None:
             assert groups.names == names
 
 
-async def test_workers_divide_limits_and_have_names_of_their_own() -> None:
-    """The parts add up to the whole, and a broadcasting group runs once."""
+async def test_workers_divide_limits_and_have_unique_instance_names() -> None:
+    """The parts add up to the configured limit. A broadcasting group runs only in the first worker."""
     limits, names = [], []
     for worker in (1, 2, 3):
         engine = FakeEngine()
@@ -203,7 +203,7 @@ async def test_workers_divide_limits_and_have_names_of_their_own() -> None:
         {"circuit_breaker": {"consecutive": 3}},
     ],
 )
-async def test_what_parts_are_built_with_takes_a_restart(change: dict[str, object]) -> None:
+async def test_options_that_cannot_change_live_restart_the_group(change: dict[str, object]) -> None:
     engine = FakeEngine()
     async with running(config("mailer"), engine) as (groups, _):
         report = await groups.apply(config("mailer", changes={"mailer": change}))
@@ -212,8 +212,8 @@ async def test_what_parts_are_built_with_takes_a_restart(change: dict[str, objec
         assert engine.consumers["mailer"][0].changes == []
 
 
-async def test_a_filter_that_a_broker_refuses_changes_nothing() -> None:
-    """Neither the group with the filter nor the others; only changed filters are asked about."""
+async def test_a_reload_with_a_refused_filter_changes_nothing() -> None:
+    """No group is changed. Only changed filters and new consumers are checked with the broker."""
     engine = FakeEngine(refused_filters={"bad"})
     async with running(config("mailer", "audit", "slow"), engine) as (groups, _):
         changes: dict[str, dict[str, object]] = {
@@ -225,14 +225,14 @@ async def test_a_filter_that_a_broker_refuses_changes_nothing() -> None:
             await groups.apply(config("mailer", "audit", "slow", changes=changes))
         assert sorted(engine.checked) == ["audit", "slow"]
         assert engine.last("mailer").changes == engine.last("audit").changes == []
-        assert not engine.last("slow").running.is_set()  # built, and thrown away
+        assert not engine.last("slow").running.is_set()  # built and discarded
         assert not engine.consumers["slow"][0].ended
         report = await groups.apply(config("mailer", "audit", "slow"))
         assert report.unchanged == ("mailer", "audit", "slow")
 
 
 async def test_a_stop_during_a_reload_starts_nothing_more() -> None:
-    """It waits for the drain that the reload began, while the other groups drain beside it."""
+    """The stop waits for the drain that the reload began. The other groups drain in parallel."""
     engine = FakeEngine()
     async with running(config("mailer", "audit"), engine) as (groups, task):
         engine.last("mailer").drained.clear()
@@ -247,8 +247,8 @@ async def test_a_stop_during_a_reload_starts_nothing_more() -> None:
         assert not engine.last("new").running.is_set()
 
 
-async def test_a_client_that_fails_is_raised() -> None:
-    """No restart of a group could cure that; the process ends and is started anew."""
+async def test_a_failure_of_a_client_ends_the_run() -> None:
+    """A restart of a group cannot fix it, so the process must end and be restarted."""
     engine = FakeEngine()
     clock = SystemClock()
     groups = LocalGroups(config("mailer"), engine, clock, LoopMonitor(clock))

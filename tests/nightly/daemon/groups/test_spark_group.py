@@ -1,4 +1,4 @@
-"""A group on Spark as the daemon sees it, over a driver that does as the test says.
+"""A group on Spark in the daemon, with a fake driver.
 
 The core of these tests is in tests/daemon/groups/test_spark_group.py.
 """
@@ -16,7 +16,7 @@ from tests.daemon.groups.test_spark_group import FakeDriver, running, told
 from tests.waiting import eventually
 
 
-async def test_a_stop_before_the_driver_has_begun_ends_it_at_once() -> None:
+async def test_a_stop_before_the_driver_starts_kills_it_at_once() -> None:
     driver = FakeDriver()
     async with running(driver) as (group, task):
         group.stop()
@@ -25,11 +25,11 @@ async def test_a_stop_before_the_driver_has_begun_ends_it_at_once() -> None:
         assert driver.killed
 
 
-async def test_a_stop_while_the_driver_builds_reaches_it() -> None:
+async def test_a_stop_is_sent_to_a_driver_that_still_builds_its_group() -> None:
     driver = FakeDriver()
     driver.hung = True
     async with running(driver) as (group, _):
-        await eventually(lambda: bool(driver.orders), "it has its order")
+        await eventually(lambda: bool(driver.orders), "the driver has its specification")
         group.stop()
         assert driver.told == [("stop", None)]
 
@@ -38,8 +38,8 @@ async def test_a_stop_while_the_driver_builds_reaches_it() -> None:
     ("exit_code", "words"),
     [(-9, "was killed by SIGKILL"), (3, "ended with exit code 3"), (0, "without being asked to stop")],
 )
-async def test_a_driver_that_just_ends_is_a_failure(exit_code: int, words: str) -> None:
-    """So that the supervisor starts another one; its counters are kept until then."""
+async def test_an_unexpected_end_of_the_driver_is_a_failure(exit_code: int, words: str) -> None:
+    """The failure makes the supervisor start another driver."""
     driver = FakeDriver()
     driver.last_snapshot = told()
     async with running(driver) as (group, task):
@@ -50,19 +50,19 @@ async def test_a_driver_that_just_ends_is_a_failure(exit_code: int, words: str) 
         assert group.snapshot().queues == ()
 
 
-async def test_a_group_that_handles_what_is_there_stays_as_stopped() -> None:
-    """It is not started again and again; it ends when it is asked to."""
+async def test_a_group_with_available_now_stays_stopped_after_its_end() -> None:
+    """It is not restarted. Its task ends when the group is stopped."""
     driver = FakeDriver()
     async with running(driver, trigger="available_now") as (group, task):
         await eventually(lambda: driver.asked > 0, "it runs")
         driver.leave(0, told("stopped"))
-        await eventually(lambda: group.snapshot().state == "stopped", "it has ended")
+        await eventually(lambda: group.snapshot().state == "stopped", "the group has ended")
         assert not task.done()
         group.stop()
         await task
 
 
-async def test_an_order_that_is_refused_is_told_as_it_is() -> None:
+async def test_the_error_of_a_refused_specification_is_raised() -> None:
     driver = FakeDriver()
     driver.refusal = ConfigError(["groups.mailer.spark.master: nonsense"])
     async with running(driver) as (_, task):
@@ -71,11 +71,11 @@ async def test_an_order_that_is_refused_is_told_as_it_is() -> None:
         assert driver.killed
 
 
-async def test_a_pause_holds_before_and_after_the_start() -> None:
+async def test_a_pause_applies_before_and_after_the_start() -> None:
     driver = FakeDriver()
     async with running(driver) as (group, _):
         group.pause()
-        await eventually(lambda: bool(driver.orders), "it has its order")
+        await eventually(lambda: bool(driver.orders), "the driver has its specification")
         assert driver.orders[0].pauses == (WHOLE_GROUP,)
         assert group.snapshot().paused
         group.resume()
@@ -85,20 +85,20 @@ async def test_a_pause_holds_before_and_after_the_start() -> None:
 
 @pytest.mark.slow
 async def test_a_silent_driver_is_not_ready(capsys: pytest.CaptureFixture[str]) -> None:
-    """Until it answers again."""
+    """The group is ready again when the driver responds."""
     driver = FakeDriver()
     driver.last_snapshot = told()
     async with running(driver, silent_seconds=0.05) as (group, _):
         await eventually(lambda: driver.asked > 0, "it runs")
         assert group.snapshot().ready
         driver.hung = True
-        await eventually(lambda: not group.snapshot().ready, "it is missed")
+        await eventually(lambda: not group.snapshot().ready, "the group is unready")
         assert group.snapshot().not_ready_reason == "the Spark driver (pid 4711) has not responded for 50 ms"
-        driver.hung = driver.is_silent = False  # the late answer has come
-        await eventually(lambda: group.snapshot().ready, "it answers again")
+        driver.hung = driver.is_silent = False  # the late response arrives
+        await eventually(lambda: group.snapshot().ready, "the driver responds again")
 
 
-async def test_giving_up_kills_the_driver() -> None:
+async def test_a_cancelled_group_kills_the_driver() -> None:
     driver = FakeDriver()
     async with running(driver) as (_, task):
         await eventually(lambda: driver.asked > 0, "it runs")
@@ -108,7 +108,7 @@ async def test_giving_up_kills_the_driver() -> None:
         assert driver.killed
 
 
-async def test_a_stop_is_passed_on_and_waited_for() -> None:
+async def test_a_stop_is_sent_to_the_driver_and_waits_for_its_end() -> None:
     driver = FakeDriver()
     async with running(driver) as (group, task):
         await eventually(lambda: driver.asked > 0, "it runs")
@@ -119,10 +119,10 @@ async def test_a_stop_is_passed_on_and_waited_for() -> None:
         driver.leave(0, told("stopped"))
         await task
         assert group.snapshot().state == "stopped"
-        assert driver.killed, "what is left of its process group ends with it"
+        assert driver.killed, "the rest of its process group is killed"
 
 
-async def test_what_the_driver_says_is_wrong_is_the_groups_failure() -> None:
+async def test_the_failure_that_the_driver_reports_is_raised() -> None:
     driver = FakeDriver()
     async with running(driver) as (_, task):
         await eventually(lambda: driver.asked > 0, "it runs")

@@ -1,4 +1,4 @@
-"""What the daemon remembers of its groups.
+"""The history of the daemon's groups.
 
 The core of these tests is in tests/daemon/history/test_recorder.py.
 """
@@ -14,7 +14,7 @@ from tests.daemon.history.test_recorder import Daemon, slow
 
 
 def test_an_hour_is_kept_in_the_same_memory() -> None:
-    """The oldest points give way, and the ring does not grow; a group that is gone is forgotten."""
+    """New points replace the oldest ones. The history of a removed group is discarded."""
     daemon = Daemon()
     for number in range(POINTS + 7):
         daemon.step(group_snapshot(received=number), group_snapshot("audit", received=number))
@@ -26,8 +26,8 @@ def test_an_hour_is_kept_in_the_same_memory() -> None:
     assert list(daemon.recorder.document()["groups"]) == ["audit"]
 
 
-def test_a_group_that_comes_later_has_no_values_before() -> None:
-    """And a process that does not answer leaves a gap, not a zero."""
+def test_a_later_group_has_no_values_for_earlier_times() -> None:
+    """A process that does not respond leaves a gap, not a zero."""
     daemon = Daemon()
     daemon.step(group_snapshot("audit"))
     daemon.step(group_snapshot("audit"), group_snapshot(queues=(queue_snapshot(0),)))
@@ -36,8 +36,8 @@ def test_a_group_that_comes_later_has_no_values_before() -> None:
     assert daemon.recorder.document()["groups"]["mailer"]["lag"] == [None, 40, None, 40]
 
 
-def test_counters_that_fall_are_no_negative_rates() -> None:
-    """As where a group moves to the other engine."""
+def test_falling_counters_give_no_negative_rates() -> None:
+    """Counters fall when a group moves to the other engine."""
     daemon = Daemon()
     daemon.step(group_snapshot(received=500))
     daemon.step(group_snapshot(received=5))
@@ -45,7 +45,7 @@ def test_counters_that_fall_are_no_negative_rates() -> None:
 
 
 def test_memory_of_a_group_is_bounded() -> None:
-    """60 KB of points, however long it runs."""
+    """The limit is 60 KB of points for any running time."""
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
@@ -59,8 +59,7 @@ def test_memory_of_a_group_is_bounded() -> None:
     assert series.column("lag", range(3 * POINTS - 1, 3 * POINTS)) == [3 * POINTS - 1]
 
 
-def test_what_is_asked_for_is_all_that_comes() -> None:
-    """Some groups, and what is newer than the last answer."""
+def test_a_document_can_be_limited_to_groups_and_newer_points() -> None:
     daemon = Daemon()
     for received in (1, 2, 3):
         daemon.step(group_snapshot(received=received), group_snapshot("audit"))
@@ -70,8 +69,8 @@ def test_what_is_asked_for_is_all_that_comes() -> None:
     assert {name: len(columns["lag"]) for name, columns in newer["groups"].items()} == {"audit": 1}
 
 
-def test_rates_are_those_of_the_last_seconds() -> None:
-    """Of ten seconds or a little more; latency of the last minute, so that an old slow spell does not stay."""
+def test_recent_rates_cover_the_last_seconds() -> None:
+    """Rates cover ten seconds or a little more. Latency covers the last minute, without earlier slow calls."""
     daemon = Daemon()
     for received in range(0, 2000, 100):
         daemon.step(slow(group_snapshot(received=received), 5))

@@ -1,4 +1,4 @@
-"""The HTTP endpoint over real sockets: who may ask for what, and what too much or too slow meets.
+"""The HTTP endpoint over real sockets: access rules, and limits for large and slow requests.
 
 The core of these tests is in tests/daemon/http/test_http.py.
 """
@@ -51,8 +51,8 @@ __all__ = ["served"]
         {"X-Real-IP": "203.0.113.7"},
     ],
 )
-async def test_a_proxy_on_this_machine_is_not_its_operator(served: Served, header: dict[str, str]) -> None:
-    """Its connection comes from loopback, and whoever it asks for does not; with the token it may."""
+async def test_changes_through_a_local_proxy_require_the_token(served: Served, header: dict[str, str]) -> None:
+    """The proxy connects from loopback, but its client may be on another machine."""
     answer = await served.client.post("/api/v1/groups/mailer/pause", headers=header)
     assert answer.status_code == 403
     assert "http.token" in answer.json()["error"]
@@ -65,23 +65,23 @@ async def test_a_proxy_on_this_machine_is_not_its_operator(served: Served, heade
 
 
 @pytest.mark.slow
-async def test_an_endpoint_that_cannot_be_loaded_is_tried_again(
+async def test_the_endpoint_retries_if_it_cannot_be_loaded(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Who asked meanwhile gets an answer then."""
+    """Requests that arrive meanwhile are answered then."""
     clock = SystemClock()
     monitor = LoopMonitor(clock)
     host = LocalGroups(config(), FakeEngine(), clock, monitor)
     sock = listen_on("127.0.0.1:0")
     endpoint = HttpEndpoint(sock)
     async with httpx.AsyncClient(trust_env=False, verify=False, timeout=30) as client:
-        monkeypatch.setitem(sys.modules, "rmqd.daemon.http.http_api", None)  # as where a file of a package is missing
+        monkeypatch.setitem(sys.modules, "rmqd.daemon.http.http_api", None)  # as if a file of a package were missing
         served = Served(
             host, monitor, FakeEngine(), endpoint.address, client, HistoryRecorder(clock, host.view), config()
         )
         serving = asyncio.create_task(endpoint.serve(served))
         asked = asyncio.create_task(client.get(f"http://{endpoint.address}/livez"))
-        await eventually(lambda: "http.failed" in capsys.readouterr().out, "it is logged")
+        await eventually(lambda: "http.failed" in capsys.readouterr().out, "the failure is logged")
         assert not asked.done()
         monkeypatch.undo()
         assert (await asked).status_code == 200
@@ -90,23 +90,22 @@ async def test_an_endpoint_that_cannot_be_loaded_is_tried_again(
     endpoint.close()
 
 
-async def test_where_all_come_at_once_nobody_is_closed_unheard(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each gets its answer, though they are more than may be connected."""
+async def test_more_requests_than_connections_are_answered(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 6)
     answers = await asyncio.gather(*(raw(served.address, PROBE) for _ in range(12)))
     assert all(answer.startswith(b"HTTP/1.1 200") for answer in answers)
 
 
-def test_the_address_that_was_connected_to_is_a_name_of_ours() -> None:
-    """A daemon that listens on 0.0.0.0 is reached by its addresses."""
+def test_the_address_of_the_connection_is_a_valid_host_name() -> None:
+    """Clients of a daemon that listens on 0.0.0.0 use its addresses."""
     policy = AccessPolicy("", frozenset())
     assert policy.check_names("10.0.0.7:9464", None, "10.0.0.7") is None
     assert policy.check_names("10.0.0.8:9464", None, "10.0.0.7") is not None
     assert policy.check_names(None, None, "10.0.0.7") is not None
 
 
-async def test_only_groups_that_are_open_are_shown_whole(served: Served) -> None:
-    """So that hundreds of queues do not come again and again."""
+async def test_queues_are_rendered_only_for_open_groups(served: Served) -> None:
+    """The page must not send hundreds of queues with each update."""
     queues = tuple(queue_snapshot(number) for number in range(30))
     shown = replace(served.engine.last("audit").snapshot(), queues=queues)
     served.engine.last("audit").snapshot = lambda **_: shown  # type: ignore[method-assign]
@@ -116,8 +115,8 @@ async def test_only_groups_that_are_open_are_shown_whole(served: Served) -> None
         assert ("Committed" in text) is is_whole, path
 
 
-async def test_a_handler_that_fails_at_everything_is_red(served: Served) -> None:
-    """In the status and on the page, with the rates and the last error; not only a lag of 0."""
+async def test_a_handler_that_always_fails_is_reported_with_rates_and_last_error(served: Served) -> None:
+    """The status, the page and the metrics show it, because the lag alone may be 0."""
     error = LastError(1.7e9, "KeyError('<city>')", "orders", "A1")
     failing = Problem("failing_handler", "the handler fails at everything", "mend it")
     (topic,) = served.engine.last("audit").snapshot().topics
@@ -148,29 +147,28 @@ def _large_snapshot(served: Served) -> Any:
     return lambda **_: shown
 
 
-async def test_a_body_within_the_limit_is_read_and_ignored(served: Served) -> None:
-    """curl -d '' and the like."""
+async def test_a_body_within_the_limit_is_ignored(served: Served) -> None:
+    """Clients such as `curl -d ''` send one."""
     assert (await served.client.post("/api/v1/reload", content=b"x" * 60_000)).status_code == 200
 
 
 @pytest.mark.parametrize("size", [17_000, 60_000])
 async def test_a_large_header_is_refused(served: Served, size: int) -> None:
-    """Whether it comes in one piece or not."""
+    """The sizes need one read and several reads."""
     answer = await raw(
         served.address, b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\nA: " + b"x" * size + b"\r\n\r\n"
     )
     assert answer.split(b"\r\n")[0].split()[1] in (b"400", b"431")
 
 
-async def test_a_slow_second_header_ends_the_connection_too(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep-alive is no way around."""
+async def test_a_slow_second_header_also_ends_the_connection(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "HEADER_SECONDS", 0.2)
     host, port = served.address.split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
     assert (await reader.read(1000)).startswith(b"HTTP/1.1 200")
     writer.write(b"GET /livez HTTP/1.1\r\nHo")
-    async with asyncio.timeout(2):  # shorter than the keep-alive timeout, which is for silence
+    async with asyncio.timeout(2):  # shorter than the keep-alive timeout
         assert await reader.read() == b""
     writer.close()
 
@@ -179,10 +177,10 @@ CHUNKS = b"POST /api/v1/reload HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding:
 
 
 @pytest.mark.parametrize("comes_later", [False, True])
-async def test_a_malformed_body_is_refused_once_and_nothing_is_carried_out(
+async def test_a_malformed_body_is_refused_once_without_a_reload(
     served: Served, caplog: pytest.LogCaptureFixture, comes_later: bool
 ) -> None:
-    """Whether it comes with the header or after it: one answer, no reload, and no error in the log."""
+    """The body is sent with the header or after it. There is one response and no error in the log."""
     host, _, port = served.address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     async with asyncio.timeout(5):
@@ -199,37 +197,36 @@ async def test_a_malformed_body_is_refused_once_and_nothing_is_carried_out(
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-async def test_a_malformed_body_of_head_is_refused_without_a_text(
+async def test_a_malformed_body_of_a_head_request_is_refused_without_a_text(
     served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An answer to HEAD has none."""
+    """A response to HEAD has no body."""
     answer = await raw(served.address, CHUNKS.replace(b"POST", b"HEAD") + b"\r\nno size\r\n")
     assert answer.split()[1] == b"400"
     assert answer.endswith(b"\r\n\r\n")
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-async def test_a_request_whose_body_is_cut_off_is_not_carried_out(served: Served) -> None:
-    """Who hangs up in the middle of a body may have meant something else."""
+async def test_a_request_with_an_incomplete_body_has_no_effect(served: Served) -> None:
+    """The client closes the connection in the middle of the body."""
     host, _, port = served.address.rpartition(":")
     _, writer = await asyncio.open_connection(host, int(port))
     writer.write(HALF_BODY)
     await writer.drain()
     writer.close()
     await writer.wait_closed()
-    assert b" 200 " in (await raw(served.address, PROBE)).split(b"\r\n")[0]  # comes later, and is answered later
+    assert b" 200 " in (await raw(served.address, PROBE)).split(b"\r\n")[0]  # sent and answered after the request
     assert served.reloads == 0
 
 
-async def test_a_body_that_does_not_come_is_given_up(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """408 after 10 seconds, here shortened."""
+async def test_a_body_that_does_not_arrive_times_out(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The response is 408, after 10 s (shortened here)."""
     monkeypatch.setattr(http_server, "BODY_SECONDS", 0.05)
     request = b"POST /api/v1/reload HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nabc"
     assert b" 408 " in (await raw(served.address, request)).split(b"\r\n")[0]
 
 
-async def test_the_connection_that_waits_longest_gives_way(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And no other."""
+async def test_only_the_longest_waiting_connection_is_closed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 2)
     async with (
         connections(served.address, 1) as (oldest,),
@@ -241,8 +238,8 @@ async def test_the_connection_that_waits_longest_gives_way(served: Served, monke
         assert not younger.at_eof()
 
 
-async def test_a_client_that_does_not_read_is_let_go(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After 10 seconds, here shortened, even where nobody else wants its place."""
+async def test_a_client_that_does_not_read_is_disconnected(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is closed after 10 s (shortened here), even if there are free connections."""
     monkeypatch.setattr(http_server, "UNREAD_SECONDS", 0.05)
     served.engine.last("audit").snapshot = _large_snapshot(served)  # type: ignore[method-assign]
     request = b"GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
@@ -252,15 +249,15 @@ async def test_a_client_that_does_not_read_is_let_go(served: Served, monkeypatch
 
 
 def _is_established(address: str) -> bool:
-    """Whether a connection that came in at this address is open; what is left of a closed one the kernel may send."""
+    """Whether an accepted connection is in the state ESTABLISHED. The kernel may still send data of closed ones."""
     host, port = address.split(":")
     local = f"{int.from_bytes(socket.inet_aton(host), 'little'):08X}:{int(port):04X}"
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
     return any(row[1] == local and row[3] == "01" for row in rows)
 
 
-async def test_many_who_ask_for_much_do_not_hold_up_a_probe(served: Served) -> None:
-    """Answers that take work have their turns; /livez has not to wait for one."""
+async def test_many_large_requests_do_not_delay_a_probe(served: Served) -> None:
+    """Large responses are rendered one after the other, but /livez does not wait for them."""
     turn = asyncio.Event()
 
     async def slow_view(**_: bool) -> HostSnapshot:
@@ -276,8 +273,7 @@ async def test_many_who_ask_for_much_do_not_hold_up_a_probe(served: Served) -> N
             assert (await answer.read(100)).startswith(b"HTTP/1.1 200")
 
 
-async def test_connections_leave_descriptors_to_the_rest(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 64 that the process may open a quarter."""
+async def test_connections_use_a_quarter_of_the_descriptors(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
     async with connections(served.address, 17) as (oldest, *others):
         assert await oldest.read() == b""
@@ -286,7 +282,7 @@ async def test_connections_leave_descriptors_to_the_rest(served: Served, monkeyp
 
 
 async def test_two_lengths_of_one_body_are_refused(served: Served) -> None:
-    """What comes after it may be somebody else's request, as a proxy sees it: the connection ends."""
+    """A proxy may take the following bytes for another client's request, so the connection is closed."""
     head = b"POST /api/v1/reload HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
     answer = await raw(served.address, head + b"0\r\n\r\n" + UNREAD)
     assert answer.startswith(b"HTTP/1.1 400")
@@ -303,14 +299,14 @@ async def test_two_lengths_of_one_body_are_refused(served: Served) -> None:
         (b"http://localhost/nothing", b"localhost", b"404"),
     ],
 )
-async def test_a_target_with_a_host_is_understood(served: Served, target: bytes, host: bytes, status: bytes) -> None:
-    """As through a proxy; its host counts, not the header."""
+async def test_a_target_with_a_host_is_accepted(served: Served, target: bytes, host: bytes, status: bytes) -> None:
+    """Proxies send such targets. The target's host is checked, not the header."""
     request = b"GET " + target + b" HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n"
     assert (await raw(served.address, request)).startswith(b"HTTP/1.1 " + status)
 
 
-async def test_history_and_configuration_are_asked_for(served: Served) -> None:
-    """Points of some groups after a time; keys in force without secrets."""
+async def test_history_and_configuration_can_be_queried(served: Served) -> None:
+    """The history can be limited to groups and to newer points."""
     served.recorder.take(await served.host.view())
     document = (await served.client.get("/api/v1/history", params={"group": "mailer"})).json()
     assert (len(document["times"]), list(document["groups"])) == (1, ["mailer"])
@@ -333,18 +329,18 @@ async def test_history_and_configuration_are_asked_for(served: Served) -> None:
         ("gzip;q=0.0, br", None),
     ],
 )
-async def test_metrics_are_compressed_for_a_scraper_that_accepts_it(
+async def test_metrics_are_compressed_if_the_scraper_accepts_gzip(
     served: Served, accepted: str, encoding: str | None
 ) -> None:
-    """The client decompresses; a proxy that caches keeps both apart."""
+    """`Vary` makes a caching proxy store both forms."""
     response = await served.client.get("/metrics", headers={"accept-encoding": accepted})
     assert response.headers.get("content-encoding") == encoding
     assert response.headers["vary"] == "accept-encoding"
     assert 'rmqd_group_state{engine="local",group="audit",state="running"} 1.0' in response.text
 
 
-async def test_scrapes_at_the_same_time_share_one_rendering(served: Served) -> None:
-    """Those that came after it began: that of a daemon with many topics takes seconds. The next has new figures."""
+async def test_simultaneous_scrapes_share_one_rendering(served: Served) -> None:
+    """Scrapes that arrive during a rendering, which may take seconds, share the next one."""
     views = 0
 
     async def counted_view(**_: bool) -> HostSnapshot:
@@ -362,15 +358,15 @@ async def test_scrapes_at_the_same_time_share_one_rendering(served: Served) -> N
     assert views == 4
 
 
-async def test_probes_and_metrics_answer_any_host(served: Served) -> None:
-    """Probes come by pod addresses, scrapes by service names."""
+async def test_probes_and_metrics_accept_any_host(served: Served) -> None:
+    """Probes use pod addresses, scrapes use service names."""
     for path in ("/livez", "/readyz", "/metrics"):
         answer = await served.client.get(path, headers={"Host": "anything.example", "Origin": "http://evil.example"})
         assert answer.status_code == 200, path
 
 
-async def test_a_link_to_the_page_may_be_followed_and_no_more(served: Served) -> None:
-    """From a runbook or a dashboard on another site; what such a site asks for by itself is refused."""
+async def test_another_site_may_link_to_the_page_but_use_nothing_else(served: Served) -> None:
+    """The link may be in a runbook or a dashboard. Other requests of such a site are refused."""
     link = {"Host": "localhost", "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
     assert (await served.client.get("/", headers=link | {"Sec-Fetch-Dest": "document"})).status_code == 200
     assert (await served.client.get("/", headers=link | {"Sec-Fetch-Dest": "iframe"})).status_code == 403
@@ -381,7 +377,7 @@ async def test_a_link_to_the_page_may_be_followed_and_no_more(served: Served) ->
 
 
 async def test_single_queues_are_paused_and_resumed(served: Served) -> None:
-    """By what the query says; the answer tells what is paused after it."""
+    """The query selects the queues. The response lists the pauses afterwards."""
     pause, resume = "/api/v1/groups/mailer/pause", "/api/v1/groups/mailer/resume"
     scope: dict[str, str | int] = {"topic": "orders", "broker": "broker-a", "queue": 3}
     answer = (await served.client.post(pause, params=scope)).json()
@@ -397,8 +393,8 @@ async def test_single_queues_are_paused_and_resumed(served: Served) -> None:
 
 
 @pytest.mark.parametrize("query", ["queue=x", "queue=-1", "queu=1", "queue=\u0663"])
-async def test_a_slip_in_what_is_to_be_paused_pauses_nothing(served: Served, query: str) -> None:
-    """And not everything."""
+async def test_an_invalid_pause_query_pauses_nothing(served: Served, query: str) -> None:
+    """It must not pause the whole group."""
     answer = await served.client.post(f"/api/v1/groups/mailer/pause?{query}")
     assert answer.status_code == 400
     assert "que" in answer.json()["error"]
@@ -420,8 +416,8 @@ async def test_a_slip_in_what_is_to_be_paused_pauses_nothing(served: Served, que
         ("localhost:{port}", "chrome-extension://localhost:{port}", 403),
     ],
 )
-async def test_a_page_of_another_port_changes_nothing(served: Served, host: str, origin: str, status: int) -> None:
-    """A development server on localhost is another program, and what it serves may be anybody's."""
+async def test_a_page_of_another_port_is_refused(served: Served, host: str, origin: str, status: int) -> None:
+    """A development server on localhost may serve foreign code."""
     port = served.address.rpartition(":")[2]
     served.access = AccessPolicy("", frozenset({"rmqd.shop.example"}))
     headers = {"Host": host.format(port=port), "Origin": origin.format(port=port)}
@@ -432,10 +428,10 @@ async def test_a_page_of_another_port_changes_nothing(served: Served, host: str,
 @pytest.mark.parametrize(
     ("listen", "token", "warned"), [("0.0.0.0:0", "", 1), ("0.0.0.0:0", "secret", 0), ("127.0.0.1:0", "", 0)]
 )
-async def test_an_endpoint_for_everybody_without_a_token_is_warned_of(
+async def test_a_public_endpoint_without_a_token_is_reported(
     tmp_path: Path, listen: str, token: str, warned: int
 ) -> None:
-    """What comes by way of a proxy on this machine cannot always be told."""
+    """Requests through a proxy on this machine cannot always be recognized."""
     path = write_config(tmp_path, "mailer")
     (tmp_path / "token").write_text(token)
     token_file = f", token_file: {tmp_path / 'token'}" if token else ""
@@ -445,8 +441,8 @@ async def test_an_endpoint_for_everybody_without_a_token_is_warned_of(
         assert len(running.events("http.unprotected")) == warned
 
 
-def test_the_limits_are_those_of_the_contract() -> None:
-    """Nightly tests of them shorten them."""
+def test_the_limits_have_the_documented_values() -> None:
+    """Other nightly tests shorten them."""
     assert http_server.MAX_CONNECTIONS == 256
     assert http_server.HEADER_SECONDS == 10
     assert http_server.MAX_HEADER_BYTES == 16 * 1024
@@ -455,8 +451,8 @@ def test_the_limits_are_those_of_the_contract() -> None:
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "[::1]:0", "localhost:0", "0.0.0.0:0"])
-def test_addresses_to_listen_on(listen: str) -> None:
-    """IPv4, IPv6 and names."""
+def test_listen_addresses(listen: str) -> None:
+    """IPv4, IPv6 and host names."""
     sock = listen_on(listen)
     with sock:
         family = socket.AF_INET6 if listen.startswith("[") else socket.AF_INET

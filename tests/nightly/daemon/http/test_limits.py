@@ -1,4 +1,4 @@
-"""What too much or too slow meets at the HTTP endpoint: a large body, a header that does not come, held connections."""
+"""Limits of the HTTP endpoint: large bodies, headers that do not arrive, held connections."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["served"]
 
 
 async def raw(address: str, data: bytes) -> bytes:
-    """What comes back for these bytes, until the connection ends."""
+    """Send these bytes, and return the response until the connection ends."""
     host, port = address.split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
         writer.write(data)
-        async with asyncio.timeout(60):  # a daemon that has 56,000 requests to answer is busy for seconds
+        async with asyncio.timeout(60):  # a daemon with 56,000 waiting requests is busy for seconds
             return await reader.read()
     except ConnectionError:
         return b""
@@ -35,23 +35,23 @@ CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n" + b"%x\r\n" % 66_000 + b"x" * 66
 
 @pytest.mark.parametrize("rest", [LENGTH, CHUNKED])
 async def test_a_large_body_is_refused(served: Served, rest: bytes) -> None:
-    """By its announced length, or when it has become too long."""
+    """It is refused by its announced length, or once the limit is exceeded."""
     answer = await raw(served.address, b"POST /api/v1/reload HTTP/1.1\r\nHost: localhost\r\n" + rest)
     assert answer.startswith(b"HTTP/1.1 413")
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /livez HTTP/1.1\r\nHost: x\r\n"])
-async def test_a_header_that_does_not_come_ends_the_connection(
+async def test_a_header_that_does_not_arrive_ends_the_connection(
     served: Served, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    """After 10 seconds, here shortened."""
+    """The time is 10 s, shortened here."""
     monkeypatch.setattr(http_server, "HEADER_SECONDS", 0.05)
     assert await raw(served.address, sent) == b""
 
 
 @contextlib.asynccontextmanager
 async def connections(address: str, count: int, sent: bytes = b"") -> AsyncIterator[list[asyncio.StreamReader]]:
-    """So many connections that have sent this, and are not read from by the test but where it wants to."""
+    """Open connections that send these bytes. Only the test reads from them."""
     host, port = address.split(":")
     opened = []
     for _ in range(count):
@@ -79,7 +79,7 @@ HALF_BODY = b"POST /api/v1/reload HTTP/1.1\r\nHost: localhost\r\nContent-Length:
 async def test_a_probe_is_answered_while_others_hold_every_connection(
     served: Served, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    """Those who send nothing, half of something, or do not read what they asked for, give way."""
+    """The other clients send nothing or half a request, or read no responses. Their connections are closed."""
     monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 3)
     async with connections(served.address, 3, sent):
         for _ in range(5):

@@ -1,4 +1,4 @@
-"""The HTTP endpoint over real sockets: who may ask for what, and what too much or too slow meets.
+"""The HTTP endpoint with hundreds of silent or slow clients.
 
 The core of these tests is in tests/daemon/http/test_http.py.
 """
@@ -18,8 +18,8 @@ from tests.nightly.daemon.http.test_limits import PROBE, UNREAD, connections, ra
 
 
 @pytest.mark.process
-async def test_256_silent_clients_do_not_keep_a_probe_from_the_daemon(tmp_path: Path) -> None:
-    """The real program, its real limit."""
+async def test_the_daemon_answers_a_probe_despite_256_silent_clients(tmp_path: Path) -> None:
+    """The daemon is a process with the real limit."""
     async with daemon(write_config(tmp_path, "mailer")) as running:
         address = (await running.event("daemon.started"))["http"]
         async with connections(address, 128), connections(address, 140, UNREAD):
@@ -43,8 +43,8 @@ print(probes, worst)
 
 @pytest.mark.process
 @pytest.mark.slow
-async def test_300_clients_that_send_a_byte_a_second_do_not_keep_a_probe_from_the_daemon(tmp_path: Path) -> None:
-    """The probe is a process of its own, and waits a second for each answer; clients that were closed come again."""
+async def test_the_daemon_answers_probes_despite_300_clients_that_send_a_byte_a_second(tmp_path: Path) -> None:
+    """A separate process probes with a timeout of 1 s. Clients whose connection was closed reconnect."""
     async with daemon(write_config(tmp_path, "mailer")) as running:
         address = (await running.event("daemon.started"))["http"]
         slow = [_connected(address) for _ in range(300)]
@@ -60,7 +60,7 @@ async def test_300_clients_that_send_a_byte_a_second_do_not_keep_a_probe_from_th
             sock.close()
         out, err = await probed
         assert prober.returncode == 0, err.decode()
-        assert int(out.split()[0]) > 50, "it probed all the time"
+        assert int(out.split()[0]) > 50, "the process probes all the time"
         assert await running.event("http.connections_full")
 
 
@@ -72,7 +72,7 @@ def _connected(address: str) -> socket.socket:
 
 
 def _takes_a_byte(sock: socket.socket) -> bool:
-    """Send one more byte of a request line, unless the other end has closed; then close this end too."""
+    """Send one more byte of a request line. Closes the socket and returns False if the other end has closed it."""
     try:
         sock.send(b"a")
         is_open = sock.recv(1) != b""

@@ -1,4 +1,4 @@
-"""The exposition: which series there are, and that the document lists the same.
+"""The series of the exposition, and its formats.
 
 The core of these tests is in tests/daemon/metrics/test_exposition.py.
 """
@@ -17,15 +17,15 @@ from tests.daemon.metrics.test_exposition import process, rendered, series
 
 
 @pytest.mark.parametrize(("state", "value"), [("closed", 0), ("half_open", 1), ("open", 2)])
-def test_a_circuit_is_a_number_where_there_is_one(state: CircuitState, value: int) -> None:
+def test_the_state_of_a_circuit_is_a_number(state: CircuitState, value: int) -> None:
     name = "rmqd_circuit_state{engine=local,group=mailer}"
     assert name not in series(process())
     broken = replace(group_snapshot(), circuit=CircuitSnapshot(state, 1.0, "", None))
     assert series(replace(process(), groups=(broken,)))[name] == value
 
 
-def test_a_queue_that_is_read_from_a_slave_is_seen() -> None:
-    """Of one that nobody was asked about yet, nothing is said."""
+def test_a_metric_shows_queues_that_are_pulled_from_a_slave() -> None:
+    """A queue without a pull has no series."""
     group = process(0, 1, 2).groups[0]
     asked = (
         replace(group.queues[0], pulled_from="10.0.0.1:10911"),
@@ -37,8 +37,8 @@ def test_a_queue_that_is_read_from_a_slave_is_seen() -> None:
     assert [(name.partition("queue=")[2][0], value) for name, value in sorted(shown.items())] == [("0", 0), ("1", 1)]
 
 
-def test_what_is_not_known_yet_has_no_series() -> None:
-    """An unknown lag is not 0."""
+def test_unknown_lag_and_offset_have_no_series() -> None:
+    """An unknown lag must not be exposed as 0."""
     group = process(0).groups[0]
     unknown = replace(group.queues[0], lag=None, committed=None, last_commit=None)
     found = series(replace(process(0), groups=(replace(group, queues=(unknown,)),)))
@@ -47,22 +47,22 @@ def test_what_is_not_known_yet_has_no_series() -> None:
 
 
 def test_a_topic_without_values_has_no_histograms() -> None:
-    """A group of many topics would have most of its series for topics without messages."""
+    """Most series of a group with many topics would belong to topics without messages."""
     found = series(process())
     counts = {name for name in found if name.startswith("rmqd_handler_duration_seconds_count")}
     assert counts == {"rmqd_handler_duration_seconds_count{engine=local,group=mailer,is_retry=false,topic=orders}"}
     assert not [name for name in found if name.startswith("rmqd_message_age_seconds")]
 
 
-def test_process_and_garbage_collector_are_there() -> None:
-    """What every Python service shows."""
+def test_process_and_garbage_collector_have_metrics() -> None:
+    """Other Python services expose the same metrics."""
     found = series(process())
     assert found["process_resident_memory_bytes{}"] > 0
     assert "python_gc_collections_total{generation=0}" in found
 
 
 def wide() -> ProcessSnapshot:
-    """A process with two groups: one with 12 queues of two topics, of which one queue does not lag."""
+    """A process with two groups. One has 12 queues of two topics, and one of these queues has no lag."""
     queues = [
         replace(queue_snapshot(number, state="waiting"), lag=number, lag_seconds=2.0 * number) for number in range(8)
     ]
@@ -82,10 +82,10 @@ def wide() -> ProcessSnapshot:
         ({"per_queue": "never"}, 0, 0),
     ],
 )
-def test_above_the_limit_topics_have_sums_and_ten_queues_of_a_group_their_lag(
+def test_above_the_limit_topics_have_sums_and_ten_queues_per_group_have_a_lag(
     metrics: dict[str, Any], queues: int, worst: int
 ) -> None:
-    """Each queue or none, never a part of them; sums by group are the same."""
+    """All queues or none have the other series. Sums by group are always the same."""
     found = series(wide(), **metrics)
     names = {name for name in found if "queue=" in name}
     assert sum(name.startswith("rmqd_queue_state{") for name in names) == queues
@@ -107,8 +107,7 @@ def test_above_the_limit_topics_have_sums_and_ten_queues_of_a_group_their_lag(
     assert not [name for name in found if name.startswith("rmqd_offset_committed{")]
 
 
-def test_request_codes_have_their_names() -> None:
-    """As RocketMQ calls them."""
+def test_request_codes_have_the_names_of_rocketmq() -> None:
     found = series(process())
     assert found["rmqd_broker_request_duration_seconds_count{code=PULL_MESSAGE}"] == 0
     assert found["rmqd_broker_request_failures_total{code=PULL_MESSAGE,reason=timeout}"] == 2
@@ -117,8 +116,7 @@ def test_request_codes_have_their_names() -> None:
 
 @pytest.mark.parametrize("version", ["1.0.0 ]", "x", "1.\u00b2", "9" * 5000])
 @pytest.mark.parametrize("kind", ["application/openmetrics-text", "text/plain"])
-def test_a_format_of_no_version_is_the_plain_one(kind: str, version: str) -> None:
-    """A client may ask for anything, and gets what old scrapers get."""
+def test_a_format_with_an_unknown_version_is_answered_in_the_plain_format(kind: str, version: str) -> None:
     plain, content_type = rendered(process())
     body, chosen = rendered(process(), f"{kind};version={version}")
     assert chosen.partition(";")[0] in (content_type.partition(";")[0], kind)
@@ -126,7 +124,7 @@ def test_a_format_of_no_version_is_the_plain_one(kind: str, version: str) -> Non
 
 
 def test_the_format_follows_the_accept_header() -> None:
-    """OpenMetrics where it is asked for."""
+    """OpenMetrics is used only on request."""
     body, content_type = rendered(process(), "application/openmetrics-text;version=1.0.0")
     assert content_type.startswith("application/openmetrics-text")
     assert body.endswith(b"# EOF\n")

@@ -1,4 +1,4 @@
-"""Sums over processes: counters add up, and gauges are of the living.
+"""Sums over worker processes: counters of all workers, gauges of running workers.
 
 The core of these tests is in tests/daemon/metrics/test_totals.py.
 """
@@ -14,8 +14,8 @@ from tests.daemon.fakes import EMPTY, group_snapshot, queue_snapshot
 from tests.daemon.metrics.test_totals import process
 
 
-def test_the_circuit_of_a_group_is_the_one_of_its_workers_that_is_open() -> None:
-    """One that ended does not count."""
+def test_a_group_has_the_worst_circuit_state_of_its_workers() -> None:
+    """The circuit of an ended worker is ignored."""
     states: tuple[CircuitState, ...] = ("closed", "open", "half_open")
     groups = [replace(group_snapshot(), circuit=CircuitSnapshot(state, 1.0, "", None)) for state in states]
     processes = [process(number, group) for number, group in enumerate(groups)]
@@ -27,14 +27,14 @@ def test_the_circuit_of_a_group_is_the_one_of_its_workers_that_is_open() -> None
     assert living.state == "closed"
 
 
-def test_figures_of_one_engine_are_not_added_to_the_others() -> None:
+def test_counters_of_different_engines_are_not_added() -> None:
     """Their series have other labels."""
     now = replace(group_snapshot(received=1), engine="spark")
     assert add_ended_counters(now, group_snapshot(received=5)) == now
     assert add_ended_counters(now, replace(group_snapshot(received=5), engine="spark")).topics[0].received == 6
 
 
-def test_figures_of_micro_batches_add_up() -> None:
+def test_counters_of_micro_batches_are_added() -> None:
     batches = BatchesSnapshot(EMPTY, {"handling": 1.5}, 10.0, 2, 1)
     now = replace(group_snapshot(), engine="spark", batches=replace(batches, last_end=None))
     past = replace(group_snapshot(), engine="spark", batches=batches)
@@ -42,7 +42,7 @@ def test_figures_of_micro_batches_add_up() -> None:
     assert add_ended_counters(replace(now, batches=None), past).batches == batches
 
 
-def test_workers_that_pop_the_same_queue_show_it_once_with_what_they_have_together() -> None:
+def test_a_queue_that_several_workers_pop_is_shown_once_with_sums() -> None:
     one, two = (replace(queue_snapshot(-1, state=state), popped=True) for state in ("waiting", "handling"))
     merged = merge_processes([process(1, group_snapshot(queues=(one,))), process(2, group_snapshot(queues=(two,)))])
     [queue] = merged.groups[0].queues
@@ -50,8 +50,8 @@ def test_workers_that_pop_the_same_queue_show_it_once_with_what_they_have_togeth
     assert merged.groups[0].assigned == {"orders": 1}
 
 
-def test_errors_and_reasons_of_workers_come_together_within_bounds() -> None:
-    """The newest errors, the most frequent reasons, and the rest in one number."""
+def test_errors_and_reasons_of_workers_are_merged_up_to_a_limit() -> None:
+    """The newest errors and the most frequent reasons are kept. Other reasons are counted together."""
 
     def told(worker: int, errors: range, reasons: dict[str, int]) -> ProcessSnapshot:
         group = group_snapshot()

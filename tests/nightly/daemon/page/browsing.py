@@ -1,4 +1,4 @@
-"""A daemon that works, and Debian's chromium to look at its page."""
+"""A running daemon, and Debian's chromium to open its page."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def mail(batch):
 
 @asynccontextmanager
 async def chromium() -> AsyncIterator[Browser]:
-    """The browser."""
+    """A headless browser."""
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if path is None:
         missing("chromium is not installed: apt-get install chromium")
@@ -57,7 +57,7 @@ async def chromium() -> AsyncIterator[Browser]:
 async def working_daemon(
     folder: Path, *arguments: str, token: str = "", in_process: bool = False
 ) -> AsyncIterator[str]:
-    """The URL of a daemon with two groups that handle some messages a second, of which a few are bad."""
+    """The URL of a daemon with two groups that handle some messages a second. A few messages fail."""
     (folder / "shop_handlers.py").write_text(HANDLER)
     async with embedded_rocketmq(EmbeddedOptions(topics={"orders": 4})) as rocketmq:
         handler = {"handler": {"plugin": "shop_handlers:mail"}, "subscriptions": {"orders": "*"}}

@@ -1,4 +1,4 @@
-"""The status page in a real browser, of a daemon that works: Debian's chromium, driven by playwright, judged by axe.
+"""The status page of a running daemon in Debian's chromium, driven by playwright and checked by axe.
 
 The core of these tests is in tests.nightly.daemon.page.test_live_page.py.
 """
@@ -24,8 +24,8 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 TOKEN = "correct horse"
 
 
-async def test_the_page_shows_what_the_api_says(tmp_path: Path) -> None:
-    """With two workers: of paused groups, whose figures stand still, the totals are the same."""
+async def test_the_page_shows_the_totals_of_the_api(tmp_path: Path) -> None:
+    """Compared with two workers and paused groups, so that the totals do not change."""
     async with working_daemon(tmp_path, "--workers", "2") as url, chromium() as browser, visit(browser, url) as visited:
         await visited.changes("#group-mailer .totals")
         async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
@@ -50,8 +50,7 @@ async def _texts(visited: Visit, selector: str) -> list[str]:
     return found
 
 
-async def test_the_reader_keeps_place_focus_and_what_is_open(tmp_path: Path) -> None:
-    """While everything around it changes."""
+async def test_updates_keep_scroll_position_focus_and_open_sections(tmp_path: Path) -> None:
     async with working_daemon(tmp_path) as url, chromium() as browser, visit(browser, url) as visited:
         page = visited.page
         await visited.shows("#group-mailer", "KeyError('city')")
@@ -64,15 +63,15 @@ async def test_the_reader_keeps_place_focus_and_what_is_open(tmp_path: Path) -> 
         assert await page.evaluate("document.querySelector('#settings-mailer').open")
         assert await page.evaluate("document.activeElement.closest('.group').dataset.group") == "audit"
         assert await page.evaluate("scrollY") == 300
-        assert await page.evaluate("document.querySelector('#group-mailer h2').isMarked"), "it is the same element"
+        assert await page.evaluate("document.querySelector('#group-mailer h2').isMarked"), "the element is the same"
         await page.keyboard.press("Enter")  # the focused button folds its group
         await page.wait_for_selector("#group-audit .toggle[aria-expanded=false]")
         await page.reload()
         await page.wait_for_selector("#group-audit .body[hidden]", state="attached")
 
 
-async def test_the_token_is_asked_for_once_and_stands_nowhere(tmp_path: Path) -> None:
-    """A wrong one is refused and asked for again; the right one is kept in memory."""
+async def test_the_token_is_requested_once_and_stored_only_in_memory(tmp_path: Path) -> None:
+    """After a wrong token is refused, the page asks for it again."""
     async with working_daemon(tmp_path, token=TOKEN) as url, chromium() as browser:
         opened = await browser.new_context()
         visited = Visit(await opened.new_page(), url)
@@ -98,8 +97,8 @@ async def test_the_token_is_asked_for_once_and_stands_nowhere(tmp_path: Path) ->
         await opened.close()
 
 
-async def test_axe_finds_nothing(tmp_path: Path) -> None:
-    """In light and dark, at a desk's and a phone's width, with all that can be opened, a paused group and a dialog."""
+async def test_axe_finds_no_violations(tmp_path: Path) -> None:
+    """Checked in light and dark, at desktop and phone width, with open sections, a paused group and a dialog."""
     async with working_daemon(tmp_path) as url, chromium() as browser:
         from axe_playwright_python.async_playwright import Axe
 
@@ -114,7 +113,7 @@ async def test_axe_finds_nothing(tmp_path: Path) -> None:
                 for width in (1280, 390):
                     await page.set_viewport_size({"width": width, "height": 844})
                     assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (
-                        "it fits its width"
+                        "the page fits the width"
                     )
                     found = await Axe().run(page)
                     assert found.response["violations"] == [], found.generate_report()

@@ -1,6 +1,6 @@
-"""The status page in a real browser, of a daemon that works: Debian's chromium, driven by playwright, judged by axe.
+"""The status page of a running daemon in Debian's chromium, driven by playwright.
 
-Skipped loudly where either is missing, failed where CI is set.
+If chromium or playwright is missing, the tests are skipped with a message, and fail if CI is set.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 
 class Visit:
-    """A page that is open, and what went wrong with it."""
+    """An open page, with its errors and its requests to other servers."""
 
     def __init__(self, page: Page, url: str) -> None:
         self.page = page
@@ -38,12 +38,12 @@ class Visit:
             self.foreign.append(request.url)
 
     async def text(self, selector: str) -> str:
-        """What stands there now; empty where nothing does."""
+        """The present text of the first match; empty if there is no match."""
         found = self.page.locator(selector).first
         return " ".join((await found.inner_text()).split()) if await found.count() else ""
 
     async def changes(self, selector: str) -> None:
-        """Wait until it is another text."""
+        """Wait until the text changes."""
         before = await self.text(selector)
 
         async def is_other() -> bool:
@@ -52,7 +52,7 @@ class Visit:
         await eventually(is_other, f"{selector} changes from {before!r}", 60)
 
     async def shows(self, selector: str, text: str) -> None:
-        """Wait until this text is there."""
+        """Wait until the element contains this text."""
 
         async def is_there() -> bool:
             return text in await self.text(selector)
@@ -62,7 +62,7 @@ class Visit:
 
 @asynccontextmanager
 async def visit(browser: Browser, url: str, **context: Any) -> AsyncIterator[Visit]:
-    """Open the page. At the end it must have complained of nothing, and have asked nobody but its daemon."""
+    """Open the page. At the end, check that it logged no errors and sent requests only to its daemon."""
     opened = await browser.new_context(**context)
     try:
         visited = Visit(await opened.new_page(), url)
@@ -74,8 +74,8 @@ async def visit(browser: Browser, url: str, **context: Any) -> AsyncIterator[Vis
         await opened.close()
 
 
-async def test_the_page_lives_and_a_group_is_paused_by_it(tmp_path: Path) -> None:
-    """Numbers and charts move; a pause from the page holds, and shows; so does one from elsewhere."""
+async def test_the_page_updates_and_pauses_a_group(tmp_path: Path) -> None:
+    """Numbers and charts change. The page also shows a pause by another client."""
     async with working_daemon(tmp_path, in_process=True) as url, chromium() as browser, visit(browser, url) as visited:
         mailer = "#group-mailer"
         await visited.changes(f"{mailer} .totals")

@@ -1,4 +1,4 @@
-"""Restarted groups in their worker processes, which do as the test says."""
+"""Restarted groups in fake worker processes."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ DELAYS = LoopMonitor(SystemClock()).snapshot()
 
 @dataclass
 class Workers:
-    """All processes that were started; `refused` are the groups that no new one can build."""
+    """All started processes. New processes cannot build the groups in `refused`."""
 
     started: list[FakeWorker] = field(default_factory=list)
     refused: set[str] = field(default_factory=set)
     imported: asyncio.Event = field(default_factory=asyncio.Event)
-    """Whether imports end."""
+    """Imports end once it is set."""
 
     async def begin(self, *_command: str) -> FakeWorker:
         self.started.append(FakeWorker(self))
@@ -58,7 +58,7 @@ class FakeWorker(WorkerProcess):
         self._workers = workers
 
     def __del__(self) -> None:
-        """It has no files."""
+        """A fake has no files to close."""
 
     async def ask(self, action: str, argument: object = None) -> object:
         self.asked.append((action, argument))
@@ -77,7 +77,7 @@ class FakeWorker(WorkerProcess):
             self.reading.set_result(0)
 
     async def dispose(self) -> None:
-        """It has no process."""
+        """A fake has no process to end."""
 
 
 @asynccontextmanager
@@ -101,13 +101,13 @@ async def restarted(
 
 
 async def test_a_reload_during_the_import_is_applied_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The group imports its code again also after a failure, and a reload does not wait for that."""
+    """A reload does not wait until the group has imported its code."""
     before, after = config("mailer"), config("mailer", changes={"mailer": {"shutdown_timeout": "7s"}})
     workers = Workers()
     monkeypatch.setattr(WorkerProcess, "begin", workers.begin)
     group = WorkerGroup("mailer", consumer_options(before, "mailer"), before, WorkerShare(), lambda _: None)
     running = asyncio.create_task(group.run())
-    await eventually(lambda: bool(workers.started) and bool(workers.started[0].group), "it imports the code")
+    await eventually(lambda: bool(workers.started) and bool(workers.started[0].group), "the worker imports the code")
     await group.apply(after)
     workers.imported.set()
     applied = ("apply", after.of_group("mailer"))
@@ -116,7 +116,7 @@ async def test_a_reload_during_the_import_is_applied_after_it(monkeypatch: pytes
     await asyncio.wait_for(running, WAIT_SECONDS)
 
 
-async def test_a_status_is_the_present_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_status_has_current_counters(monkeypatch: pytest.MonkeyPatch) -> None:
     async with restarted(monkeypatch, config("mailer")) as (groups, workers):
         for received in (3, 4):
             workers.last("mailer").received = received
@@ -129,7 +129,7 @@ TWO = {"clusters": {"near": {"nameserver": "127.0.0.1:1"}, "far": FAR_CLIENT}}
 
 
 async def test_a_reload_moves_a_restarted_group_to_another_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a new process, with its counters; its status and its pauses use the names of the new cluster."""
+    """The group keeps its counters in the new process."""
     near, far = ({"mailer": {"cluster": name}} for name in ("near", "far"))
     async with restarted(monkeypatch, config("mailer", changes=near, **TWO)) as (groups, workers):
         workers.last("mailer").received = 3
@@ -137,12 +137,12 @@ async def test_a_reload_moves_a_restarted_group_to_another_cluster(monkeypatch: 
         moved = config("mailer", changes=far, **TWO)
         assert (await groups.apply(moved)).restarted == ("mailer",)
         assert len(workers.started) == 2
-        await eventually(lambda: ("run", ()) in workers.last("mailer").asked, "it runs")
+        await eventually(lambda: ("run", ()) in workers.last("mailer").asked, "the group runs")
         (group,) = (await groups.view()).processes[0].groups
         assert (group.cluster, group.topics[0].received) == ("far", 3)
 
 
-async def test_a_reload_that_one_restarted_group_refuses_changes_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reload_refused_by_one_restarted_group_changes_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
     async with restarted(monkeypatch, config("mailer", "audit")) as (groups, workers):
         before = {name: workers.last(name) for name in groups.names}
         workers.refused.add("audit")

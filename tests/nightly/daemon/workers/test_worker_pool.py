@@ -1,4 +1,4 @@
-"""Which workers of a pool run: the ones that were built with the current configuration and the current code."""
+"""The workers of a pool run only with the current configuration and the current code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONFIG = "nameserver: a:1\ngroups:\n  mailer:\n    subscriptions: {orders: '*'}\
 
 
 class Worker:
-    """A worker process, as its pool sees it. The first one is slow to build its groups."""
+    """A fake worker process. The first worker is slow to build its groups."""
 
     begun: ClassVar[list[Any]] = []
     pid, last_snapshot, is_silent = 1, None, False
@@ -53,7 +53,7 @@ class Worker:
 async def test_a_restart_reaches_a_worker_that_imports_its_handlers(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It may have imported the old code, and would run it until the next restart."""
+    """The worker may have imported the old code, and would run it until the next restart."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("rmqd.daemon.workers.worker_pool.WorkerProcess", Worker)
     monkeypatch.setattr(Worker, "begun", [])

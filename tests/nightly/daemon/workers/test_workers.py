@@ -1,4 +1,4 @@
-"""`--workers N`: real processes in one group, seen and steered as one daemon.
+"""`--workers N`: several processes of a group, shown and controlled as one daemon.
 
 The core of these tests is in tests/daemon/workers/test_workers.py.
 """
@@ -33,20 +33,20 @@ class Handler:
 
 
 async def test_workers_ignore_the_terminals_signals(tmp_path: Path) -> None:
-    """Ctrl-C and a hang-up go to the whole process group; the parent alone decides."""
+    """The terminal sends SIGINT and SIGHUP to the whole process group, but only the parent may act on them."""
     async with daemon(write_config(tmp_path, "mailer"), "--workers", "2") as running:
         client = await both_run(running)
         before = await worker_pids(client)
         for pid in before.values():
             os.kill(pid, signal.SIGINT)
             os.kill(pid, signal.SIGHUP)
-        await client.post("/api/v1/groups/mailer/pause")  # they answer, so the signals are behind them
+        await client.post("/api/v1/groups/mailer/pause")  # the workers respond, so they have received the signals
         assert await worker_pids(client) == before
         assert not running.events("worker.died")
 
 
-async def test_workers_end_when_the_parent_is_gone(tmp_path: Path) -> None:
-    """Killed without a word, it leaves no orphans that go on consuming."""
+async def test_workers_end_when_the_parent_is_killed(tmp_path: Path) -> None:
+    """A killed parent must not leave workers that continue to consume."""
     async with daemon(write_config(tmp_path, "mailer"), "--workers", "2") as running:
         pids = await worker_pids(await both_run(running))
         running.send(signal.SIGKILL)
@@ -56,7 +56,7 @@ async def test_workers_end_when_the_parent_is_gone(tmp_path: Path) -> None:
 
 
 async def test_a_reload_reaches_all_workers(tmp_path: Path) -> None:
-    """The same processes, with other groups."""
+    """The processes stay the same, and their groups change."""
     async with daemon(write_config(tmp_path, "mailer", "audit"), "--workers", "2") as running:
         client = await both_run(running)
         before = await worker_pids(client)
@@ -70,7 +70,7 @@ async def test_a_reload_reaches_all_workers(tmp_path: Path) -> None:
 
 
 async def test_a_reload_is_tried_in_a_fresh_worker_first(tmp_path: Path) -> None:
-    """What can only be seen there is refused before any worker changes."""
+    """Problems that only a worker can find are reported before any worker changes."""
     config = write_config(tmp_path, "mailer")
     environment = plug_in(config, FRAGILE, f"{{switch: {tmp_path / 'switch'}}}")
     async with daemon(config, "--workers", "2", environment=environment) as running:
@@ -85,8 +85,8 @@ async def test_a_reload_is_tried_in_a_fresh_worker_first(tmp_path: Path) -> None
         assert not running.events("group.left")
 
 
-async def test_what_only_a_worker_finds_wrong_is_a_config_error_at_the_start(tmp_path: Path) -> None:
-    """Exit code 78, before anything is connected."""
+async def test_a_problem_that_only_a_worker_finds_is_a_config_error_at_the_start(tmp_path: Path) -> None:
+    """The exit code is 78, and no worker starts."""
     (tmp_path / "switch").touch()
     config = write_config(tmp_path, "mailer")
     environment = plug_in(config, FRAGILE, f"{{switch: {tmp_path / 'switch'}}}")
@@ -96,8 +96,7 @@ async def test_what_only_a_worker_finds_wrong_is_a_config_error_at_the_start(tmp
         assert not running.events("worker.started")
 
 
-async def test_a_second_signal_hurries_the_workers(tmp_path: Path) -> None:
-    """As it does a single process."""
+async def test_a_second_signal_forces_the_workers_to_stop(tmp_path: Path) -> None:
     config = write_config(tmp_path, "mailer")
     async with daemon(config, "--workers", "2", environment=plug_in(config, NEVER_STOPS)) as running:
         await both_run(running)
@@ -107,8 +106,8 @@ async def test_a_second_signal_hurries_the_workers(tmp_path: Path) -> None:
         assert await running.exit_code() == 128 + signal.SIGINT
 
 
-async def test_what_servers_refuse_is_said_once_for_all_workers(tmp_path: Path) -> None:
-    """And at once again when a reload brought other settings, which fail for another reason."""
+async def test_a_refusal_by_servers_is_logged_once_for_all_workers(tmp_path: Path) -> None:
+    """A new reason after a reload is logged at once."""
 
     def write(ca_file: Path) -> Path:
         tls = f'client: {{tls: {{enabled: true, ca_file: "{ca_file}"}}}}'
@@ -133,7 +132,7 @@ async def test_what_servers_refuse_is_said_once_for_all_workers(tmp_path: Path) 
 
 
 async def refused_in_all(client: httpx.AsyncClient, reason: str) -> None:
-    """Until each of two workers is unready for this reason."""
+    """Wait until both workers are unready for this reason."""
 
     async def are_refused() -> bool:
         return (await client.get("/readyz")).text.count(reason) == 2
@@ -141,12 +140,12 @@ async def refused_in_all(client: httpx.AsyncClient, reason: str) -> None:
     await eventually(are_refused, f"each of two workers is unready for {reason}", 60)
 
 
-async def test_it_is_told_everywhere_which_worker_does_not_answer(tmp_path: Path) -> None:
-    """Its queues are then as it last told them, and once that is known nothing waits for it."""
+async def test_log_status_and_metrics_show_which_worker_does_not_respond(tmp_path: Path) -> None:
+    """Once the silence is known, requests do not wait for the worker."""
     async with daemon(write_config(tmp_path, "mailer"), "--workers", "2") as running:
         client = await both_run(running)
         pids = await worker_pids(client)
-        before = (await client.get("/api/v1/status")).json()["problems"]  # no name server is there
+        before = (await client.get("/api/v1/status")).json()["problems"]  # there is no name server
         os.kill(pids[2], signal.SIGSTOP)
         try:
             document = (await client.get("/api/v1/status")).json()
@@ -167,5 +166,5 @@ async def test_it_is_told_everywhere_which_worker_does_not_answer(tmp_path: Path
     assert (silent["worker"], answers["worker"]) == (2, 2)
     assert 'rmqd_worker_up{worker="1"} 1.0' in metrics
     assert 'rmqd_worker_up{worker="2"} 0.0' in metrics
-    assert took_seconds < 20, "where each waited, it would be forty"
+    assert took_seconds < 20, "the requests do not wait 2 s each"
     assert f"  worker 2 (pid {pids[2]}) does not respond" in status_lines(document)

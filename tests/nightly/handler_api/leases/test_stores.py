@@ -1,4 +1,4 @@
-"""The stores of claims on servers."""
+"""Lease stores on servers, and SQLite files."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from tests.handler_api.leases.test_stores import (
     B,
     C,
     open_one,
-    test_a_confirmation_is_forgotten_after_its_time_and_purged,
-    test_a_confirmation_that_is_repeated_after_a_lost_response_has_lost_nothing,
-    test_a_lease_that_is_over_gives_the_claim_free_and_one_that_is_renewed_does_not,
-    test_a_release_never_takes_a_confirmation_away,
-    test_a_release_that_comes_late_leaves_the_next_claim_alone,
-    test_each_text_is_a_key_of_its_own_in_every_store,
-    test_groups_know_nothing_of_each_other,
-    test_of_many_that_claim_at_once_each_message_has_one,
-    test_what_is_released_can_be_claimed_and_only_by_its_token,
-    test_who_was_too_late_hears_that_its_claim_was_lost_and_what_it_did_is_confirmed,
+    test_a_claim_is_free_after_a_release_with_its_token,
+    test_a_confirmation_expires_and_is_purged,
+    test_a_confirmation_repeated_after_a_lost_response_counts_no_loss,
+    test_a_late_confirmation_counts_the_lost_claims_and_is_recorded,
+    test_a_late_release_does_not_affect_the_next_claim,
+    test_a_release_or_renewal_does_not_remove_a_confirmation,
+    test_an_expired_lease_frees_the_claim_and_a_renewed_lease_does_not,
+    test_concurrent_claims_give_each_message_one_owner,
+    test_each_text_is_a_separate_key_in_every_store,
+    test_the_claims_of_groups_are_separate,
 )
 from tests.servers.postgresql import PostgresqlServer
 from tests.servers.redis import RedisServer
@@ -37,16 +37,16 @@ from tests.waiting import eventually
 
 __all__ = [
     "open_one",
-    "test_a_confirmation_is_forgotten_after_its_time_and_purged",
-    "test_a_confirmation_that_is_repeated_after_a_lost_response_has_lost_nothing",
-    "test_a_lease_that_is_over_gives_the_claim_free_and_one_that_is_renewed_does_not",
-    "test_a_release_never_takes_a_confirmation_away",
-    "test_a_release_that_comes_late_leaves_the_next_claim_alone",
-    "test_each_text_is_a_key_of_its_own_in_every_store",
-    "test_groups_know_nothing_of_each_other",
-    "test_of_many_that_claim_at_once_each_message_has_one",
-    "test_what_is_released_can_be_claimed_and_only_by_its_token",
-    "test_who_was_too_late_hears_that_its_claim_was_lost_and_what_it_did_is_confirmed",
+    "test_a_claim_is_free_after_a_release_with_its_token",
+    "test_a_confirmation_expires_and_is_purged",
+    "test_a_confirmation_repeated_after_a_lost_response_counts_no_loss",
+    "test_a_late_confirmation_counts_the_lost_claims_and_is_recorded",
+    "test_a_late_release_does_not_affect_the_next_claim",
+    "test_a_release_or_renewal_does_not_remove_a_confirmation",
+    "test_an_expired_lease_frees_the_claim_and_a_renewed_lease_does_not",
+    "test_concurrent_claims_give_each_message_one_owner",
+    "test_each_text_is_a_separate_key_in_every_store",
+    "test_the_claims_of_groups_are_separate",
 ]
 
 SERVERS = [pytest.param(name, marks=pytest.mark.process) for name in ("redis", "postgresql")]
@@ -60,7 +60,7 @@ def store_name(request: pytest.FixtureRequest) -> StoreName:
 
 
 @pytest.mark.process
-async def test_a_postgresql_that_is_away_says_so_and_is_used_once_it_is_back(
+async def test_an_unavailable_postgresql_is_an_error_and_is_used_after_its_restart(
     postgresql: PostgresqlServer, database: str
 ) -> None:
     store = create_claim_store("postgresql", database, ClaimTerms("shop", "1", LONG, LONG))
@@ -78,7 +78,7 @@ async def test_a_postgresql_that_is_away_says_so_and_is_used_once_it_is_back(
         while True:
             try:
                 return await other.claim([A, B], "2:1")
-            except ClaimStoreError:  # a connection of before
+            except ClaimStoreError:  # an old connection
                 continue
 
     assert await claimed() == [CONFIRMED, HELD]
@@ -87,16 +87,16 @@ async def test_a_postgresql_that_is_away_says_so_and_is_used_once_it_is_back(
 
 
 @pytest.mark.process
-async def test_a_postgresql_that_falls_silent_says_so_and_is_used_by_new_connections(
+async def test_a_silent_postgresql_is_an_error_and_is_used_over_new_connections(
     postgresql: PostgresqlServer, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a primary whose host is gone without a word, while its name leads to its successor already."""
+    """As with a primary whose host has vanished, and whose name already resolves to its successor."""
     monkeypatch.setattr(postgresql_store, "CALL_SECONDS", 1.0)
     async with SilentLine(postgresql.port) as line:
         url = database.replace(f"127.0.0.1:{postgresql.port}", line.address)
         store = create_claim_store("postgresql", url, ClaimTerms("shop", "1", LONG, LONG))
         await asyncio.gather(*(store.claim([("orders", str(number))], "1:1") for number in range(20)))
-        await eventually(lambda: line.open > 1, "it has several connections")
+        await eventually(lambda: line.open > 1, "the store has several connections")
         accepted = line.accepted
         line.swallow()
 
@@ -108,7 +108,7 @@ async def test_a_postgresql_that_falls_silent_says_so_and_is_used_by_new_connect
 
 
 @pytest.mark.process
-async def test_a_redis_that_is_away_says_so_and_is_used_once_it_is_back(redis_server: RedisServer) -> None:
+async def test_an_unavailable_redis_is_an_error_and_is_used_after_its_restart(redis_server: RedisServer) -> None:
     store = create_claim_store("redis", redis_server.url, ClaimTerms("shop", "1", LONG, LONG))
     await store.claim([A], "1:1")
     redis_server.kill()
@@ -121,7 +121,7 @@ async def test_a_redis_that_is_away_says_so_and_is_used_once_it_is_back(redis_se
     await store.close()
 
 
-async def test_a_file_that_cannot_be_written_says_so_with_its_path(tmp_path: Path) -> None:
+async def test_the_error_for_a_file_that_is_not_a_database_has_its_path(tmp_path: Path) -> None:
     place = tmp_path / "claims.sqlite3"
     place.write_text("this is no database, and it is longer than a header of one would be: " + "x" * 100)
     store = create_claim_store("sqlite", str(place), ClaimTerms("shop", "1", LONG, LONG))
@@ -133,8 +133,8 @@ async def test_a_file_that_cannot_be_written_says_so_with_its_path(tmp_path: Pat
     await store.close()
 
 
-async def test_many_may_create_one_file_at_once(tmp_path: Path) -> None:
-    """SQLite refuses those that are not first; all of them wait."""
+async def test_parallel_stores_may_create_the_same_file(tmp_path: Path) -> None:
+    """SQLite refuses all but the first; the others wait."""
     for number in range(20):
         place = str(tmp_path / f"{number}.sqlite3")
         stores = [create_claim_store("sqlite", place, ClaimTerms("shop", str(owner), LONG, LONG)) for owner in range(6)]

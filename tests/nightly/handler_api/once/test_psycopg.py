@@ -19,8 +19,8 @@ __all__ = ["orders"]
 pytestmark = pytest.mark.process
 
 
-async def test_the_mark_is_committed_by_the_callers_own_transaction(postgresql: PostgresqlServer, orders: str) -> None:
-    """What is rolled back there has not happened, the table of marks included."""
+async def test_the_record_is_committed_by_the_callers_transaction(postgresql: PostgresqlServer, orders: str) -> None:
+    """A rollback also removes the record, and the table of records."""
     async with (
         await psycopg.AsyncConnection.connect(orders) as connection,
         connection.transaction(force_rollback=True),
@@ -35,8 +35,8 @@ async def test_the_mark_is_committed_by_the_callers_own_transaction(postgresql: 
     assert rows(postgresql, orders) == 2
 
 
-async def test_attempts_side_by_side_have_one_effect(postgresql: PostgresqlServer, orders: str) -> None:
-    """Also the first ones of all, which make the table: the others wait for the one that is ahead."""
+async def test_parallel_attempts_have_one_effect(postgresql: PostgresqlServer, orders: str) -> None:
+    """Also the very first attempts: one creates the table, and the others wait for it."""
     async with AsyncConnectionPool(orders, min_size=8, max_size=8) as pool:
 
         async def attempt() -> bool:
@@ -52,7 +52,7 @@ async def test_attempts_side_by_side_have_one_effect(postgresql: PostgresqlServe
     assert rows(postgresql, orders) == 1
 
 
-async def test_the_other_with_is_refused_with_what_to_write(orders: str) -> None:
+async def test_the_error_for_the_wrong_with_statement_names_the_right_one(orders: str) -> None:
     with psycopg.connect(orders) as connection, pytest.raises(TypeError, match="without `async`"):
         async with message_of("a").once(connection):
             pass
@@ -61,8 +61,8 @@ async def test_the_other_with_is_refused_with_what_to_write(orders: str) -> None
             pass
 
 
-async def test_a_table_that_is_gone_is_made_again(postgresql: PostgresqlServer, orders: str) -> None:
-    """By the attempt after the one that missed it."""
+async def test_a_dropped_table_is_created_again(postgresql: PostgresqlServer, orders: str) -> None:
+    """The next attempt after the failed one creates it."""
     await insert(orders, "a")
     with pytest.raises(AlreadyHandled):
         await insert(orders, "a")
@@ -73,7 +73,7 @@ async def test_a_table_that_is_gone_is_made_again(postgresql: PostgresqlServer, 
     assert rows(postgresql, orders) == 2
 
 
-async def test_the_connections_own_row_factory_is_left_alone(orders: str) -> None:
+async def test_the_connections_row_factory_is_not_changed(orders: str) -> None:
     connecting = psycopg.AsyncConnection.connect(orders, row_factory=scalar_row)
     async with await connecting as connection, message_of("a").once(connection):
         assert await (await connection.execute("SELECT 7")).fetchone() == 7

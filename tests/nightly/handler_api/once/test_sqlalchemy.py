@@ -28,8 +28,8 @@ __all__ = ["url"]
 
 
 @pytest.mark.process
-def test_different_messages_side_by_side_are_all_handled_at_the_first_use(database: str) -> None:
-    """That two make the table at once is no mark of either's."""
+def test_parallel_messages_are_all_handled_at_the_first_use(database: str) -> None:
+    """Two transactions that create the table at the same time do not count as handled."""
     engine = create_engine(database.replace("postgresql:", "postgresql+psycopg:"), pool_size=8)
     together = threading.Barrier(8)
 
@@ -49,8 +49,8 @@ def test_different_messages_side_by_side_are_all_handled_at_the_first_use(databa
     engine.dispose()
 
 
-def test_a_table_that_ignores_case_takes_no_message_for_another(url: str) -> None:
-    """As MySQL's default collations do. Neither the message nor a record of rmqd 0.1.0 counts as handled before."""
+def test_a_table_that_ignores_case_does_not_confuse_messages(url: str) -> None:
+    """As MySQL's default collations do. Messages and records of rmqd 0.1.0 in another case do not count as handled."""
     texts = ", ".join(f"{name} text COLLATE NOCASE" for name in ("consumer_group", "topic", "msg_id"))
     engine = create_engine(url, poolclass=NullPool)
     with engine.begin() as connection:
@@ -70,7 +70,7 @@ def test_a_table_that_ignores_case_takes_no_message_for_another(url: str) -> Non
 
 
 @pytest.mark.parametrize("kind", ["connection", "session"])
-async def test_asynchronous_ones_too(url: str, kind: str) -> None:
+async def test_an_asynchronous_connection_or_session_may_be_used(url: str, kind: str) -> None:
     engine = create_async_engine(url.replace("sqlite:", "sqlite+aiosqlite:"))
 
     async def once() -> None:
@@ -88,8 +88,8 @@ async def test_asynchronous_ones_too(url: str, kind: str) -> None:
     await engine.dispose()
 
 
-def test_a_table_that_is_gone_is_made_again(url: str) -> None:
-    """By the attempt after the one that missed it."""
+def test_a_dropped_table_is_created_again(url: str) -> None:
+    """The next attempt after the failed one creates it."""
     engine = create_engine(url, poolclass=NullPool)
     for _ in range(2):
         with engine.begin() as connection, contextlib.suppress(AlreadyHandled):

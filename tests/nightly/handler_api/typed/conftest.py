@@ -1,4 +1,4 @@
-"""The fixtures of `rmqd.testing`, in place of those of a real RocketMQ."""
+"""The fixtures of `rmqd.testing`, instead of a real RocketMQ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies that are not JSON: MessagePack, Avro, Protobuf, and what a function of the author's makes of them."""
+"""Bodies in other formats than JSON: MessagePack, Avro, Protobuf, and an author's decode function."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def avro_body(record: dict[str, Any] = ORDER) -> bytes:
 
 
 def protobuf_class() -> Any:
-    """What protoc makes of `message Order {int32 number = 1; string customer = 2;}`."""
+    """The class that protoc generates for `message Order {int32 number = 1; string customer = 2;}`."""
     file = descriptor_pb2.FileDescriptorProto(name="order.proto", package="shop", syntax="proto3")
     order = file.message_type.add(name="Order")
     field = descriptor_pb2.FieldDescriptorProto
@@ -111,7 +111,7 @@ def test_avro(rocketmq: RocketMQ, run_handler: Run, kind: Any, form: str, tmp_pa
 
 
 def test_avro_by_a_schema_registry(rocketmq: RocketMQ, run_handler: Run) -> None:
-    """Its clients write 9 bytes in front of the record, and wrote 17 before the first release."""
+    """Its clients write a prefix of 9 bytes, and wrote 17 bytes before the first release."""
     released = b"\x10" + (1153).to_bytes(8)
     former = b"\x20" + (1153).to_bytes(8) + bytes(8)
     mark = rmqd.handler(avro=Data, schema=SCHEMA, registered=True)
@@ -143,7 +143,7 @@ def with_tag(message: Message) -> str:
 
 
 @pytest.mark.parametrize(("decode", "expected"), [(upper, "ADA"), (with_tag, "None: ADA"), (str, "b'ada'")])
-def test_a_function_of_the_authors(rocketmq: RocketMQ, run_handler: Run, decode: Any, expected: str) -> None:
+def test_a_decode_function(rocketmq: RocketMQ, run_handler: Run, decode: Any, expected: str) -> None:
     bodies = [b"ada"] if decode is str else [b"ada", b"\xff"]
     seen, reasons = handled(rocketmq, run_handler, rmqd.handler(decode=decode), *bodies)
 
@@ -174,7 +174,7 @@ def nothing() -> None: ...
         (lambda: rmqd.handler(decode=nothing), r"takes no arguments; expected a function of \(body\)"),
     ],
 )
-def test_what_makes_no_payload_is_refused_at_the_start(mark: Callable[[], Any], said: str) -> None:
+def test_an_invalid_schema_or_decoder_is_refused_at_the_start(mark: Callable[[], Any], said: str) -> None:
     with pytest.raises(PluginFaultError, match=said):
         HandlerPlugin.of("shop:handle", mark()(lambda order: None))
 
@@ -188,6 +188,6 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, format_: str,
         HandlerPlugin.of("shop:handle", rmqd.handler(**formats)(lambda order: None))
 
 
-def test_a_schema_is_for_avro_alone() -> None:
+def test_a_schema_is_only_allowed_with_avro() -> None:
     with pytest.raises(TypeError, match="schema= or registered= with json=; expected avro="):
         rmqd.handler(json=Model, schema=SCHEMA)

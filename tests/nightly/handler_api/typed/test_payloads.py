@@ -1,4 +1,4 @@
-"""What a typed handler is called with, and what becomes of each message of its batch."""
+"""Arguments of typed handlers, and the outcome of each message of a batch."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Stated = msgspec.defstruct("Stated", [("state", enum.Enum("State", {"PAID": "pai
 
 
 class Paid(pydantic.BaseModel):
-    """One of two kinds."""
+    """One member of the union."""
 
     state: Literal["paid"]
 
 
 class Sent(pydantic.BaseModel):
-    """The other kind."""
+    """The other member."""
 
     state: Literal["sent"]
 
@@ -55,7 +55,7 @@ Tagged = Annotated[Paid | Sent, pydantic.Field(discriminator="state")]
     ],
     ids=["enum of msgspec", "field of msgspec", "tag of pydantic", "key of pydantic"],
 )
-def test_why_a_body_cannot_be_decoded_is_told_without_its_values(
+def test_the_reason_for_an_invalid_body_does_not_contain_its_values(
     rocketmq: RocketMQ, run_handler: Run, kind: Any, body: dict[str, Any], fault: str
 ) -> None:
     @rmqd.handler(json=kind)
@@ -89,7 +89,7 @@ class Mailer:
     """A class with a typed method."""
 
     class Options(pydantic.BaseModel):
-        """What it takes."""
+        """The handler's options."""
 
         sender: str
 
@@ -106,7 +106,7 @@ class Mailer:
         self.sent.append((self.options.sender, order.number))
 
 
-def test_a_method_may_be_typed(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_a_method_may_be_a_typed_handler(rocketmq: RocketMQ, run_handler: Run) -> None:
     send(rocketmq, {"number": 7})
     run_handler(Mailer, topic="orders", group="mailer", options={"sender": "shop"})
     assert Mailer.sent == [("shop", 7)]
@@ -124,8 +124,8 @@ def test_a_function_may_take_the_options(rocketmq: RocketMQ, run_handler: Run) -
     assert seen == [(7, "shop")]
 
 
-async def test_a_marked_function_is_called_as_it_is_written() -> None:
-    """So that a unit test needs no message."""
+async def test_a_decorated_function_can_be_called_directly() -> None:
+    """A unit test then needs no message."""
 
     @rmqd.handler(json=Model)
     async def handle(order: Model) -> int:
@@ -134,7 +134,7 @@ async def test_a_marked_function_is_called_as_it_is_written() -> None:
     assert await handle(Model(number=3)) == 3
 
 
-def test_a_rest_that_one_message_asks_for_is_that_of_its_queue(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_a_suspension_for_one_message_suspends_its_queue(rocketmq: RocketMQ, run_handler: Run) -> None:
     @rmqd.handler(json=Model)
     async def handle(order: Model, message: Message) -> None:
         if order.number == 2 and not message.reconsume_times:
@@ -148,8 +148,8 @@ def test_a_rest_that_one_message_asks_for_is_that_of_its_queue(rocketmq: RocketM
     assert result.elapsed_seconds >= 20
 
 
-def test_a_batch_has_the_messages_of_the_call_alone(rocketmq: RocketMQ, run_handler: Run) -> None:
-    """What is decided about them as a whole says nothing of a body that cannot be decoded."""
+def test_a_batch_has_only_the_messages_of_the_call(rocketmq: RocketMQ, run_handler: Run) -> None:
+    """A decision for the whole batch does not apply to a body that cannot be decoded."""
     calls: list[list[int]] = []
 
     @rmqd.handler(json=Model)
@@ -168,7 +168,7 @@ def test_a_batch_has_the_messages_of_the_call_alone(rocketmq: RocketMQ, run_hand
 
 
 @pytest.mark.parametrize("hangs", [True, False], ids=["hangs", "cancelled"])
-def test_what_no_call_has_begun_with_costs_no_attempt(rocketmq: RocketMQ, run_handler: Run, hangs: bool) -> None:
+def test_messages_whose_call_did_not_begin_count_no_attempt(rocketmq: RocketMQ, run_handler: Run, hangs: bool) -> None:
     handled: list[int] = []
 
     @rmqd.handler(json=Model)
@@ -188,7 +188,7 @@ def test_what_no_call_has_begun_with_costs_no_attempt(rocketmq: RocketMQ, run_ha
 
 
 def test_a_thread_past_its_deadline_begins_no_further_call(rocketmq: RocketMQ, run_handler: Run) -> None:
-    """What is behind its message is handled by another one. What it said about its message stands."""
+    """Another thread handles the later messages. The decision about the first thread's message stays valid."""
     handled: list[int] = []
     threads: list[threading.Thread] = []
     let_go = threading.Event()
@@ -212,7 +212,7 @@ def test_a_thread_past_its_deadline_begins_no_further_call(rocketmq: RocketMQ, r
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["list", "one"])
-def test_what_is_decoded_after_the_deadline_is_not_handed_over(
+def test_the_handler_is_not_called_if_decode_passes_the_deadline(
     rocketmq: RocketMQ, run_handler: Run, at_once: bool
 ) -> None:
     handled: list[str | None] = []
@@ -241,9 +241,7 @@ def test_what_is_decoded_after_the_deadline_is_not_handed_over(
     assert handled == ["order-1"]
 
 
-def test_a_call_that_swallows_its_cancellation_is_the_last_one_of_its_batch(
-    rocketmq: RocketMQ, run_handler: Run
-) -> None:
+def test_a_call_that_ignores_its_cancellation_is_the_last_of_its_batch(rocketmq: RocketMQ, run_handler: Run) -> None:
     calls: list[int] = []
 
     @rmqd.handler(json=Model)
@@ -262,10 +260,10 @@ def test_a_call_that_swallows_its_cancellation_is_the_last_one_of_its_batch(
 @pytest.mark.parametrize(
     ("asked", "expected"), [("retry", [1, 2, 2, 3, 4]), ("rollback", [1, 2, 1, 2, 3, 4]), ("commit", [1, 2, 3, 3, 4])]
 )
-def test_in_order_a_call_ends_its_batch_where_nothing_may_follow(
+def test_an_orderly_retry_or_rollback_ends_the_batch(
     rocketmq: RocketMQ, run_handler: Run, asked: str, expected: list[int]
 ) -> None:
-    """What was committed is not rolled back by a later message, and what no call has begun with has had no attempt."""
+    """Committed messages are not rolled back later, and messages whose call did not begin count no attempt."""
     calls: list[int] = []
     attempts: dict[int, int] = {}
 
@@ -288,7 +286,7 @@ def test_in_order_a_call_ends_its_batch_where_nothing_may_follow(
 
 
 def away(cause: BaseException) -> Exception:
-    """An error of a library's own, from another one."""
+    """A library's error with this cause."""
     error = RuntimeError("the registry does not answer")
     error.__cause__ = cause
     return error
@@ -310,7 +308,7 @@ def away(cause: BaseException) -> Exception:
     ],
     ids=["Retry", "DeadLetter", "ConnectionError", "OSError", "cause", "group", "module", "no errno", "ValueError"],
 )
-def test_decode_says_by_what_it_raises_whether_the_body_is_invalid(
+def test_the_exception_of_decode_decides_whether_the_body_is_invalid(
     rocketmq: RocketMQ, run_handler: Run, made: Callable[[], Exception], outcomes: list[str], per_batch: bool
 ) -> None:
     """A decision means the same as in the handler, and an unavailable registry is not the message's fault."""
@@ -343,7 +341,7 @@ def test_decode_says_by_what_it_raises_whether_the_body_is_invalid(
 
 
 @pytest.mark.parametrize("result", ["coroutine", Retry], ids=["coroutine", "Retry"])
-def test_what_decode_returns_may_be_no_payload(rocketmq: RocketMQ, run_handler: Run, result: Any) -> None:
+def test_decode_may_return_a_decision_but_not_a_coroutine(rocketmq: RocketMQ, run_handler: Run, result: Any) -> None:
     async def later(body: bytes) -> None: ...
 
     calls: list[bytes] = []
@@ -369,19 +367,19 @@ def either(message: Message | None = None) -> Any:
     return message
 
 
-def test_decode_gets_the_message_that_one_of_its_types_names() -> None:
+def test_decode_gets_the_message_if_a_union_of_types_contains_it() -> None:
     message = make_message(b"ada")
     assert decoder_of(Payload("decode", either, "dead_letter")).payload(message) is message
 
 
 @pytest.mark.parametrize("decode", [lambda message: message.body, lambda msg, schema="": msg.body])
-def test_decode_of_a_message_without_its_annotation_is_refused(decode: Any) -> None:
+def test_decode_with_an_unannotated_message_is_refused(decode: Any) -> None:
     """It would get the body, and each message would become a dead letter."""
     with pytest.raises(HandlerFormError, match=r"gets the body, .*; expected \(body\), or \(message: Message\)"):
         decoder_of(Payload("decode", decode, "dead_letter"))
 
 
-def test_what_is_raised_after_a_decision_is_logged(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_an_exception_after_a_decision_is_logged(rocketmq: RocketMQ, run_handler: Run) -> None:
     @rmqd.handler(json=Model)
     def handle(order: Model, message: Message, batch: Batch) -> None:
         batch.ack(message)

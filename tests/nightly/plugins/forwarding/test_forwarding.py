@@ -1,4 +1,4 @@
-"""The handler `rocketmq`: copies as the messages are, each key in its order, and no message in a circle.
+"""The handler `rocketmq`: identical copies, order of each key, and the limit of hops.
 
 The core of these tests is in tests/plugins/forwarding/test_forwarding.py.
 """
@@ -27,7 +27,7 @@ def test_a_message_that_was_delayed_and_retried_is_not_delayed_again(here: Rocke
     assert not {"DELAY", "REAL_TOPIC", "REAL_QID", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID"} & copy.properties.keys()
 
 
-def test_what_has_no_key_goes_to_all_queues(here: RocketMQ, there: RocketMQ) -> None:
+def test_messages_without_a_key_are_sent_to_all_queues(here: RocketMQ, there: RocketMQ) -> None:
     for number in range(16):
         here.send("orders", str(number))
     forward(here, there)
@@ -36,7 +36,7 @@ def test_what_has_no_key_goes_to_all_queues(here: RocketMQ, there: RocketMQ) -> 
 
 
 def test_a_chain_may_be_as_long_as_max_hops(here: RocketMQ) -> None:
-    """In one cluster, from topic to topic; a hop too many is acknowledged, and goes nowhere."""
+    """From topic to topic in one cluster. A message beyond the limit is acknowledged and not sent."""
     here.send("orders", b"x")
     for source, target, most in (("orders", "a", 1), ("a", "b", 2), ("b", "c", 2)):
         here.create_topic(target)
@@ -48,7 +48,7 @@ def test_a_chain_may_be_as_long_as_max_hops(here: RocketMQ) -> None:
 
 
 @pytest.mark.parametrize(("said", "outcome"), [("9" * 5000, "nowhere"), ("-1", "passed on"), ("many", "passed on")])
-def test_what_a_producer_wrote_as_hops_fails_nothing(here: RocketMQ, there: RocketMQ, said: str, outcome: str) -> None:
+def test_invalid_hops_of_a_producer_fail_nothing(here: RocketMQ, there: RocketMQ, said: str, outcome: str) -> None:
     here.send("orders", b"x", properties={"RMQD_HOPS": said})
     result = forward(here, there)
 
@@ -56,8 +56,8 @@ def test_what_a_producer_wrote_as_hops_fails_nothing(here: RocketMQ, there: Rock
     assert len(there.messages("orders")) == (outcome == "passed on")
 
 
-async def test_a_batch_as_a_whole_waits_for_a_cluster_that_is_away() -> None:
-    """And not each of its messages in turn, which would take it past its deadline; no attempt counts."""
+async def test_a_batch_waits_as_a_whole_for_an_unreachable_cluster() -> None:
+    """One message after the other would wait past the batch's deadline. No attempt is counted."""
     batch = make_batch(*(make_message(b"x", queue_offset=number) for number in range(30)))
     handler = RocketMq(RocketMqOptions(nameserver="127.0.0.1:1", retry_for="300ms", in_flight=1))  # type: ignore[arg-type]
     await handler.start()

@@ -1,4 +1,4 @@
-"""A worker process that dies, hangs or eats its memory costs nobody else anything, and its message is told why.
+"""A worker process that dies, hangs or exceeds its memory limit affects only the message that caused it.
 
 The core of these tests is in tests/plugins/worker_processes/test_losses.py.
 """
@@ -27,7 +27,7 @@ CLOSE = "import sys, time; os.close(int(sys.argv[1])); time.sleep(3600)"  # its 
 EAT = "eaten = bytearray(1 << 33)"
 
 
-async def test_the_culprits_are_dead_letters_with_why_and_the_others_are_handled_once(tmp_path: Path) -> None:
+async def test_culprits_are_dead_letters_with_a_reason_and_others_are_handled_once(tmp_path: Path) -> None:
     culprits = {"segfault": SEGFAULT, "hang": HANG_IN_C, "eat": EAT}
     handler = {"processes": 2, "process_memory": "256MiB"}
     async with scene(tmp_path, handler=handler, consume_timeout="4s", max_reconsume_times=2) as it:
@@ -64,8 +64,8 @@ async def test_the_culprits_are_dead_letters_with_why_and_the_others_are_handled
         assert len(it.pids("stop")) == 2
 
 
-async def test_an_outage_that_hangs_gives_up_no_message(tmp_path: Path) -> None:
-    """With a circuit breaker a message hangs as often as the outage has it, and is handled after it."""
+async def test_an_outage_that_hangs_calls_dead_letters_no_message(tmp_path: Path) -> None:
+    """With a circuit breaker, a message may hang any number of times, and is handled after the outage."""
     down = tmp_path / "down"
     down.touch()
     hang = f"import time, pathlib\nwhile pathlib.Path({str(down)!r}).exists(): time.sleep(0.01)"
@@ -79,8 +79,8 @@ async def test_an_outage_that_hangs_gives_up_no_message(tmp_path: Path) -> None:
         assert not it.dead_letters()
 
 
-async def test_one_that_is_cut_off_in_the_time_of_others_is_not_to_blame(tmp_path: Path) -> None:
-    """What was with a culprit is called one by one, and altogether takes longer than consume_timeout."""
+async def test_a_message_cut_off_because_of_other_messages_is_not_blamed(tmp_path: Path) -> None:
+    """The messages of a culprit's batch are called one by one, which takes longer than consume_timeout."""
     keys: dict[str, Any] = {
         "consume_timeout": "2s",
         "consume_message_batch_max_size": 4,
@@ -95,8 +95,8 @@ async def test_one_that_is_cut_off_in_the_time_of_others_is_not_to_blame(tmp_pat
         assert it.dead_letters().keys() == {"culprit"}
 
 
-async def test_a_slot_goes_on_after_a_process_that_closed_its_socket_and_did_not_end(tmp_path: Path) -> None:
-    """The deadline falls while the daemon waits to hear how the process ended."""
+async def test_a_process_that_closed_its_socket_and_did_not_end_is_replaced(tmp_path: Path) -> None:
+    """The deadline passes while the daemon waits for the exit of the process."""
     async with scene(tmp_path, handler={"processes": 1}, consume_timeout="2s", max_reconsume_times=0) as it:
         await it.send("culprit", CLOSE, queue=0)
         await it.send("m", queue=0)
@@ -105,14 +105,14 @@ async def test_a_slot_goes_on_after_a_process_that_closed_its_socket_and_did_not
         assert it.dead_letters().keys() == {"culprit"}
 
 
-async def test_one_attempt_costs_one_process_where_failures_are_repeated_in_place(tmp_path: Path) -> None:
+async def test_one_attempt_loses_one_process_with_retries_in_place(tmp_path: Path) -> None:
     async with scene(tmp_path, retry={"in_place": 3, "backoff": "10ms"}) as it:
         await it.send("culprit", SEGFAULT)
         await eventually(lambda: "culprit" in it.dead_letters(), "the culprit is given up", 60)
         assert it.dead_letters()["culprit"].reconsume_times == 1
 
 
-async def test_an_orderly_queue_waits_for_the_message_and_passes_it(tmp_path: Path) -> None:
+async def test_an_orderly_queue_waits_for_the_culprit_and_continues_after_it(tmp_path: Path) -> None:
     keys: dict[str, Any] = {
         "consume_mode": "orderly",
         "consume_message_batch_max_size": 4,
@@ -128,7 +128,7 @@ async def test_an_orderly_queue_waits_for_the_message_and_passes_it(tmp_path: Pa
         assert it.keys("begin").count("culprit") == 2
 
 
-async def test_a_popped_message_is_given_up_too(tmp_path: Path) -> None:
+async def test_a_popped_culprit_is_a_dead_letter(tmp_path: Path) -> None:
     async with scene(tmp_path, consume_mode="pop") as it:
         for number in range(6):
             await it.send("culprit" if number == 3 else f"m{number}", SEGFAULT if number == 3 else "pass")
@@ -137,7 +137,7 @@ async def test_a_popped_message_is_given_up_too(tmp_path: Path) -> None:
 
 
 async def test_processes_end_with_a_daemon_that_is_killed(tmp_path: Path) -> None:
-    """Those that rest, the warm one, and one whose call holds the interpreter's lock."""
+    """Idle processes, the warm one, and one whose call holds the interpreter's lock."""
     async with scene(tmp_path) as it:
         await it.send("hang", HANG_IN_C)
         await eventually(lambda: it.keys("begin"), "a call hangs", 60)
@@ -147,7 +147,7 @@ async def test_processes_end_with_a_daemon_that_is_killed(tmp_path: Path) -> Non
         await eventually(lambda: not any(is_running(pid) for pid in pids), "all have ended", 60)
 
 
-async def test_workers_have_processes_of_their_own_and_a_reload_starts_new_ones(tmp_path: Path) -> None:
+async def test_each_worker_has_separate_processes_and_a_reload_starts_new_ones(tmp_path: Path) -> None:
     log = "import logging; logging.getLogger('shop').debug('seen ' + message.keys)"
     async with scene(tmp_path, "--workers", "2", handler={"processes": 1}) as it:
 
@@ -184,15 +184,15 @@ def children(pid: int) -> list[int]:
 
 
 def is_running(pid: int) -> bool:
-    """Whether it is there, and no zombie."""
+    """Whether the process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
 
 
-async def test_a_hang_costs_the_message_of_the_call_an_attempt(tmp_path: Path) -> None:
-    """What was handled before is done with, and what no call has begun with comes again."""
+async def test_a_hang_counts_an_attempt_only_for_the_message_of_the_call(tmp_path: Path) -> None:
+    """Earlier messages are acknowledged, and later ones are handled again without a counted attempt."""
     begun = tmp_path / "begun"
     hang = f"import pathlib, threading\npathlib.Path({str(begun)!r}).touch()\nthreading.Event().wait()"
     batch = make_batch(*(make_message({"line": line}) for line in ("pass", hang, "pass")))

@@ -1,4 +1,4 @@
-"""What becomes of a batch is the same, whether its handler is called in the daemon or in a worker process.
+"""A batch has the same outcome in the daemon and in a worker process.
 
 The core of these tests is in tests/plugins/worker_processes/test_outcomes.py.
 """
@@ -21,7 +21,7 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.process
 
 
-async def test_so_it_does_of_typed_handlers_and_of_bodies_that_are_none() -> None:
+async def test_typed_handlers_and_invalid_bodies_have_the_same_outcome() -> None:
     rows = [("pass", "raise OwnError(3)", "pass"), ("raise Retry(3)", "pass", "raise DeadLetter('w')")]
     here = load_handler(GROUP, group_config(TYPED))
     async with pooled(TYPED) as there:
@@ -34,23 +34,22 @@ async def test_so_it_does_of_typed_handlers_and_of_bodies_that_are_none() -> Non
             assert "InvalidPayloadError" in str(expected["decided"])
 
 
-async def test_a_handler_that_nobody_awaits_ends_the_group_and_not_its_messages() -> None:
+async def test_a_handler_that_returns_a_coroutine_fails_the_group() -> None:
     async with pooled(f"{__name__}:forgotten") as handler:
         with pytest.raises(UnusableHandlerError, match="returned a coroutine that was never awaited"):
             await handler.handle(make_batch())
 
 
 def forgotten(batch: Batch) -> Any:
-    """A plugin that gives back what would still have to be run."""
+    """A plugin that returns a coroutine without awaiting it."""
 
     async def work() -> None:
-        """Never begun."""
+        """Never run."""
 
     return work()
 
 
-async def test_a_task_that_outlives_its_call_is_told(capfd: pytest.CaptureFixture[str]) -> None:
-    """As without processes."""
+async def test_a_task_that_outlives_its_call_is_logged(capfd: pytest.CaptureFixture[str]) -> None:
     lines = [
         "import asyncio; __name__ = 'tests'",
         "async def work(): await asyncio.sleep(0)",
@@ -64,4 +63,4 @@ async def test_a_task_that_outlives_its_call_is_told(capfd: pytest.CaptureFixtur
 
     async with pooled(ASYNC) as there:
         await there.handle(make_batch(make_message("\n".join(lines))))
-        await eventually(is_told, "the process has said so")
+        await eventually(is_told, "the process has logged it")

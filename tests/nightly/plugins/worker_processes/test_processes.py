@@ -1,4 +1,4 @@
-"""What a worker process has of its own: what the handler opens, its start, the locks that it is told of.
+"""Worker processes: dependencies, middleware, revoked locks, and open calls in each process.
 
 The core of these tests is in tests/plugins/worker_processes/test_processes.py.
 """
@@ -33,7 +33,7 @@ __all__ = ["noted"]
 pytestmark = pytest.mark.process
 
 
-async def test_what_a_handler_depends_on_is_opened_once_in_each_process(noted: Path) -> None:
+async def test_dependencies_are_opened_once_in_each_process(noted: Path) -> None:
     async with pooled(OPENED, processes=2) as handler:
         for number in range(4):
             batches = [make_batch(make_message('{"line": ""}', keys=f"{number}-{side}")) for side in range(2)]
@@ -46,7 +46,7 @@ async def test_what_a_handler_depends_on_is_opened_once_in_each_process(noted: P
     assert {pid for _, _, pid in seen} == {pid for event, _, pid in seen if event == "opened"}
 
 
-async def test_middleware_stands_around_the_calls_in_their_process(noted: Path) -> None:
+async def test_middleware_runs_in_the_worker_process(noted: Path) -> None:
     async with pooled(NOTING, handler={"middleware": [MIDDLEWARE]}) as handler:
         await handler.handle(make_batch(make_message("pass", keys="a")))
     seen = notes(noted)
@@ -54,7 +54,7 @@ async def test_middleware_stands_around_the_calls_in_their_process(noted: Path) 
     assert len({pid for _, _, pid in seen}) == 1
 
 
-async def test_a_lost_lock_is_told_to_the_handler_that_runs() -> None:
+async def test_a_running_handler_sees_that_its_lock_is_lost() -> None:
     class Lease:
         valid = True
 
@@ -67,7 +67,7 @@ async def test_a_lost_lock_is_told_to_the_handler_that_runs() -> None:
             await calling
 
 
-async def test_an_effect_happens_once_whichever_process_has_it(tmp_path: Path) -> None:
+async def test_once_records_are_shared_by_all_processes(tmp_path: Path) -> None:
     line = f"""
 from sqlalchemy import create_engine
 with create_engine('sqlite:///{tmp_path}/marks').begin() as connection:
@@ -83,7 +83,7 @@ with create_engine('sqlite:///{tmp_path}/marks').begin() as connection:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-async def test_calls_that_are_kept_open_are_ended_in_each_process(noted: Path, processes: int) -> None:
+async def test_end_calls_ends_open_calls_in_each_process(noted: Path, processes: int) -> None:
     async with pooled(GATHERING, processes=processes) as handler:
         assert handler.end_calls is not None
         for number in (1, 2):
@@ -94,7 +94,7 @@ async def test_calls_that_are_kept_open_are_ended_in_each_process(noted: Path, p
             handler.end_calls()
             async with asyncio.timeout(60):
                 await asyncio.gather(*calling)
-        handler.end_calls()  # of none
+        handler.end_calls()  # without open calls
     assert len(events("end_calls", noted)) == len(events("end", noted)) == 2 * processes
 
 
@@ -102,13 +102,13 @@ def events(event: str, noted: Path) -> list[str]:
     return [key for what, key, _ in notes(noted) if what == event]
 
 
-async def test_a_handler_without_that_keeps_no_calls_open() -> None:
-    """So that a call which hangs is seen to hold its queue up."""
+async def test_a_handler_without_end_calls_keeps_no_calls_open() -> None:
+    """A call that hangs can then be reported as stalling its queue."""
     async with pooled(SYNC) as handler:
         assert handler.end_calls is None
 
 
-async def test_one_that_cannot_end_its_calls_fails_the_group_and_costs_no_message_anything(noted: Path) -> None:
+async def test_a_failed_end_calls_fails_the_group_and_counts_no_attempt(noted: Path) -> None:
     async with pooled(BADLY_GATHERING) as handler:
         assert handler.end_calls is not None
         batch = make_batch(make_message("", keys="a"))
@@ -123,14 +123,14 @@ async def test_one_that_cannot_end_its_calls_fails_the_group_and_costs_no_messag
         assert sum(handler.processes.lost.values()) == 0
 
 
-async def test_in_a_group_they_are_ended_once_all_processes_are_taken(tmp_path: Path) -> None:
+async def test_a_group_ends_open_calls_once_all_processes_are_busy(tmp_path: Path) -> None:
     async with scene(tmp_path, handler={"plugin": GATHERING, "processes": 1}) as one:
         for key in ("a", "b"):
             await one.send(key, queue=0)
         await eventually(lambda: one.keys() == ["a", "b"], "both are handled", 60)
 
 
-async def test_a_message_tells_when_its_call_began() -> None:
+async def test_a_message_has_its_consume_start_timestamp() -> None:
     asked = "assert message.consume_start_timestamp >= message.store_timestamp and message.max_offset == 7"
     async with pooled(SYNC) as handler:
         assert handler.ready is not None

@@ -1,4 +1,4 @@
-"""What Java members are known to do, and what that explains."""
+"""Known behaviour of Java members, and the reports that it explains."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tests.simulation.names import TOPIC
 from tests.simulation.timeline import Timeline
 
 
-def test_an_overlap_is_javas_only_if_it_unlocked_the_queue_under_its_handler() -> None:
-    """Seed 9750853: a reset had Java drop a queue, so its lock was old when another member got the queue."""
+def test_java_explains_an_overlap_only_if_it_dropped_the_queue_meanwhile() -> None:
+    """Seed 9750853: Java dropped a queue at a reset, so it no longer renewed the lock, and another member got it."""
     loop = SimulatedLoop()
     timeline = Timeline(loop)
     loop.close()

@@ -1,4 +1,4 @@
-"""What a group passes over where it begins anew: known from then on, however often its broker forgets that again."""
+"""Messages that a group skips because it starts again at a new start offset."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from tests.simulation.loop import SimulatedLoop
 from tests.simulation.timeline import Timeline
 
 
-def test_a_group_that_begins_anew_twice_has_passed_over_what_it_did_the_first_time() -> None:
-    """Seed 9721287: a broker crashed again, and the first commit after that counts as another beginning."""
+def test_messages_below_the_first_start_offset_stay_skipped_after_a_second_start() -> None:
+    """Seed 9721287: a broker crashed again, and the first commit after the crash counts as another start."""
     passed = _passed()
     passed.begin_anew("a", 1, 4, at=21.0)
     passed.begin_anew("a", 1, 11, at=28.0)
@@ -20,7 +20,7 @@ def test_a_group_that_begins_anew_twice_has_passed_over_what_it_did_the_first_ti
     assert not passed.was_passed(Stored("a", 0, 3), by=28.0)
 
 
-def test_a_group_that_begins_anew_at_a_lower_offset_has_to_handle_what_lies_behind_it() -> None:
+def test_messages_from_a_lower_second_start_offset_on_must_be_handled() -> None:
     passed = _passed()
     passed.begin_anew("a", 1, 11, at=21.0)
     passed.begin_anew("a", 1, 5, at=28.0)

@@ -27,7 +27,7 @@ def broker_wakes_no_pull(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def broker_forgets_a_held_pull(patch: pytest.MonkeyPatch) -> None:
-    """Of several pulls that wait for one message, the broker answers only the first, and forgets the others."""
+    """Every third held pull that expires is never answered."""
     right = PullRequestHoldService._expire
     seen: dict[int, int] = {}
 
@@ -83,7 +83,7 @@ def _removed(manager: ConsumerManager, channel: Channel) -> None:
 
 @plant
 def broker_keeps_the_first_offset(patch: pytest.MonkeyPatch) -> None:
-    """A commit within a second after another commit is answered and not stored."""
+    """Every fourth commit of a group in a topic is answered, but not stored."""
     right, last = ConsumerOffsetManager.commit, dict[tuple[int, str, str], int]()
 
     def commit(self: ConsumerOffsetManager, group: str, topic: str, queue_id: int, offset: int) -> None:
@@ -121,7 +121,7 @@ def broker_delivers_a_retry_twice(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def broker_skips_in_full_replies(patch: pytest.MonkeyPatch) -> None:
-    """After a reply with the maximum number of messages, the broker skips the next message."""
+    """A response with more than four messages lacks the last one, and the next pull begins after it."""
     right = MessageStore.get
 
     def get(self: MessageStore, topic: str, queue_id: int, offset: int, most: int, wanted: Any = None) -> GetResult:

@@ -62,7 +62,7 @@ def last_of_a_batch_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def last_of_a_reply_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """The last message of a full reply counts as finished, as if a filter had excluded it."""
+    """The last message of a response with at least 8 messages is skipped, as if a filter had excluded it."""
     right = ProcessQueue.put
 
     def put(self: ProcessQueue, block: MessageBlock, next_offset: int, held: Sequence[Message] = ()) -> None:
@@ -75,7 +75,7 @@ def last_of_a_reply_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=orderly)
 def repeated_behind_the_others(patch: pytest.MonkeyPatch) -> None:
-    """A message to retry waits behind all others, and not at its place."""
+    """A message to retry is put behind all waiting messages, and not in offset order."""
     patch.setattr(ProcessQueue, "put_back", lambda self, messages: self.waiting.extend(messages))
 
 

@@ -1,4 +1,4 @@
-"""Bugs in how offsets reach the brokers."""
+"""Bugs in commits of offsets to brokers."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ pulls = either(concurrently, orderly)
 
 
 def is_whole(plan: Plan) -> bool:
-    """A group that shares its offsets, and has members of rmqd only."""
+    """A clustering group with rmqd members only."""
     return not (plan.is_broadcasting or plan.java)
 
 
 def begins_with_many_queues(plan: Plan) -> bool:
-    """A group whose first member begins at the first messages of several queues, in all of them at once."""
+    """A new group that begins at the first offset of several queues of one broker."""
     return plan.consume_from_where == "first_offset" and max(plan.queues) >= 3
 
 
@@ -185,7 +185,7 @@ def committed_after_the_time(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=tries("suspend"))
 def commits_of_the_first_seconds_unwatched(patch: pytest.MonkeyPatch) -> None:
-    """After a take-over, changes of the stored offset by others are not checked."""
+    """After the acquisition of a queue, commits of other members are not checked."""
     patch.setattr(OffsetWatch, "may_commit", lambda self, stored, offset, ours, now: True)
 
 

@@ -1,4 +1,4 @@
-"""Bugs in how the offsets of a broadcasting group reach their file, and come back from it."""
+"""Bugs in writing and reading the offset file of a broadcasting group."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def file_not_written_at_the_end(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(broadcasting, breaks("leave", "restart")))
 def file_not_read(patch: pytest.MonkeyPatch) -> None:
-    """A member begins at its first message again, whatever its file says."""
+    """A member ignores its offset file and begins at the first message again."""
 
     async def read(self: LocalFileOffsetStore, queue: MessageQueue) -> int | None:
         return None

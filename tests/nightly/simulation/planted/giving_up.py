@@ -1,4 +1,4 @@
-"""Bugs at the end of an ownership of a queue."""
+"""Bugs in the release of a queue."""
 
 from __future__ import annotations
 

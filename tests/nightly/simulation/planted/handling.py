@@ -31,7 +31,7 @@ from tests.nightly.simulation.planted.registry import (
 
 @plant
 def lost_wake_up(patch: pytest.MonkeyPatch) -> None:
-    """A sleeping worker is not woken for a queue of few messages."""
+    """Sleeping workers are not woken when a queue has messages."""
     patch.setattr(ReadyQueues, "wake", lambda self: None)
 
 
@@ -41,7 +41,7 @@ def queue_leaves_the_line(patch: pytest.MonkeyPatch) -> None:
 
     class Queued(set[ProcessQueue]):
         def discard(self, element: object) -> None:
-            """Keep it."""
+            """Do nothing."""
 
     right = ReadyQueues.__init__
 

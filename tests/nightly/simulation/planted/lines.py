@@ -1,4 +1,4 @@
-"""Bugs in connections, answers and heartbeats."""
+"""Bugs in connections, responses and heartbeats."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.nightly.simulation.planted.registry import breaks, plant, tries
 
 @plant
 def answers_mixed_up(patch: pytest.MonkeyPatch) -> None:
-    """Now and then the response to one pull is given to another pull."""
+    """The response to one request is sometimes given to another request with the same code."""
     right, chance = PendingRequests.resolve, random.Random(1)
 
     def resolve(self: PendingRequests, command: RemotingCommand) -> None:
@@ -35,7 +35,7 @@ def answers_mixed_up(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def requests_of_a_lost_connection_wait_on(patch: pytest.MonkeyPatch) -> None:
-    """Requests on an ended connection wait for their deadlines."""
+    """Requests on a closed connection wait for their deadlines."""
     patch.setattr(PendingRequests, "fail", lambda self, make_error: None)
 
 

@@ -1,4 +1,4 @@
-"""Bugs in who may have a queue, and until when."""
+"""Bugs in the ownership and the locks of queues."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def locks_of_members_elsewhere_broken(patch: pytest.MonkeyPatch) -> None:
 
 @plant(needs=both(concurrently, tries("kill"), lambda plan: plan.seed % 2 == 1))
 def locks_of_the_dead_kept(patch: pytest.MonkeyPatch) -> None:
-    """Locks of a killed member are waited for until the time is over."""
+    """Locks of a killed member are not broken, so the next owner waits for the hand-over timeout."""
 
     async def break_locks(self: QueueOwnership, topic: str, queues: Iterable[MessageQueue]) -> None:
         return None
@@ -126,7 +126,7 @@ class _ForEver(QueueLease):
         return True
 
     def renew(self, until: float, on: Any) -> None:
-        """It needs none."""
+        """Do nothing: the lease never expires."""
 
 
 @plant(needs=both(tries("lose_locks"), lambda plan: plan.batch_size == 1))

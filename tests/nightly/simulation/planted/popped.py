@@ -22,7 +22,7 @@ def _briefly_hidden(plan: Plan) -> bool:
 
 
 def _swamped(plan: Plan) -> bool:
-    """More is popped than handlers can do."""
+    """More messages are popped than handlers can handle."""
     return plan.concurrency == 1 and plan.habits.most_seconds > 0.1
 
 

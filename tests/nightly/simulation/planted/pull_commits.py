@@ -15,7 +15,7 @@ from tests.simulation.plan import Plan
 
 
 def has_late_commits(plan: Plan) -> bool:
-    """Brokers that take up some commits late."""
+    """Brokers that process some commits late."""
     return plan.late_commits > 0
 
 

@@ -81,7 +81,7 @@ async def _nothing() -> None:
 
 @plant
 def failed_pull_skips(patch: pytest.MonkeyPatch) -> None:
-    """A failed pull moves the queue's offset forward like a successful pull."""
+    """A failed pull moves the queue's next offset forward by one."""
     right = PullLoop._failed
 
     async def failed(self: PullLoop, error: RmqdError) -> None:
@@ -123,13 +123,13 @@ def held_back_for_ever(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def never_full(patch: pytest.MonkeyPatch) -> None:
-    """A queue is pulled, however many of its messages are cached."""
+    """A queue is pulled even if its cache is full."""
     patch.setattr(PulledQueue, "_hold_back", lambda self: None)
 
 
 @plant
 def next_pull_one_too_far(patch: pytest.MonkeyPatch) -> None:
-    """After a reply of several messages the next pull begins one offset too high."""
+    """After a response with several messages, the next pull begins one offset too high."""
     right = ProcessQueue.put
 
     def put(self: ProcessQueue, block: Any, next_offset: int, held: Any = ()) -> None:
@@ -140,7 +140,7 @@ def next_pull_one_too_far(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def next_pull_one_too_low(patch: pytest.MonkeyPatch) -> None:
-    """After a reply of several messages the next pull begins at the last one of them again."""
+    """After a response with several messages, the next pull begins at the last of these messages again."""
     right = ProcessQueue.put
 
     def put(self: ProcessQueue, block: Any, next_offset: int, held: Any = ()) -> None:

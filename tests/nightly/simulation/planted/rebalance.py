@@ -1,4 +1,4 @@
-"""Bugs in who gets which queue."""
+"""Bugs in the assignment of queues."""
 
 from __future__ import annotations
 

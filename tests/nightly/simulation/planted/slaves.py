@@ -21,7 +21,7 @@ def has_slaves(plan: Plan) -> bool:
 
 
 def checks_offsets(plan: Plan) -> bool:
-    """Slaves that say where their queues end."""
+    """Slaves that return a corrected offset for a pull beyond their ends."""
     return plan.slaves is not None and plan.slaves.checks_offsets
 
 

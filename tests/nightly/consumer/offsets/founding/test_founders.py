@@ -1,4 +1,4 @@
-"""What one founder does, step by step: on brokers beside others, and in the file of a member that is alone."""
+"""Start offsets of a new group, step by step: at brokers, and in the file of a broadcasting member."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = ["broker", "client", "two_client"]
 
 
 @pytest.mark.parametrize(("lost", "is_stored"), [(2, True), (3, False)])
-async def test_a_first_commit_that_the_broker_loses_is_made_three_times(
+async def test_a_lost_first_commit_is_tried_three_times(
     broker: ScriptedBroker, client: ClientInstance, clock: ManualClock, lost: int, is_stored: bool
 ) -> None:
     [queue] = broker.create_topic(TOPIC)
@@ -59,7 +59,7 @@ async def test_a_first_commit_that_the_broker_loses_is_made_three_times(
     assert ((GROUP, queue) in broker.offsets) is is_stored
 
 
-async def test_a_broker_that_fails_when_the_starts_are_looked_at_again_has_not_founded(
+async def test_an_error_while_stored_start_offsets_are_checked_is_raised(
     broker: ScriptedBroker, client: ClientInstance, clock: ManualClock
 ) -> None:
     broker.create_topic(TOPIC)
@@ -73,7 +73,7 @@ async def test_a_broker_that_fails_when_the_starts_are_looked_at_again_has_not_f
         await at_brokers(client, clock).store_if_new_group()
 
 
-async def test_a_topic_that_may_not_be_read_does_not_keep_a_known_group_from_its_others(
+async def test_an_unreadable_topic_does_not_keep_a_known_group_from_other_topics(
     broker: ScriptedBroker, client: ClientInstance, clock: ManualClock
 ) -> None:
     [queue], [_] = broker.create_topic(TOPIC), broker.create_topic("secret")
@@ -88,7 +88,7 @@ async def test_a_topic_that_may_not_be_read_does_not_keep_a_known_group_from_its
     assert broker.offsets == {(GROUP, queue): 7}
 
 
-async def test_a_broadcasting_group_waits_a_minute_for_a_broker_that_fails_and_owes_it_a_start(
+async def test_a_broadcasting_group_defers_the_start_of_a_failed_broker_after_a_minute(
     two: Two, two_client: ClientInstance, clock: ManualClock, tmp_path: Path
 ) -> None:
     two.b.peer.on(MAX, NOT_NOW)
@@ -101,10 +101,10 @@ async def test_a_broadcasting_group_waits_a_minute_for_a_broker_that_fails_and_o
     assert (start_offsets.is_deferred(a), start_offsets.is_deferred(b)) == (False, True)
 
 
-async def test_what_a_slave_does_not_know_is_no_sign_of_a_founding_that_was_killed(
+async def test_a_missing_offset_at_a_slave_does_not_prove_an_interrupted_start(
     two: Two, two_client: ClientInstance, clock: ManualClock
 ) -> None:
-    """Though it knows a queue above."""
+    """Even if the slave knows the offset of a higher queue."""
     await two.a.store(A0, b"a0")
     two.b.offsets[GROUP, MessageQueue(TOPIC, "b", 1)] = 5
     two.route(two.a, two.b, queues=2, slaves="b")
@@ -115,10 +115,10 @@ async def test_what_a_slave_does_not_know_is_no_sign_of_a_founding_that_was_kill
     assert await start == QueueStart(0, "later_queue")
 
 
-async def test_a_group_begins_without_a_master_that_is_away_for_a_minute(
+async def test_a_new_group_starts_without_a_master_that_is_down_for_a_minute(
     two: Two, two_client: ClientInstance, clock: ManualClock
 ) -> None:
-    """Its queues begin where the others began, as far as the slave has got."""
+    """The queues of that broker start like the others, as far as the slave has replicated them."""
     await two.a.store(A0, b"old")
     await two.b.store(B0, b"old", store_timestamp=1000)
     await two.b.store(B0, b"new", store_timestamp=int(clock.wall() * 1000) + 1)
@@ -129,10 +129,10 @@ async def test_a_group_begins_without_a_master_that_is_away_for_a_minute(
     assert (two.a.offsets[GROUP, A0], two.b.offsets) == (1, {})
 
 
-async def test_a_slave_that_has_no_offset_of_a_known_group_counts_after_a_minute(
+async def test_a_slave_without_an_offset_of_a_known_group_counts_after_a_minute(
     two: Two, two_client: ClientInstance, clock: ManualClock
 ) -> None:
-    """Its master may have one, and the group would begin anew there."""
+    """Its master may have the offset, and the group would start again at the first message."""
     two.a.offsets[GROUP, A0] = two.a.offsets[GROUP, MessageQueue(retry_topic(GROUP), "a", 0)] = 0
     two.route(two.a, two.b, slaves="b")
     await two_client.routes.refresh(TOPIC)
@@ -146,7 +146,7 @@ async def test_a_slave_that_has_no_offset_of_a_known_group_counts_after_a_minute
 
 
 @pytest.mark.parametrize("is_old", [False, True])
-async def test_a_slave_is_told_no_start_and_one_of_4_9_does_not_prove_a_0(
+async def test_a_slave_stores_no_start_offset_and_a_0_from_4_9_proves_nothing(
     two: Two, two_client: ClientInstance, clock: ManualClock, is_old: bool
 ) -> None:
     two.route(two.a, two.b, slaves="b")
@@ -163,7 +163,7 @@ async def test_a_slave_is_told_no_start_and_one_of_4_9_does_not_prove_a_0(
 
 
 async def tries(start_offsets: BrokerStartOffsets, clock: ManualClock, queue: MessageQueue) -> tuple[float, QueueStart]:
-    """Where a queue begins, as its owner asks, and for how long its master was waited for."""
+    """For how long the master was awaited, and the start of the queue."""
     for seconds in range(0, 100, 5):
         try:
             return seconds, await start_offsets.start(queue, await start_offsets.stored(queue))

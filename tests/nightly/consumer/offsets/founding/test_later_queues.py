@@ -1,4 +1,4 @@
-"""A queue that comes to a known group begins at its first message; a new group begins where it is told, as a whole."""
+"""A queue added to a known group starts at its first message. A new group starts as configured, as a whole."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ __all__ = ["broker", "two"]
 pytestmark = pytest.mark.usefixtures("unpaced")
 
 
-async def test_nothing_is_passed_over_where_the_topic_grows_while_the_group_is_away(
+async def test_no_message_is_skipped_if_the_topic_grows_while_the_group_is_stopped(
     broker: ScriptedBroker, seen: Seen
 ) -> None:
-    """From its first kept message, also where the first ones are gone."""
+    """The new queue starts at its first kept message, even if earlier ones were deleted."""
     queues = broker.create_topic(TOPIC, 3)
     broker.first[queues[2]] = 100
     for queue in queues:
@@ -43,14 +43,14 @@ async def test_nothing_is_passed_over_where_the_topic_grows_while_the_group_is_a
 
 
 @pytest.mark.slow
-async def test_nothing_is_passed_over_in_a_topic_that_is_made_while_the_group_waits_for_it(
+async def test_no_message_is_skipped_in_a_topic_created_while_the_group_waits(
     broker: ScriptedBroker, seen: Seen
 ) -> None:
-    """In a group that is new everywhere: its other topic begins at the end."""
+    """The group is new everywhere, so its other topic starts at the end."""
     [other] = broker.create_topic("other")
     await broker.store(other, b"old")
     async with member(broker.peer.address, seen, subscriptions=[TOPIC, "other"], **QUICK) as one:
-        await eventually(lambda: one.owned() == {("other", 0)}, "it has what there is")
+        await eventually(lambda: one.owned() == {("other", 0)}, "it owns the existing queue")
         made = MessageQueue(TOPIC, broker.name, 0)
         broker.messages[made] = []
         await broker.store(made, b"first")
@@ -58,10 +58,10 @@ async def test_nothing_is_passed_over_in_a_topic_that_is_made_while_the_group_wa
         await seen.has(b"first")
 
 
-async def test_a_message_that_makes_the_topic_as_the_group_starts_is_consumed(
+async def test_the_message_that_creates_the_topic_during_the_start_is_consumed(
     broker: ScriptedBroker, seen: Seen
 ) -> None:
-    """All that the queue has was stored after the member started: the end of then was its first offset."""
+    """All messages were stored after the member started, so the end at that time was the first offset."""
     [queue] = broker.create_topic(TOPIC)
     broker.peer.on(RequestCode.QUERY_CONSUMER_OFFSET, None)
     async with member(broker.peer.address, seen, **QUICK):
@@ -69,12 +69,12 @@ async def test_a_message_that_makes_the_topic_as_the_group_starts_is_consumed(
         await broker.store(queue, b"first", store_timestamp=int(time.time() * 1000) + 1)
         broker.peer.on(RequestCode.QUERY_CONSUMER_OFFSET, broker.query)
         await broker.peer.received(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
-        broker.peer.cut()  # what was left unanswered is asked again
+        broker.peer.cut()  # unanswered requests are sent again
         await seen.has(b"first")
 
 
-async def test_members_that_start_together_found_one_group(broker: ScriptedBroker) -> None:
-    """None takes the other's first offsets for those of a known group, and consumes the whole backlog."""
+async def test_members_that_start_together_start_one_new_group(broker: ScriptedBroker) -> None:
+    """No member mistakes the other's first offsets for a known group, and consumes the whole backlog."""
     queues = broker.create_topic(TOPIC, 8)
     for queue in queues:
         await broker.store(queue, *[b"old"] * 9)
@@ -84,15 +84,13 @@ async def test_members_that_start_together_found_one_group(broker: ScriptedBroke
         await eventually(lambda: all(map(broker.pulled_offsets, queues)), "all queues are pulled")
         for queue in queues:
             await broker.store(queue, b"new")
-        await eventually(lambda: len(one.bodies + another.bodies) >= 8, "what is new is handled")
+        await eventually(lambda: len(one.bodies + another.bodies) >= 8, "the new messages are handled")
     assert one.bodies + another.bodies == [b"new"] * 8
 
 
 @pytest.mark.parametrize("stored", [1, 4, 7])
-async def test_a_founding_that_was_killed_is_brought_to_its_end(
-    broker: ScriptedBroker, seen: Seen, stored: int
-) -> None:
-    """It had stored the offsets of some queues, from the highest on, and not yet the mark."""
+async def test_an_interrupted_start_of_a_group_is_completed(broker: ScriptedBroker, seen: Seen, stored: int) -> None:
+    """A killed member had stored the offsets of some queues, from the highest on, but not the mark."""
     queues = broker.create_topic(TOPIC, 8)
     for queue in queues:
         await broker.store(queue, b"old")
@@ -107,7 +105,7 @@ async def test_a_founding_that_was_killed_is_brought_to_its_end(
 async def test_offsets_of_another_client_make_a_known_group(
     broker: ScriptedBroker, seen: Seen, flowing: ManualClock
 ) -> None:
-    """Without any offset on the retry topic, as of a consumer that has none."""
+    """There is no offset on the retry topic, as with a consumer without retries."""
     queues = broker.create_topic(TOPIC, 3)
     for queue in queues:
         await broker.store(queue, b"old")
@@ -116,10 +114,8 @@ async def test_offsets_of_another_client_make_a_known_group(
         await seen.has(b"old")
 
 
-async def test_a_founder_that_is_under_way_is_waited_for_where_the_order_does_not_show_it(
-    broker: ScriptedBroker, seen: Seen
-) -> None:
-    """Two topics of one queue each: the offset of the first one alone may be all that a known group has."""
+async def test_a_member_that_may_be_storing_start_offsets_is_waited_for(broker: ScriptedBroker, seen: Seen) -> None:
+    """With two topics of one queue each, the only offset may also belong to a known group."""
     [done], [missing] = broker.create_topic("done"), broker.create_topic(TOPIC)
     await broker.store(missing, b"old")
     know(broker, done, retries=False)
@@ -130,8 +126,8 @@ async def test_a_founder_that_is_under_way_is_waited_for_where_the_order_does_no
     assert broker.pulled_offsets(missing)[0] == 1
 
 
-async def test_a_first_commit_that_the_broker_loses_is_made_again(broker: ScriptedBroker, seen: Seen) -> None:
-    """RocketMQ answers two first commits that come at once with success, and keeps one of them."""
+async def test_a_lost_first_commit_is_sent_again(broker: ScriptedBroker, seen: Seen) -> None:
+    """RocketMQ answers two simultaneous first commits with success, and keeps one of them."""
     queues = broker.create_topic(TOPIC, 4)
     for queue in queues:
         await broker.store(queue, b"old")
@@ -147,12 +143,11 @@ async def test_a_first_commit_that_the_broker_loses_is_made_again(broker: Script
     broker.members[GROUP].append("0.0.0.0@another")
     async with member(broker.peer.address, seen, **QUICK) as one:
         await eventually(lambda: len(one.owned()) == 2, "it has its share")
-        await eventually(lambda: (GROUP, MessageQueue(RETRY, broker.name, 0)) in broker.offsets, "it is founded")
+        await eventually(lambda: (GROUP, MessageQueue(RETRY, broker.name, 0)) in broker.offsets, "the group is marked")
         assert [broker.offsets.get((GROUP, queue)) for queue in queues] == [1] * 4
 
 
-async def test_a_known_group_is_asked_for_one_offset_a_queue(broker: ScriptedBroker, seen: Seen) -> None:
-    """A restart costs what it must, and founds nothing."""
+async def test_a_known_group_costs_one_offset_query_per_queue(broker: ScriptedBroker, seen: Seen) -> None:
     queues = broker.create_topic(TOPIC, 4)
     know(broker, *queues)
     async with member(broker.peer.address, seen, poll_seconds=0.05):  # commits read offsets too, and are rare here
@@ -162,8 +157,8 @@ async def test_a_known_group_is_asked_for_one_offset_a_queue(broker: ScriptedBro
     assert asked == len(pulled)
 
 
-async def test_an_offset_below_zero_is_none(broker: ScriptedBroker, seen: Seen) -> None:
-    """Groups may commit it, and a broker that tells it means nothing by it."""
+async def test_a_negative_offset_counts_as_no_offset(broker: ScriptedBroker, seen: Seen) -> None:
+    """Groups may commit it, and brokers return it without a meaning."""
     [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, b"old")
     know(broker)
@@ -173,10 +168,10 @@ async def test_an_offset_below_zero_is_none(broker: ScriptedBroker, seen: Seen) 
     assert min(broker.pulled_offsets(queue)) == 0
 
 
-async def test_a_broker_that_is_silent_while_the_group_is_founded_is_neither_lost_nor_repeated(
+async def test_a_broker_that_is_silent_during_the_start_loses_and_repeats_nothing(
     two: Two, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others are consumed after a while. It begins, when it comes back, where it was when the group was founded."""
+    """The other broker is consumed after a while. The silent one's queue starts at its offset of the group's start."""
     monkeypatch.setattr("rmqd.consumer.offsets.start_offsets.BROKER_GRACE_SECONDS", 0.1)
     monkeypatch.setattr("rmqd.consumer.offsets.start_offsets.CLOCK_TOLERANCE_MS", 0)
     monkeypatch.setattr("rmqd.consumer.pull.pull_request.FAILED_PULL_PAUSE_SECONDS", 0.05)
@@ -193,7 +188,9 @@ async def test_a_broker_that_is_silent_while_the_group_is_founded_is_neither_los
         await seen.has(b"a0", b"b0")
 
 
-async def test_a_silent_broker_may_know_the_group(two: Two, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_broker_that_may_know_the_group_is_waited_for(
+    two: Two, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing is decided without it at first: the queues of the other broker may be later ones."""
     monkeypatch.setattr("rmqd.consumer.pull.pull_request.FAILED_PULL_PAUSE_SECONDS", 0.05)
     a, b = MessageQueue(TOPIC, "a", 0), MessageQueue(TOPIC, "b", 0)
@@ -210,10 +207,10 @@ async def test_a_silent_broker_may_know_the_group(two: Two, seen: Seen, monkeypa
 
 
 @pytest.mark.parametrize("known", [False, True])
-async def test_brokers_of_4_9_say_0_where_they_have_nothing(
+async def test_brokers_of_4_9_return_0_for_a_missing_offset(
     broker: ScriptedBroker, seen: Seen, clock: ManualClock, known: bool
 ) -> None:
-    """Which makes no group a known one. A young queue begins there in any group, an old one as it is told."""
+    """This does not make a group known. A young queue starts at 0 in any group, an old one as configured."""
     broker.peer.version = 407
     queues = broker.create_topic(TOPIC, 3)
     for queue in queues:
@@ -228,7 +225,7 @@ async def test_brokers_of_4_9_say_0_where_they_have_nothing(
         return reply if reply.code == ResponseCode.SUCCESS or is_old else Reply(ext_fields={"offset": "0"})
 
     broker.peer.on(RequestCode.QUERY_CONSUMER_OFFSET, query)
-    # what looks like another's founding gets its time; a founder's time stands still, so that it commits nothing before
+    # a start suspected of another member gets its time; otherwise the clock stops, so no commit is sent before
     wait = clock.until if known else eventually
     async with member(broker.peer.address, seen, clock=clock, **QUICK):
         await wait(lambda: all(map(broker.pulled_offsets, queues)), "all queues are pulled")
