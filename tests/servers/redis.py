@@ -21,8 +21,9 @@ class RedisServer(ServerProcess):
         super().__init__("redis")
 
     def command(self) -> Sequence[str | Path]:
-        options = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", ".", "--save", "", "--appendonly", "yes"]
-        return [self._program, *options, *self._arguments]
+        options = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", ".", "--save", ""]
+        stored = ["--appendonly", "yes", "--appendfsync", "always"]
+        return [self._program, *options, *stored, *self._arguments]
 
     def is_ready(self) -> bool:
         try:

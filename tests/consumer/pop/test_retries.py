@@ -17,8 +17,10 @@ from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pop.pop_retries import DivisionAfterPop, PopRetries
 from rmqd.consumer.stats.counters import TopicStats
+from rmqd.errors import BrokerAwayError
 from rmqd.wire.bodies.pop_bodies import MessageRequestMode
 from rmqd.wire.command import RemotingCommand
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import pop_retry_topic, pop_retry_topic_v2, retry_topic
 from tests.client.peer import Reply
 from tests.client.running import running
@@ -191,15 +193,19 @@ async def test_a_group_that_pops_again_stops_reading_the_pop_retry_topic(case: C
     assert (case.retries.ending, case.changes) == ({RETRY}, 2)
 
 
+def away(queue: MessageQueue) -> str:
+    raise BrokerAwayError(queue.topic, queue.broker_name)
+
+
 async def test_an_unknown_end_offset_changes_nothing(case: Case, broker: ScriptedBroker) -> None:
-    """A broker that fails may still have messages."""
+    """A broker that fails, or whose address is unknown, may still have messages."""
     case.end = 3
     await case.round()
     await eventually(case.is_read, "it is read")
     broker.peer.on(RequestCode.GET_MAX_OFFSET, Reply(ResponseCode.SYSTEM_ERROR, "not now"))
     for _ in range(5):
         await case.round()
-    case.context.client.routes.address = lambda broker_name: None
+    case.context.client.routes.address_for = away
     for _ in range(5):
         await case.round()
     assert (case.retries.ending, case.is_read(), case.changes) == (set(), True, 1)

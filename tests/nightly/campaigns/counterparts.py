@@ -134,7 +134,7 @@ class DeduplicatedTable(MarkedTable):
     def __enter__(self) -> Self:
         super().__enter__()
         if self._store == "redis":
-            self._redis = RedisServer("--appendfsync", "always").__enter__()
+            self._redis = RedisServer().__enter__()
         return self
 
     def __exit__(self, *raised: object) -> None:

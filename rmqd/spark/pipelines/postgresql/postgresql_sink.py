@@ -230,9 +230,9 @@ class PostgresqlSink:
         if attempts:
             count = f"SELECT count(*) FROM {statements.staging_table(self._epoch)} WHERE {ATTEMPT_COLUMN} = ANY(%s)"
             counted = connection.execute(count, (attempts,)).fetchone()
-            if counted is None or counted[0] != rows:  # a crash of the database empties unlogged tables
+            if counted != (rows,):  # a crash of the database empties unlogged tables
                 raise RmqdError(
-                    f"the database has {counted} rows for {self._where}; expected {rows}, as many as were copied"
+                    f"the database has {counted and counted[0]} rows for {self._where}; expected the {rows} copied ones"
                 )
             try:
                 moved = self._move_rows(connection, attempts)
