@@ -271,6 +271,7 @@ async def test_an_orderly_group_hands_out_nothing_of_a_queue_without_its_lock(po
     async with pool(handle, consume_mode="orderly", concurrency=2, leases=locks, **BY_KEY) as running:
         queue = running.keyed(["slow", "a"], 0)
         await eventually(lambda: handle.seen["a"] == [1], "the group holds the lock")
+        await eventually(lambda: running.service.ready_queues.idle_workers, "the turn at the queue has ended")
         locks.lost.add(0)
         running.give_keys(queue, ["a", "b"])
         other = running.keyed(["c", "d"], 1)
