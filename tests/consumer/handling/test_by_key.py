@@ -210,7 +210,7 @@ async def test_a_group_that_pauses_during_a_release_hands_out_nothing_more_of_th
     handle.held |= {"slow": asyncio.Event(), "c": asyncio.Event()}
     async with pool(handle, concurrency=2, **BY_KEY) as running:
         queue = running.keyed(["slow", "slow", "a", "c", "d"])
-        await eventually(lambda: handle.now.total() == 2, "both slots are taken")
+        await eventually(lambda: handle.seen["c"], "both slots are taken")
         queue.start_release()
         running.service.pause()
         for key in handle.held.values():
