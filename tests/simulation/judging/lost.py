@@ -26,7 +26,7 @@ def lost(history: History) -> Iterator[Wrong]:
             yield Wrong("lost", f"{key} at {', '.join(map(str, places))}", frozenset((key,)))
         for reset in history.passed.unheeded(key, places):
             yield Wrong(
-                "reset", f"{key} of {', '.join(map(str, places))} did not come again after {reset}", frozenset((key,))
+                "reset", f"{key} of {', '.join(map(str, places))} was not redelivered after {reset}", frozenset((key,))
             )
 
 
