@@ -238,6 +238,13 @@ def _plan_lines(plan: ResetPlan) -> Iterable[str]:
         f"{count(gained, 'message')} handled again, {skipped} skipped"
     )
     yield from document_table(_MOVES, [_as_planned(move) | {"effect": _effect(move)} for move in plan.moves])
+    passed_over = sum(move.target - move.ends.min_offset for move in due if move.starts_above_end)
+    if passed_over:
+        waiting = count(passed_over, "message")
+        yield (
+            f"FROM is above the end of a queue: if the topic was recreated, this reset skips {waiting} that no member "
+            "has handled; `--to first` handles them"
+        )
     for name, error in plan.errors.items():
         yield f"{name} is not reset: {error}"
     if any(move.place.is_popped for move in plan.moves):
@@ -250,8 +257,8 @@ def _effect(move: PlannedMove) -> str:
     cut = "" if move.target == move.wanted else f", because it has {move.ends.min_offset} to {move.ends.max_offset}"
     if not move.is_due:
         return f"stays{cut}"
-    if move.handled_again and (move.place.committed or 0) > move.ends.max_offset:
-        return f"{move.handled_again}, it ends at {move.ends.max_offset}{cut}"
+    if move.starts_above_end:
+        return f"{move.handled_again or 'none'}, it ends at {move.ends.max_offset}{cut}"
     if move.handled_again:
         return f"{move.handled_again} again{cut}"
     return (f"{move.skipped} skipped" if move.skipped else "none") + cut

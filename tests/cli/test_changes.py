@@ -105,6 +105,20 @@ def test_a_group_is_reset_and_restored(cluster: Cluster, tmp_path: Path) -> None
     assert {*cluster.offsets("mover", "moved").values(), *cluster.offsets("mover", "unmoved").values()} == {6}
 
 
+def test_a_reset_plan_warns_about_messages_that_nobody_handled(cluster: Cluster) -> None:
+    """For example after the topic was recreated. The group's offset is above the end of the first queue."""
+    cluster.fill("recreated", 10)
+    cluster.commit("late", "recreated", 30, 4, 4, 4)
+    plans = {
+        goal: cluster.ask("offsets", "reset", "late", "recreated", "--to", goal, "--dry-run").out
+        for goal in ("last", "first")
+    }
+    assert "this reset skips 10 messages that no member has handled; `--to first` handles them" in plans["last"]
+    assert re.search(r"^broker-a +0 +30 +10 +none, it ends at 10 +-$", plans["last"], re.MULTILINE), plans["last"]
+    assert re.search(r"^broker-a +0 +30 +0 +10, it ends at 10 +-$", plans["first"], re.MULTILINE), plans["first"]
+    assert "no member has handled" not in plans["first"]
+
+
 @pytest.mark.parametrize("end", [OSError(28, "no space left"), KeyboardInterrupt()])
 def test_an_interrupted_reset_names_the_topics_that_were_already_reset(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: BaseException

@@ -140,6 +140,7 @@ def _serving(snapshot: DiagnosisSnapshot) -> frozenset[str]:
 
 
 _RIGHTS: Final = "use the command, or change the key, that the reason names; docs/security.md"
+MAX_REPORTS: Final = 3  # reports that one finding quotes
 _FAILED: Final = "fix the problem that the reason names; the daemon retries automatically. `rmqd status {group}`"
 
 
@@ -162,16 +163,16 @@ def findings_of_daemon(group: Mapping[str, Any], name: str, namespace: str = "")
         yield Finding(make_problem("no_members", f"the daemon's member waits: {waits}", group=name), "daemon")
     told: list[tuple[Any, MessageQueue | None]] = [(one, None) for one in group.get("problems", ())]
     told += [(queue.get("stall"), _place(queue, namespace)) for queue in group.get("queues", ())]
-    steps: dict[tuple[str, str], str] = {}
-    queues: dict[tuple[str, str], set[MessageQueue]] = {}
+    reports: dict[tuple[str, str], dict[str, set[MessageQueue]]] = {}  # (cause, next step) -> evidence -> queues
     for one, queue in told:
         if one and one.get("cause") in CAUSES:
-            key = one["cause"], str(one.get("evidence"))
-            steps.setdefault(key, str(one.get("next")))
-            queues.setdefault(key, set()).update(filter(None, [queue]))
-    for (cause, evidence), step in steps.items():
+            of_step = reports.setdefault((one["cause"], str(one.get("next"))), {})
+            of_step.setdefault(str(one.get("evidence")), set()).update(filter(None, [queue]))
+    for (cause, step), of_step in reports.items():
+        evidence = "; ".join([*of_step][:MAX_REPORTS])
+        evidence += f"; and {len(of_step) - MAX_REPORTS} more" if len(of_step) > MAX_REPORTS else ""
         problem = Problem(cause, f"the daemon reports: {evidence}", step)
-        yield Finding(problem, f"daemon {evidence}", queues=frozenset(queues[cause, evidence]))
+        yield Finding(problem, f"daemon {evidence}", queues=frozenset().union(*of_step.values()))
 
 
 def _place(queue: Mapping[str, Any], namespace: str) -> MessageQueue:

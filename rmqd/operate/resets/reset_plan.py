@@ -196,6 +196,11 @@ class PlannedMove:
         return at != self.target or (committed != self.target and self.goal.kind != "last")
 
     @property
+    def starts_above_end(self) -> bool:
+        """Whether the group's offset is above the queue's end: the topic was recreated, or the broker lost messages."""
+        return (self.place.committed or 0) > self.ends.max_offset
+
+    @property
     def begin(self) -> int:
         """The offset at which the group would continue without a reset; the first message if it has no offset."""
         return min(max(self.place.committed or 0, self.ends.min_offset), self.ends.max_offset)

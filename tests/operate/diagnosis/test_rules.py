@@ -315,6 +315,17 @@ def test_brokers_and_daemon_give_one_finding_for_the_same_queue(number: int, tol
     assert "the daemon reports: a call runs for 40 s" in evidence
 
 
+def test_reports_of_several_queues_with_the_same_step_are_one_finding() -> None:
+    def stalled(number: int) -> dict[str, object]:
+        stall = {"cause": "offset_illegal", "evidence": f"offset {number} is too high", "next": "reset it"}
+        return {"topic": TOPIC, "broker": BROKER, "queue": number, "stall": stall}
+
+    queues = [*map(stalled, range(5))]
+    (found,) = judge(snapshot(WELL), of_daemon=findings_of_daemon({"queues": queues}, GROUP))
+    some = "offset 0 is too high; offset 1 is too high; offset 2 is too high"
+    assert found.evidence == f"the daemon reports: {some}; and 2 more"
+
+
 def test_a_group_kept_from_consuming_gives_one_finding_with_its_cause() -> None:
     waits = f"group {GROUP} is kept from consuming: a refuses PULL_MESSAGE"
     (refused,) = judge(snapshot(WELL), of_daemon=findings_of_daemon({"not_ready_reason": waits}, GROUP))
