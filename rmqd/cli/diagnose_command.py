@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any
 
 import typer
@@ -19,6 +20,7 @@ from rmqd.runtime.lazy_imports import import_lazily
 
 with import_lazily():
     from rmqd.client import instance
+    from rmqd.consumer.health import causes
     from rmqd.operate.diagnosis import cluster_findings, judge
     from rmqd.operate.queries import diagnosis_queries
 
@@ -47,7 +49,13 @@ def diagnose(cluster: ClusterOptions, group: GroupName, http: Http = None) -> No
 
     diagnosis = target.shown(target.ask(ask))
     of_cluster = {"--nameserver": cluster.nameserver, "--cluster": cluster.cluster}
-    lines = _lines(diagnosis, lambda step: with_options(step, cluster.config, http, of_cluster))
+    others = [one["client_id"] for one in of_daemon.get("members", ()) if one.get("here") is False]
+
+    def next_step(problem: causes.Problem) -> str:
+        elsewhere = any(other in problem.evidence for other in others)
+        return with_options(problem.next, cluster.config, http, of_cluster, other_daemon=elsewhere)
+
+    lines = _lines(diagnosis, next_step)
     cluster.say(_document(diagnosis), lines)
     if diagnosis.problems:
         raise typer.Exit(ExitCode.FAILURE)
@@ -80,11 +88,10 @@ def _document(diagnosis: diagnosis_queries.Diagnosis) -> dict[str, Any]:
     return {"group": diagnosis.group, "healthy": not findings, "findings": findings}
 
 
-def _lines(diagnosis: diagnosis_queries.Diagnosis, add_options: Callable[[str], str] = str) -> list[str]:
-    """Return the diagnosis as text: for each problem its cause, evidence, next step and consequences.
-
-    `add_options` adds this command's options to the commands in a next step.
-    """
+def _lines(
+    diagnosis: diagnosis_queries.Diagnosis, next_step: Callable[[causes.Problem], str] = attrgetter("next")
+) -> list[str]:
+    """Return the diagnosis as text: for each problem its cause, evidence, next step and consequences."""
     if not diagnosis.problems:
         known = "nothing is wrong" if not diagnosis.errors else "nothing is known to be wrong"
         waiting = count(diagnosis.catching_up, "message")
@@ -94,8 +101,8 @@ def _lines(diagnosis: diagnosis_queries.Diagnosis, add_options: Callable[[str], 
     roots = [problem for problem in diagnosis.problems if problem not in explained]
     lines = [f"{diagnosis.group}: {_headline(len(roots), len(explained))}"]
     for number, problem in enumerate(roots, 1):
-        step = add_options(problem.next)
-        lines += ["", f"{number}. {problem.cause}", *_wrapped(problem.evidence), *_wrapped(f"-> {step}", "   ")]
+        step = _wrapped(f"-> {next_step(problem)}", "   ")
+        lines += ["", f"{number}. {problem.cause}", *_wrapped(problem.evidence), *step]
         for one in (it for it, cause in explained.items() if cause == problem):
             lines += _wrapped(f"therefore {one.cause}: {one.evidence}", "  ")
     return lines

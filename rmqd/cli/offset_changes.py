@@ -232,18 +232,20 @@ class _ConfirmedReset:
 
 def _plan_lines(plan: ResetPlan) -> Iterable[str]:
     due = plan.due
-    gained, skipped = sum(move.handled_again for move in due), sum(move.skipped for move in due)
+    above = [move for move in due if move.starts_above_end]
+    gained = sum(move.handled_again for move in due if move not in above)
+    skipped = sum(move.skipped for move in due)
     yield (
         f"{plan.change.group}, {plan.change.topic}: {count(len(due), 'queue')} to reset, "
         f"{count(gained, 'message')} handled again, {skipped} skipped"
     )
     yield from document_table(_MOVES, [_as_planned(move) | {"effect": _effect(move)} for move in plan.moves])
-    passed_over = sum(move.target - move.ends.min_offset for move in due if move.starts_above_end)
-    if passed_over:
-        waiting = count(passed_over, "message")
+    if above:
+        left_out = sum(move.target - move.ends.min_offset for move in above)
         yield (
-            f"FROM is above the end of a queue: if the topic was recreated, this reset skips {waiting} that no member "
-            "has handled; `--to first` handles them"
+            f"FROM is above the end of {count(len(above), 'queue')}. If the topic was recreated, no member has handled "
+            f"their messages: this reset handles {sum(move.handled_again for move in above)} and skips {left_out}"
+            + ("; `--to first` handles all of them" if left_out else "")
         )
     for name, error in plan.errors.items():
         yield f"{name} is not reset: {error}"

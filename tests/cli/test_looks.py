@@ -9,6 +9,8 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rmqd.wire.command import version_name
 from tests.cli.cluster import Cluster
 from tests.cli.in_process import rmqd
@@ -158,3 +160,18 @@ def test_lag_reads_the_configuration_and_exits_with_1_above_the_limit(cluster: C
 def test_only_released_versions_are_shown_by_name() -> None:
     named = {513: "5.5.0", 475: "5.3.1", 413: "5.0.0", 407: "4.9.7", 0: "0", 412: "412", 613: "613", -1: "-1"}
     assert {number: version_name(number) for number in named} == named
+
+
+def test_diagnose_does_not_send_the_operator_to_the_wrong_daemon(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The asked daemon has another member of the group than the member with the problem."""
+    problem = {"cause": "slow_handler", "evidence": "calls hang; the member is far@7", "next": "`rmqd restart late`"}
+    far = {"client_id": "far@7", "here": False}
+    status = {"members": [far], "problems": [problem], "queues": []}
+    monkeypatch.setattr("rmqd.cli.diagnose_command._ask_daemon", lambda *_: status)
+    cluster.fill("orders", 1)
+    cluster.commit("late", "orders", 1)
+    assert "`rmqd restart late --http HOST:PORT`" in cluster.ask("diagnose", "late", "--http", "127.0.0.1:1").out
+    far["here"] = True
+    assert "`rmqd restart late --http 127.0.0.1:1`" in cluster.ask("diagnose", "late", "--http", "127.0.0.1:1").out

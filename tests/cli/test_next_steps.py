@@ -47,6 +47,12 @@ def test_commands_get_the_options_of_the_command_that_prints_them() -> None:
     ]
 
 
+def test_a_step_for_a_member_of_another_daemon_asks_for_its_address() -> None:
+    step = with_options("`rmqd restart mailer`, or `rmqd dlq show mailer`", Path("c.yaml"), "a:1", other_daemon=True)
+    assert COMMAND.findall(step) == ["rmqd restart mailer --http HOST:PORT", "rmqd dlq show mailer -c c.yaml"]
+    assert step.endswith("; HOST:PORT is the HTTP address of the named member's daemon")
+
+
 @pytest.mark.process
 def test_commands_work_as_they_are_printed(
     subtests: pytest.Subtests, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

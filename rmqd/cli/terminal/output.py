@@ -136,21 +136,31 @@ _WITHOUT_CLUSTER_OPTIONS: Final = {"check", "run"}
 
 
 def with_options(
-    step: str, config: Path | None, http: str | None = None, of_cluster: Mapping[str, str | None] | None = None
+    step: str,
+    config: Path | None,
+    http: str | None = None,
+    of_cluster: Mapping[str, str | None] | None = None,
+    *,
+    other_daemon: bool = False,
 ) -> str:
-    """Return a next step with options of this command added to its `rmqd` commands, so that users can copy them."""
+    """Return a next step with options of this command added to its `rmqd` commands, so that users can copy them.
+
+    If the step is for a member of `other_daemon`, users must insert the address of that daemon.
+    """
 
     def add(command: re.Match[str]) -> str:
         given: dict[str, Any] = {"-c": config}
         if command[1] in _DAEMON_COMMANDS:
-            given["--http"] = http
+            given = {"--http": "HOST:PORT"} if other_daemon else given | {"--http": http}
         elif command[1] not in _WITHOUT_CLUSTER_OPTIONS:
             given |= of_cluster or {}
         return command[0] + "".join(
             f" {option} {shlex.quote(str(value))}" for option, value in given.items() if value is not None
         )
 
-    return _COMMAND.sub(add, step)
+    more = "; HOST:PORT is the HTTP address of the named member's daemon"
+    changed = _COMMAND.sub(add, step)
+    return changed + more if "--http HOST:PORT" in changed else changed
 
 
 def say_json(document: object) -> None:

@@ -159,7 +159,7 @@ def _why_stuck(snapshot: DiagnosisSnapshot, queue: MessageQueue) -> str:
     if pulled is None:
         return "slow_handler" if any(one.wait_ack_count for one in snapshot.popped(queue)) else "stalled_queue"
     if not pulled.cached_msg_count:
-        return "stalled_queue"
+        return "rate_limit" if _is_at_rate_limit(owners[0]) else "stalled_queue"
     if snapshot.orderly:
         return "failing" if _fails(owners[0], queue.topic) else "slow_handler"
     spread = pulled.cached_msg_max_offset - pulled.cached_msg_min_offset
@@ -200,6 +200,13 @@ def _held_back(member: MemberReport, pulled: ProcessQueueInfo) -> str:
     rate = member.limit("pullRateLimit", 0)
     is_empty = pulled.cached_msg_count <= member.limit("pullBatchSize", 32)
     return f"{_RATE_LIMIT}={rate} messages a second" if rate and is_empty else ""
+
+
+def _is_at_rate_limit(member: MemberReport) -> bool:
+    """Return whether a member pulled at least half of its `pull_rate_limit` in the last minute."""
+    rate = member.limit("pullRateLimit", 0)
+    pulled = sum(one.pull_tps for one in member.info.status_table.values()) if member.info else 0.0
+    return rate > 0 and pulled >= BUSY_SHARE * rate
 
 
 def _is_busy(member: MemberReport, orderly: bool) -> bool:
@@ -251,10 +258,11 @@ def _call_seconds(snapshot: DiagnosisSnapshot, queues: Iterable[MessageQueue]) -
 def _calls_needed(before: DiagnosisSnapshot, now: DiagnosisSnapshot, queues: list[MessageQueue]) -> int:
     """Return how many concurrent calls an owner needs to handle messages as fast as they arrived between snapshots.
 
-    0 for an orderly group, because it makes one call at a time for each queue.
+    All queues of an owner share its calls. 0 for an orderly group, because it makes one call at a time for each queue.
     """
     needed: defaultdict[str, float] = defaultdict(float)
-    for queue in () if now.orderly else queues:
+    topics = {queue.topic for queue in queues}
+    for queue in () if now.orderly else (one for one in before.queues if one in now.queues and one.topic in topics):
         calls = (now.queues[queue].max - before.queues[queue].max) / max(now.at - before.at, 0.1)
         for owner in now.owners(queue):
             batch = max(1, owner.limit("consumeMessageBatchMaxSize", 1))

@@ -8,12 +8,13 @@ import resource
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import pytest
 
@@ -149,10 +150,12 @@ def _measured(plugin: Plugin, items: Sequence[pytest.Item], stamps: dict[Path, s
         reached.clear()
         began = time.monotonic()
         sys.settrace(call)
+        threading.settrace(call)  # a test of `rmqd.testing` runs its group in a thread
         try:
             passed = plugin.passes(item)
         finally:
             sys.settrace(None)
+            threading.settrace(cast("Any", None))
         lines = {watched[path]: sorted(numbers) for path, numbers in reached.items()}
         seconds = round(time.monotonic() - began, 3)
         found[item.nodeid] = asdict(Reach(stamps[item.path], seconds, passed, lines))

@@ -264,6 +264,10 @@ QUICK = ConsumeStatus(consume_ok_tps=20.0, consume_rt=2.0)
 WAITING: list[tuple[str, tuple[DiagnosisSnapshot, DiagnosisSnapshot], list[str]]] = [
     ("a handler that hangs", two_looks(10, 10, 100, cached_msg_count=32), ["slow_handler"]),
     ("nothing is pulled", two_looks(10, 10, 100), ["stalled_queue"]),
+    ("waits for its rate limit", two_looks(
+        10, 10, 100, status=ConsumeStatus(pull_tps=9.0), properties={"pullRateLimit": "10"}), ["flow_control"]),
+    ("does not pull, far below its rate limit", two_looks(
+        10, 10, 100, status=ConsumeStatus(pull_tps=1.0), properties={"pullRateLimit": "10"}), ["stalled_queue"]),
     ("paused", two_looks(10, 10, 100, user={"state": "paused"}), ["stalled_queue"]),
     ("one message holds back the rest", two_looks(
         10, 10, 9000, cached_msg_count=40, cached_msg_min_offset=10, cached_msg_max_offset=2010), ["flow_control"]),
@@ -437,6 +441,19 @@ def test_the_recommended_concurrency_is_enough_for_the_messages_that_arrive(
     assert "a call of the handler takes 2.5 s" in slow.evidence
     assert re.findall(r"about (\d+) calls at once", slow.evidence) == [str(needed)] * (needed > 0)
     assert f"`rmqd concurrency {GROUP} {recommended}`" in slow.next
+
+
+def test_the_recommended_concurrency_counts_messages_of_all_queues() -> None:
+    """Only the first queue lags; 140 messages arrive in the other one meanwhile, and wait for the same calls."""
+    status = ConsumeStatus(consume_ok_tps=8.0, consume_rt=2500.0)
+    before, now = two_looks(10, 80, 900, 140, cached_msg_count=800, status=status)
+    busy = {QUEUES[1]: lag(QUEUES[1], 240, 0, 240, 0.0)}
+    [slow] = [
+        found.problem
+        for found in waiting_findings(before, replace(now, queues={**now.queues, **busy}))
+        if found.problem.cause == "slow_handler"
+    ]
+    assert f"`rmqd concurrency {GROUP} 100`" in slow.next
 
 
 def test_a_slow_handler_that_the_daemon_reports_keeps_the_recommendation() -> None:
