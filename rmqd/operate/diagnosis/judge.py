@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
@@ -47,7 +48,11 @@ def judge(
     told = list(of_daemon)
     if any(one.problem.cause == "canary_failed" for one in told):  # the messages failed because of the canary
         certain = [one for one in certain if one.problem.cause != "poison_message"]
-    return _in_order(_merged(told, certain, waiting))
+    routes = [facts.route for facts in first.topics.values() if facts.route is not None]
+    clusters = {broker.cluster for route in routes for broker in route.broker_datas if broker.cluster}
+    name = shlex.quote(min(clusters)) if len(clusters) == 1 else "CLUSTER"  # as the causes' commands call it
+    ordered = _in_order(_merged(told, certain, waiting))
+    return [replace(one, next=one.next.replace("-c CLUSTER ", f"-c {name} ")) for one in ordered]
 
 
 def _seen(snapshot: DiagnosisSnapshot) -> dict[tuple[str, ...], Finding]:

@@ -145,7 +145,7 @@ def test_no_members() -> None:
     assert (unknown.cause, "no broker knows the group" in unknown.evidence) == ("no_members", True)
     broker = BrokerFacts(name=BROKER, master="10.0.0.9:10911", makes_groups=False)
     (refused,) = judge(snapshot(brokers={BROKER: broker}, settings={}, queues={}))
-    assert (refused.cause, f"updateSubGroup -c CLUSTER -g {GROUP}" in refused.next) == ("group_unknown", True)
+    assert (refused.cause, f"updateSubGroup -c c -g {GROUP}" in refused.next) == ("group_unknown", True)
 
 
 TWICE = (Connection("one", "10.0.0.1:5000"), Connection("one", "10.0.0.2:5000"))
