@@ -470,7 +470,7 @@ async def test_output_and_exit_codes_of_the_command(java: Java) -> None:
     assert (first.keys(), first["cause"]) == ({"cause", "evidence", "next"}, "failing_handler")
     assert f"`rmqd dlq show {failing.group}`" in first["next"]
     assert "1. failing_handler" in as_text.out.splitlines()
-    assert f"`rmqd dlq show {failing.group} -n {well.cluster.nameserver}`" in as_text.out  # not wrapped
+    assert f"`rmqd dlq show {failing.group} --nameserver {well.cluster.nameserver}`" in as_text.out  # not wrapped
 
 
 @pytest.mark.skipif(release.wanted() == release.EMBEDDED, reason="its name server is in the broker's process")
