@@ -171,13 +171,6 @@ async def test_one_commit_after_each_interruption_checks_the_stored_offset(owner
         await owner.store.commit(owner.queue, 7, downward=True)
 
 
-async def test_a_release_stores_the_offset_of_a_deleted_group_again(owner: Owner) -> None:
-    await owner.store.commit(owner.queue, 7)
-    del owner.broker.offsets[GROUP, owner.queue]
-    await owner.store.commit_upward(owner.queue, 7)
-    assert owner.stored == 7
-
-
 async def test_an_unchanged_offset_is_checked_periodically_and_stored_if_lost(owner: Owner) -> None:
     """The repeated commit does not change `committed_at`."""
     await owner.store.commit(owner.queue, 7)
@@ -185,6 +178,7 @@ async def test_an_unchanged_offset_is_checked_periodically_and_stored_if_lost(ow
     await owner.persist(7)
     assert (owner.commits, owner.store.is_check_due()) == ([7], False)
     owner.clock.turn(REPEAT_SECONDS)
+    owner.store.begin_ownership(owner.broker.create_topic(TOPIC, 2)[1], 3)  # needs no check yet
     assert owner.store.is_check_due()
     del owner.broker.offsets[GROUP, owner.queue]
     await owner.persist(7)
@@ -205,7 +199,7 @@ async def test_offset_zero_is_committed_even_if_the_broker_returned_zero(owner: 
 async def test_one_query_checks_all_unchanged_offsets_of_a_topic(
     broker: ScriptedBroker, owner: Owner, flowing: ManualClock
 ) -> None:
-    """After a loss, the first commit creates the table alone: of two at once, the broker would lose one."""
+    """After a loss, the first commit creates the table alone, also at a release: of two at once, one would be lost."""
     queues = broker.create_topic(TOPIC, 3)
     at_once, most = 0, 0
 
@@ -229,6 +223,9 @@ async def test_one_query_checks_all_unchanged_offsets_of_a_topic(
     await owner.store.persist(dict.fromkeys(queues, 7))
     assert ([broker.commits_of(queue) for queue in queues], most) == ([[7, 7]] * 3, 1)
     assert broker.offsets == {(GROUP, queue): 7 for queue in queues}
+    broker.offsets.clear()
+    await asyncio.gather(*(owner.store.commit_upward(queue, 7) for queue in queues))
+    assert (broker.offsets, most) == ({(GROUP, queue): 7 for queue in queues}, 1)
 
 
 @pytest.mark.parametrize("is_alone", [True, False])
@@ -372,6 +369,14 @@ async def test_a_wide_group_has_few_offset_requests_in_flight(owner: Owner, code
         for _ in range(MAX_OFFSET_REQUESTS):
             go_on.release()
     await work
+
+
+async def test_a_round_with_a_failed_commit_fails_although_its_checks_succeed(owner: Owner) -> None:
+    other = owner.broker.create_topic(TOPIC, 2)[1]
+    await owner.persist(7)
+    owner.clock.turn(REPEAT_SECONDS)
+    owner.broker.peer.on(UPDATE, Reply(ResponseCode.SYSTEM_ERROR, "not now"))
+    assert not await owner.store.persist({owner.queue: 7, other: 3})
 
 
 async def test_failed_commits_of_a_round_log_one_line_for_each_broker(owner: Owner) -> None:

@@ -92,10 +92,16 @@ async def test_the_next_process_continues_at_the_stored_offsets(
     assert (await following.read(A), await following.read(B)) == (3, 0)
 
 
-async def test_an_unchanged_offset_is_not_written(store: LocalFileOffsetStore, saves: Saves) -> None:
+async def test_an_unchanged_offset_is_not_written(
+    store: LocalFileOffsetStore, saves: Saves, clock: ManualClock, tmp_path: Path
+) -> None:
+    """Neither by this process nor by the next one."""
     for _ in range(3):
         assert await store.persist({A: 3})
     await store.commit(A, 3)
+    following = LocalFileOffsetStore(str(tmp_path / "offsets"), "g", clock)
+    await following.open()
+    assert await following.persist({A: 3})
 
     assert saves.written == [{A: 3}]
 

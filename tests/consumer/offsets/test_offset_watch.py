@@ -8,6 +8,8 @@ import pytest
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.offsets.persistence import OFFSET_WATCH_SECONDS, RESET_REPORT_SECONDS, OffsetWatch
+from rmqd.errors import RmqdError
+from tests.clock import ManualClock
 
 BEGAN = 1000.0  # monotonic
 FOUND = 10  # at the acquisition
@@ -158,6 +160,27 @@ def test_a_reset_reported_by_a_pull_ends_the_watch(watch: OffsetWatch, told: Tol
     assert look(watch, 0, 6, 4)
     assert look(watch, 5, 6, 4)
     assert (told.resets, told.overlaps) == ([], [2])
+
+
+async def test_checks_before_pulls_have_a_pause_five_times_as_long(watch: OffsetWatch) -> None:
+    """Otherwise a slow broker would slow down the pulls. A failed check allows no commit."""
+    clock, errors, looks = ManualClock(), [RmqdError("not now")], 0
+
+    async def slow() -> bool:
+        nonlocal looks
+        looks += 1
+        clock.turn(1.0)
+        if errors:
+            raise errors.pop()
+        return True
+
+    assert not await watch.allows_pull(clock, slow)
+    clock.turn(4.9)
+    assert not await watch.allows_pull(clock, slow)
+    assert looks == 1
+    clock.turn(0.1)
+    assert await watch.allows_pull(clock, slow)
+    assert looks == 2
 
 
 def test_a_member_that_may_have_lost_the_queue_always_checks(watch: OffsetWatch) -> None:

@@ -165,6 +165,17 @@ def test_an_unreadable_file_raises_an_error(tmp_path: Path, monkeypatch: pytest.
         OffsetsFile(file.path.parent).load()
 
 
+def test_offsets_of_each_identity_are_read_without_a_switch(file: OffsetsFile) -> None:
+    """If the identity is unknown, the offsets of the present file are returned."""
+    file.identity = "c1/~/g"
+    file.save({A: 1})
+    file.switch_to("c2/~/g")
+    file.save({A: 2})
+    following = OffsetsFile(file.path.parent)
+    offsets = {identity: following.offsets_of(identity) for identity in ("", "c1/~/g", "c2/~/g", "c3/~/g")}
+    assert offsets == {"": {A: 2}, "c1/~/g": {A: 1}, "c2/~/g": {A: 2}, "c3/~/g": {}}
+
+
 @pytest.mark.parametrize("survived", range(6))
 def test_a_crash_at_any_step_of_a_save_leaves_old_or_new_offsets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, survived: int

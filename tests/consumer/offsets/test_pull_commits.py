@@ -6,20 +6,31 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from typing import cast
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.offsets.pending_commits import COMMIT_ANSWER_SECONDS, RECENT_COMMIT_SECONDS
+from rmqd.consumer.offsets.pending_commits import (
+    COMMIT_ANSWER_SECONDS,
+    RECENT_COMMIT_SECONDS,
+    FirstCommits,
+    PullCommit,
+    PullCommits,
+    UnansweredCommits,
+)
 from rmqd.consumer.pull.pull_request import PullRepeatedError, PullRequest
 from rmqd.consumer.services import CarriedCommit
-from rmqd.errors import RemotingClosedError
+from rmqd.errors import RemotingClosedError, RemotingTimeoutError, RmqdError
 from rmqd.errors.broker_errors import BrokerError
 from rmqd.wire.bodies.heartbeat_data import SubscriptionData
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Peer, Reply
+from tests.clock import ManualClock
+from tests.consumer.blocks import QUEUE
 from tests.consumer.groups import GROUP
 from tests.consumer.members import member
 from tests.consumer.offsets.owner import UPDATE, Overlaps, Owner
@@ -28,6 +39,7 @@ from tests.seen import Seen
 
 QUERY = RequestCode.QUERY_CONSUMER_OFFSET
 FOUND = RemotingCommand(code=ResponseCode.SUCCESS)
+NO_CONNECTION = cast("RemotingConnection", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +182,52 @@ async def test_a_cancelled_pull_counts_until_its_response(puller: Puller) -> Non
     (await puller.send(6)).cancel()
     await asyncio.sleep(0)
     assert await puller.carry(7) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "after", "seconds"),
+    [
+        (FOUND, 0.0, COMMIT_ANSWER_SECONDS + 30.0),  # `on_stored` did not change that
+        (RemotingClosedError("a", "lost"), 0.0, COMMIT_ANSWER_SECONDS),
+        (RemotingClosedError("a", "lost"), 4.0, 4.0 + 2.0),
+        (RemotingTimeoutError("a", "no answer"), 4.0, COMMIT_ANSWER_SECONDS + 30.0),
+    ],
+)
+async def test_an_ended_pull_delays_no_commit_but_may_replace_one_for_some_time(
+    clock: ManualClock, answer: RemotingCommand | RmqdError, after: float, seconds: float
+) -> None:
+    stored, unanswered, began = list[PullCommit](), UnansweredCommits(clock), clock.monotonic()
+    pulls, future = PullCommits(clock, unanswered, stored.append), asyncio.get_running_loop().create_future()
+    future.add_done_callback(pulls.send(QUEUE, 6, 0, NO_CONNECTION).ended)
+    await clock.advance(after)
+    future.set_result(answer) if isinstance(answer, RemotingCommand) else future.set_exception(answer)
+    await asyncio.sleep(0)
+    assert await pulls.wait_for_end(QUEUE, AsyncMock(side_effect=AssertionError)) is None
+    assert not pulls.is_recent(QUEUE)
+    assert [commit.offset for commit in stored] == ([6] if answer is FOUND else [])
+    ended = asyncio.create_task(unanswered.wait_for_end(QUEUE, 9, began + 100.0))
+    await clock.advance(began + seconds - 0.1 - clock.monotonic())
+    assert not ended.done()
+    await clock.advance(0.1)
+    assert await ended
+
+
+async def test_the_wait_for_a_pull_in_flight_returns_the_stored_offset(clock: ManualClock) -> None:
+    pulls, began = PullCommits(clock, UnansweredCommits(clock), Mock()), clock.monotonic()
+    pulls.send(QUEUE, 6, 0, NO_CONNECTION)
+    waiting = asyncio.create_task(pulls.wait_for_end(QUEUE, AsyncMock(return_value=4)))
+    await clock.advance(COMMIT_ANSWER_SECONDS + 0.2)
+    found = await waiting
+    assert found is not None
+    assert (found.stored, found.asked_at >= began + COMMIT_ANSWER_SECONDS) == (4, True)
+
+
+@pytest.mark.parametrize(("offset", "has_table"), [(0, False), (1, True)])
+def test_a_stored_offset_above_zero_proves_that_the_broker_has_the_table(offset: int, has_table: bool) -> None:
+    """0 may mean no offset. Pulls carry commits only if the broker has the table."""
+    firsts = FirstCommits(lambda queue: None)
+    firsts.begin(QUEUE, offset)
+    assert firsts.has_table(QUEUE) is has_table
 
 
 async def test_a_pull_is_not_sent_if_a_reset_arrives_while_it_waits_for_a_check(puller: Puller) -> None:

@@ -7,7 +7,9 @@ from collections import Counter
 import pytest
 from structlog.testing import capture_logs
 
+from rmqd.client.instance import ClientInstance
 from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.offsets.start_offsets import QueueStart, StartOffsetPolicy
 from rmqd.handler_api.batch import Batch
 from tests.client.peer import Reply
 from tests.clock import ManualClock
@@ -108,3 +110,27 @@ async def test_a_new_group_needs_few_requests(broker: ScriptedBroker) -> None:
     assert codes[RequestCode.GET_MAX_OFFSET] == 4
     assert codes[RequestCode.GET_EARLIEST_MSG_STORETIME] == 1, "a queue that was never used has no first message"
     assert [broker.offsets[GROUP, queue] for queue in queues] == [1, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("topic", "times", "stored_ms", "expected"),
+    [
+        (TOPIC, [1000] * 6, 1000, QueueStart(6, "committed")),
+        (TOPIC, [1000] * 5 + [1001], 1000, QueueStart(5, "later_queue")),
+        (TOPIC, [2000] * 8, 1000, QueueStart(0, "later_queue")),
+        (TOPIC, [2000] * 3, 0, QueueStart(0, "later_queue")),
+        (TOPIC, [], 1000, QueueStart(0, "later_queue")),
+        (RETRY, [2000] * 8, 1000, QueueStart(0, "later_queue")),
+        (RETRY, [], 1000, QueueStart(6, "committed")),
+    ],
+)
+async def test_a_queue_whose_commit_was_lost_starts_at_its_first_message_that_was_not_pulled(
+    broker: ScriptedBroker, client: ClientInstance, topic: str, times: list[int], stored_ms: int, expected: QueueStart
+) -> None:
+    """The commit was 6, and the newest pulled message was stored at `stored_ms`; 0 if none was pulled."""
+    [queue] = broker.create_topic(topic)
+    for timestamp in times:
+        await broker.store(queue, b"x", store_timestamp=timestamp)
+    await client.routes.lookup(topic)
+    policy = StartOffsetPolicy(client, "last_offset", 0, 0)
+    assert await policy.lost_queue_start(queue, 6, stored_ms) == expected
