@@ -165,6 +165,29 @@ async def test_a_member_that_is_alone_waits_only_a_second(case: Case) -> None:
     assert case.ownership.timeouts == 0
 
 
+async def test_many_waiting_queues_are_requested_less_often(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later, a single queue is requested often again."""
+    monkeypatch.setattr("rmqd.consumer.rebalance.ownership.MAX_POLLED_QUEUES", 1)
+    await case.listed("other")
+    queues = [MessageQueue(TOPIC, case.one.broker_name, number) for number in range(2, 6)]
+    case.held_by_other(case.one, *queues)
+    waiting = [case.acquire(queue) for queue in queues]
+    await case.clock.advance(1)
+    case.asked()
+    await case.clock.advance(2)
+    assert 8 <= sum(queues[0] in asked for asked in case.asked()) <= 12, "five times a second"
+    case.freed(*queues)
+    await case.clock.advance(1)
+    assert all(await asyncio.gather(*waiting))
+    acquiring = case.acquire(case.one)
+    case.asked()
+    await case.clock.advance(2)
+    assert len(case.asked()) >= 35, "twenty times a second"
+    case.freed(case.one)
+    await case.clock.advance(0.1)
+    assert await acquiring
+
+
 async def test_a_member_missing_before_our_connection_broke_is_waited_for(case: Case) -> None:
     """It may have returned unnoticed. The wait starts when the broker is reachable again."""
     await case.listed("other")

@@ -12,13 +12,10 @@ from structlog.testing import capture_logs
 from rmqd.codes import RequestCode
 from rmqd.consumer.rebalance.membership import KEEP_QUEUES_SECONDS, MISSING_BROKER_SECONDS
 from rmqd.consumer.rebalance.rebalance import MemberShare, QueueDivision
-from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.group_headers import GetConsumerListByGroupRequestHeader
 from rmqd.wire.message_queue import MessageQueue
-from tests.client.peer import Reply
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
-from tests.consumer.members import Member, member
+from tests.consumer.members import Member
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.consumer.two_masters import Two
 from tests.seen import Seen
@@ -193,28 +190,3 @@ async def test_the_members_are_queried_at_a_reachable_broker(two: Two, seen: See
             await two.a.gain(GROUP, "x@1")
             await eventually(lambda: len(m.consumer.snapshot().queues) < 4, "queues are released")
         assert not [entry for entry in logs if entry["event"] == "rebalance.members_unknown"]
-
-
-async def test_a_broker_that_has_just_returned_is_not_believed_about_missing_members(
-    broker: ScriptedBroker, seen: Seen, flowing: ManualClock
-) -> None:
-    """It knows only members that sent a heartbeat since. The others send one within seconds, and keep their queues."""
-    broker.create_topic(TOPIC, 4)
-    broker.members[GROUP].append("~other@1")
-    async with member(broker.peer.address, seen, clock=flowing, heartbeat_seconds=0.3) as m:
-        await eventually(lambda: m.owned() == {(TOPIC, 0), (TOPIC, 1)}, "it has its half")
-        asked: list[str] = []
-
-        def forgetful(command: RemotingCommand) -> Reply:
-            header = GetConsumerListByGroupRequestHeader.from_ext_fields(command.ext_fields)
-            asked.append(header.consumer_group)
-            return broker._list(command)
-
-        broker.members[GROUP].remove("~other@1")
-        broker.peer.on(LIST, forgetful)
-        broker.peer.cut()
-        await broker.gain("nobody", "x")
-        m.consumer.on_consumer_ids_changed()
-        await eventually(lambda: len(asked) > 2, "it is queried again and again")
-        assert m.owned() == {(TOPIC, 0), (TOPIC, 1)}
-        await eventually(lambda: len(m.owned()) == 4, "the missing member no longer counts")
