@@ -49,10 +49,11 @@ def diagnose(cluster: ClusterOptions, group: GroupName, http: Http = None) -> No
 
     diagnosis = target.shown(target.ask(ask))
     of_cluster = {"--nameserver": cluster.nameserver, "--cluster": cluster.cluster}
-    others = [one["client_id"] for one in of_daemon.get("members", ()) if one.get("here") is False]
+    own = [str(one.get("client_id")) for one in of_daemon.get("members") or () if one.get("here")]
 
     def next_step(problem: causes.Problem) -> str:
-        elsewhere = any(other in problem.evidence for other in others)
+        is_own = any(re.search(rf"{re.escape(one)}(?![\w@#])", problem.evidence) for one in own)
+        elsewhere = "the member is " in problem.evidence and not is_own
         return with_options(problem.next, cluster.config, http, of_cluster, other_daemon=elsewhere)
 
     lines = _lines(diagnosis, next_step)

@@ -242,10 +242,11 @@ def _plan_lines(plan: ResetPlan) -> Iterable[str]:
     yield from document_table(_MOVES, [_as_planned(move) | {"effect": _effect(move)} for move in plan.moves])
     if above:
         left_out = sum(move.target - move.ends.min_offset for move in above)
+        all_of_them = f"`rmqd offsets reset {plan.change.group} {plan.change.topic} --to first` handles all of them"
         yield (
             f"FROM is above the end of {count(len(above), 'queue')}. If the topic was recreated, no member has handled "
             f"their messages: this reset handles {sum(move.handled_again for move in above)} and skips {left_out}"
-            + ("; `--to first` handles all of them" if left_out else "")
+            f"{f' ({all_of_them})' if left_out else ''}. Otherwise they were handled before"
         )
     for name, error in plan.errors.items():
         yield f"{name} is not reset: {error}"

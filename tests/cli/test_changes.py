@@ -114,11 +114,14 @@ def test_a_reset_plan_warns_about_messages_that_nobody_handled(cluster: Cluster)
         for goal in ("last", "first")
     }
     assert "1 queue. If the topic was recreated, no member has handled their messages" in plans["last"]
-    assert "this reset handles 0 and skips 10; `--to first` handles all of them\n" in plans["last"]
+    first = "`rmqd offsets reset late recreated --to first` handles all of them"
+    assert f"this reset handles 0 and skips 10 ({first}). Otherwise they were handled before\n" in plans["last"]
     assert re.search(r"^broker-a +0 +30 +10 +none, it ends at 10 +-$", plans["last"], re.MULTILINE), plans["last"]
     assert re.search(r"^broker-a +0 +30 +0 +10, it ends at 10 +-$", plans["first"], re.MULTILINE), plans["first"]
     assert plans["first"].startswith("late, recreated: 4 queues to reset, 12 messages handled again, 0 skipped\n")
-    assert "this reset handles 10 and skips 0\n" in plans["first"]
+    assert "this reset handles 10 and skips 0. Otherwise they were handled before\n" in plans["first"]
+    skip = cluster.ask("offsets", "reset", "late", "recreated", "--skip", "1", "--queue", "0", "--yes")
+    assert (skip.code, cluster.offsets("late", "recreated")[0]) == (0, 10), skip.out
 
 
 @pytest.mark.parametrize("end", [OSError(28, "no space left"), KeyboardInterrupt()])

@@ -68,7 +68,9 @@ def _merged(of_daemon: list[Finding], certain: list[Finding], waits: list[Findin
     for one in of_daemon:
         place = next((place for place, other in enumerate(joined) if _is_same(one, other)), len(joined))
         if same := joined[place:]:
-            evidence = f"{same[0].problem.evidence}; {one.problem.evidence}"
+            evidence = same[0].problem.evidence
+            if one.problem.evidence not in evidence:
+                evidence += f"; {one.problem.evidence}"
             step = (same[0] if same[0].problem.cause == one.problem.cause == "slow_handler" else one).problem.next
             one = replace(same[0], problem=replace(same[0].problem, evidence=evidence, next=step))
         joined[place : place + 1] = [one]

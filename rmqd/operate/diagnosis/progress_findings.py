@@ -36,6 +36,8 @@ MAX_POISONED: Final = 3
 """If more messages than this were retried recently, single messages are not the cause."""
 RECENT_SECONDS: Final = 600.0
 BUSY_SHARE: Final = 0.5
+MAX_RATE_LIMITED_SECONDS: Final = 60.0
+"""A queue without a pull for longer does not only wait for `pull_rate_limit`."""
 # Java's defaults for threads, cached messages, cached MiB and span of offsets, if a member does not report its values
 _THREADS, _COUNT, _MIB, _SPAN = 20, 1000, 100, 2000
 
@@ -55,7 +57,7 @@ def illegal_offsets(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
         if side == "below its first message":
             evidence += f": {count_noun(sum(queues.values()), 'message')} deleted before being handled"
         problem = make_problem("offset_illegal", evidence, group=snapshot.group, topic=topic)
-        yield Finding(problem, places(queues), momentary=bool(snapshot.members))
+        yield Finding(problem, places(queues), momentary=bool(snapshot.members), queues=frozenset(queues))
 
 
 def failures(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
@@ -159,7 +161,8 @@ def _why_stuck(snapshot: DiagnosisSnapshot, queue: MessageQueue) -> str:
     if pulled is None:
         return "slow_handler" if any(one.wait_ack_count for one in snapshot.popped(queue)) else "stalled_queue"
     if not pulled.cached_msg_count:
-        return "rate_limit" if _is_at_rate_limit(owners[0]) else "stalled_queue"
+        pulls = snapshot.at - pulled.last_pull_timestamp / 1000 < MAX_RATE_LIMITED_SECONDS
+        return "rate_limit" if pulls and _is_at_rate_limit(owners[0]) else "stalled_queue"
     if snapshot.orderly:
         return "failing" if _fails(owners[0], queue.topic) else "slow_handler"
     spread = pulled.cached_msg_max_offset - pulled.cached_msg_min_offset
@@ -256,15 +259,15 @@ def _call_seconds(snapshot: DiagnosisSnapshot, queues: Iterable[MessageQueue]) -
 
 
 def _calls_needed(before: DiagnosisSnapshot, now: DiagnosisSnapshot, queues: list[MessageQueue]) -> int:
-    """Return how many concurrent calls an owner needs to handle messages as fast as they arrived between snapshots.
+    """Return how many concurrent calls an owner of `queues` needs to handle messages as fast as they arrive.
 
     All queues of an owner share its calls. 0 for an orderly group, because it makes one call at a time for each queue.
     """
     needed: defaultdict[str, float] = defaultdict(float)
-    topics = {queue.topic for queue in queues}
-    for queue in () if now.orderly else (one for one in before.queues if one in now.queues and one.topic in topics):
+    late = {owner.client_id for queue in queues for owner in now.owners(queue)}
+    for queue in () if now.orderly else (one for one in before.queues if one in now.queues):
         calls = (now.queues[queue].max - before.queues[queue].max) / max(now.at - before.at, 0.1)
-        for owner in now.owners(queue):
+        for owner in (one for one in now.owners(queue) if one.client_id in late):
             batch = max(1, owner.limit("consumeMessageBatchMaxSize", 1))
             needed[owner.client_id] += calls / batch * _call_seconds(now, [queue])
     return math.ceil(max(needed.values(), default=0))

@@ -192,7 +192,7 @@ class PlannedMove:
         held, committed = self.place.held, self.place.committed
         at = committed if held is None else held.commit_offset
         if self.goal.forward_only:
-            return at is None or at < self.target
+            return at is None or at < self.target or at > self.ends.max_offset
         return at != self.target or (committed != self.target and self.goal.kind != "last")
 
     @property

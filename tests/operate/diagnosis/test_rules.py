@@ -265,9 +265,13 @@ WAITING: list[tuple[str, tuple[DiagnosisSnapshot, DiagnosisSnapshot], list[str]]
     ("a handler that hangs", two_looks(10, 10, 100, cached_msg_count=32), ["slow_handler"]),
     ("nothing is pulled", two_looks(10, 10, 100), ["stalled_queue"]),
     ("waits for its rate limit", two_looks(
-        10, 10, 100, status=ConsumeStatus(pull_tps=9.0), properties={"pullRateLimit": "10"}), ["flow_control"]),
+        10, 10, 100, status=ConsumeStatus(pull_tps=9.0), properties={"pullRateLimit": "10"},
+        last_pull_timestamp=int(NOW * 1000)), ["flow_control"]),
+    ("does not pull, though other queues do at the rate limit", two_looks(
+        10, 10, 100, status=ConsumeStatus(pull_tps=9.0), properties={"pullRateLimit": "10"}), ["stalled_queue"]),
     ("does not pull, far below its rate limit", two_looks(
-        10, 10, 100, status=ConsumeStatus(pull_tps=1.0), properties={"pullRateLimit": "10"}), ["stalled_queue"]),
+        10, 10, 100, status=ConsumeStatus(pull_tps=1.0), properties={"pullRateLimit": "10"},
+        last_pull_timestamp=int(NOW * 1000)), ["stalled_queue"]),
     ("paused", two_looks(10, 10, 100, user={"state": "paused"}), ["stalled_queue"]),
     ("one message holds back the rest", two_looks(
         10, 10, 9000, cached_msg_count=40, cached_msg_min_offset=10, cached_msg_max_offset=2010), ["flow_control"]),
