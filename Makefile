@@ -1,4 +1,4 @@
-# What a person runs; .ci/run calls the same. Every target first makes .venv, from pinned versions.
+# Targets for developers and .ci/run. Targets that run Python first create .venv from pinned versions.
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -16,10 +16,10 @@ $(PARTS): ; @:
 endif
 endif
 
-# What a run has compiled, the next one takes: half of the time of collecting the tests, where an image forbids it.
+# Cached bytecode halves the time for collecting the tests, but some images disable it with this variable.
 unexport PYTHONDONTWRITEBYTECODE
 
-# A run of tests ends with the make that started it, even if make is killed: tests/run_guard.py.
+# A test run ends with the make that started it, even if make is killed: tests/run_guard.py.
 ifndef RMQD_TEST_ENDS_WITH
 export RMQD_TEST_ENDS_WITH := $(shell echo $$PPID)
 endif
@@ -32,8 +32,8 @@ help: ## show this list
 
 venv: $(VENV)/.installed ## make .venv (Python 3.11 or later), or say what to install
 
-# An interpreter is asked for its version: a name on PATH may be a stub, or older than it says. ensurepip is what Debian
-# leaves out of `python3 -m venv` until python3-venv is installed.
+# Each interpreter is checked, because a name on PATH may be a stub or an older Python. Debian's `python3 -m venv` lacks
+# ensurepip until python3-venv is installed.
 $(VENV)/.installed: pyproject.toml handlers/pyproject.toml constraints.txt rmqd/wire/native.c
 	@for name in python3.13 python3.12 python3.11 python3; do \
 		$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && python=$$name && break; \
@@ -44,10 +44,10 @@ $(VENV)/.installed: pyproject.toml handlers/pyproject.toml constraints.txt rmqd/
 			{ echo "$$python has no venv module: apt-get install python3-venv" >&2; exit 1; }; \
 		rm -rf $(VENV) && $$python -m venv $(VENV); }
 	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(PYTHON) -m pip install --quiet \
-		--disable-pip-version-check 'pip>=25.1' # the first that knows dependency groups
+		--disable-pip-version-check 'pip>=25.1' # the first with dependency groups
 	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(PYTHON) -m pip install --quiet \
 		--disable-pip-version-check --group dev --editable '.[$(EXTRAS)]' --editable 'handlers[all]'
-	@$(PYTHON) -m compileall -q rmqd handlers # an editable install compiles nothing, and the first start would wait for it
+	@$(PYTHON) -m compileall -q rmqd handlers # an editable install does not compile, which delays the first start
 	@touch $@
 
 spark: $(VENV)/.spark ## the same with PySpark, which takes a download of 600 MB; brings a Java where there is none
@@ -62,12 +62,12 @@ $(VENV)/.fuzz $(VENV)/.dist $(VENV)/.site: $(VENV)/.%: $(VENV)/.installed
 		--disable-pip-version-check --group $*
 	@touch $@
 
-# Ctrl-C reaches all that the terminal has in front, and make would take it as a failure: `set -m` gives rmqd that place.
+# Ctrl-C interrupts the foreground process group. `set -m` makes rmqd that group, so that make reports no failure.
 demo: $(if $(filter spark,$(ENGINE)),spark,venv) ## a RocketMQ, a producer and rmqd in one process, live; ENGINE=spark: the group on Spark; ARGS="--seconds 30" ends by itself
 	@if [ -t 0 ]; then set -m; fi; $(VENV)/bin/rmqd demo --engine $(ENGINE) $(ARGS)
 
-# Without the tests of tests/slow.txt, and the folders whose tests all start processes. `make check` has the import rules.
-# For a debugger: ARGS="--forks 0 --pdb".
+# Excludes tests/slow.txt and folders whose tests all start processes. `make check` tests the import rules.
+# With a debugger: ARGS="--forks 0 --pdb".
 UNIT := -q -n 0 -m 'not process and not rocketmq and not spark and not slow' $(addprefix --ignore tests/,test_architecture.py smoke integration conformance)
 
 unit: venv ## the tests that are quick and start no process; of one room: make unit ROOM=consumer/pull
@@ -76,7 +76,7 @@ unit: venv ## the tests that are quick and start no process; of one room: make u
 slow: venv ## measure which tests make unit leaves out, to tests/slow.txt
 	$(PYTHON) -m pytest $(UNIT) --list-slow --hypothesis-profile unit
 
-# loadgroup: what needs a real RocketMQ stays on one worker, and so has one broker; the same for Spark.
+# loadgroup keeps all tests with a real RocketMQ on one worker, so they share one broker; same for Spark.
 test: venv ## every test, or ROOM=wire, or ARGS="tests/wire -x"; those against a real RocketMQ need Java and Maven, those on Spark `make spark`
 	$(PYTHON) -m pytest -n auto --dist loadgroup $(addprefix tests/,$(ROOM)) $(ARGS)
 

@@ -1,7 +1,7 @@
-"""The health check of the image: asks /livez, and imports no more than that takes, since it runs every few seconds.
+"""The image's health check of /livez, with few imports because it runs every few seconds.
 
-`python -I -S health.py`: exit 0 if the daemon answers 200 within three seconds, else 1, with why on standard error. The
-address is $RMQD_HTTP_LISTEN, where the daemon listens; any address of the container stands for it.
+`python -I -S health.py` exits with 0 if the daemon responds with 200 within three seconds, else with 1 and the reason
+on standard error. The port is from $RMQD_HTTP_LISTEN; the address is always 127.0.0.1.
 """
 
 import os
@@ -10,7 +10,7 @@ import sys
 
 
 def main() -> int:
-    """Ask once. Returns the exit code."""
+    """Query once. Return the exit code."""
     port = os.environ.get("RMQD_HTTP_LISTEN", "").rpartition(":")[2] or "9464"
     try:
         with socket.create_connection(("127.0.0.1", int(port)), timeout=3) as connection:
