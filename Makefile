@@ -30,7 +30,7 @@ endif
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-venv: $(VENV)/.installed ## make .venv (Python 3.11 or later), or say what to install
+venv: $(VENV)/.installed ## create .venv (Python 3.11 or later), or name missing packages
 
 # Each interpreter is checked, because a name on PATH may be a stub or an older Python. Debian's `python3 -m venv` lacks
 # ensurepip until python3-venv is installed.
@@ -50,7 +50,7 @@ $(VENV)/.installed: pyproject.toml handlers/pyproject.toml constraints.txt rmqd/
 	@$(PYTHON) -m compileall -q rmqd handlers # an editable install does not compile, which delays the first start
 	@touch $@
 
-spark: $(VENV)/.spark ## the same with PySpark, which takes a download of 600 MB; brings a Java where there is none
+spark: $(VENV)/.spark ## add PySpark and a Java runtime to .venv; downloads 600 MB
 
 $(VENV)/.spark: $(VENV)/.installed
 	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(PYTHON) -m pip install --quiet \
@@ -63,21 +63,21 @@ $(VENV)/.fuzz $(VENV)/.dist $(VENV)/.site: $(VENV)/.%: $(VENV)/.installed
 	@touch $@
 
 # Ctrl-C interrupts the foreground process group. `set -m` makes rmqd that group, so that make reports no failure.
-demo: $(if $(filter spark,$(ENGINE)),spark,venv) ## a RocketMQ, a producer and rmqd in one process, live; ENGINE=spark: the group on Spark; ARGS="--seconds 30" ends by itself
+demo: $(if $(filter spark,$(ENGINE)),spark,venv) ## run RocketMQ, producer and rmqd; ENGINE=spark; ARGS="--seconds 30"
 	@if [ -t 0 ]; then set -m; fi; $(VENV)/bin/rmqd demo --engine $(ENGINE) $(ARGS)
 
 # Excludes tests/slow.txt and folders whose tests all start processes. `make check` tests the import rules.
 # With a debugger: ARGS="--forks 0 --pdb".
 UNIT := -q -n 0 -m 'not process and not rocketmq and not spark and not slow' $(addprefix --ignore tests/,test_architecture.py smoke integration conformance)
 
-unit: venv ## the tests that are quick and start no process; of one room: make unit ROOM=consumer/pull
+unit: venv ## run the quick tests that start no process; one folder: make unit ROOM=consumer/pull
 	$(PYTHON) -m pytest $(UNIT) --forks 3 --hypothesis-profile unit $(addprefix tests/,$(ROOM)) $(ARGS)
 
-slow: venv ## measure which tests make unit leaves out, to tests/slow.txt
+slow: venv ## find the tests that make unit excludes, to tests/slow.txt
 	$(PYTHON) -m pytest $(UNIT) --list-slow --hypothesis-profile unit
 
 # loadgroup keeps all tests with a real RocketMQ on one worker, so they share one broker; same for Spark.
-test: venv ## every test, or ROOM=wire, or ARGS="tests/wire -x"; those against a real RocketMQ need Java and Maven, those on Spark `make spark`
+test: venv ## run all tests, ROOM=wire or ARGS="tests/wire -x"; RocketMQ needs Java and Maven, Spark needs make spark
 	$(PYTHON) -m pytest -n auto --dist loadgroup $(addprefix tests/,$(ROOM)) $(ARGS)
 
 nightly: spark $(VENV)/.fuzz $(VENV)/.site ## the heavy tests, to docs/proof/README.md: all parts, or make nightly spark planted; an interrupted run resumes
@@ -89,12 +89,12 @@ check: spark ## lint, formatting, types and the import rules
 	$(VENV)/bin/mypy rmqd handlers tests bench docs
 	$(PYTHON) -m pytest -q tests/test_architecture.py
 
-format: venv ## put imports and formatting right
+format: venv ## fix imports and formatting
 	$(VENV)/bin/ruff check --fix-only .
 	$(VENV)/bin/ruff format .
 
 # Each Python gets a new environment with the wheels alone, runs the demo, and tests a new project.
-dist: $(VENV)/.dist ## both wheels and sdists, to dist/; checked, and tried with every Python at hand
+dist: $(VENV)/.dist ## build wheels and sdists in dist/, and test them with each installed Python
 	rm -rf dist
 	for folder in . handlers; do $(PYTHON) -m build --outdir dist $$folder || exit; done
 	$(PYTHON) -m twine check --strict dist/*
@@ -107,13 +107,13 @@ dist: $(VENV)/.dist ## both wheels and sdists, to dist/; checked, and tried with
 			env/bin/pip install --quiet --disable-pip-version-check ./order-book; cd order-book; ../env/bin/pytest -q); \
 		rm -rf $$folder; echo "$$name: installed, demo and tests of a new project passed"; done
 
-site: $(VENV)/.site ## the documentation as a website, to site/; a dead link fails. Read it: python3 -m http.server -d site
+site: $(VENV)/.site ## build the website in site/; dead links fail. Read it: python3 -m http.server -d site
 	PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
 
 bench: venv ## rmqd against the Java and Go clients and the broker's limit: docs/proof/benchmarks.md
 	$(PYTHON) -m bench $(ARGS)
 
-bench-spark: spark ## Spark beside the raw puller, Kafka's source, mapInArrow and a bare micro-batch: docs/proof/benchmarks.md
+bench-spark: spark ## Spark, raw puller, Kafka source, mapInArrow and a bare micro-batch: docs/proof/benchmarks.md
 	$(PYTHON) -m bench.spark_source $(ARGS)
 
 simulate: venv ## histories of groups and brokers that break, on simulated hosts; ARGS="--seed 1 --timeline", or --count, --seconds, --shrink, --planted
@@ -122,7 +122,7 @@ simulate: venv ## histories of groups and brokers that break, on simulated hosts
 campaign: $(if $(filter fuzz,$(NAME)),$(VENV)/.fuzz,venv) ## a long run with faults: make campaign alerts, churn, orderly, owners, faults, durability, dlq_replay, fuzz, grow, handlers, histories, simulation, planted, mutants, pop, spark_moves, spark_kills, spark_tables, spark_cluster, spark_connect
 	$(PYTHON) -m tests.nightly.campaigns $(NAME) $(ARGS)
 
-conformance: venv ## each behaviour beside Java's, to docs/proof/conformance.md; VERSION=embedded, or 4.9.7
+conformance: venv ## compare behaviour with Java's, to docs/proof/conformance.md; VERSION=embedded, or 4.9.7
 	RMQD_TEST_ROCKETMQ=$(VERSION) $(PYTHON) -m pytest -o norecursedirs='.*' --conformance -m behaviour $(ARGS)
 
 peer-tests: venv ## RocketMQ's own tests on the embedded broker, to docs/proof/rocketmq-tests.md; ARGS="--real": on a real RocketMQ
