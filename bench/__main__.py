@@ -20,7 +20,7 @@ from tests.rocketmq.archives import prepare
 QUICK_MESSAGES = 100_000
 QUICK_PACED_SECONDS = 5
 ALL_SWITCHES = "switches"
-BROKERS_SHARE = 3  # the brokers' session has a third of the messages, because its bodies are four times as long
+BROKERS_SHARE = 3  # the broker comparison uses a third of the messages, because its bodies are four times as long
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -93,7 +93,7 @@ def compete(options: argparse.Namespace) -> int:
     if options.scenario == [commands.NAME]:
         print(commands.measure())
         return 0
-    if options.scenario == [idle.NAME]:  # a quarter of an hour for each run, so not part of the others
+    if options.scenario == [idle.NAME]:  # not part of a full run: each run takes 15 minutes
         print(idle.measure(options.runs, options.before))
         return 0
     available = contenders.available()
@@ -139,7 +139,7 @@ def main() -> int:
         print("\n".join(kit_time.measure()))
         return 0
     try:
-        if options.scenario != [idle.NAME]:  # which needs no RocketMQ
+        if options.scenario != [idle.NAME]:  # `idle` needs no RocketMQ
             prepare()
         if options.command == "profile":
             way = Scenario("", options.batch, 32, ("rmqd",), orderly=options.orderly, switch=options.switch)

@@ -51,7 +51,7 @@ class ReadyQueues:
 
 @dataclass(slots=True)
 class Figures:
-    """Messages per second and the broker's CPU microseconds per message, by line and broker, and other work's share."""
+    """Messages per second and the broker's CPU µs per message, by line and broker; the CPU share of other work."""
 
     rates: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     cpu: dict[tuple[str, str], list[float]] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Figures:
 def measure(messages: int, runs: int, patience_seconds: float) -> str:
     """Measure both brokers. Returns a table, and notes below it.
 
-    `messages` are stored for the drains; the slower sends use a part of them. Raises ClusterError and ContestError.
+    The drains read `messages` messages; the slower sends use fewer. Raises ClusterError and ContestError.
     """
     contenders.build(("rmqd",))
     figures = Figures()
@@ -204,7 +204,7 @@ def _drain(broker: Broker, contender: str, messages: int) -> float:
         shutil.rmtree(directory)
 
 
-LINES = (  # drains first, because the sends make an embedded broker delete its oldest messages
+LINES = (  # drains run first: the sends make an embedded broker delete its oldest messages
     ReadyQueues("drain, raw puller", 1.0, _raw_drain),
     ReadyQueues("drain, rmqd", 1.0, _rmqd_drain),
     ReadyQueues("send, frames encoded beforehand", 0.3, _raw_send),

@@ -1,4 +1,4 @@
-"""How long each command of rmqd and its mqadmin counterpart take, on a real RocketMQ with 200 topics and 50 groups."""
+"""The times of rmqd's commands and their mqadmin counterparts, on a real RocketMQ with 200 topics and 50 groups."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HELP_BUDGET_MS, RESULT_BUDGET_MS = 130.0, 1000.0
 HELP_ROUNDS, ROUNDS, MQADMIN_ROUNDS = 3, 3, 1
 GROUP, TOPIC, KEY = "bench_group_0", "bench_topic_0", "order-7"
 
-# The mqadmin command for the same question, if there is one. `{...}` is filled in for each run.
+# The mqadmin command with the same purpose, if there is one. `{...}` is filled in for each run.
 QUESTIONS: dict[str, tuple[str, str]] = {
     "lag {group}": ("consumerProgress", "-g {group}"),
     "diagnose {group}": ("consumerStatus", "-g {group}"),
@@ -125,7 +125,7 @@ def timed(command: Sequence[str], rounds: int, environment: dict[str, str], fold
 
 
 async def fill(nameserver: str) -> str:
-    """Store messages in each topic, and offsets of groups that have read half of four topics each.
+    """Store messages in each topic, and offsets of groups: each group has read half of four topics.
 
     One group gets a dead letter. Returns the id of a message.
     """

@@ -20,7 +20,7 @@ from tests.rocketmq.fetch import find_java, home, jars
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = Path(__file__).resolve().parent / "peers"
 JAVA_HEAP = "512m"
-NAMES = ("java", "go", "rmqd", "raw", "floor")  # also the order in which they take turns
+NAMES = ("java", "go", "rmqd", "raw", "floor")  # in the order of their runs
 DRAINING = NAMES[:-1]  # the floor has only paced runs
 BEFORE = "before"  # rmqd of another checkout
 
@@ -57,7 +57,7 @@ def build(names: tuple[str, ...]) -> None:
 
 
 def environment(checkout: Path = ROOT) -> dict[str, str]:
-    """Return the environment of a contender: imports from its checkout, and no reference to another cluster."""
+    """Return the environment of a contender: it imports from its checkout and refers to no other cluster."""
     values = {key: value for key, value in os.environ.items() if key not in {"NAMESRV_ADDR", "RMQD_CONFIG"}}
     return {**values, "PYTHONPATH": os.pathsep.join((str(checkout), str(checkout / "handlers")))}
 

@@ -1,7 +1,7 @@
 """Handle a paced topic's messages with as little code as an event loop permits: no task, no future, no deadline.
 
 A protocol decodes each response with rmqd's own decoders, and sends the next pull in the callback that received it.
-rmqd's CPU time above this one is the price of its pull loops, caches, workers and commits.
+The rest of rmqd's CPU time is the cost of its pull loops, caches, workers and commits.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Floor(asyncio.Protocol):
         self.ended = asyncio.Event()
         self.delays_us: list[int] = []
         self.moments: list[process_figures.Moment] = []
-        """When the first message came, the first after the warm ones, and the last."""
+        """The arrival of the first message, of the first after the warm ones, and of the last."""
         self._requests = requests
         self._queues = [MessageQueue(topic, "", queue) for queue in range(len(requests))]
         self._messages = messages

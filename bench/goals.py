@@ -11,8 +11,8 @@ from bench.job import Figures
 from bench.machine import QUIET_SHARE
 from bench.scenarios import SCENARIOS, Results
 
-# The Java client sometimes receives nothing until its second heartbeat, 30 s after the start. Such starts of any
-# contender would distort the start times, so they are counted separately.
+# The Java client sometimes receives nothing until its second heartbeat, 30 s after the start. Such starts would
+# distort the start times, so they are counted separately for every contender.
 STALLED_SECONDS = 20.0
 TOLERATED_SHARE = 0.03  # how much worse a figure may be than before
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from bench import process_figures
 
-STAMP_DIGITS = 16  # a body begins with its time of birth: microseconds since 1970, in 16 digits
+STAMP_DIGITS = 16  # a body starts with its birth time: microseconds since 1970, in 16 digits
 AGE = Struct("<qq")  # a record of `Ages`: a message's birth and age, in microseconds
 
 
@@ -111,7 +111,7 @@ class Ages:
         self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     async def handle(self, batch: Any) -> None:
-        """Write at once, because no message is marked as the last."""
+        """Write immediately, because the handler does not know which message is the last."""
         now_us = time.time_ns() // 1000
         births = [int(message.body[:STAMP_DIGITS]) for message in batch]
         os.write(self._file, b"".join(AGE.pack(birth, now_us - birth) for birth in births))

@@ -1,4 +1,4 @@
-"""How long `rmqd --help` takes, compared with an idle interpreter."""
+"""The time of `rmqd --help`, compared with an idle interpreter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BUDGET_MS = 130.0
 
 
 def measure() -> str:
-    """Return a sentence with both medians. This is not a goal of the tables."""
+    """Return a sentence with both medians. The goals do not include them."""
     commands = {"help": [*contenders.rmqd(), "--help"], "nothing": [sys.executable, "-c", "pass"]}
     taken: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(ROUNDS):

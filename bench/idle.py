@@ -1,8 +1,8 @@
-"""`--scenario idle`: what groups without messages cost: CPU, memory, and the time until all queues are pulled.
+"""`--scenario idle`: the CPU, memory and time until all queues are pulled, for groups without messages.
 
 Each daemon has an embedded broker in a separate process. With another checkout (`--before`) both daemons run at the
-same time, because a busy machine changes the figures of both alike. The window is a multiple of 30 s, the
-longest interval of a periodic request.
+same time, so that a busy machine affects both alike. The window is a multiple of 30 s, the longest interval of a
+periodic request.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ QUEUES_OF_TOPIC = 1000
 
 @dataclass(frozen=True, slots=True)
 class IdleCase:
-    """Groups with as many queues each, and the goals for CPU (percent of a core), memory and start."""
+    """Groups of equal size, and the goals for CPU (percent of a core), memory and start."""
 
     name: str
     groups: int
@@ -58,7 +58,7 @@ CASES = (
 
 
 class IdleDaemon:
-    """A daemon of one checkout with the groups of a case, and its figures from outside."""
+    """A daemon of one checkout with the groups of a case, measured from outside."""
 
     def __init__(self, checkout: Path, case: IdleCase, nameserver: str, folder: Path) -> None:
         (folder / "idle_handler.py").write_text("async def handle(batch):\n    pass\n")

@@ -2,7 +2,7 @@
 
 Times of the same code differ by 30 % on a machine with other guests; valgrind's instruction counts do not. Each drain
 runs under valgrind (Debian's package `valgrind`), with the benchmark's configuration, from an embedded broker in a
-separate process. Start and stop take the same for few and many messages, so the difference of two drains is the cost of
+separate process. Start and stop cost the same for few and many messages, so the difference of two drains is the cost of
 the messages. `bench.pull_turn` gives the cost of a message that arrives alone.
 """
 
@@ -29,14 +29,14 @@ from bench.scenarios import BODY_BYTES, QUEUES, SCENARIOS, Scenario
 NAMES = ("batch 1", "batch 32", "orderly 1")
 FEW, MANY = 8_000, 24_000
 PULL_TURN = "pull turn"
-FEW_TURNS, MANY_TURNS = 100, 500  # few, because no heartbeat follows, and the broker forgets a client after 2 minutes
+FEW_TURNS, MANY_TURNS = 100, 500  # few: without heartbeats, the broker removes a client after 2 minutes
 VALGRIND = ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null")
 END_SECONDS = 300.0
 COUNTED = re.compile(r"I\s+refs:\s+([\d,]+)")
 
 
 def per_message(checkout: Path, scenario: Scenario, nameserver: str) -> float:
-    """Return the instructions for a message, in drains from the first offset."""
+    """Return the instructions per message, in drains from the first offset."""
     few, many = (drain(checkout, scenario, nameserver, messages) for messages in (FEW, MANY))
     return (many - few) / (MANY - FEW)
 
@@ -65,7 +65,7 @@ def drain(checkout: Path, scenario: Scenario, nameserver: str, messages: int) ->
 
 
 def per_turn(checkout: Path, nameserver: str) -> float:
-    """Return the instructions for a pull turn with one message."""
+    """Return the instructions per pull turn of one message."""
     few, many = (_turns(checkout, nameserver, turns) for turns in (FEW_TURNS, MANY_TURNS))
     return (many - few) / (MANY_TURNS - FEW_TURNS)
 
@@ -86,14 +86,14 @@ def _counted(checkout: Path, code: int, said: str) -> int:
 
 
 def topic_of(messages: int) -> str:
-    """Return the name of the topic with so many messages."""
+    """Return the name of the topic with `messages` messages."""
     return f"bench_{messages}"
 
 
 @contextlib.contextmanager
 def broker() -> Iterator[str]:
-    """Run an embedded broker with the topics of both drains, and of both series of turns. Yields its address."""
-    queues = {FEW: QUEUES, MANY: QUEUES, FEW_TURNS: 1, MANY_TURNS: 1}  # of each topic, by its messages
+    """Run an embedded broker with the topics of both drains and both series of turns. Yields its address."""
+    queues = {FEW: QUEUES, MANY: QUEUES, FEW_TURNS: 1, MANY_TURNS: 1}  # messages of a topic -> its queues
     topics = [word for messages, number in queues.items() for word in ("--topic", f"{topic_of(messages)}:{number}")]
     with embedded_broker(*topics) as (address, _):
         for messages in queues:

@@ -58,15 +58,15 @@ class Figures:
     broker_cpu_us_per_message: float | None = None
     """The broker's CPU from the start of the contender to its end."""
     traced_share: float | None = None
-    """The share of the messages, 0 to 1, with a trace record at the broker that they were handled."""
+    """The share of the messages, 0 to 1, for which the broker has a trace record of the handling."""
     foreign_cpu_share: float = 0.0
     """The share of the machine used by other work, 0 to 1."""
 
     @classmethod
     def from_line(cls, line: str, spawned_at: float) -> Figures | None:
-        """Read a contender's line of JSON; None for any other line that it printed.
+        """Read a contender's line of JSON. Returns None for any other line.
 
-        `spawned_at` is the wall clock, in seconds, when the process was started.
+        `spawned_at` is the start time of the process: the wall clock, in seconds.
         """
         try:
             values: Any = json.loads(line)

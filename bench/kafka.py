@@ -1,6 +1,6 @@
 """A single-node Kafka on loopback, and Spark's own Kafka source, for comparison.
 
-The newest connector on Maven Central is for PySpark 4.2.0, so this Spark has a separate virtual environment. All of it
+The newest connector on Maven Central is for PySpark 4.2.0, so this Spark has a separate virtual environment. Everything
 is fetched once, to `~/.cache/rmqd` (XDG_CACHE_HOME).
 """
 
@@ -155,7 +155,7 @@ def _run(command: list[str]) -> str | None:
 
 def _end(reader: subprocess.Popen[str]) -> None:
     assert reader.stdin is not None
-    reader.stdin.close()  # then it exits and ends its JVM
+    reader.stdin.close()  # the reader exits and ends its JVM
     try:
         reader.wait(20)
     except subprocess.TimeoutExpired:

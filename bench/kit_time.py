@@ -1,4 +1,4 @@
-"""How long a handler's test with rmqd.testing takes."""
+"""The time of a handler's test with rmqd.testing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _load() -> None:
 
 
 def _case(handler: Callable[[Batch], None], outcome: str, attempts: int) -> None:
-    """Run a test like the fixtures do, with a new broker. Raises AssertionError for another outcome."""
+    """Run a test as the fixtures do, with a new broker. Raises AssertionError if the result is wrong."""
     from rmqd.testing import RocketMQ
 
     with RocketMQ() as rocketmq:

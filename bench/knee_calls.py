@@ -1,7 +1,7 @@
 """A handler that POSTs to the server with a knee and needs little CPU.
 
-The handler `webhook` is not used: its client httpx needs more CPU for a call. With 64 calls in flight, CPU could be the
-limit and not the server's knee.
+The handler `webhook` is not used, because its client httpx needs more CPU for a call. With 64 calls in flight, the
+limit could be the CPU instead of the server's knee.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Other work on the machine during a measurement, which makes its figures useless."""
+"""Detection of other work on the machine, which makes a measurement useless."""
 
 from __future__ import annotations
 

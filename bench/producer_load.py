@@ -28,7 +28,7 @@ async def send(nameserver: str, topic: str, messages: int, size_bytes: int, infl
             await client.producer.send(message)
 
     try:
-        await client.producer.send(message)  # finds the route, and connects
+        await client.producer.send(message)  # the first send reads the route and connects
         first = process_figures.now()
         async with asyncio.TaskGroup() as tasks:
             for _ in range(inflight):

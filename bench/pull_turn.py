@@ -1,7 +1,7 @@
-"""`python -m bench.pull_turn NAMESERVER TOPIC MESSAGES`: one queue, whose messages arrive one by one.
+"""`python -m bench.pull_turn NAMESERVER TOPIC MESSAGES`: drain one queue, message by message.
 
-Each message takes a pull, a turn of a worker, and a commit in the next pull, as when messages trickle. The clock stands
-still, so nothing periodic runs, and `bench.instructions` can count the instructions of one turn.
+Each message takes a pull, a turn of a worker, and a commit in the next pull, as when messages arrive slowly. The clock
+does not advance, so nothing periodic runs, and `bench.instructions` can count the instructions of one turn.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rmqd.handler_api.batch import Batch
 from tests.clock import ManualClock
 from tests.consumer.members import member
 
-OWNED_SECONDS = 30.0  # then commits no longer need a check of the stored offset
+OWNED_SECONDS = 30.0  # after this time, commits need no check of the stored offset
 
 
 async def drain(nameserver: str, topic: str, messages: int) -> None:

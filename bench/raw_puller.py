@@ -1,7 +1,7 @@
 """Pull a topic's messages and discard them, as fast as broker and sockets allow.
 
 It has one connection and one long-polling pull in flight for each queue. Requests are encoded in advance, except for
-the offset, and bodies are not decoded. Any time beyond this is the client's own.
+the offset, and bodies are not decoded. A client's additional time is its own cost.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class Drain:
 
 
 def argument_parser(name: str, description: str | None) -> argparse.ArgumentParser:
-    """Return the parser of a contender that has no group, with the options of all of them."""
+    """Return the parser for the contenders without a group. All have the same options."""
     parser = argparse.ArgumentParser(prog=f"python -m bench.{name}", description=description)
     parser.add_argument("--namesrv", required=True, help="host:port of the name server")
     parser.add_argument("--topic", required=True)

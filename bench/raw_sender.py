@@ -1,7 +1,7 @@
 """Send messages with frames encoded in advance, as fast as broker and sockets allow.
 
-It has one connection and several requests in flight, to each queue in turn, and checks only the response codes. Any
-time beyond this is the producer's own.
+It has one connection, sends several requests at once to the queues in turn, and checks only the response codes. A
+producer's additional time is its own cost.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`python -m bench.rounds [--record]`: instructions of the periodic work of an idle group, compared with the record.
 
-Groups of two sizes on a scripted broker run under valgrind, with a clock that stands still. Each round runs a few and
+Groups of two sizes on a scripted broker run under valgrind, with a stopped clock. Each round runs a few and
 many times in forks of this process, and the difference is the cost of the rounds. The two groups differ by the cost of
 160 queues. `rounds.json` has the recorded instructions by version of Python.
 """
@@ -54,7 +54,7 @@ ROUNDS: Final = {"commit": _commit_round, "watchdog": _watchdog_round}
 
 @contextlib.asynccontextmanager
 async def idle_group(size: int) -> AsyncIterator[PushConsumer]:
-    """Run a group with so many queues, which are idle."""
+    """Run a group with this many idle queues."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     clock = ManualClock()
     async with Peer() as peer:

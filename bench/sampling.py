@@ -1,4 +1,4 @@
-"""A sampling profiler, at little cost, for a process that measures itself.
+"""A cheap sampling profiler for a process that measures itself.
 
 At each CPU tick of the kernel a signal interrupts the main thread, and the handler records its current line. Unlike a
 tracing profiler, it does not exaggerate the cost of small calls. Time inside a C function counts for the calling line.
@@ -26,7 +26,7 @@ class Sampler:
         self._samples = 0
 
     def start(self) -> None:
-        """Begin to sample. Call it in the main thread."""
+        """Start sampling. Call this in the main thread."""
         signal.signal(signal.SIGPROF, self._note)
         signal.setitimer(signal.ITIMER_PROF, INTERVAL_SECONDS, INTERVAL_SECONDS)
 

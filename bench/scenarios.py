@@ -25,7 +25,7 @@ BROKER_HEAP = "1g"
 TIMEOUT_SECONDS = 180.0
 
 BROKER_LIMITS = {"maxTransferCountOnMessageInMemory": 32, "maxTransferBytesOnMessageInMemory": 262_144}
-BROKER_SETTINGS = {"traceTopicEnable": "true"}  # otherwise the first run's sends create it, with eight queues
+BROKER_SETTINGS = {"traceTopicEnable": "true"}  # otherwise the first traced run creates the topic, with eight queues
 RAISED_LIMITS = {"maxTransferCountOnMessageInMemory": 1024, "maxTransferBytesOnMessageInMemory": 8 << 20}
 
 PACED_RATE = 1000
@@ -131,8 +131,8 @@ class Arena:
             yield cls(cluster, messages, paced_seconds, patience_seconds, tls=tls, before=before)
 
     def compete(self, chosen: list[Scenario], names: tuple[str, ...], runs: int, results: Results) -> None:
-        """Run every chosen scenario with these contenders, in rounds: each runs once before any runs again."""
-        self._filled()  # warms the broker up; a paced run alone would not
+        """Run every chosen scenario with these contenders, in rounds. In each round every contender runs once."""
+        self._filled()  # also warms up the broker, unlike a paced run
         for scenario in chosen:
             self._cluster.set_broker(**(RAISED_LIMITS if scenario.limits_raised else BROKER_LIMITS))
             for number in range(1, runs + 1):
@@ -150,7 +150,7 @@ class Arena:
         return scenario.contenders if self._before is None else (*scenario.contenders, contenders.BEFORE)
 
     def _run_in_quiet(self, scenario: Scenario, contender: str) -> Figures:
-        """Run once, and repeat the run if the machine had other work: the run with the least of it counts."""
+        """Run once, and again if the machine had other work. The run with the least other work counts."""
         best = self._run_once(scenario, contender)
         repeats = REPEATS if self._patience_seconds else 0
         while best.foreign_cpu_share >= QUIET_SHARE and repeats:

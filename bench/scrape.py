@@ -1,7 +1,7 @@
-"""`python -m bench.scrape`: how long requests to a daemon with thousands of queues keep its event loop.
+"""`python -m bench.scrape`: how long requests block the event loop of a daemon with thousands of queues.
 
-The daemon runs in this process, with an embedded broker in another. A task that runs in every turn of the loop measures
-the CPU time of the loop's thread since its last turn, which other processes do not affect much. The first row is the
+The daemon runs in this process, with an embedded broker in another. A task runs in every turn of the loop and measures
+the CPU time of the loop's thread since the last turn. Other processes hardly affect this time. The first row is the
 daemon without a request.
 """
 
@@ -45,7 +45,7 @@ class LoopProbe:
             self.longest_seconds, self._at = max(self.longest_seconds, now - self._at), now
 
     def begin(self) -> None:
-        """Forget what was measured."""
+        """Start a new measurement."""
         self.longest_seconds, self._at = 0.0, time.thread_time()
 
 
@@ -101,7 +101,7 @@ async def measure(config: Path, queues: int, runs: int) -> list[tuple[str, ...]]
 
 
 async def owned(daemon: Daemon) -> int:
-    """Return how many queues pull."""
+    """Return the number of queues that are pulled."""
     view = await daemon.host.view()
     return sum(
         queue.pulled_from is not None for one in view.processes for group in one.groups for queue in group.queues

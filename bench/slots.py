@@ -94,7 +94,7 @@ def _look_at_calls(concurrency: int | str, at: int, then: int) -> None:
         _process([sys.executable, "-m", "bench.knee_server", str(port), str(at), str(CALL_MS)]) as server,
     ):
         assert server.stdout is not None
-        server.stdout.readline()  # the server listens
+        server.stdout.readline()  # wait until the server listens
         asyncio.run(_fill(nameserver, enough, QUEUES))
         handler = {"plugin": "bench.knee_calls:Calls", "options": {"port": port}, "concurrency": concurrency}
         path = _configure(Path(folder), nameserver, {"handler": handler})

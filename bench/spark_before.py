@@ -1,6 +1,6 @@
 """`python -m bench.spark_before CHECKOUT`: compare Spark's source and sink with an older checkout of this project.
 
-On one real RocketMQ, in turns, each part in separate sessions:
+Both use one real RocketMQ and take turns. Each part has separate sessions:
 
 - source: the whole topic into a no-op sink, with all columns and with three;
 - queues: CPU seconds of Spark's processes for a read of 1,000 queues with a message each, here with `maxPartitions`;

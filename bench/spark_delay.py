@@ -1,8 +1,8 @@
 """The age of messages in the handler at 1,000 a second: in `engine: spark`, and in a bare micro-batch, the floor.
 
 The floor is a source of Spark's Python API with 1,000 messages a second by the clock, in as many partitions as the
-topic has queues. It returns one row for each partition, which foreachBatch collects. This is the plan of
-`engine: spark` without RocketMQ, handler and messages. Both use the default trigger.
+topic has queues. foreachBatch collects one row for each partition. This is the plan of `engine: spark` without
+RocketMQ, handler and messages. Both use the default trigger.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ QUEUES = 8
 
 
 class FloorSource(DataSource):
-    """A source whose messages are only clock ticks. `began` is the first one's birth, in seconds since 1970."""
+    """A source whose messages are only clock ticks. `began` is the time of the first tick, in seconds since 1970."""
 
     @classmethod
     def name(cls) -> str:

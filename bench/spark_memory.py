@@ -1,6 +1,6 @@
 """The same messages in memory, handled by `engine: spark` and by mapInArrow alone.
 
-Neither has a broker. For the engine, pulls are answered from memory, and the rest is its normal work: decoding, the
+Neither has a broker. The engine's pulls are answered from memory. The rest is its normal work: decoding, the
 process queue, the handler's slots, acknowledging. mapInArrow gets the rows that the source `rocketmq` would make from
 the same responses, prepared in advance, and only counts them.
 """
@@ -84,7 +84,7 @@ def rows(queue_id: int) -> tuple[pa.RecordBatch, ...]:
 
 
 class MemoryPulls:
-    """Replaces RangePulls and its plan: each pull is answered at once."""
+    """Replaces RangePulls and its plan: answers each pull immediately."""
 
     def __init__(self, _client: object, queue_range: QueueRange, _open_bodies: object) -> None:
         self.plan = self
@@ -115,7 +115,7 @@ class MemoryPulls:
         return True
 
     async def take(self) -> PulledResponse:
-        await asyncio.sleep(0)  # as long as a response that has already arrived
+        await asyncio.sleep(0)  # the same wait as for a response that has already arrived
         answer = self._answers[self._taken]
         block = decode_messages(answer, self._queue, 0)
         self.largest_bytes = max(self.largest_bytes, len(answer))

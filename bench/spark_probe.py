@@ -1,7 +1,7 @@
 """Measure one checkout's source or sink in a separate session. `spark_before` runs this file by its path.
 
-`rmqd` and the package `bench` are from the checkout in PYTHONPATH, so only features of old checkouts are used. Each run
-prints one line of JSON, with figures by name.
+`rmqd` and the package `bench` are from the checkout in PYTHONPATH, so this file uses only features of old checkouts.
+Each run prints one line of JSON, with figures by name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 THREE = "body,queue_offset,store_timestamp"
 BATCHES = 40  # micro-batches with one message of each queue
-LEFT_OUT = 5  # the first batches, which start Spark's processes
+LEFT_OUT = 5  # the first batches do not count, because they start Spark's processes
 SINK_ROWS = 200_000
 QUEUES = 8
 

@@ -31,7 +31,7 @@ def spent_seconds(brokers: Iterable[int]) -> dict[str, float]:
     found = {BROKER: 0.0, JVM: 0.0, PYTHON: 0.0}
     brokers = set(brokers)
     for pid in own(brokers):
-        with contextlib.suppress(OSError):  # it ended
+        with contextlib.suppress(OSError):  # the process has ended
             program = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]
             kind = BROKER if pid in brokers else JVM if program.endswith(b"java") else PYTHON
             found[kind] += process_cpu_seconds(pid)

@@ -1,12 +1,12 @@
 """`python -m bench.spark_source`: Spark and rmqd on a real RocketMQ, compared with the counterpart of each goal.
 
 - source: the whole topic into a no-op sink, compared with the raw puller on the same topic;
-- kafka: the same, compared with Spark's own Kafka source on as many equal records of a real Kafka;
+- kafka: the same, compared with Spark's own Kafka source on the same number of equal records in a real Kafka;
 - handler: `engine: spark` with an empty handler, compared with the same rows in memory through mapInArrow alone;
 - delay: the age of messages in `engine: spark` at 1,000 a second, compared with a bare micro-batch.
 
-The contenders of a part take turns, after an uncounted run of each. A rate is the messages divided by the time from the
-action's start to its end, planning included.
+The contenders of a part take turns. The first run of each does not count. A rate is the number of messages divided by
+the action's time, planning included.
 """
 
 from __future__ import annotations

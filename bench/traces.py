@@ -1,4 +1,4 @@
-"""How much of a contender's message trace reached the broker. Clients drop records that they cannot send in time."""
+"""The stored share of a contender's message trace. Clients drop records that they cannot send in time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The cost of a `webhook` call by the number of calls in flight: `python -m bench.webhook_calls PORT [IN_FLIGHT...]`.
 
-The server is `python -m bench.knee_server PORT 1000 100` in a separate process, which takes 100 ms for a call. The
-event loop is uvloop.
+The server is `python -m bench.knee_server PORT 1000 100` in a separate process. A call takes 100 ms. The event loop is
+uvloop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The peer's actions in each case, and the end of the case."""
+"""The cases: the peer's actions, and the condition that ends the case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A daemon in a separate process that a scripted peer floods, and its figures seen from outside."""
+"""A daemon in a separate process, flooded by a scripted peer and measured from outside."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bench.floods.loop_watch import NOTE, SINCE, SINCE_AT
 GROUP, TOPIC = "flooded", "floods"
 HERE = Path(__file__).resolve().parent
 START_SECONDS = 30.0
-SETTLE_SECONDS = 1.0  # the end of the start does not count
+SETTLE_SECONDS = 1.0  # wait after the start, so that its last work is not measured
 MAX_MIB = 4096  # above this the daemon is killed, so that the machine does not swap
 
 
@@ -43,7 +43,7 @@ class Flooded:
         self._note = note
 
     def begin(self) -> None:
-        """Begin to measure."""
+        """Start measuring."""
         SINCE.pack_into(self._note, SINCE_AT, time.monotonic())
 
     @property
@@ -67,7 +67,7 @@ class Flooded:
             raise FloodedError("the daemon exited") from None
 
     async def watch_over(self) -> None:
-        """Wait until the daemon has ended or takes too much memory. Raises FloodedError in both cases."""
+        """Wait until the daemon ends or uses too much memory. Raises FloodedError in both cases."""
         while True:
             if self._process.returncode is not None or self.rss_mib() > MAX_MIB:
                 ended = self._process.returncode is not None

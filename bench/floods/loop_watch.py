@@ -13,7 +13,7 @@ from struct import Struct
 from typing import Any
 
 TICK_SECONDS = 0.005
-NOTE = Struct("=ddd")  # time of the loop's last run, its longest delay, and the begin of the measurement
+NOTE = Struct("=ddd")  # the loop's last run, its longest delay, and the start of the measurement
 SINCE = Struct("=d")
 SINCE_AT = NOTE.size - SINCE.size
 
@@ -26,7 +26,7 @@ class Watch:
         self._litters = bool(options["litters"])
 
     async def start(self) -> None:
-        """Begin to watch, until the process ends."""
+        """Start a watch that lasts until the process ends."""
         with self._path.open("r+b") as file:
             self._note = mmap.mmap(file.fileno(), NOTE.size)
         self._task = asyncio.create_task(self._watch())
