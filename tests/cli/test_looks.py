@@ -167,11 +167,13 @@ def test_diagnose_does_not_send_the_operator_to_the_wrong_daemon(
 ) -> None:
     """The asked daemon has another member of the group than the member with the problem."""
     problem = {"cause": "slow_handler", "evidence": "calls hang; the member is far@7", "next": "`rmqd restart late`"}
-    far = {"client_id": "far@7", "here": False}
-    status = {"members": [far], "problems": [problem], "queues": []}
+    far: dict[str, Any] = {"client_id": "far@7", "here": False}
+    status: dict[str, Any] = {"members": [far], "problems": [problem], "queues": []}
     monkeypatch.setattr("rmqd.cli.diagnose_command._ask_daemon", lambda *_: status)
     cluster.fill("orders", 1)
     cluster.commit("late", "orders", 1)
     assert "`rmqd restart late --http HOST:PORT`" in cluster.ask("diagnose", "late", "--http", "127.0.0.1:1").out
-    far["here"] = True
+    status["members"] = None  # a daemon of another version
+    assert "`rmqd restart late --http HOST:PORT`" in cluster.ask("diagnose", "late", "--http", "127.0.0.1:1").out
+    far["here"], status["members"] = True, [{"client_id": "other@7", "here": False}, far]
     assert "`rmqd restart late --http 127.0.0.1:1`" in cluster.ask("diagnose", "late", "--http", "127.0.0.1:1").out

@@ -334,6 +334,12 @@ def test_reports_of_several_queues_with_the_same_step_are_one_finding() -> None:
     assert found.evidence == f"the daemon reports: {some}; and 2 more"
 
 
+def test_equal_reports_with_different_steps_are_quoted_once() -> None:
+    problems = [{"cause": "no_permission", "evidence": "a refuses", "next": f"permit {topic}"} for topic in "xy"]
+    (found,) = judge(snapshot(WELL), of_daemon=findings_of_daemon({"problems": problems}, GROUP))
+    assert found.evidence == "the daemon reports: a refuses"
+
+
 def test_a_group_kept_from_consuming_gives_one_finding_with_its_cause() -> None:
     waits = f"group {GROUP} is kept from consuming: a refuses PULL_MESSAGE"
     (refused,) = judge(snapshot(WELL), of_daemon=findings_of_daemon({"not_ready_reason": waits}, GROUP))
@@ -447,17 +453,21 @@ def test_the_recommended_concurrency_is_enough_for_the_messages_that_arrive(
     assert f"`rmqd concurrency {GROUP} {recommended}`" in slow.next
 
 
-def test_the_recommended_concurrency_counts_messages_of_all_queues() -> None:
-    """Only the first queue lags; 140 messages arrive in the other one meanwhile, and wait for the same calls."""
+@pytest.mark.parametrize(("owner", "recommended"), [("one", 150), ("two", 50)])
+def test_the_recommended_concurrency_counts_messages_of_all_queues_of_the_member(owner: str, recommended: int) -> None:
+    """Only the first queue lags. Meanwhile 280 messages arrive in the other queue, which may have another owner."""
     status = ConsumeStatus(consume_ok_tps=8.0, consume_rt=2500.0)
     before, now = two_looks(10, 80, 900, 140, cached_msg_count=800, status=status)
-    busy = {QUEUES[1]: lag(QUEUES[1], 240, 0, 240, 0.0)}
+    busy = {QUEUES[1]: lag(QUEUES[1], 380, 0, 380, 0.0)}
+    if owner == "two":
+        first = member("one", owned(QUEUES[0], 80, cached_msg_count=800), status=status)
+        now = replace(now, members={"one": first, "two": member("two", BOTH[1], status=status)})
     [slow] = [
         found.problem
         for found in waiting_findings(before, replace(now, queues={**now.queues, **busy}))
         if found.problem.cause == "slow_handler"
     ]
-    assert f"`rmqd concurrency {GROUP} 100`" in slow.next
+    assert f"`rmqd concurrency {GROUP} {recommended}`" in slow.next
 
 
 def test_a_slow_handler_that_the_daemon_reports_keeps_the_recommendation() -> None:
