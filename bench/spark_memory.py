@@ -77,7 +77,7 @@ def rows(queue_id: int) -> tuple[pa.RecordBatch, ...]:
     builder, origin = BatchBuilder(Decoding(DEFAULT_COLUMNS)), QueueOrigin(MessageQueue(TOPIC, BROKER, queue_id))
     batches = []
     for number, answer in enumerate(answers(queue_id), 1):
-        builder.records.add(FramedResponse(answer, 0), 0, HELD, origin)
+        builder.records.add(FramedResponse(answer, 0), 0, HELD, origin, number * PULL_BATCH)
         if number * PULL_BATCH % ROWS_PER_BATCH == 0:
             batches.append(builder.finish())
     return tuple(batches)

@@ -30,7 +30,7 @@ from rmqd.spark.source.source_records import (  # noqa: E402
 )
 
 LAST = 2**63 - 1
-ALL = (0, LAST, QueueOrigin(QUEUE))
+ALL = (0, LAST, QueueOrigin(QUEUE), LAST)
 HOSTS = ["127.0.0.1:1", "[0000:0000:0000:0000:0000:0000:0000:0001]:1"]
 BEYOND_ARROW = 2**63 // 1000  # milliseconds whose microseconds do not fit
 STORABLE = PLAIN.filter(
@@ -58,7 +58,7 @@ def table(data: bytes, *columns: str) -> dict[str, list[Any]]:
 def offsets(data: bytes, low: int = 0, high: int = LAST, *tags: str) -> list[int]:
     """The offsets of the records within the range, with one of the tags."""
     records = Records()
-    records.add(FramedResponse(data, 0), low, high, QueueOrigin(QUEUE, frozenset(tags)))
+    records.add(FramedResponse(data, 0), low, high, QueueOrigin(QUEUE, frozenset(tags)), LAST)
     found: list[int] = records.finish().fixed_size_field("queue_offset").tolist()
     return found
 
@@ -71,9 +71,15 @@ def test_every_field_of_every_layout(stored: list[StoredMessage]) -> None:
     check_every_field(stored)
 
 
+def in_order(stored: list[StoredMessage]) -> list[StoredMessage]:
+    """Give consecutive offsets to the messages, as in a queue, from the first message's offset on."""
+    first = min(stored[0].queue_offset, LAST - len(stored)) if stored else 0
+    return [replace(one, queue_offset=first + index) for index, one in enumerate(stored)]
+
+
 def check_every_field(stored: list[StoredMessage]) -> None:
     """Check several records in two responses, with any mix of IPv4 and IPv6 hosts."""
-    data = list(map(encode_message, stored))
+    data = list(map(encode_message, in_order(stored)))
     builder = BatchBuilder(Decoding(tuple(COLUMN_TYPES)))
     for part in (data[:2], data[2:]):
         builder.records.add(FramedResponse(b"head" + b"".join(part), 4), *ALL)
@@ -100,7 +106,8 @@ def test_compressed_bodies(stored: StoredMessage, kind: CompressionType) -> None
 def check_compressed_body(stored: StoredMessage, kind: CompressionType) -> None:
     """Compare a compressed body with the same body uncompressed."""
     packed = replace(stored, body=compress(stored.body, kind), sys_flag=stored.sys_flag | compressed_flag(kind))
-    assert table(encode_message(packed) + encode_message(stored), "body") == {"body": [stored.body] * 2}
+    data = b"".join(map(encode_message, in_order([packed, stored])))
+    assert table(data, "body") == {"body": [stored.body] * 2}
 
 
 BATCH = [BatchMember(b"0", {"TAGS": "x"}, 4), BatchMember(b"1", {"TAGS": "y", "A": "b"}), BatchMember(b"", {})]
@@ -131,7 +138,7 @@ def test_a_batch_that_cannot_be_unpacked_is_reported() -> None:
         for low in [0, 1]:
             bad = replace(batch_of(BATCH, 0, STORED), body=b"no batch")
             records = Records()
-            records.add(FramedResponse(encode_message(bad), 0), low, 10, QueueOrigin(QUEUE, tags))
+            records.add(FramedResponse(encode_message(bad), 0), low, 10, QueueOrigin(QUEUE, tags), 10)
             with pytest.raises(ProtocolError, match="message 1 of a batch"):
                 records.finish()
             assert "of a batch" in records.finish(permissive=True).errors[0]
@@ -150,6 +157,20 @@ def test_records_are_filtered_by_offset_and_tag() -> None:
     assert offsets(data, 0, LAST, "none") == []
 
 
+@pytest.mark.parametrize(
+    ("stored", "wrong"),
+    [((5, 70, 7), 70), ((5, 2, 7), 5), ((5, 6, 9), 9), ((1, 6, 7), 1), ((4,), 4), ((5, 5, 7), 5)],
+)
+def test_a_wrong_offset_is_an_error(stored: tuple[int, ...], wrong: int) -> None:
+    """The response to a pull at 5 continues at 8. A message with a wrong offset would silently be left out."""
+    records = Records()
+    for low, has in [(0, (0, 2, 4)), (5, stored)]:
+        data = b"".join(encode_message(replace(STORED, queue_offset=offset)) for offset in has)
+        records.add(FramedResponse(data, 0), low, 8, QueueOrigin(QUEUE), low + 3 + 2 * (not low))
+    with pytest.raises(ProtocolError, match=f"{QUEUE}: the offset {wrong} of a message contradicts its place"):
+        records.finish(permissive=True)
+
+
 def test_an_arrow_batch_may_have_messages_of_several_queues() -> None:
     """Each queue has its own offsets and tags. Retries name their original topic too."""
     retry = {"RETRY_TOPIC": "orders", "TAGS": "y"}
@@ -163,7 +184,7 @@ def test_an_arrow_batch_may_have_messages_of_several_queues() -> None:
             encode_message(replace(STORED, topic=queue.topic, queue_offset=offset, properties=properties))
             for offset in range(2)
         ]
-        builder.records.add(FramedResponse(b"".join(data), 0), 1, 9, QueueOrigin(queue, tags))
+        builder.records.add(FramedResponse(b"".join(data), 0), 1, 9, QueueOrigin(queue, tags), 9)
     assert list(map(list, zip(*builder.finish().to_pydict().values(), strict=True))) == [
         ["orders", "orders", "a", 7, 1, "x"],
         ["orders", "%RETRY%group", "b", 0, 1, "y"],
@@ -172,23 +193,22 @@ def test_an_arrow_batch_may_have_messages_of_several_queues() -> None:
 
 def test_a_corrupt_body_is_reported_with_its_offset() -> None:
     """Messages outside the range are not checked."""
-    good, damaged = encode_message(STORED), bytearray(encode_message(STORED))
-    damaged[damaged.index(b"0123456789")] ^= 0x10
-    packed = encode_message(replace(STORED, sys_flag=1))
-    for data, reason in ((bytes(damaged), "the CRC"), (packed, "the body is not a ZLIB stream")):
+    damaged, good, packed = map(encode_message, in_order([STORED, STORED, replace(STORED, sys_flag=1)]))
+    damaged = damaged.replace(b"0123456789", b"\x20123456789")
+    for data, at, reason in ((damaged, 7, "the CRC"), (packed, 9, "the body is not a ZLIB stream")):
         records = Records()
         records.add(FramedResponse(data, 0), *ALL)
-        with pytest.raises(ProtocolError, match=f"{QUEUE}: the message at offset 7 is corrupt: {reason}"):
+        with pytest.raises(ProtocolError, match=f"{QUEUE}: the message at offset {at} is corrupt: {reason}"):
             records.finish()
-    assert offsets(bytes(damaged), 8, 9) == []
+    assert offsets(damaged, 0, 7) == []
     records = Records()
-    records.add(FramedResponse(bytes(damaged) + good + packed, 0), *ALL)
+    records.add(FramedResponse(damaged + good + packed, 0), *ALL)
     found = records.finish(permissive=True)
     assert found.bodies.to_pylist() == [None, STORED.body, None]
     assert found.errors[0] == "the CRC of its body does not match"
     assert found.errors[2].startswith("the body is not a ZLIB stream")
     records = Records()
-    records.add(FramedResponse(bytes(damaged), 0), *ALL)
+    records.add(FramedResponse(damaged, 0), *ALL)
     (unchecked,) = records.finish(check_crc=False).bodies.to_pylist()
     assert (len(unchecked), unchecked == STORED.body) == (len(STORED.body), False)
 

@@ -1,7 +1,7 @@
-"""The handling of one queue range, from its first pull until all messages are acknowledged, sent back or dead-lettered.
+"""Handles one queue range, from the first pull until all messages are acknowledged, sent back or dead-lettered.
 
-It runs in the handler's event loop, on an executor. Pulls are sent when the cache has room for their messages, and
-responses are processed in the queue's order. `range_plan` decides which offsets to pull, and interprets the responses.
+This code runs in the handler's event loop, on an executor. Pulls are sent when the cache has room for their messages.
+Responses are processed in the order of their offsets. `range_plan` chooses the pulls and interprets the responses.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from rmqd.consumer.pull.accept import MessageAcceptor, dead_letter_corrupt, log_
 from rmqd.errors import RemotingTimeoutError, RmqdError
 from rmqd.runtime.clock import wait_within
 from rmqd.spark.session.spark_cluster import current_replicas
-from rmqd.spark.source.range_plan import RangePlan, ResetByOperator
+from rmqd.spark.source.range_plan import RangePlan, ResetByOperator, wrong_offset
 from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
 from rmqd.wire.messages.decode import frame_messages
 from rmqd.wire.messages.message import MessageBlock
+from rmqd.wire.messages.pull_walk import is_plain
 
 if TYPE_CHECKING:
     from rmqd.client.instance import ClientInstance
@@ -46,7 +47,7 @@ _FOUND: Final = int(ResponseCode.SUCCESS)
 
 @dataclass(frozen=True, slots=True)
 class PulledResponse:
-    """A response that settles the offsets from `start` to before `end`. Without messages, `block` is None."""
+    """A pull response for the offsets from `start` to before `end`. `block` is None if it contains no messages."""
 
     start: int
     end: int
@@ -55,11 +56,11 @@ class PulledResponse:
 
 
 OpenBodies = Callable[["MessageBlock", int], Awaitable[object]]
-"""A function that decompresses the bodies of a block from an offset on, as far as the cache has room."""
+"""A function that decompresses message bodies of a block, from an offset on, as long as the cache has room for them."""
 
 
 class RangePulls:
-    """Pulls the spans that the caller adds to `plan`, and returns the responses in the queue's order."""
+    """Pulls the spans that the caller adds to `plan`, and returns the responses in the order of their offsets."""
 
     def __init__(self, client: ClientInstance, queue_range: QueueRange, open_bodies: OpenBodies) -> None:
         self.plan = RangePlan(queue_range, client.remoting.security.credentials)
@@ -69,11 +70,11 @@ class RangePulls:
         self._open_bodies = open_bodies
         self._range = queue_range
         self._connection: RemotingConnection | None = None
-        # keys: opaque of the request; values: when the pull was sent, and its response
+        # key: opaque of the request; value: the time when the pull was sent, and a future for the response
         self._pulls: dict[int | None, tuple[float, asyncio.Future[RemotingCommand]]] = {}
 
     async def take(self) -> PulledResponse | ResetByOperator | None:
-        """Send due pulls, and return the response for the first span; None if the pull must be repeated.
+        """Send the pulls of new spans, and return the response for the first span; None if its pull must be repeated.
 
         Raises DataLossError for lost messages if `fail_on_data_loss`, RmqdError if no replica answers in time.
         """
@@ -105,20 +106,21 @@ class RangePulls:
         for opaque, frame in plan.new_requests():
             if self._connection is None or not self._connection.is_open:
                 with contextlib.suppress(RmqdError):
-                    await self._client.routes.lookup(self._range.queue.topic)  # sending failed messages back needs it
+                    await self._client.routes.lookup(self._range.queue.topic)  # needed to send failed messages back
                 self._connection = await remoting.connection(plan.address)
             reply = self._connection.call(_PULL, opaque, frame, timeout_seconds)
             self._pulls[opaque] = time.monotonic(), reply
 
     async def _settle(self, reply: RemotingCommand, asked_at: float) -> PulledResponse | ResetByOperator | None:
-        block, cut_at = None, None
+        block, cut_at, damage = None, None, None
         if reply.code == _FOUND:
             namespace = self._client.options.namespace
             block = frame_messages(reply.payload, self._range.queue, reply.body_start, namespace)
             if block.is_closed and block.broken is None:
                 await self._open_bodies(block, self.plan.spans[0].low)
             cut_at = block.cut_at
-        decision = self.plan.handle_response(reply, None if block is None else block.broken, cut_at)
+            damage = block.broken or _wrong_offset(block, self.plan.spans[0].low, reply)
+        decision = self.plan.handle_response(reply, damage, cut_at)
         if decision is None or isinstance(decision, ResetByOperator):
             return decision
         if not decision.has_messages:
@@ -138,6 +140,18 @@ class RangePulls:
         self._pulls.clear()
 
 
+def _wrong_offset(block: MessageBlock, asked: int, reply: RemotingCommand) -> str | None:
+    """Return why a message's offset is wrong, by the same rule as `Records.finish`; None if none is wrong."""
+    header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
+    if not block.messages or is_plain(block, asked, header):
+        return None
+    offsets = [message.queue_offset for message in block.messages]
+    for offset, following in zip(offsets, [*offsets[1:], header.next_begin_offset], strict=True):
+        if offset >= following or (offset < asked and offset + 1 != following):
+            return wrong_offset(offset, following)
+    return None
+
+
 log = structlog.get_logger(__name__)
 
 ASSUMED_RESPONSE_BYTES: Final = 64 * 1024  # assumed size of a response until the first response arrives
@@ -146,7 +160,7 @@ FINISH_RECHECK_SECONDS: Final = 1.0
 
 
 class RangeRun:
-    """Passes a range to the group's service, within the flow control thresholds, until all messages are finished."""
+    """Passes a range's messages to `service`, within the flow control thresholds, until all are finished."""
 
     def __init__(
         self,
@@ -162,7 +176,7 @@ class RangeRun:
         self.reset_to: int | None = None
         """The offset at which the queue continues instead of the range's end; None if it continues at the end."""
         self.failure = ""
-        """Why the group must stop at `reset_to`, a corrupt message; empty if it need not stop."""
+        """Why the group must stop: the message at `reset_to` is corrupt. Empty if the group need not stop."""
         self.queue = ProcessQueue(queue_range.queue, queue_range.start, stats, options.namespace)
         self._pulls = RangePulls(client, queue_range, self._open)
         self.plan = self._pulls.plan
@@ -175,7 +189,7 @@ class RangeRun:
         self._acceptor.select_tags(queue_range.subscription.tags_set)
 
     async def run(self) -> None:
-        """Handle the range. Raises DataLossError for lost messages if `fail_on_data_loss`, RmqdError like `take`."""
+        """Handle the range. Raises the errors of `RangePulls.take`."""
         while self.plan.is_unfinished and self.reset_to is None:
             await self._step()
         if self.queue.is_releasing:
@@ -188,7 +202,7 @@ class RangeRun:
         await open_bodies(block, self._options.max_body_size_bytes, room, low)
 
     async def _step(self) -> None:
-        """Process one pull response, while pulls for as many messages as may be cached are in flight."""
+        """Send pulls for as many messages as the cache has room for, and process the first response."""
         while self._has_room() and self.plan.add_span():
             pass
         if not self.plan.spans:
@@ -208,7 +222,7 @@ class RangeRun:
                 await asyncio.sleep(self._options.pull_interval_seconds)
 
     def _leave(self, reset_to: int) -> None:
-        """Discard the messages that no handler has, because an operator reset the queue to the offset `reset_to`."""
+        """Discard messages that are not in flight, because an operator reset the queue to the offset `reset_to`."""
         queue, offset = str(self._range.queue), self.queue.next_offset
         log.warning("spark.queue_reset", queue=queue, offset=offset, reset_to=reset_to)
         self.reset_to = reset_to
@@ -228,7 +242,7 @@ class RangeRun:
         self._acceptor.accept(block, self.queue, end)
 
     async def _set_aside(self, corrupt: CorruptMessage) -> bool:
-        """Apply the group's `on_corrupt_message` to a message. Return whether the range ends before the message."""
+        """Apply `on_corrupt_message` to a corrupt message. Return True if the range must end before this message."""
         message, policy = corrupt.message, self._options.on_corrupt_message
         log_corrupt(self.queue, message, message.queue_offset, corrupt.reason, policy)
         if policy == "stop":
@@ -243,7 +257,7 @@ class RangeRun:
         return policy == "stop"
 
     def _has_room(self) -> bool:
-        """Return whether the cache has room for another pull, assuming that pulls in flight return their maximum."""
+        """Return whether the cache has room for another pull, if every pull in flight returns its maximum."""
         queue, plan, most = self.queue, self.plan, self._thresholds
         if not plan.spans:
             return exceeded_threshold(queue, most) is None
@@ -267,6 +281,6 @@ class RangeRun:
         queue.stats.add_held_seconds(reason, self._clock.monotonic() - since, oldest)
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
-        """Wait until `is_so` returns True. It is called when messages are finished, and every second."""
+        """Wait until `is_so` returns True. `is_so` is called when messages are finished, and every second."""
         while not is_so():
             await wait_within(self._clock, FINISH_RECHECK_SECONDS, self.queue.wait_for_room())

@@ -80,7 +80,7 @@ class BatchBuilder:
         self.records = Records()
 
     def finish(self) -> pa.RecordBatch:
-        """Return a batch of the messages in `records`, which is empty afterwards. Raises like `Records.finish`."""
+        """Return the messages in `records` as a batch, and empty `records`. Raises like `Records.finish`."""
         records, self.records = self.records, Records()
         decoding = self._decoding
         messages = records.finish(permissive=decoding.is_permissive, check_crc=decoding.checks_crc)
@@ -100,7 +100,6 @@ class _Columns:
         self._messages = messages
 
     def array(self, name: str) -> pa.Array:
-        """Return the column with this name in COLUMN_TYPES."""
         messages, queues = self._messages, self._messages.queues
         match name:
             case "body":

@@ -1,7 +1,7 @@
-"""Slices of one buffer as Arrow arrays, without a Python object for each slice; and the properties of messages.
+"""Converts slices of a buffer to Arrow arrays, without a Python object for each slice. Splits messages' properties.
 
-Properties are split at their separators. Messages of one producer usually have the same property names in the same
-order. In this case the names are decoded only once.
+Messages of one producer usually have the same property names in the same order. In this case the names are decoded
+only once.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def items_at_positions(data: Any, item_type: np.dtype[Any], positions: Ints) -> 
 
 
 def byte_column(table: Any, start: int, end: int, size: int) -> Array:
-    """Return bytes `start` to before `end` of each row of the buffer `table`, uncopied. A row has `size` bytes."""
+    """Return bytes `start` to before `end` of each row in `table`, without copying them. A row has `size` bytes."""
     return np.ndarray((len(table) // size,), f"V{end - start}", table, start, (size,))
 
 
 def positions_of_runs(runs: list[int]) -> Ints:
-    """Return all positions of some runs. `runs` has three numbers for each run: first position, count, distance."""
+    """Return the positions in all runs. `runs` has three numbers for each run: first position, count, distance."""
     firsts, counts, distances = np.array(runs, np.int64).reshape(-1, 3).T
     before = np.cumsum(counts) - counts
     places: Ints = np.repeat(firsts - before * distances, counts)
@@ -129,7 +129,6 @@ class PropertyArrays:
         self._firsts, self._row_names, self._names, self._values = split
 
     def maps(self) -> pa.Array:
-        """Return one map for each message."""
         starts = pa.array(self._firsts.astype(np.int32))
         return pa.MapArray.from_arrays(starts, self._names, self._values)
 
@@ -164,11 +163,12 @@ class PropertyArrays:
 
 
 _Split = tuple[Ints, tuple[str, ...], pa.Array, pa.Array]
-"""Index of each message's first entry, plus the total; the names if all messages have the same, else (); all names of
-entries; all values. An entry is one property of one message."""
+"""The index of each message's first entry, and the number of all entries; the property names if all messages have the
+same names, else (); the name of each entry; the value of each entry. An entry is one property of one message."""
 _Octets = np.ndarray[tuple[int], np.dtype[np.uint8]]
 _Places = tuple[Ints, Ints, Ints, Ints]
-"""Index of each message's first entry, plus the total; then for each entry: name start, name end, value end."""
+"""The index of each message's first entry, and the number of all entries; the entries' name starts, name ends, value
+ends."""
 
 
 def _split(raw: pa.Array) -> _Split | None:
@@ -228,7 +228,7 @@ def _split_alike(octets: _Octets, bounds: Ints) -> _Split | None:
 
 @lru_cache(maxsize=8)
 def _laid_out(lengths: tuple[int, ...], rows: int) -> tuple[Ints, pa.Buffer]:
-    """Return the index of each message's first entry, plus the total, and the values' offsets in bytes for Arrow."""
+    """Return the index of each message's first entry, the number of all entries, and Arrow's offsets of the values."""
     bounds = np.zeros(rows * len(lengths) + 1, np.int32)
     np.cumsum(np.tile(np.array(lengths, np.int32), rows), out=bounds[1:])
     return np.arange(rows + 1) * len(lengths), pa.py_buffer(bounds)

@@ -1,16 +1,17 @@
 """The queues that a query reads, its start and end offsets, and the commits of its offsets for a consumer group.
 
-A query continues at the offsets in Spark's checkpoint. It also commits them to the brokers, for the group's next
-consumer and for `mqadmin consumerProgress`. That command asks the brokers in the route of the group's retry topic,
-which a broker creates when a consumer connects. A stream is not a member of its group, so it joins and leaves the group
-briefly to create the topic. Three rules protect other users of the group:
+A query continues at the offsets in Spark's checkpoint. It also commits these offsets to the brokers, for the group's
+next consumer and for `mqadmin consumerProgress`. `consumerProgress` asks the brokers in the route of the group's retry
+topic, which a broker creates when a consumer connects. A stream is not a member of its group, so it joins and leaves
+the group briefly to create the retry topic. Three rules protect other users of the group:
 
-- A committed offset never decreases. If the broker's offset is above the query's offset, it stays until the query has
-  passed it: another consumer has handled the messages between, or an operator moved the group there. A lower commit
-  would repeat these messages. The exception is a recreated queue, whose old offset may be above its end.
-- While consumers are connected in the group, nothing is committed. They read the group's offsets at each rebalance, and
-  would skip messages that only the query has read.
-- A queue without a route or without a master is skipped, and committed when it is available again.
+- A committed offset never decreases. If the broker's offset of a queue is above the query's offset, nothing is
+  committed until the query has passed the broker's offset. Another consumer has handled the messages in between, or an
+  operator has moved the group, and a lower commit would repeat these messages. The exception is a recreated queue,
+  whose old offset may be above its end.
+- While consumers are connected in the group, nothing is committed. The consumers read the group's offsets at each
+  rebalance, and would skip messages that only the query has read.
+- Offsets of a queue without a route or without a master are committed when the queue is available again.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class SubscribedQueues:
             answers = cluster.queues(self._topics(cluster))
             others = [] if all_topics else [queue for queue in answers.values if queue.topic != options.retry_topic]
             for queue in _without_route(answers):
-                # the topic is a retry topic without retries so far, or it matched the pattern and was deleted meanwhile
+                # accepted: a retry topic without retries, a deleted topic of a pattern, or if other topics exist
                 if queue.topic not in options.topics or others:
                     del answers.errors[queue]
             found = values_or_raise(answers)
@@ -115,7 +116,8 @@ def start_offsets_of(
 ) -> dict[MessageQueue, int]:
     """Return the start offset of each queue; `default` if no option sets a start. Raises the errors of `resolve_bound`.
 
-    If no offset is set for them, queues of the retry topic start at their first message: all retries are this group's.
+    Queues of the retry topic start at their first message unless an option sets an offset for them, because all retries
+    belong to this group.
     """
     bound, wanted = options.start_bound or default, set(queues)
     retries = {queue for queue in wanted if queue.topic == options.retry_topic}
@@ -185,20 +187,20 @@ def _at(cluster: SparkCluster, options: SourceOptions, times_ms: Mapping[Message
     return found
 
 
-MEMBER_CHECK_SECONDS: Final = 10.0  # interval of checks for members of the group
-COMMIT_RETRY_SECONDS: Final = 10.0  # before an unavailable queue is tried again; Spark polls 90 times a second
-WARNING_INTERVAL_SECONDS: Final = 60.0  # interval of warnings of one kind
+MEMBER_CHECK_SECONDS: Final = 10.0  # how often to check whether the group has members
+COMMIT_RETRY_SECONDS: Final = 10.0  # pause before a commit to an unavailable queue is tried again
+WARNING_INTERVAL_SECONDS: Final = 60.0  # minimum interval between two warnings of the same kind
 OTHER_CONSUMER_ADVICE: Final = (
     "if another query or consumer uses this groupId: give each its own, or set commitOffsets=false"
 )
 
 
 class GroupOffsetCommitter:
-    """Commits a query's offsets to the brokers. Commits nothing without a group or with commitOffsets=false."""
+    """Commits a query's offsets to the brokers, unless there is no group, or commitOffsets is false."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._committed_offsets: dict[MessageQueue, int] = {}  # the query's offsets that need no more commit
+        self._committed_offsets: dict[MessageQueue, int] = {}  # offsets of the query that need no commit
         self._stored: dict[MessageQueue, int] = {}  # the brokers' offsets of the group, as last read or committed
         self._away_until: dict[MessageQueue, float] = {}
         self._with_retry_topic: set[str] = set()  # the brokers that have the group's retry topic
@@ -210,7 +212,7 @@ class GroupOffsetCommitter:
         self._has_warned = False  # whether it is logged that nothing is committed
 
     def commit_start_offsets(self, start_offsets: Mapping[MessageQueue, int]) -> None:
-        """Commit the query's start offsets of queues without an offset of the group. Raises RmqdError."""
+        """Commit the query's start offsets in queues that have no offset of the group. Raises RmqdError."""
         if not self._options.commit_offsets:
             return
         cluster = cluster_of(self._options.access)
@@ -219,7 +221,7 @@ class GroupOffsetCommitter:
         values_of_existing(cluster.commit(self._options.group, missing))
 
     def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Commit offsets that changed since the last call. Raises nothing: the next call repeats failed commits."""
+        """Commit offsets that changed since the last call. Errors are logged, and the next call repeats the commits."""
         if not self._options.commit_offsets:
             self._warn_once_that_nothing_is_committed()
             return
@@ -239,7 +241,7 @@ class GroupOffsetCommitter:
             self._failing = True
 
     def _commit(self, changed: Mapping[MessageQueue, int]) -> None:
-        """Commit the queues whose brokers answer. Then raise the error of a broker that failed, if there is one."""
+        """Commit the offsets of queues whose brokers answer. Then raise the error of another broker, if any."""
         cluster, group = cluster_of(self._options.access), self._options.group
         asked = cluster.committed_offsets(group, changed)
         due = self._due(cluster, asked.values, changed)
@@ -255,10 +257,10 @@ class GroupOffsetCommitter:
             raise error
 
     def _make_retry_topics(self, cluster: SparkCluster, queues: Collection[MessageQueue]) -> None:
-        """Create the group's retry topic at the brokers of these queues, if no consumer is connected in the group.
+        """Create the group's retry topic on the brokers of these queues, if no consumer is connected in the group.
 
-        Raises nothing: without the topic, the group's offsets are correct, but `consumerProgress` does not show them.
-        A broker that has the topic is not asked again.
+        Errors are only logged, because without the retry topic the group's offsets are still correct, although
+        `consumerProgress` does not show them. A broker that has the topic is not asked again.
         """
         group, missing = self._options.group, {queue.broker_name for queue in queues} - self._with_retry_topic
         if not missing or time.monotonic() < self._paused_until:
@@ -279,7 +281,7 @@ class GroupOffsetCommitter:
     def _due(
         self, cluster: SparkCluster, found: Mapping[MessageQueue, int | None], changed: Mapping[MessageQueue, int]
     ) -> dict[MessageQueue, int]:
-        """Return the offsets of `changed` to commit. `found` has the brokers' offsets; queues ahead need no commit."""
+        """Return the offsets in `changed` that must be committed. `found` has the offsets that the brokers have."""
         due, ahead = {}, {}
         others = {queue: at for queue, at in found.items() if at is not None and at != self._stored.get(queue, at)}
         stored = {queue: self._stored[queue] for queue in others}
@@ -325,7 +327,7 @@ class GroupOffsetCommitter:
             log.info("spark.commits_disabled", group=self._options.group, accepted="commitOffsets=true")
 
     def _is_due(self, what: str, committed: Mapping[MessageQueue, int]) -> bool:
-        """Return whether to log the warning `what`: `committed` is not empty, and WARNING_INTERVAL_SECONDS are over."""
+        """Return whether to log the warning `what` about `committed`, at most once in WARNING_INTERVAL_SECONDS."""
         now = time.monotonic()
         if not committed or now - self._warned_at.get(what, -WARNING_INTERVAL_SECONDS) < WARNING_INTERVAL_SECONDS:
             return False

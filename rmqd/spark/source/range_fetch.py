@@ -79,7 +79,6 @@ class PullConnection:
         return replies
 
     def close(self) -> None:
-        """Close at once. Outstanding responses are lost."""
         self._socket.close()
 
 
@@ -120,7 +119,6 @@ def keep_for_next_task(connection: PullConnection) -> None:
 
 
 def close_kept_connections() -> None:
-    """Close the connections that this process keeps for its next task."""
     for key in [key for key in _idle if key[0] == os.getpid()]:
         _idle.pop(key).close()
 
@@ -141,9 +139,9 @@ def read_ranges(ranges: Sequence[QueueRange], decoding: Decoding) -> Generator[p
         # brokers compare only hashes of tags, so messages with other tags are removed after decoding
         origin, settings = QueueOrigin(queue_range.queue, queue_range.subscription.tags_set), queue_range.pull
         puller = RangePuller(queue_range)
-        for reply, low, high in puller.responses():
+        for reply, low, high, following in puller.responses():
             records = builder.records
-            records.add(reply, low, high, origin)
+            records.add(reply, low, high, origin, following)
             if len(records) >= settings.rows_per_batch or records.size_bytes >= settings.bytes_per_batch:
                 yield builder.finish()
         lost += puller.plan.lost
@@ -162,11 +160,11 @@ class RangePuller:
         self._connection: PullConnection | None = None
         self._replies: dict[int | None, RemotingCommand] = {}  # responses not handled yet, by opaque of the pull
 
-    def responses(self) -> Iterator[tuple[FramedResponse, int, int]]:
-        """Yield each response that has messages, with the first wanted offset and the offset after the last one."""
+    def responses(self) -> Iterator[tuple[FramedResponse, int, int, int]]:
+        """Yield each response that has messages, with the range of wanted offsets and the next begin offset."""
         try:
             while self.plan.is_unfinished:
-                found: list[tuple[FramedResponse, int, int]] = []
+                found: list[tuple[FramedResponse, int, int, int]] = []
                 try:
                     self._ask()
                     self._await_first()
@@ -183,7 +181,7 @@ class RangePuller:
             self._disconnect()
 
     def _ask(self) -> None:
-        """Pause and query the route if the plan requires it, then send pulls for all spans without one."""
+        """Pause and query the route if the plan requires it. Then send a pull for each span that has none in flight."""
         plan = self.plan
         if pause := plan.take_pause_seconds():
             time.sleep(pause)
@@ -213,10 +211,10 @@ class RangePuller:
                 if reply.opaque in asked:
                     self._replies[reply.opaque] = reply
 
-    def _settle_first_ones(self, found: list[tuple[FramedResponse, int, int]]) -> None:
+    def _settle_first_ones(self, found: list[tuple[FramedResponse, int, int, int]]) -> None:
         """Settle spans in order, up to the first span without a response.
 
-        Append responses with messages to `found`. They stay there if a later response raises.
+        Append responses with messages to `found`. If a later response raises, `found` has the earlier responses.
         """
         plan = self.plan
         while plan.spans and (reply := self._replies.pop(plan.spans[0].opaque, None)) is not None:
@@ -228,7 +226,7 @@ class RangePuller:
                 queue, reset_to = str(self._range.queue), decision.offset
                 log.warning("spark.reset_ignored", queue=queue, offset=first, reset_to=reset_to)
             elif decision is not None and decision.has_messages:
-                found.append((framed, decision.start, decision.end))
+                found.append((framed, decision.start, decision.end, plan.next_begin_offset))
 
     def _disconnect(self) -> None:
         self._replies.clear()
@@ -240,7 +238,7 @@ class RangePuller:
 def ranges_of(
     cluster: SparkCluster, options: SourceOptions, spans: dict[MessageQueue, tuple[int, int]]
 ) -> list[QueueRange]:
-    """Return a range for each queue with offsets to read, sorted by queue. `spans` are start and exclusive end."""
+    """Return a range for each queue that has offsets to read. `spans` has the start and exclusive end of each queue."""
     return [
         QueueRange(
             queue=queue,
@@ -275,6 +273,6 @@ def read_partition(partition: InputPartition, decoding: Decoding) -> Generator[p
 
 
 def check_sql_filter(cluster: SparkCluster, options: SourceOptions, queues: frozenset[MessageQueue]) -> None:
-    """Raise FilterRefusedError if a broker of these queues does not support the option `sql`."""
+    """Raise FilterRefusedError if a broker of these queues refuses the filter in the option `sql`."""
     topics = sorted({queue.topic for queue in queues})
     cluster.check_filters(options.pull.group, [replace(options.filter_of(topic), topic=topic) for topic in topics])

@@ -7,7 +7,7 @@ and queries the route if `RangePlan` requires it. The puller sends the pulls of 
 response (`handle_response`) and each failure (`handle_failure`).
 
 A range is divided into spans, with one pull for each span. The offsets of a span are fixed in advance, so several pulls
-can be in flight. Responses are settled in the queue's order. A range with a broker-side filter has a single span,
+can be in flight. Spans are settled in the order of their offsets. A range with a broker-side filter has a single span,
 because only the response shows how far the broker has filtered.
 
 The meaning of a response for the first span ("failure" is treated like no response, see below):
@@ -33,19 +33,22 @@ removed the commit log file before the index entries) or OFFSET_FOUND_NULL (an i
 range, such a response looks like a response to a pull whose messages do not match.
 
 Only the master (broker id 0) knows which messages the broker has. A slave copies the master's log and may be behind it;
-its topics, groups and permissions may be outdated too. After a failure, the route is queried again, and after a pause
-the next replica is pulled from. If no offset is settled for `patience_seconds` after the first failure, the range
-fails, unless the route no longer names the broker (a loss, see below). That failure skips no messages.
+the slave's topics, groups and permissions may be outdated too. After a failure, the route is queried again, and after a
+pause the pull is sent to the next replica. If no offset is settled for `patience_seconds` after the first failure, the
+range fails, and no messages are skipped. If the route does not name the broker then, this is a loss, see below.
 
-Bytes may be damaged on the network, or in the store of one replica. A pull with damaged bytes is repeated like a pull
-without a response. So a puller must find the messages of a response before it reports the response. The puller also
-handles corrupt messages, and removes messages without the wanted tags.
+Bytes may be damaged on the network, or in the store of one replica. If a response has damaged bytes, the pull is
+repeated like a pull without a response. So a puller must find the messages of a response before it reports the
+response. The puller also handles corrupt messages, and removes messages without the wanted tags. No checksum protects a
+message's offset, so both pullers compare it with the next message's offset, or with nextBeginOffset. `range_fetch`
+compares whole record batches, because a comparison for each response is slow. A wrong offset then ends the task.
 
 A range loses messages in two cases, both reported by `_lose`:
 
-- The master reports that it does not have them, by PULL_OFFSET_MOVED or by `MAX_EMPTY_RESPONSES` responses without
-  progress. Then the route is queried, because an older route may name the previous master after an election. The
-  messages are lost if the route's master reports the same. Until a message is delivered, later losses need no query.
+- The master reports that it does not have the messages, by PULL_OFFSET_MOVED or by `MAX_EMPTY_RESPONSES` responses
+  without progress. Then the route is queried, because an older route may name the previous master after an election.
+  The messages are lost if the route's master reports the same. The route is not queried again for later losses, until a
+  message is delivered.
 - `patience_seconds` are over, and the topic has no route, or its route does not name the broker.
 
 With `fail_on_data_loss` a loss raises DataLossError. Otherwise the range continues after the lost messages.
@@ -75,7 +78,7 @@ from rmqd.wire.messages.properties import PullSysFlag
 FIRST_RETRY_PAUSE_SECONDS: Final = 0.1  # pause before the next replica is tried; doubles each time
 MAX_RETRY_PAUSE_SECONDS: Final = 2.0
 MAX_RESPONSE_MESSAGES: Final = 32  # messages in a response; the broker's default for maxTransferCountOnMessageInMemory
-# number of empty responses before the master is believed: its index may lack the newest messages for a moment
+# number of empty responses until messages count as lost: a master's index may lack the newest messages for a moment
 MAX_EMPTY_RESPONSES: Final = 5
 
 
@@ -85,7 +88,7 @@ class NotOnReplicaError(RemotingError):
 
 @dataclass(frozen=True, slots=True)
 class SettledRange:
-    """The offsets from `start` to before `end`, now settled. `has_messages` is false if they are filtered or lost."""
+    """Settled offsets, from `start` to before `end`. `has_messages` is false if all messages are filtered or lost."""
 
     start: int
     end: int
@@ -97,6 +100,11 @@ class ResetByOperator:
     """An operator's reset of the group to `offset`. The broker reports a reset once, in place of a pull's messages."""
 
     offset: int
+
+
+def wrong_offset(offset: int, following: int) -> str:
+    """Return the error text for a message's offset that cannot be before the next offset `following`."""
+    return f"the offset {offset} of a message contradicts its place in the queue: it is before {following}"
 
 
 class OffsetSpan:
@@ -118,6 +126,8 @@ class RangePlan:
         """The spans that are not settled, in the queue's order. Their pulls are in flight or must be sent."""
         self.reaches_to = queue_range.start
         """The exclusive end of the last span, at which the next span starts."""
+        self.next_begin_offset = queue_range.start
+        """The next begin offset of the last response. All messages of the response are below it."""
         self.lost = 0
         """Number of lost offsets."""
         self.wants_route = not queue_range.replicas
@@ -205,6 +215,7 @@ class RangePlan:
         if is_found and damage is not None:
             raise ProtocolError(f"the response to a pull at offset {span.low} is damaged: {damage}")
         following = header.next_begin_offset if cut_at is None else cut_at
+        self.next_begin_offset = header.next_begin_offset
         advances = following > span.low
         if is_moved and reply.remark == OPERATOR_RESET_REMARK:
             return ResetByOperator(following)
@@ -246,7 +257,7 @@ class RangePlan:
         self._pause_due = backoff_seconds(FIRST_RETRY_PAUSE_SECONDS, self._failures, MAX_RETRY_PAUSE_SECONDS)
 
     def use_replicas(self, replicas: Sequence[Replica]) -> None:
-        """Use the replicas in the topic's new route. If the replicas changed, the first one is pulled from next.
+        """Use the replicas in the topic's new route. If they differ, the next pulls are sent to the first replica.
 
         If the route names no replica, the known replicas stay. Raises DataLossError, or the error that `handle_failure`
         has kept.
@@ -264,7 +275,7 @@ class RangePlan:
         self._doubts_route = False
 
     def keep_known_replicas(self, error: RmqdError) -> None:
-        """Called when no name server answered: pull from the known replicas. Raises `error` if that is not possible."""
+        """Keep the known replicas, because no name server answered. Raises `error` if they cannot be used."""
         if self._final_error is not None:
             raise self._final_error
         if not self._replicas or self._doubts_route:
@@ -331,7 +342,7 @@ class RangePlan:
         self._lose(rest, rest.high, None)
 
     def _settle(self, span: OffsetSpan, offset: int, *, found: bool) -> SettledRange:
-        """Move a span's start to `offset`, or remove the span at its end. Later failures get a new time limit."""
+        """Move a span's start to `offset`, or remove a finished span. The next failure starts a new time limit."""
         self._failures = self._empty_answers = 0
         settled = SettledRange(span.low, min(offset, span.high), found)
         if settled.end == span.high:

@@ -1,6 +1,6 @@
-"""The columns of the source, and the parsers of its options. A parser raises ValueError or RmqdError.
+"""The columns of the source, and the parsers of its options.
 
-The error names the expected values. No I/O, except that a time such as `-1h` needs the clock.
+A parser raises ValueError or RmqdError, which names the expected values. No I/O, except that `-1h` needs the clock.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Decoding:
 
 
 def names_of_schema(fields: Sequence[tuple[str, str]], value: ValueFormat | None = None) -> tuple[str, ...]:
-    """Return the names of the columns that the user requested with `schema()`. `fields` are names and SQL types.
+    """Return the names of the columns that a user requests with `schema()`. `fields` are pairs of name and SQL type.
 
     Raises ConfigError with a line for each unknown or repeated column, and for each wrong type.
     """
@@ -132,7 +132,6 @@ def parse_topics(text: str) -> tuple[str, ...]:
 
 
 def parse_topic_pattern(text: str) -> str:
-    """Return the text if it is a valid regular expression, else raise ValueError."""
     try:
         re.compile(text)
     except re.error as error:
@@ -158,7 +157,7 @@ def parse_queues(text: str) -> tuple[MessageQueue, ...]:
 
 
 def parse_columns(text: str, more: tuple[str, ...] = (), errors: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Parse column names separated by commas. `more` are further valid columns; `*` means all, `more` and `errors`."""
+    """Parse column names separated by commas. `more` are also valid. `*` means DEFAULT_COLUMNS, `errors` and `more`."""
     if text.strip() == "*":
         return (*DEFAULT_COLUMNS, *errors, *more)
     names = tuple(dict.fromkeys(part.strip().lower() for part in text.split(",") if part.strip()))
@@ -207,7 +206,7 @@ def parse_missing_timestamp_strategy(text: str) -> bool:
 
 
 def parse_error_mode(text: str) -> bool:
-    """Parse FAILFAST or PERMISSIVE, as in Spark's file sources. Return whether a row may report its own error."""
+    """Parse FAILFAST or PERMISSIVE, as in Spark's file sources. Return whether the mode is PERMISSIVE."""
     word = text.strip().upper()
     if word not in ("FAILFAST", "PERMISSIVE"):
         raise ValueError(f"{text!r} is not valid; expected FAILFAST or PERMISSIVE")

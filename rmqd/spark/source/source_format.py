@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 
-# brokers search a store time by bisection, although store times may decrease after a clock was set back
+# widens time bounds, because brokers search store times by bisection, and a clock that was set back breaks their order
 CLOCK_TOLERANCE_MS: Final = 5000
 PUSHDOWN_QUEUE_COLUMNS: Final = ("topic", "source_topic", "broker", "queue_id")
 _ANY: Final = (-math.inf, math.inf)
@@ -61,7 +61,7 @@ class RowConditions:
     store_time_bounds_ms: tuple[float, float] = _ANY
 
     def with_allowed_values(self, column: str, values: Collection[object]) -> RowConditions:
-        """Return these conditions, and that the column has one of `values`. Unsupported columns are ignored."""
+        """Return a copy with the condition that the column has one of `values`. Unsupported columns are ignored."""
         if column == "queue_offset":
             numbers = [value for value in values if isinstance(value, int)]
             return self.with_bounds(column, min(numbers), max(numbers)) if numbers else self
@@ -71,7 +71,7 @@ class RowConditions:
         return replace(self, allowed_values={**self.allowed_values, column: allowed})
 
     def with_bounds(self, column: str, least: object = None, most: object = None) -> RowConditions:
-        """Return these conditions, and that the column is from `least` to `most`, inclusive. None means no bound."""
+        """Return a copy with the condition that the column is from `least` to `most`, inclusive. None: no bound."""
         if column == "queue_offset":
             low = least if isinstance(least, int) else -math.inf
             end = most + 1 if isinstance(most, int) else math.inf
@@ -98,7 +98,7 @@ class RowConditions:
         return int(max(low, self.offset_bounds[0])), int(min(high, self.offset_bounds[1]))
 
     def tag_filter(self, given: SubscriptionData) -> SubscriptionData:
-        """Return the broker-side filter: by the allowed tags if `given` filters nothing, else `given`."""
+        """Return the broker-side filter `given`. If `given` filters nothing, return a filter for the allowed tags."""
         tags = self.allowed_values.get("tags")
         if not tags or not given.takes_all or not all(map(_is_tag, tags)):
             return given
@@ -124,7 +124,7 @@ class RocketMQBatchReader(DataSourceReader):
 
     @show_rmqd_errors_without_traceback()
     def partitions(self) -> list[InputPartition]:
-        """Called for each action, such as `count()`, in a Python process on the driver. Return a partition per task."""
+        """Return one partition for each task. Called on the driver for each action, such as `count()`."""
         options = self._options
         cluster = cluster_of(options.access)
         ranges = retry_until_timeout(lambda: self._ranges(cluster), options.tolerance_seconds)
@@ -162,7 +162,7 @@ class RocketMQBatchReader(DataSourceReader):
 
 
 class PushdownBatchReader(RocketMQBatchReader):
-    """A batch reader with pushdown: Spark passes it the SQL conditions before it asks for partitions."""
+    """A batch reader with pushdown: Spark passes the SQL conditions to `pushFilters` before it calls `partitions`."""
 
     def pushFilters(self, filters: list[spark.Filter]) -> Iterable[spark.Filter]:
         """Record the conditions. Return all of them, so that Spark also applies them to the result."""
@@ -186,10 +186,10 @@ def _narrowed(known: RowConditions, condition: spark.Filter) -> RowConditions:
 
 
 class RocketMQSource(DataSource):
-    """The data source `rocketmq`. It contains only options, because Spark pickles it and recreates it in processes."""
+    """The data source `rocketmq`. It contains only options, because Spark pickles it for other processes."""
 
     _pinned: ValueFormat | None = None
-    """The schema registry's answer at `load()`, so that later readers have the same columns."""
+    """The schema that the registry returned at `load()`, so that later readers have the same columns."""
 
     @classmethod
     def name(cls) -> str:

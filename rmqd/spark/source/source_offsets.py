@@ -21,7 +21,7 @@ _BEGINNING_MS: Final = 1_000_000  # times up to this one, such as 0, mean the fi
 
 @dataclass(frozen=True, slots=True)
 class OffsetBound:
-    """The start or end of a read. `by_queue` has offsets (or LATEST_OFFSET, EARLIEST_OFFSET), or times in ms."""
+    """The start or end of a read. `by_queue` has offsets for the kind `offsets`, and times in ms for `timestamps`."""
 
     kind: Kind
     timestamp_ms: int = 0
@@ -29,7 +29,7 @@ class OffsetBound:
 
 
 def parse_offsets_bound(text: str, words: tuple[Kind, ...]) -> OffsetBound:
-    """Parse one of `words`, or JSON with an offset of each queue. Raises RmqdError with the expected values."""
+    """Parse one of `words`, or JSON with an offset for each queue. Raises RmqdError with the expected values."""
     stripped = text.strip()
     for word in words:
         if stripped.lower() == word:
@@ -43,7 +43,7 @@ def parse_offsets_bound(text: str, words: tuple[Kind, ...]) -> OffsetBound:
 
 
 def parse_timestamps_bound(text: str) -> OffsetBound:
-    """Parse JSON with a time of each queue, in milliseconds since 1970. Raises RmqdError with the expected form."""
+    """Parse JSON with a time for each queue, in milliseconds since 1970. Raises RmqdError with the expected form."""
     form = '{"orders": {"broker-a": {"0": 1700000000000}}}'
     by_queue = _by_queue(text.strip(), f"expected JSON such as {form}")
     return OffsetBound("timestamps", by_queue={queue: check_timestamp_ms(at) for queue, at in by_queue.items()})
@@ -130,10 +130,10 @@ class SourceOffsets:
 
 
 def parse_reported_offsets(value: object) -> SourceOffsets | None:
-    """Return the offsets that Spark reports or logs for rmqd's source; None for others, or before a batch.
+    """Return the offsets that Spark reports or logs for rmqd's source; None for another source, or before a batch.
 
-    `value` is the JSON tree, or its text, which some versions of Spark write in Python's syntax. Both keys are checked,
-    because the offsets of a Kafka source have a key `q` if a Kafka topic has this name.
+    `value` is the JSON tree, or its text, which some versions of Spark write in Python's syntax. The keys `q` and `v`
+    identify rmqd's source. `q` is not enough, because a Kafka source has this key if a Kafka topic has this name.
     """
     tree = value
     for text in (str(value), str(value).replace("'", '"')):

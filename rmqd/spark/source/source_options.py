@@ -75,7 +75,7 @@ _WHAT: Final = ("subscribe", "subscribePattern", "assign")
 _MAXIMUM: Final = ("maxOffsetsPerTrigger", "maxRowsPerTrigger")
 
 CATALOG_OPTION_PREFIX: Final = "option."
-"""Prefix of the copies of options that CREATE TABLE adds. It also adds the option `provider`."""
+"""CREATE TABLE adds a copy of each option, with this prefix, and the option `provider`."""
 NO_CATALOG_TEXT: Final = (
     "CREATE TABLE: Spark's catalog would store the options of a Python source; "
     "use CREATE TEMPORARY VIEW name USING rocketmq OPTIONS (...)"
@@ -106,14 +106,14 @@ _FIELDS: Final[_Fields] = {
     "checkCrc": ("checks_crc", parse_flag),
     "pushdown": ("uses_pushdown", parse_flag),
 }
-"""For an option that sets one field of SourceOptions: the field, and the parser of its value."""
+"""The field of SourceOptions that an option sets, and the parser of the option's value."""
 _PULL: Final[_Fields] = {
     "pullBatchSize": ("batch_size", lambda text: min(parse_positive_int(text), 1024)),
     "pullParallelism": ("max_in_flight", lambda text: min(parse_positive_int(text), 64)),
     "pullTimeoutMs": ("timeout_seconds", parse_milliseconds_as_seconds),
     "rowsPerBatch": ("rows_per_batch", parse_positive_int),
 }
-"""For an option that sets one field of PullSettings: the field, and the parser of its value."""
+"""The field of PullSettings that an option sets, and the parser of the option's value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +164,7 @@ class SourceOptions(Decoding):
         return retry_topic(self.group) if self.include_retry_topic else ""
 
     def filter_of(self, topic: str) -> SubscriptionData:
-        """Return the broker-side filter of a topic. The retry topic has none: its messages were filtered before."""
+        """Return the broker-side filter of a topic. Messages of the retry topic are not filtered a second time."""
         return EVERY_MESSAGE if topic == self.retry_topic else self.filter_by_topic.get(topic, self.subscription)
 
     def refuse_batch_only_options(self) -> None:
@@ -188,7 +188,7 @@ def parse_options(values: Mapping[str, str]) -> SourceOptions:
 
 
 def _decoded(given: GivenOptions, default: tuple[str, ...], *, permissive: bool = False) -> dict[str, Any]:
-    """Return the fields `columns` (`default` if the option is not set, and VALUE_COLUMNS) and `value_format`."""
+    """Return the fields `columns` and `value_format`. Without the option `columns`, the columns are `default`."""
     more = tuple(VALUE_COLUMNS) if "value" in given.values else ()
     errors = ("decode_error",) if permissive else ()
     columns = given.parse("columns", lambda text: parse_columns(text, more, errors), (*default, *errors, *more))
@@ -214,7 +214,7 @@ class _Reading(GivenOptions):
         self._only_one(START_OPTIONS)
         self._only_one(BATCH_ONLY_OPTIONS)
         self._only_one(_MAXIMUM)
-        # a query that does not start at its group's offsets usually only inspects messages that others handle
+        # a query that does not start at its group's offsets usually inspects messages that other consumers handle
         commits = self.parse("commitOffsets", parse_flag, bool(group) and not self._starts_elsewhere())
         if commits and not group:
             self.add_problem("commitOffsets", "needs groupId, the consumer group for the offsets")
@@ -295,7 +295,7 @@ class _Reading(GivenOptions):
 
 SCHEMA_OPTION: Final = "valueSchema"
 PROVISIONAL_SCHEMA_DDL: Final = "unknown string"
-"""A valid placeholder in checks of options, for a schema that is inferred later."""
+"""A valid schema, used to check options before the schema is inferred."""
 _STARTING: Final = "consume_from_where and consume_timestamp of the group"
 _INSTEAD: Final[Mapping[str, str]] = {
     **dict.fromkeys(access.ACCESS_OPTIONS, "client and nameserver of the configuration"),
@@ -314,7 +314,7 @@ _INSTEAD: Final[Mapping[str, str]] = {
     "routeRefreshMs": "client.poll_name_server_interval of the configuration",
     "drainFile": "rmqd pause, or a graceful stop",
 }
-"""For each option that `spark.options` of a group must not contain: what to use instead."""
+"""The options that a group's `spark.options` must not contain, and their replacements, for errors."""
 _OF_ROWS: Final = (
     *"columns rowsPerBatch minPartitions maxPartitions maxRecordsPerPartition checkCrc".split(),
     *value_format.VALUE_OPTIONS,

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 def share_messages(backlog: Mapping[MessageQueue, int], max_messages: int) -> dict[MessageQueue, int]:
     """Return how many messages of each queue to read in a batch of `max_messages`, in proportion to its backlog.
 
-    Each queue with a backlog contributes at least one message, so that no queue starves. The sum is `max_messages` or
-    the whole backlog; it is above `max_messages` only if more queues than that have a backlog.
+    Each queue with a backlog contributes at least one message, so that no queue starves. The sum is `max_messages`, or
+    the whole backlog if that is less. The sum is higher if more than `max_messages` queues have a backlog.
     """
     waiting = {queue: count for queue, count in sorted(backlog.items()) if count > 0}
     total = sum(waiting.values())
@@ -36,7 +36,7 @@ def share_messages(backlog: Mapping[MessageQueue, int], max_messages: int) -> di
         return waiting
     taken = {queue: max(1, count * max_messages // total) for queue, count in waiting.items()}
     rest = max_messages - sum(taken.values())
-    # the largest queues absorb the rounding error, and the minimum of the small queues
+    # rounding, and the minimum of 1, change the sum: correct it in the largest queues
     for queue in sorted(waiting, key=lambda queue: (-waiting[queue], queue)):
         if rest == 0:
             break
@@ -61,7 +61,7 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-RECREATION_CHECK_SECONDS: Final = 60.0  # interval of checks for recreated topics
+RECREATION_CHECK_SECONDS: Final = 60.0  # how often to check for recreated topics
 UNKNOWN_SIZE_BYTES: Final = 1024.0  # assumed message size until a broker returns the queue's mean message size
 
 
@@ -76,7 +76,7 @@ class _UnresponsiveBroker:
     pending: Future[QueueResponses[int]] | None = None
 
     def take_answers(self, cluster: SparkCluster, queues: Collection[MessageQueue]) -> QueueResponses[int]:
-        """Return the answers of the request in flight, if it is done. Start one if none is in flight."""
+        """Return the answers of the request in flight, if it is done. Start a request if none is in flight."""
         if self.pending is None:
             self.pending = cluster.begin_max_offsets(queues)
         elif self.pending.done():
@@ -86,7 +86,7 @@ class _UnresponsiveBroker:
 
 
 class UnresponsiveBrokers:
-    """The brokers that do not answer, with the time and error. Logs when a broker stops and resumes answering."""
+    """The brokers that do not answer. Logs when a broker stops answering, and when it answers again."""
 
     def __init__(self, patience_seconds: float) -> None:
         self._patience_seconds = patience_seconds
@@ -110,7 +110,7 @@ class UnresponsiveBrokers:
         return answers
 
     def record(self, answers: QueueResponses[int]) -> None:
-        """Record the brokers that did not answer. Errors of queues that are in no route do not count."""
+        """Record the brokers that did not answer. Errors about a missing route or master do not count."""
         failed: dict[str, list[MessageQueue]] = {}
         for queue in sorted(answers.errors.keys() - answers.missing_queues):
             failed.setdefault(queue.broker_name, []).append(queue)
@@ -118,7 +118,7 @@ class UnresponsiveBrokers:
         now = time.monotonic()
         for broker in sorted(self._silent.keys() - failed.keys()):
             silence = self._silent.pop(broker)
-            if broker in there:  # otherwise the broker did not return, but is in no route anymore
+            if broker in there:  # otherwise the broker has not answered, but disappeared from the routes
                 log.info("spark.broker_returned", broker=broker, after_seconds=round(now - silence.since, 1))
         for broker, queues in sorted(failed.items()):
             error = answers.errors[queues[0]]
@@ -149,7 +149,7 @@ class UnresponsiveBrokers:
 
 
 class QueueEnds:
-    """The end offsets of the queues, queried only every `fetchOffset.intervalMs`: Spark polls 90 times a second."""
+    """The end offsets of the queues, cached for `fetchOffset.intervalMs`, because Spark polls 90 times a second."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -174,13 +174,13 @@ class QueueEnds:
     def pin(self, cluster: SparkCluster, queues: Iterable[MessageQueue]) -> None:
         """Fix the end offsets at their current values, for a bounded query. Raises RmqdError if a master fails.
 
-        Only masters are asked: with the end offsets of a slave behind its master, the query would end too early.
+        Slaves are not asked, because a slave may be behind its master, and the query would end too early.
         """
         self._pinned = values_or_raise(cluster.max_offsets(queues))
         self.last = dict(self._pinned)
 
     def raise_pinned_ends(self, start_offsets: Mapping[MessageQueue, int]) -> None:
-        """Raise fixed end offsets below the query's start offsets to these. The difference is not a data loss."""
+        """Increase fixed end offsets to at least the start offsets. A lower end would be reported as data loss."""
         if self._pinned is not None:
             self._pinned |= {queue: max(self._pinned.get(queue, at), at) for queue, at in start_offsets.items()}
 
@@ -223,8 +223,8 @@ class SourceProgress:
     ) -> SourceOffsets | None:
         """Return the end of the next batch, which starts at `begin`; None if it would be empty. Raises RmqdError.
 
-        `takes_all` ignores the limits of a batch. Queues whose broker does not answer wait for a later batch. If
-        `is_bounded`, the broker's error is raised instead, because an empty batch ends a bounded query.
+        With `takes_all`, the size limits of a batch are ignored. Queues whose broker does not answer wait for a later
+        batch. If `is_bounded`, the broker's error is raised instead, because an empty batch ends a bounded query.
         """
         new = {queue: head for queue, head in queue_ends.items() if queue not in begin.ends}
         starts = self._starts(cluster, new, by_all=is_bounded) if new else {}
@@ -278,7 +278,7 @@ class SourceProgress:
     ) -> list[MessageQueue]:
         """Return the queues whose topic was recreated: the message at the mark has another store time.
 
-        If there is no message at that offset, it may have expired. But a queue in `back` ends below the query's
+        If there is no message at the mark, the message may have expired. But a queue in `back` ends below the query's
         offset, so it counts as recreated.
         """
         marked = {queue: begin.mark_offsets[queue] for queue in looked if queue in begin.mark_offsets}
@@ -313,7 +313,7 @@ class SourceProgress:
     def _starts(
         self, cluster: SparkCluster, new: Mapping[MessageQueue, int], *, by_all: bool
     ) -> dict[MessageQueue, int]:
-        """Return the start offset of each new queue: the group's offset, else its first message. `new` has the ends."""
+        """Return the start of each new queue: the group's offset, else the first message. `new` has the end offsets."""
         starts = _answers(cluster.min_offsets(new), by_all=by_all)
         if not self._options.commit_offsets:
             return starts
@@ -348,7 +348,7 @@ class SourceProgress:
         return waiting
 
     def _is_enough(self, backlog: Mapping[MessageQueue, int]) -> bool:
-        """Return whether `minOffsetsPerTrigger` messages wait, or some wait and `maxTriggerDelay` is over."""
+        """Return whether `minOffsetsPerTrigger` messages wait, or any message waits and `maxTriggerDelay` is over."""
         waiting = sum(count for count in backlog.values() if count > 0)
         is_late = time.monotonic() - self._last_batch_at >= self._options.max_trigger_delay_seconds
         return waiting >= (self._options.min_offsets or 0) or (waiting > 0 and is_late)
@@ -356,9 +356,9 @@ class SourceProgress:
     def _report_loss(
         self, begin: SourceOffsets, heads: Mapping[MessageQueue, int], continuing: Mapping[MessageQueue, int]
     ) -> None:
-        """Log, or raise as DataLossError, that queues were recreated or lost their last messages.
+        """Log that queues were recreated or lost their last messages; with `fail_on_data_loss`, raise DataLossError.
 
-        `continuing` has the offset of each such queue at which the query continues. RangePlan detects other losses.
+        `continuing` has the offset at which the query continues in each such queue. RangePlan detects other losses.
         """
         for queue, offset in sorted(continuing.items()):
             position, head = begin.ends[queue], heads[queue]
@@ -384,7 +384,7 @@ class QueryLag:
 
 
 def lag_of(progress: Mapping[str, Any] | None) -> QueryLag | None:
-    """Return the lag at the time of a query progress; None if it is None, or lacks the end offsets of the queues."""
+    """Return the lag in a query's `progress`; None if `progress` is None, or lacks the end offsets of the queues."""
     found: dict[MessageQueue, int] = {}
     is_known = False
     for source in progress["sources"] if progress is not None else ():

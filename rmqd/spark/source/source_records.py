@@ -4,9 +4,9 @@
 they fill a batch. Then each field is read for all messages in one step; only CRCs are checked message by message. If a
 broker stores a producer's batch as one record (queue.type=BatchCQ), the record is unpacked, as for handlers.
 
-`FramedResponse` finds the start of each record before a response is accepted; incomplete responses are pulled again. As
-in `rmqd.wire.messages.decode`, a record's total size and the lengths of its parts must agree. Most producers send
-messages of equal length, so consecutive records of equal layout are checked at once.
+Before a response is accepted, `FramedResponse` finds the start of each record. If a response is incomplete, the pull is
+repeated. As in `rmqd.wire.messages.decode`, a record's total size and the lengths of its parts must agree. Most
+producers send messages of equal length, so consecutive records of equal layout are checked at once.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from rmqd.spark.source.buffer_arrays import (
     to_strings,
     values_without_copy,
 )
+from rmqd.spark.source.range_plan import wrong_offset
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.compression import decompress
 from rmqd.wire.messages.decode import decode_messages
@@ -126,8 +127,8 @@ class FramedResponse:
     """A pull response `data` whose body, from `start` on, consists of `count` records.
 
     Consecutive records of equal size are a run. `runs` has three numbers for each run: the position of the first
-    record, the number of records, and their size. `broken` is None if all records are complete. Otherwise it is the
-    fault, and `runs` has only the records before it.
+    record, the number of records, and their size. `broken` is None if all records are complete. Otherwise `broken`
+    describes the first damaged record, and `runs` contains only the records before it.
     """
 
     __slots__ = ("broken", "count", "data", "runs", "start")
@@ -201,36 +202,51 @@ class Records:
         self._parts: list[memoryview] = []
         self._count = 0
         self._runs: list[int] = []
-        # for each response: first and end offset, index of its origin, shift of its records in `_parts`, record count
-        self._replies: list[tuple[int, int, int, int, int]] = []
+        # for each response: first, end and next begin offset, index of its origin, shift of its records in `_parts`,
+        # record count
+        self._replies: list[tuple[int, int, int, int, int, int]] = []
 
     def __len__(self) -> int:
-        """Return the number of records. Unwanted records, which `finish` removes, count."""
+        """Return the number of records, including unwanted records, which `finish` removes."""
         return self._count
 
-    def add(self, reply: FramedResponse, low: int, high: int, origin: QueueOrigin) -> None:
-        """Add the records of a response. Only messages at offsets from `low` to before `high` are wanted."""
+    def add(self, reply: FramedResponse, low: int, high: int, origin: QueueOrigin, following: int) -> None:
+        """Add the records of a response. Only messages at offsets from `low` to before `high` are wanted.
+
+        `following` is the response's next begin offset: all its messages are below it.
+        """
         if not self._origins or self._origins[-1] is not origin:
             self._origins.append(origin)
         self._parts.append(memoryview(reply.data)[reply.start :])
         self._runs += reply.runs
         self._count += reply.count
         shift, origin_at = self.size_bytes - reply.start, len(self._origins) - 1
-        self._replies.append((low, high, origin_at, shift, reply.count))
+        self._replies.append((low, high, following, origin_at, shift, reply.count))
         self.size_bytes += len(reply.data) - reply.start
 
     def finish(self, *, permissive: bool = False, check_crc: bool = True) -> DecodedRecords:
         """Decode all wanted messages.
 
         A message is corrupt if its body cannot be decompressed, its batch or flags are unreadable, or, with
-        `check_crc`, its CRC does not match. Raises ProtocolError for a corrupt message unless `permissive`.
+        `check_crc`, its CRC does not match. Raises ProtocolError for a corrupt message unless `permissive`, and always
+        for a wrong offset.
         """
         data = b"".join(self._parts)
-        replies = np.array(self._replies or [(0, 0, 0, 0, 0)], np.int64).T
-        lows, highs, origins, shifts = (np.repeat(each, replies[4]) for each in replies[:4])
+        replies = np.array(self._replies or [(0, 0, 0, 0, 0, 0)], np.int64).T
+        counts = replies[5]
+        lows, highs, following, origins, shifts = (np.repeat(each, counts) for each in replies[:5])
         starts = positions_of_runs(self._runs) + shifts
         layout = _Layout(data, starts)
-        batches = frozenset(np.flatnonzero(layout.head["sys_flag"] & NEED_UNWRAP).tolist())
+        offsets, is_batch = layout.head["queue_offset"], (layout.head["sys_flag"] & NEED_UNWRAP) != 0
+        is_last = np.zeros(len(offsets), np.bool_)
+        is_last[np.cumsum(counts)[counts > 0] - 1] = True
+        following = np.where(is_last, following, np.roll(offsets, -1))
+        # no checksum protects an offset; if one bit is wrong, the message would seem to be outside the range
+        wrong = ~is_batch & ((offsets >= following) | ((offsets < lows) & (offsets + 1 != following)))
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            raise ProtocolError(f"{self._origins[origins[row]].queue}: {wrong_offset(offsets[row], following[row])}")
+        batches = frozenset(np.flatnonzero(is_batch).tolist())
         if batches:
             data, starts, rows = unpack_batches(data, starts, layout.ends, batches)
             layout, lows, highs, origins = _Layout(data, starts), lows[rows], highs[rows], origins[rows]
@@ -289,7 +305,7 @@ class _Layout:
 
 
 class DecodedRecords:
-    """The decoded messages, one in each row. `bodies` are decompressed; `errors` has, by row, why a body is null."""
+    """The decoded messages, one in each row. `bodies` are decompressed. `errors` says, by row, why a body is null."""
 
     def __init__(self, layout: _Layout, origins: list[QueueOrigin], origin_of: Ints, *, check_crc: bool) -> None:
         self.queues = [origin.queue for origin in origins]

@@ -60,7 +60,7 @@ class MissingQueues:
         self._retired = 0
 
     def update(self, begin: SourceOffsets, there: Set[MessageQueue], heads: Mapping[MessageQueue, int]) -> None:
-        """Record and log the queues of `begin` that are not in `there`, which exist. `heads` are end offsets."""
+        """Record and log queues of `begin` that are not in `there`, the existing queues. `heads` are end offsets."""
         self._ends |= heads
         for queue in sorted(begin.ends.keys() - there - self._since.keys()):
             self._since[queue] = begin.missing_since_ms.get(queue) or int(time.time() * 1000)
@@ -71,7 +71,7 @@ class MissingQueues:
             del self._since[queue]
 
     def with_missing(self, end: SourceOffsets) -> SourceOffsets:
-        """Return `end` with the times of missing queues, and without the queues whose retention time is over."""
+        """Return `end` with the times of missing queues. Remove queues that are missing longer than the retention."""
         oldest = time.time() * 1000 - self._retention_ms
         late = {queue for queue, since in self._since.items() if since <= oldest}
         for queue in sorted(late & end.ends.keys()):
@@ -99,7 +99,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of one streaming query. Executors unpickle it for `read`, which needs only its options."""
 
     _fails_by_silent_broker = True
-    """Whether the query fails if one broker is silent for `unavailableToleranceMs`. A daemon reports that instead."""
+    """Whether the query fails if one broker is silent for `unavailableToleranceMs`. A daemon's group does not fail."""
     _waits_for_ends = True
     """Whether a poll without new messages waits until the cached end offsets expire, and then queries the brokers.
 
@@ -119,7 +119,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @show_rmqd_errors_without_traceback()
     def initialOffset(self) -> dict[str, Any]:
-        """Return the start of the first batch. Spark asks twice, and gets the same offsets although queues grow."""
+        """Return the start of the first batch. Spark calls this twice, and needs the same offsets each time."""
         if self._initial is None:
             start = retry_until_timeout(self._resolve_start, self._options.tolerance_seconds)
             self._heads.raise_pinned_ends(start.ends)
@@ -152,7 +152,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._is_held():
             return start
         is_first = start == self._initial
-        if self._heads.is_pinned:  # "nothing new" would end the query, even with unread messages
+        if self._heads.is_pinned:  # returning `start` after an error would end a bounded query with unread messages
             end = retry_until_timeout(
                 lambda: self._advance(begin, limit, is_first=is_first), self._options.tolerance_seconds
             )
@@ -171,7 +171,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if end is None else end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the last known end offsets. They are in Spark's progress of the query, which shows the lag."""
+        """Return the last known end offsets. Spark adds them to the query's progress, which then shows the lag."""
         return SourceOffsets(self._heads.last).to_json() if self._heads.last else None
 
     @show_rmqd_errors_without_traceback()
@@ -216,11 +216,11 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end is None:
             return None
         end = self._missing.with_missing(end)
-        # store the first batch's start: Spark does not, and would call `initialOffset` again to repeat the batch
+        # store the start of the first batch, because Spark does not; it would call `initialOffset` to repeat the batch
         return replace(end, new_queue_starts={**begin.ends, **end.new_queue_starts}) if is_first else end
 
     def _check_filter(self, cluster: SparkCluster, queues: frozenset[MessageQueue]) -> None:
-        """Check that the brokers of queues not checked yet support the option `sql`. Raises FilterRefusedError."""
+        """Let the brokers of new queues check the option `sql`. Raises FilterRefusedError if a broker refuses it."""
         if queues - self._checked:
             check_sql_filter(cluster, self._options, queues - self._checked)
             self._checked |= queues

@@ -41,6 +41,7 @@ from tests.spark.range_cases import (  # noqa: E402
     TOPIC,
     Case,
     Scripted,
+    damaged,
     having,
     queue_range,
     wanted,
@@ -213,3 +214,13 @@ async def test_a_handlers_client_knows_the_route_before_messages_arrive(cluster:
         assert client.routes.master(BROKER) == cluster.addresses[MASTER]
     finally:
         await client.close()
+
+
+async def test_messages_with_a_wrong_offset_are_pulled_again(cluster: Cluster) -> None:
+    """One wrong bit makes the first message of three responses seem to be outside the range."""
+
+    def wrong(body: bytes) -> bytes:
+        return body[:20] + bytes((body[20] ^ 64,)) + body[21:]
+
+    case = Case(name="a wrong bit", master=lambda: damaged(wrong, 3))
+    assert await by_handler(cluster.play(case, loss_fails=True)) == list(EVERYTHING)
