@@ -4,10 +4,10 @@ Handlers need `Batch`, `Message`, `MessageQueue`, `Retry`, `DeadLetter`, `Suspen
 also need `handler` and `Depends`. Programs that poll use `PullConsumer` and `SyncPullConsumer`. Two more modules are
 public: `rmqd.offset_stores` and `rmqd.testing`.
 
-The main packages, from the top: `cli` has the commands; `operate` inspects and changes groups from outside; `daemon` is
-the process; `plugins` finds handlers; `consumer` is the engine of one group; `client` has the connections to RocketMQ;
-`wire` converts bytes to values and back. Imports point down only. `broker` is the embedded RocketMQ.
-docs/architecture.md introduces them.
+The main packages, in layers from the top: `cli` has the commands; `operate` inspects and changes groups without a
+daemon; `daemon` is the process that runs groups; `plugins` finds handlers; `consumer` is the engine of one group;
+`client` has the connections to RocketMQ; `wire` converts bytes to values and back. No package imports a higher layer.
+`broker` is the embedded RocketMQ. docs/architecture.md describes all packages.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # loaded at first use: every command imports this package, and help needs none of these names
+    # loaded at first use: every command imports this package, and `rmqd --help` does not need these names
     if name in ("AlreadyHandled", "Batch", "DeadLetter", "Retry", "Suspend"):
         import rmqd.handler_api.batch
 

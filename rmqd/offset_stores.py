@@ -1,4 +1,4 @@
-"""Custom offset stores: the methods of a store, and its connection for a handler. See docs/offset-stores.md."""
+"""Custom offset stores: the interface OffsetStore, and `offset_connection` for handlers. See docs/offset-stores.md."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class StoredQueue(NamedTuple):
 
 
 class StoredProgress(NamedTuple):
-    """The finished messages of a queue: all below `offset`, and the ranges in `above`, such as `105-110,120-120`."""
+    """The finished messages of a queue: all below `offset`, and the offset ranges in `above` (`105-110,120-120`)."""
 
     offset: int
     above: str = ""
 
 
 class OffsetStore(Protocol):
-    """Keeps the offsets of a group in the transactions that its handler writes in.
+    """Stores the offsets of a group in the same transactions as the handler's own writes.
 
-    Each method raises OffsetStoreError if the store is unavailable, or does not say whether it has committed. Any
-    other exception has the same effect, except from `write` or the end of a handler's transaction. There it counts as
-    the handler's failure: nothing was committed.
+    Each method raises OffsetStoreError if the store is unavailable, or if it is unknown whether a commit took effect.
+    Any other exception has the same effect, unless `write` or the end of a handler's transaction raises it. In that
+    case the handler's call has failed, and nothing was committed.
     """
 
     async def open(self) -> None:
@@ -41,20 +41,20 @@ class OffsetStore(Protocol):
         """Close all connections."""
 
     async def take(self, queue: StoredQueue, owner: str) -> StoredProgress | None:
-        """Make `owner` the only writer. Returns the stored progress, which previous owners can no longer change."""
+        """Make `owner` the queue's only writer, so that earlier owners cannot write. Returns the stored progress."""
 
     def transaction(self) -> AbstractAsyncContextManager[Any]:
-        """Return a block in a transaction, with its connection. Its end commits; an exception rolls back."""
+        """Return a context manager that yields a connection in a transaction. It commits; an exception rolls back."""
 
     async def write(self, connection: Any, queue: StoredQueue, owner: str, progress: StoredProgress) -> bool:
-        """Store `progress` in the connection's transaction. Returns False, and stores nothing, for any other owner."""
+        """Store `progress` in the connection's transaction, or return False if `owner` is not the queue's writer."""
 
 
 connection_of_call: ContextVar[Any] = ContextVar("offset_connection")
 
 
 def offset_connection() -> Any:
-    """Return the connection of the group's offset store. Its transaction records the call's messages as handled."""
+    """Return the offset store's connection in a handler call. Its transaction also records the messages as handled."""
     try:
         return connection_of_call.get()
     except LookupError:

@@ -26,7 +26,7 @@ MAX_SECONDS: Final = 2.0
 
 
 class AwayError(Exception):
-    """The counterpart is unavailable. The next attempt must wait for at least `wait_seconds`.
+    """The handler's counterpart, such as a database, is unavailable. The next attempt must wait for `wait_seconds`.
 
     With `is_attempt`, the failure counts as an attempt of the message, because the handler's options say so.
     """
@@ -57,7 +57,7 @@ async def try_again(
     name: str,
     may_pass: Callable[[Any], bool] = lambda _: True,
 ) -> None:
-    """Call `attempt` until it succeeds, for at most `retry_for_seconds`. Only errors of the classes `state` are caught.
+    """Call `attempt` until it succeeds, for at most `retry_for_seconds`. Errors of the classes `state` are retried.
 
     The last error, or an error that `may_pass` rejects, is raised with `mark_waiting`: the messages then wait in their
     queue, and no attempt is counted. Waits between attempts grow from 0.1 to 2 s, plus the `wait_seconds` of an
@@ -93,7 +93,7 @@ ON_INVALID: Final[Any] = option(
 
 
 def refuse(batch: Batch, message: Message, why: object, on_invalid: OnInvalid) -> None:
-    """Decide about a message that cannot be written. The reason `why` is stored with the decision, or logged."""
+    """Dead-letter, retry or skip a message that cannot be written. The reason `why` is stored or logged."""
     if on_invalid == "dead_letter":
         batch.dead_letter(message, why)
     elif on_invalid == "retry":
@@ -104,7 +104,7 @@ def refuse(batch: Batch, message: Message, why: object, on_invalid: OnInvalid) -
 
 
 def valid(batch: Batch, make: Callable[[ParsedMessage], T], on_invalid: OnInvalid) -> list[tuple[Message, T]]:
-    """Return each message with the result of `make`. If it raises InvalidBodyError, `on_invalid` decides instead."""
+    """Return each message with the result of `make`. If `make` raises InvalidBodyError, the message is refused."""
     made = []
     for message in batch:
         try:
@@ -115,9 +115,9 @@ def valid(batch: Batch, make: Callable[[ParsedMessage], T], on_invalid: OnInvali
 
 
 def acknowledge_written(batch: Batch, waiting: Collection[Message] = ()) -> None:
-    """Acknowledge all undecided messages, which were written, if other messages of the batch are retried or `waiting`.
+    """If some messages are retried or `waiting`, acknowledge the undecided messages, because they were written.
 
-    Otherwise an orderly group would handle undecided messages after a retried message again, and write them twice.
+    Otherwise an orderly group would handle the undecided messages after a retried message again, and write them twice.
     """
     decided = batch.decisions()
     if waiting or any(one.outcome.value == "retry" for one in decided.values()):

@@ -21,7 +21,7 @@ from rmqd_handlers.option_kinds import MAX_CONNECTIONS, DurationSeconds, Handler
 
 @dataclass(frozen=True, slots=True)
 class CeleryTask:
-    """One message as a task."""
+    """A message as a Celery task."""
 
     id: str
     """The task's id, which is the same whenever the message is sent again."""
@@ -102,7 +102,7 @@ class Celery:
         self._url = options.url.get_secret_value()
         self._slots = asyncio.Semaphore(options.max_connections)
         self._idle: deque[Any] = deque()  # producers, each with a connection
-        self._app: Any  # without tasks
+        self._app: Any  # a Celery app without registered tasks
 
     async def start(self) -> None:
         """Connect now: a wrong password, or an unavailable broker, fails the start instead of each message."""
@@ -156,8 +156,9 @@ class Celery:
             await asyncio.to_thread(self._send_all, tasks)
 
     def _send_all(self, tasks: deque[CeleryTask]) -> None:
-        """Send the tasks. Each task is removed from `tasks` when the broker has it. Raises OperationalError, or
-        EncodeError if the values of a task cannot be encoded.
+        """Send the tasks, and remove each task from `tasks` when the broker has it.
+
+        Raises OperationalError, or EncodeError if the values of a task cannot be encoded.
         """
         from kombu.exceptions import EncodeError, OperationalError
 

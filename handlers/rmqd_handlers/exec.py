@@ -92,8 +92,8 @@ class Exec:
     async def _start_command(self, messages: IO[bytes], writer: int) -> asyncio.subprocess.Process:
         """Start the command in a new process group, so that its child processes end with it.
 
-        If the caller is cancelled, this waits until the process has started, and ends it with its child processes,
-        because no other code knows them.
+        If the caller is cancelled, wait until the process has started, and end it with its child processes, because no
+        other code knows them.
         """
         starting = asyncio.create_task(
             asyncio.create_subprocess_exec(
@@ -116,7 +116,7 @@ class Exec:
             raise
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:
-        """End the command and all its child processes. If this is cancelled, it kills them without `kill_after`."""
+        """End the command and all its child processes. If cancelled, kill them without waiting for `kill_after`."""
         try:
             _signal_group(process, signal.SIGTERM)
             async with asyncio.timeout(self._options.kill_after):

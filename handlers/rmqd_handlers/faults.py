@@ -5,7 +5,7 @@ The tables below list all such errors. Any other error, even an unforeseen one, 
 message waits (`away.mark_waiting`). An OSError is a state, such as a full disk. A Redis error is a state too, such as
 full memory, a key of another type, or a cluster without a quorum, because streams and lists accept any value.
 
-`error_text` returns the text of a database driver's error without values of a body.
+`error_text` returns the text of a database driver's error without values of a message's body.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _OPERATIONAL: Final = ("08", "40", "53", "55", "57", "58")  # states of the serv
 
 
 def fault_of(error: Any, written: Collection[str] | None) -> ErrorCause:
-    """Return the cause of a database driver's error. `written` has the columns that the handler sets; None: unknown."""
+    """Return the cause of a database driver's error. `written` are the columns that the handler sets, if known."""
     number, state, column = number_of(error), state_of(error), null_column(error)
     if is_standby(error) or (written is not None and column is not None and column not in written):
         return ErrorCause.COUNTERPART  # a column that the handler does not set cannot be a message's fault
@@ -103,9 +103,9 @@ _NULL: Final = re.compile(r"(?:NOT NULL constraint failed: |(?:Column|Field) ')(
 
 
 def error_text(error: Any, names: Iterable[str], values: Iterable[object]) -> str:
-    """Return the error of a statement without values of a body.
+    """Return the text of a statement's error without values of a message's body.
 
-    A quoted part may be a value of a body, so the text is cut at the first quote that is not one of `names`. Unquoted
+    A quoted part may be such a value, so the text is cut at the first quoted part that is not one of `names`. Unquoted
     values, such as in the text of a trigger, are removed if they are in `values`. DETAIL and CONTEXT, in which
     PostgreSQL shows rows, are never included.
     """
@@ -124,7 +124,7 @@ def error_text(error: Any, names: Iterable[str], values: Iterable[object]) -> st
 
 
 def connection_error_text(error: Any) -> str:
-    """Return the error of a failed connection, which cannot contain values of a body."""
+    """Return the text of a failed connection's error, which cannot contain values of a message's body."""
     error = _of_driver(error)
     return f"{_title(error)}: {_first_line(message_of(error))}"
 
@@ -170,7 +170,7 @@ def _title(error: Any) -> str:
 
 
 def message_of(error: Any) -> str:
-    """Return the database's message, which may contain values of a body."""
+    """Return the database's error text, which may contain values of a message's body."""
     primary = getattr(getattr(error, "diag", None), "message_primary", None)  # without PostgreSQL's DETAIL
     if primary is None:
         primary = next((part for part in reversed(error.args) if isinstance(part, str)), "")

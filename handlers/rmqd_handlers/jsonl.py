@@ -81,11 +81,11 @@ class AppendFile:
             fcntl.flock(self._fd, fcntl.LOCK_EX)
             try:
                 current = os.stat(self._path)
-            except FileNotFoundError:  # another program has moved it, such as logrotate
+            except FileNotFoundError:  # another program, such as logrotate, has moved the file
                 current = None
             if current is not None and os.path.samestat(current, os.fstat(self._fd)):
                 return self._fd
-            self._close()  # another process rotated it while this one waited for the lock
+            self._close()  # another process rotated the file while this process waited for the lock
 
     def _open_file(self) -> int:
         fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
@@ -149,7 +149,7 @@ def _last_line_start(fd: int, size_bytes: int) -> int:
 
 
 def sync_folder(folder: Path) -> None:
-    """Write a folder to disk: fsync of a new or renamed file does not make its name durable."""
+    """Fsync a folder, because the fsync of a new or renamed file does not make the file's name durable."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

@@ -1,4 +1,4 @@
-"""Values of messages by expressions such as `$.order.id`, `msg_id` and `properties.colour`; and messages as JSON lines.
+"""Reads values from messages by expressions such as `$.order.id` and `msg_id`, and converts messages to JSON lines.
 
 The handler `jsonl` writes JSON lines, and `exec` passes them to its command. Decimals have up to 38 digits, as in Arrow
 and Spark.
@@ -27,7 +27,7 @@ _WIDEST: Final = Context(prec=MAX_DIGITS)  # Python's default context has 28 dig
 def with_scale(number: Decimal, precision: int, scale: int) -> Decimal | None:
     """Return the number with `scale` digits after the decimal point.
 
-    None if it has more digits after the point, more than `precision` in total, or is not finite.
+    None if the number has more digits after the point, has more than `precision` digits, or is not finite.
     """
     try:
         made = number.quantize(Decimal(1).scaleb(-scale), context=_WIDEST)
@@ -157,7 +157,7 @@ MessageValue = Annotated[Value, BeforeValidator(parse_value, json_schema_input_t
 
 
 def number_in(value: Any) -> int | Decimal | None:
-    """Return a value as a finite number, also if it is a number as text; None for other values, such as booleans."""
+    """Return a number, or a text that is a number, as a finite number; None for other values, such as booleans."""
     if isinstance(value, int):
         return None if isinstance(value, bool) else value
     if not isinstance(value, Decimal):

@@ -1,8 +1,9 @@
 """Shared option types of the handlers, and the libraries and connection parameters that they need.
 
 Sizes and durations have the notation of rmqd's configuration: `256KiB`, `5s`. A database URL is refused if libpq cannot
-parse it, or if an unescaped @ in the password would become part of the host; errors never quote it. Some libraries are
-installed only with an extra, which the error names. Column types are plain names, so they do not need pyarrow.
+parse it, or if an unescaped @ in the password would become part of the host. Error texts never contain the URL. Some
+libraries are installed only with an extra, which the error names. Column types are plain names, and do not need
+pyarrow.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ _PROBLEM: Final = "more than one @ before the host; expected %40 for an @ in the
 
 
 def _read_by_libpq(url: SecretStr) -> SecretStr:
-    """Check a URL for libpq, which ends the password at the first @. `host=db password=a@b` is not a URL."""
+    """Check a URL for libpq, which ends the password at the first @. Keywords such as `password=a@b` may have an @."""
     uri = _LIBPQ.match(url.get_secret_value())
     if uri is not None and uri[1].count("@") > 1:
         raise ValueError(_PROBLEM)
@@ -126,7 +127,7 @@ PARAMETERS: Final[Mapping[str, Any]] = {
     "tcp_user_timeout": 25_000,
 }
 BACKEND_PID: Final = "SELECT pg_backend_pid()"
-"""Selects the process id of the server. Behind a pool such as PgBouncer, the connection object has another id."""
+"""Selects the id of the server's process. Behind a pool such as PgBouncer, the connection object has another id."""
 
 
 def conninfo_of(url: str) -> str:

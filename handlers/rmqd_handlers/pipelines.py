@@ -59,7 +59,7 @@ def archive(frame: DataFrame, spark: SparkSession, options: ArchiveOptions) -> D
     if options.body == "text" and "body" in frame.columns:
         rows = rows.withColumn("body", f.make_valid_utf8(f.col("body").cast("string")))
     if options.files:
-        # rows of one date and topic are distributed to this number of tasks, and each task writes one file of them
+        # rows of one date and topic are distributed to `files` tasks, and each task writes one file with these rows
         tasks = max(spark.sparkContext.defaultParallelism, options.files)
         place = f.pmod(f.hash(DATE, "topic"), f.lit(tasks)) + f.pmod("queue_offset", f.lit(options.files))
         rows = rows.repartitionById(tasks, place.cast("int"))
@@ -95,7 +95,7 @@ def select(frame: DataFrame, spark: SparkSession, options: SelectOptions) -> Dat
     elif options.bad_rows:
         told = [f.lit("a body does not fit: "), BAD, *(part for name in place for part in (f.lit(f", {name} "), name))]
         rows = rows.where(f.when(f.isnull(BAD), True).otherwise(f.raise_error(f.concat(*told)).cast("boolean")))
-    rows = rows.where(options.where) if options.where else rows  # last, because it may silently exclude bad rows
+    rows = rows.where(options.where) if options.where else rows  # last, because `where` may exclude bad rows
     try:
         return rows.selectExpr(*options.columns, f"struct({', '.join(place)}) AS {PLACE_COLUMN}")
     except AnalysisException:  # for example for an aggregate, whose rows are not messages

@@ -1,4 +1,4 @@
-"""The handler `redis`: one call of a script adds all entries of a batch.
+"""The handler `redis`: one call of a Lua script adds all entries of a batch.
 
 Scripts are atomic, so other clients never see half of a batch. But a script that fails keeps its earlier changes. So
 the script adds an entry before it sets the entry's mark: a mark without an entry would lose the message.
@@ -63,7 +63,7 @@ class RedisEntry:
     mark: str
     """Name of the key that marks the message as added: the identity of its topic, and its value of `remember_by`."""
     former_mark: str
-    """The mark that rmqd 0.1.0 set: only the value. In a replay the same as `mark`."""
+    """The mark that rmqd 0.1.0 set: the value of `remember_by` alone. In a replay it is the same as `mark`."""
     parts: tuple[bytes | str, ...]
     """Names and values of a stream's entry, or the one element of a list."""
 
@@ -210,11 +210,11 @@ class RedisHandler:
         return [SCRIPT, len(keys), *keys, *arguments]
 
     async def _add(self, entries: list[RedisEntry], until: float) -> None:
-        """Add the entries once, and wait for replicas until `until`. Raises AwayError if too few have the entries."""
+        """Add the entries once, and wait until `until` for replicas. Raises AwayError if too few replicas have them."""
         from redis.exceptions import ClusterCrossSlotError, MovedError, ReadOnlyError
         from redis.exceptions import ConnectionError as LostError
 
-        # WAIT only covers commands of the same connection. If it breaks, the entries must be added again
+        # WAIT covers the commands of its own connection. If the connection breaks, the entries must be added again.
         async with self._slots, self._client.client() as connection:
             try:
                 await _ask(connection, "EVAL", *self._arguments(entries))

@@ -51,7 +51,7 @@ def check_key(columns: Mapping[str, Value], mode: str, key: Sequence[str], versi
 def rows_of(
     batch: Batch, parts: Mapping[str, Callable[[ParsedMessage], Any]], key: Sequence[str], on_invalid: OnInvalid
 ) -> list[tuple[Message, Row]]:
-    """Return the row of each message, with the values of `parts`. Decides about messages that cannot be rows.
+    """Return the row of each message, with the values of `parts`. Refuses messages that cannot be rows.
 
     The rows are sorted by `key`, if given: otherwise two batches that write the same keys could deadlock. Rows whose
     keys may be equal for the database keep the order of their messages, so that the last row wins.
@@ -86,7 +86,7 @@ def _in_order(value: Any) -> tuple[int, Any]:
 
 @dataclass(frozen=True, slots=True)
 class RefusedRow:
-    """A row that the database refused, with the cause and its text."""
+    """A row that the database refused, with the cause and the error's text."""
 
     message: Message
     fault: ErrorCause
@@ -114,7 +114,7 @@ class WriteTarget:
     """The target of rows: a table as the database describes it, or an SQL statement."""
 
     parts: Mapping[str, Callable[[ParsedMessage], Any]]
-    """For each value of a row, by name, the function that reads it from a message."""
+    """The functions that read the values of a row from a message, by the name of the value."""
     key: Sequence[str]
     """The names of the parts by which rows are sorted; empty if rows keep the order of their messages."""
     names: Sequence[str]
@@ -127,7 +127,7 @@ Target = TypeVar("Target", bound=WriteTarget)
 
 
 class RowHandler(ABC, Generic[Target]):
-    """Writes batches to a target. After a refusal it reads the target again: a changed table may accept rows."""
+    """Writes batches to a target. After a refusal it reads the target again: a changed table may accept the row."""
 
     calls_limited_by: ClassVar[str] = "max_connections"
 
@@ -141,7 +141,7 @@ class RowHandler(ABC, Generic[Target]):
     @property
     @abstractmethod
     def _errors(self) -> tuple[type[Exception], ...]:
-        """The errors that are states of the database."""
+        """The errors that the state of the database causes, not the values of a message."""
 
     @abstractmethod
     def _may_pass(self, error: Any) -> bool:
@@ -153,7 +153,7 @@ class RowHandler(ABC, Generic[Target]):
 
     @abstractmethod
     async def _write(self, target: Target, rows: Rows) -> WrittenRows:
-        """Write the rows. Raises one of `_errors` if their messages must wait."""
+        """Write the rows. Raises one of `_errors` if the rows' messages must wait."""
 
     async def handle(self, batch: Batch) -> None:
         retry_for = self._retry_for_seconds

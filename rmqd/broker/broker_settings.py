@@ -1,7 +1,7 @@
 """The settings of the broker and the name server under RocketMQ's names, and the attributes of topics.
 
-`rmqd broker --setting` and UPDATE_BROKER_CONFIG change the broker's settings. A request changes the attributes of a
-topic by `+key=value,-key` (`AttributeParser`, `AttributeUtil`).
+`rmqd broker --setting` and UPDATE_BROKER_CONFIG change the broker's settings. A request changes topic attributes with
+a text such as `+key=value,-key` (Java: `AttributeParser`, `AttributeUtil`).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class UnknownSettingError(RmqdError):
 
 @dataclass(frozen=True, slots=True)
 class _Settings:
-    """The base of settings with RocketMQ's names. Administrators read and write the values as text."""
+    """The base of BrokerSettings and NameServerSettings. Administrators read and write the values as text."""
 
     def changed(self, values: Mapping[str, str]) -> Self:
-        """Return a copy with changed values. Raises UnknownSettingError with the expected names or values."""
+        """Return a copy with changed values. Raises UnknownSettingError if a name is unknown or a value is invalid."""
         kinds = self._kinds()
         new: dict[str, Any] = {}
         for name, text in values.items():
@@ -35,9 +35,9 @@ class _Settings:
         return replace(self, **new)
 
     def updated(self, values: Mapping[str, str]) -> tuple[Self, dict[str, str]]:
-        """Return a copy with the valid values, and the unknown or invalid values, which RocketMQ ignores.
+        """Return a copy with the valid `values` applied, and a dict of the unknown or invalid `values`.
 
-        As in RocketMQ, every text except `true` sets a flag to false.
+        As in RocketMQ, invalid values are not an error, and every text except `true` sets a bool setting to false.
         """
         kinds, new, ignored = self._kinds(), dict[str, Any](), dict[str, str]()
         for name, text in values.items():
@@ -63,7 +63,7 @@ class BrokerSettings(_Settings):
 
     brokerClusterName: str = "DefaultCluster"
     brokerName: str = "broker-a"  # RocketMQ's default: the machine's name
-    brokerIP1: str = ""  # the host for clients; empty: the listening host (for 0.0.0.0 this machine's); read at start
+    brokerIP1: str = ""  # host for clients, read at start; empty: the listening host, or this machine's IP for 0.0.0.0
     brokerPermission: int = 6
     autoCreateTopicEnable: bool = True
     autoCreateSubscriptionGroup: bool = True
@@ -124,11 +124,11 @@ _LEAST: Final = -1
 
 
 class TopicAttributeError(RmqdError):
-    """A change of a topic's attributes is invalid. The message is the real broker's text."""
+    """A change of a topic's attributes is invalid. The error text is the same as in RocketMQ's broker."""
 
 
 class _Attribute(NamedTuple):
-    """The rules of a topic attribute. It is an integer from -1 to `most` if `values`, in Java's order, is empty."""
+    """The rules for a topic attribute: one of `values`, in Java's order; if empty, an integer from -1 to `most`."""
 
     changeable: bool
     values: tuple[str, ...] = ()
@@ -145,7 +145,7 @@ _ATTRIBUTES: Final = {
 
 
 def parse_attributes(text: str) -> dict[str, str]:
-    """Parse changes such as `+key=value,-key` into values by signed key (`+key`). Raises TopicAttributeError."""
+    """Parse attribute changes such as `+key=value,-key`. The keys keep their sign. Raises TopicAttributeError."""
     changes: dict[str, str] = {}
     for part in text.split(",") if text else ():
         key, equals, value = part.partition("=")
@@ -160,7 +160,7 @@ def parse_attributes(text: str) -> dict[str, str]:
 
 
 def changed_attributes(current: Mapping[str, str] | None, changes: Mapping[str, str]) -> dict[str, str]:
-    """Return the attributes of a topic after changes. `current` is None for a new topic. Raises TopicAttributeError."""
+    """Return a topic's `current` attributes (None for a new topic) with `changes`. Raises TopicAttributeError."""
     seen = set()
     for signed in changes:
         key = signed[1:]

@@ -49,24 +49,24 @@ class StatsItem:
         self.size_bytes += size_bytes
 
     def nums(self, now: float, seconds: float) -> BrokerStatsItem:
-        """Return number and rate of the messages in the last `seconds`, at most a day, exact to a sampling interval."""
+        """Return number and rate of messages in the last `seconds` (at most a day), exact to a sampling interval."""
         gained, span = self._gained(now, seconds)
         return BrokerStatsItem(gained.messages, gained.messages / span, 1.0 if gained.messages else 0.0)
 
     def size(self, now: float, seconds: float) -> BrokerStatsItem:
-        """Return the bytes in the last `seconds`, at most a day, with their rate and the average size of a message."""
+        """Return the bytes in the last `seconds` (at most a day), their rate, and the average size of a message."""
         gained, span = self._gained(now, seconds)
         each = gained.size_bytes / gained.messages if gained.messages else 0.0
         return BrokerStatsItem(gained.size_bytes, gained.size_bytes / span, each)
 
     def _gained(self, now: float, seconds: float) -> tuple[_Sample, float]:
-        """Return the counts of the last `seconds`, and their time span in seconds, at least _SAMPLE_SECONDS."""
+        """Return the messages and bytes of the last `seconds`, and the time that they cover (>= _SAMPLE_SECONDS)."""
         samples, distance = (self._fine, _SAMPLE_SECONDS) if seconds <= HOUR else (self._coarse, _COARSE_SECONDS)
         base = samples[0]
         later = _Sample(now, self.messages, self.size_bytes)
         for sample in reversed(samples):
             if sample.at <= now - seconds:
-                # messages between this sample and `later` were counted within `distance` seconds after this sample
+                # `add` samples lazily: messages between `sample` and `later` came within `distance` s after `sample`
                 base = later if sample.at + distance <= now - seconds else sample
                 break
             later = sample
@@ -88,7 +88,7 @@ class BrokerStatsManager:
         """The totals of `puts` and of `gets` at the last two midnights, the earlier midnight first."""
         self._topics: dict[str, StatsItem] = {}
         self._groups: dict[str, StatsItem] = {}
-        # the keys are RocketMQ's counter names without _NUMS or _SIZE; inner keys: topics, "topic@group" or the cluster
+        # outer keys: RocketMQ's counter names without _NUMS or _SIZE; inner keys: topics, "topic@group" or the cluster
         self._tables: Final = {
             "TOPIC_PUT": self._topics,
             "GROUP_GET": self._groups,
@@ -97,7 +97,7 @@ class BrokerStatsManager:
         }
 
     def arrived(self, arrival: StoredArrival) -> None:
-        """Called when a message is stored: count it."""
+        """Called when a message is stored. Counts the message."""
         now, size = self.now(), len(arrival.record)
         self.puts.add(now, 1, size)
         item = self._topics.get(arrival.topic)
@@ -127,7 +127,7 @@ class BrokerStatsManager:
         return self._per_second(self._groups.get(_group_key(group, topic)))
 
     def named(self, name: str, key: str) -> Callable[[float], BrokerStatsItem] | None:
-        """Return a function from seconds to the statistics of a counter such as TOPIC_PUT_NUMS; None if unknown."""
+        """Return a function that returns a counter, such as TOPIC_PUT_NUMS, for the last N seconds; None if unknown."""
         item = self._tables.get(name.removesuffix(_NUMS).removesuffix(_SIZE), {}).get(key)
         if item is None or not name.endswith((_NUMS, _SIZE)):
             return None
@@ -140,7 +140,7 @@ class BrokerStatsManager:
             del self._groups[key]
 
     async def run(self) -> None:
-        """Sample the totals at each midnight, until cancelled."""
+        """Call `begin_day` at each local midnight, until cancelled."""
         while True:
             now = datetime.fromtimestamp(self._clock.wall()).astimezone()
             midnight = datetime.combine(now.date() + timedelta(days=1), datetime.min.time()).astimezone()
@@ -148,7 +148,7 @@ class BrokerStatsManager:
             self.begin_day()
 
     def begin_day(self) -> None:
-        """Record the totals at midnight. The totals of the previous midnight stay as "yesterday"."""
+        """Record the totals at midnight, and keep the totals of the previous midnight for yesterday's figures."""
         self.puts_at_midnights = self.puts_at_midnights[1], self.puts.messages
         self.gets_at_midnights = self.gets_at_midnights[1], self.gets.messages
 

@@ -32,7 +32,7 @@ SYSTEM_GROUPS: Final = (
 
 
 class SubscriptionGroupManager:
-    """Group configurations by name. `settings` is read on each use, because it may change while the broker runs."""
+    """The configurations of consumer groups. `settings` may be replaced while the broker runs."""
 
     def __init__(self, settings: BrokerSettings, clock: Clock, journal: Journal) -> None:
         self.settings = settings
@@ -50,7 +50,7 @@ class SubscriptionGroupManager:
             self._modes[mode.topic, mode.consumer_group] = mode
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
-        """Return a group's configuration, creating a missing group; None if that is disabled, or the name illegal."""
+        """Return a group's configuration. A missing group is created; None if that is disabled or the name illegal."""
         known = self._configs.get(group)
         if known is not None:
             return known
@@ -74,7 +74,7 @@ class SubscriptionGroupManager:
         return config
 
     def update(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
-        """Create or change a group for an administrator. `+key` in its attributes sets a value, `-key` removes it."""
+        """Create or change a group for an administrator. The attribute key `+key` sets a value, `-key` removes it."""
         known = self._configs.get(config.group_name)
         attributes = _alter({} if known is None else known.attributes, config.attributes)
         return self.put(replace(config, attributes=attributes))
@@ -100,7 +100,7 @@ class SubscriptionGroupManager:
         return (group, topic) in self._forbidden
 
     def forbidden_table(self) -> dict[str, dict[str, int]]:
-        """Return READ_FORBIDDEN_BIT by group and topic, for each topic that a group must not read."""
+        """Return, by group, the topics that the group must not read. The value of each topic is READ_FORBIDDEN_BIT."""
         table: dict[str, dict[str, int]] = {}
         for group, topic in self._forbidden:
             table.setdefault(group, {})[topic] = READ_FORBIDDEN_BIT
@@ -142,7 +142,7 @@ _Table = dict[tuple[str, str], dict[int, int]]
 
 
 class ConsumerOffsetManager:
-    """Offsets by group, topic and queue id. `settings` is read on each use, because it may change at runtime."""
+    """The offsets of consumer groups in each queue. `settings` may be replaced while the broker runs."""
 
     def __init__(self, settings: BrokerSettings, journal: Journal) -> None:
         self.settings = settings
@@ -156,7 +156,7 @@ class ConsumerOffsetManager:
                 table[group, topic][int(queue_id)] = int(value)
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return a group's offset in a queue: an unreported reset, else the committed offset; None if unset."""
+        """Return the offset of a pending reset, else the group's committed offset; None if the queue has neither."""
         reset = self.pending_reset(group, topic, queue_id)
         if reset is not None:
             return reset
@@ -174,11 +174,11 @@ class ConsumerOffsetManager:
         return dict(self._committed.get((group, topic), {}))
 
     def topics_of(self, group: str) -> list[str]:
-        """Return the topics in which the group has committed."""
+        """Return the topics in which the group has committed an offset."""
         return [topic for one, topic in self._committed if one == group]
 
     def groups_of(self, topic: str) -> list[str]:
-        """Return the groups that have committed in the topic."""
+        """Return the groups that have committed an offset in the topic."""
         return [group for group, one in self._committed if one == topic]
 
     def note_pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
@@ -186,7 +186,7 @@ class ConsumerOffsetManager:
         self._pulled[group, topic][queue_id] = offset
 
     def pulled(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the offset after the last message that a group pulled; None if it has not pulled since the start."""
+        """Return the offset after a group's last pulled message; None if it has not pulled since the broker started."""
         return self._pulled.get((group, topic), {}).get(queue_id)
 
     def clone(self, group: str, to_group: str, topic: str) -> None:
@@ -199,18 +199,18 @@ class ConsumerOffsetManager:
             self.commit(to_group, topic, queue_id, offset)
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Reset a group's offset for an operator. It is valid at once, and the next pull response reports the reset."""
+        """Reset a group's offset for an operator. The reset is pending until a pull response reports it."""
         self._resets[group, topic][queue_id] = offset
         self._journal.put(JournalKind.RESET, key_of(topic, group, queue_id), str(offset))
         self.commit(group, topic, queue_id, offset)
 
     def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the offset of an unreported reset, or None. Without useServerSideResetOffset, resets are ignored."""
+        """Return the offset of a reset that is not reported yet, or None; None without useServerSideResetOffset."""
         queues = self._resets.get((group, topic))
         return None if queues is None or not self.settings.useServerSideResetOffset else queues.get(queue_id)
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the offset of an unreported reset, and mark the reset as reported; None without a reset."""
+        """Return the offset of a pending reset, and mark the reset as reported; None if no reset is pending."""
         offset = self.pending_reset(group, topic, queue_id)
         if offset is not None:
             del self._resets[group, topic][queue_id]

@@ -64,8 +64,7 @@ _CONSTANT: Final = {
 def runtime_info(broker: BrokerController) -> dict[str, str]:
     """Return the broker's runtime figures, by the names that mqadmin and monitoring tools read.
 
-    The figures of thread pool queues and of the page cache are constant, because this broker has neither. It answers
-    most requests in the same turn of the event loop in which they arrive.
+    The figures of thread pool queues and of the page cache are constant, because this broker has neither.
     """
     stats, store = broker.stats, broker.store
     puts, gets, oldest = stats.puts, stats.gets, store.oldest
@@ -107,7 +106,7 @@ def runtime_info(broker: BrokerController) -> dict[str, str]:
 
 
 def _rates(now: float, *items: StatsItem) -> str:
-    """Return the messages per second of all items together, over ten seconds, a minute and ten minutes, as text."""
+    """Return the messages per second of all items together, as text: over ten seconds, a minute and ten minutes."""
     return " ".join(str(sum(item.nums(now, seconds).tps for item in items)) for seconds in (10.0, MINUTE, 10 * MINUTE))
 
 
@@ -135,7 +134,7 @@ LOCK_SECONDS: Final = 60.0  # Java: rocketmq.broker.rebalance.lockMaxLiveTime
 
 
 class RebalanceLockManager:
-    """The queue locks of orderly groups, in memory only. A lock has its owner's client id and its end.
+    """The queue locks of orderly groups, in memory only. A lock stores its owner's client id and when it expires.
 
     `now` returns monotonic seconds.
     """
@@ -145,7 +144,7 @@ class RebalanceLockManager:
         self._locks: dict[str, dict[MessageQueue, tuple[str, float]]] = {}
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> frozenset[MessageQueue]:
-        """Lock each queue whose lock is free, expired or the client's own. Returns the queues that it owns now."""
+        """Lock the queues that no other client has locked. Returns the queues that the client has locked."""
         held, now = self._locks.setdefault(group, {}), self._now()
         got = set()
         for queue in queues:
@@ -156,7 +155,7 @@ class RebalanceLockManager:
         return frozenset(got)
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Unlock the queues that the client owns."""
+        """Unlock queues. The locks of other clients stay."""
         held = self._locks.get(group, {})
         for queue in queues:
             if held.get(queue, ("", 0.0))[0] == client_id:
@@ -171,8 +170,8 @@ class RebalanceLockManager:
 class TopicQueueMappingManager:
     """The mappings of static topics, from logical queues to the queues of this broker.
 
-    This is the only broker, so it stores each logical queue completely, in a physical queue with the same id and
-    offsets. Requests may therefore name the logical or the physical queue. Other mappings are rejected.
+    The cluster has only this broker. So each logical queue is one physical queue with the same id and offsets, and
+    requests may name either of them. Other mappings are rejected.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -190,7 +189,7 @@ class TopicQueueMappingManager:
             self._journal.delete(JournalKind.STATIC_TOPIC, topic)
 
     def checked(self, detail: TopicQueueMappingDetail, broker_name: str, *, force: bool) -> TopicQueueMappingDetail:
-        """Return a topic's mapping after a request. Queues that the request omits stay. Raises Refusal if invalid."""
+        """Return a requested mapping, merged with the topic's existing queues. Raises Refusal if it is invalid."""
         for queue_id, items in detail.hosted_queues.items():
             if detail.bname != broker_name or not _is_plain(queue_id, items, broker_name):
                 raise _refused(f"queue {queue_id} of {detail.topic} is not wholly in queue {queue_id} of this broker")
@@ -223,10 +222,10 @@ def _refused(why: str) -> Refusal:
 
 
 class BrokerController:
-    """The state of one broker, shared by its processors. `clock` stamps and schedules messages; it may jump in tests.
+    """The state of one broker, shared by its processors. Messages are stamped and delayed by `clock`.
 
-    The timeouts of held pulls and pops use `clock.monotonic`. The lifetimes of clients and locks use the event loop's
-    own time, which does not jump.
+    Held pulls and pops time out by `clock.monotonic`. Clients and queue locks expire by the event loop's time, which
+    does not jump when a test sets `clock`.
     """
 
     def __init__(self, settings: BrokerSettings, clock: Clock, log: RecordLog, journal: Journal, address: str) -> None:
@@ -248,7 +247,7 @@ class BrokerController:
         self.held_pops = PopLongPollingService(settings, clock)
         self.held_notifications = PopLongPollingService(settings, clock)
         self.held_lite_pops = PopLongPollingService(settings, clock)
-        """Held pops of lite topics. Their GroupQueue has the client id in place of the topic, and any queue."""
+        """Held pops of lite topics. The topic of their GroupQueue is the client id, and its queue id is ANY_QUEUE."""
         self.lite = LiteSubscriptions(self.groups, self._loop.time, self.store.light.below, self._wake_lite)
         wake = self.schedule.wake_for
         self.revive = PopReviveService(self.store, self.topics, self.offsets, settings, journal, wake)
@@ -300,7 +299,7 @@ class BrokerController:
             tasks.create_task(self.lite.run(), name="lite subscriptions")
 
     async def expire_clients(self) -> None:
-        """Every 10 s, close clients without a heartbeat for `channelExpiredTimeout`, until cancelled."""
+        """Every 10 s, remove clients that sent no heartbeat for `channelExpiredTimeout`, until cancelled."""
         expired_seconds = self.settings.channelExpiredTimeout / 1000
         while True:
             await asyncio.sleep(SCAN_SECONDS)
@@ -314,7 +313,7 @@ class BrokerController:
             client.channel.close()
 
     def _free_of_order(self, key: GroupQueue) -> None:
-        """Called when a queue that an orderly pop had blocked is free: wake the pops that wait for the queue."""
+        """Called when an orderly pop stops blocking a queue. Wakes the pops that wait for the queue."""
         topic, group, queue_id = key
         if is_light_queue(topic):
             self.lite.notify(topic, group)
@@ -328,7 +327,7 @@ class BrokerController:
         self.held_lite_pops.wake(GroupQueue(client_id, group, ANY_QUEUE))
 
     def _consumer_ids_changed(self, group: str, members: Collection[Channel]) -> None:
-        """Called when members changed. Sends them NOTIFY_CONSUMER_IDS_CHANGED (40), before a heartbeat is answered."""
+        """Called when a group's members change. Sends NOTIFY_CONSUMER_IDS_CHANGED (40) before the heartbeat's reply."""
         if self.settings.notifyConsumerIdsChangedEnable:
             header = NotifyConsumerIdsChangedRequestHeader(consumer_group=group)
             for channel in members:

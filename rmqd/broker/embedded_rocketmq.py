@@ -45,7 +45,7 @@ def numeric_host(host: str) -> str:
 
 
 def announced_host(listened: str, broker_ip1: str) -> str:
-    """Return the host to announce: `broker_ip1` if set, the machine's own address for 0.0.0.0, else `listened`."""
+    """Return the host for clients: `broker_ip1` if set, this machine's address for 0.0.0.0, else `listened`."""
     if broker_ip1:
         return broker_ip1
     address = ipaddress.ip_address(listened)
@@ -55,8 +55,8 @@ def announced_host(listened: str, broker_ip1: str) -> str:
 def _own_host(version: int) -> str:
     """Return this machine's address on the default route; loopback if it is offline.
 
-    No packet is sent, because connecting a datagram socket only asks the kernel for a route. The peers are addresses
-    that are reserved for documentation.
+    Connecting a datagram socket asks the kernel for a route, and sends no packet. The peer addresses are reserved for
+    documentation.
     """
     family, anywhere, loopback = (
         (socket.AF_INET6, "2001:db8::1", "::1") if version == 6 else (socket.AF_INET, "192.0.2.1", "127.0.0.1")
@@ -85,15 +85,15 @@ PROCESSORS: Final = (
     TopicProcessor,
 )
 LOOPBACK: Final = "127.0.0.1"
-VIP_DISTANCE: Final = 2  # the VIP port is the broker's port minus this; clients can be configured to send there
+VIP_DISTANCE: Final = 2  # RocketMQ clients can be configured to use the VIP port: the broker's port minus 2
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedOptions:
-    """The options of `embedded_rocketmq`. `port` is the name server's. Port 0 stands for a free port.
+    """The options of `embedded_rocketmq`. `port` is the name server's port. Port 0 chooses a free port.
 
-    If `host` is 0.0.0.0, the broker announces the machine's own address, or `settings.brokerIP1` if set. If `data_dir`
-    is None, messages and all other state are only in memory.
+    Clients connect to `settings.brokerIP1` if set, else to `host`, or to this machine's address if `host` is 0.0.0.0.
+    If `data_dir` is None, messages and all other state are only in memory.
     """
 
     host: str = LOOPBACK
@@ -115,7 +115,7 @@ class EmbeddedRocketMQ:
 
     @property
     def open_requests(self) -> int:
-        """The number of requests that are neither answered nor held."""
+        """The number of requests that processors are working on, without held requests."""
         return sum(server.open_requests for server in self.servers)
 
 
@@ -125,7 +125,7 @@ async def embedded_rocketmq(
 ) -> AsyncIterator[EmbeddedRocketMQ]:
     """Run a name server and a broker until the end of the `async with` block.
 
-    Raises OSError if an address cannot be used for listening, and StorageError if the data dir cannot be used.
+    Raises OSError if a server cannot listen on its address, and StorageError if the data dir cannot be used.
     """
     options = options or EmbeddedOptions()
     if options.data_dir is None:
@@ -146,7 +146,7 @@ async def _running(
         host = numeric_host(options.host)
         announced = announced_host(host, options.settings.brokerIP1)
         port = await _listen(broker_server, host, options.broker_port)
-        if options.broker_port > VIP_DISTANCE:  # not for a free port, whose VIP port may belong to another process
+        if options.broker_port > VIP_DISTANCE:  # not for port 0 (a free port): the port two below may be in use
             await _listen(broker_server, host, options.broker_port - VIP_DISTANCE)
         settings = replace(options.settings, brokerIP1=announced)
         broker = BrokerController(settings, clock or SystemClock(), log, journal, host_port(announced, port))

@@ -1,13 +1,12 @@
 """Long polling: pulls and pops that found no message wait here for a message or a timeout.
 
-Pulls (`PullRequestHoldService.java`): the real broker checks held pulls every five seconds, so a timeout may be five
-seconds late. Here it is exact. One effect of the check is kept: if a queue receives only messages that a pull's filter
-rejects, the pull is answered after five seconds, so that the consumer's offset advances.
+Pulls (`PullRequestHoldService.java`): RocketMQ's broker checks held pulls every five seconds, so a pull may time out
+five seconds late. Timeouts are exact in this module. As in RocketMQ, a pull is answered within five seconds if its
+queue receives only messages that the pull's filter rejects. So the consumer's offset advances.
 
-Pops and notifications (`PopLongPollingService.java`): for each group, a message wakes one pop that waits for any queue
-of its topic, and one pop that waits for its queue. A message of a pop retry topic wakes pops of the original topic. The
-real broker does so only with the second form of the retry topic's name (`enableRetryTopicV2`). With the first form, the
-next pop finds the message.
+Pops and notifications (`PopLongPollingService.java`): for each group, a new message wakes one pop that waits for any
+queue of the topic, and one pop that waits for the message's queue. A message of a pop retry topic wakes pops of the
+original topic. RocketMQ's broker does so only if the retry topic has the second form of name (`enableRetryTopicV2`).
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ CHECK_INTERVAL_SECONDS: Final = 5.0  # the interval at which Java checks the hel
 
 
 class GroupQueue(NamedTuple):
-    """A queue and a group that reads it; group "" stands for all groups. Queue id -1 stands for any queue."""
+    """A queue and a group that reads it. Group "" stands for all groups, and queue id -1 for any queue."""
 
     topic: str
     group: str
@@ -40,7 +39,7 @@ class GroupQueue(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class HeldRequest:
-    """A held pull or pop. `again` answers it when it is woken, or when its time is over; it may then be held again."""
+    """A held pull or pop. When it is woken or times out, `again` processes the request, and may hold it again."""
 
     place: GroupQueue
     group: str
@@ -49,7 +48,7 @@ class HeldRequest:
     again: Processor
     wanted: MessageFilter | None = None
     ends_at: float = 0.0
-    """When the request's time is over, in seconds of `clock.monotonic`."""
+    """When the request times out, in seconds of `clock.monotonic`."""
     timer: Timer | None = None
 
     def wants(self, arrival: StoredArrival) -> bool:
@@ -59,7 +58,7 @@ class HeldRequest:
 
 
 class HeldRequests:
-    """Held requests by the queue that they wait for, oldest first. They are dropped when their connection ends."""
+    """Held requests by the queue that they wait for, oldest first. A request is dropped when its connection closes."""
 
     def __init__(self, clock: Clock) -> None:
         self.count = 0
@@ -73,7 +72,7 @@ class HeldRequests:
         return len(self._held.get(place, ()))
 
     def queues_of(self, group: str) -> set[tuple[str, int]]:
-        """Return the topics and ids of the queues where requests of the group wait."""
+        """Return topic and id of each queue for which requests of the group wait."""
         waiting = (place for place, held in self._held.items() if any(one.group == group for one in held))
         return {(place.topic, place.queue_id) for place in waiting}
 
@@ -99,7 +98,7 @@ class HeldRequests:
         self._loop.call_soon(self._answer, one)
 
     def _answer(self, one: HeldRequest) -> None:
-        if not one.channel.closed:  # a pop for a closed connection would only hide messages
+        if not one.channel.closed:  # a pop would hide messages, and could not deliver them
             one.channel.answer(one.request, one.again)
 
     def _lost(self, channel: Channel) -> None:
@@ -120,10 +119,10 @@ class HeldRequests:
 
 
 class PullRequestHoldService(HeldRequests):
-    """The held pulls. Each waits for a message in its queue."""
+    """The held pulls. Each pull waits for a message in one queue."""
 
     def arrived(self, arrival: StoredArrival) -> None:
-        """Called when a message is stored. Pulls whose filter it passes are answered in the next turn of the loop."""
+        """Called when a message is stored. Wakes the pulls that wait for its queue and whose filter it passes."""
         for pull in list(self._held.get(GroupQueue(arrival.topic, "", arrival.queue_id), ())):
             if pull.wants(arrival):
                 self._wake(pull)
@@ -133,7 +132,7 @@ class PullRequestHoldService(HeldRequests):
 
 
 class PopLongPollingService(HeldRequests):
-    """Held pops, or held notifications. `settings` is read on each use, because it may change at runtime."""
+    """Held pops, or held NOTIFICATION requests. `settings` may be replaced while the broker runs."""
 
     def __init__(self, settings: BrokerSettings, clock: Clock) -> None:
         super().__init__(clock)
@@ -141,10 +140,10 @@ class PopLongPollingService(HeldRequests):
         self._groups: defaultdict[str, dict[str, None]] = defaultdict(dict)
         """The groups that ever waited for a topic, by topic."""
         self._retries: dict[str, tuple[str, str]] = {}
-        """The original topic and the group of a pop retry topic, by its name."""
+        """The original topic and the group of each pop retry topic, by the retry topic's name."""
 
     def hold(self, pop: HeldRequest, left_ms: int, poll_ms: int) -> ResponseCode | None:
-        """Hold a pop until a message arrives, its time is over, or its connection ends.
+        """Hold a pop until a message arrives, the pop times out, or its connection closes.
 
         Returns None if the pop is held, else the response code: POLLING_FULL, or POLLING_TIMEOUT if no time is left.
         """
@@ -162,7 +161,7 @@ class PopLongPollingService(HeldRequests):
         return None
 
     def arrived(self, arrival: StoredArrival) -> None:
-        """Called when a message is stored. Wakes the pops of each group that wait for it."""
+        """Called when a message is stored. Wakes pops that wait for its queue, or for any queue of its topic."""
         retried = self._retries.get(arrival.topic)
         if retried is not None:
             topic, group = retried
@@ -173,7 +172,7 @@ class PopLongPollingService(HeldRequests):
             self.wake(GroupQueue(arrival.topic, group, arrival.queue_id), arrival)
 
     def wake(self, place: GroupQueue, arrival: StoredArrival | None = None) -> bool:
-        """Wake the oldest pop of this queue, unless its filter rejects `arrival`. Returns whether a pop was woken."""
+        """Wake the oldest pop that waits for `place`, unless its filter rejects `arrival`. Returns whether it did."""
         pop = next(iter(self._held.get(place, ())), None)
         if pop is None or (arrival is not None and not pop.wants(arrival)):
             return False

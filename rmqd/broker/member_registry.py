@@ -27,7 +27,7 @@ class ClientChannel:
 
 @dataclass(slots=True)
 class ConsumerGroupInfo:
-    """A group with at least one member. The last heartbeat of any member sets the group's subscriptions."""
+    """A consumer group with at least one member. Each member's heartbeat replaces the group's subscriptions."""
 
     group: str
     consume_type: str
@@ -38,7 +38,7 @@ class ConsumerGroupInfo:
 
     @property
     def client_ids(self) -> list[str]:
-        """The client ids of the members, one for each connection, in order of arrival."""
+        """The client ids of the members, one for each connection, in the order in which they joined."""
         return [client.client_id for client in self.channels.values()]
 
     def client(self, client_id: str) -> ClientChannel | None:
@@ -79,16 +79,15 @@ class ConsumerManager:
         return self._groups.get(group)
 
     def all(self) -> list[ConsumerGroupInfo]:
-        """Return all groups with members."""
         return list(self._groups.values())
 
     def note_popped(self, group: str, topic: str) -> None:
-        """Record that a group pops a topic. This subscribes it to the topic and its retry topics without heartbeats."""
+        """Record that a group pops a topic. `may_consume` is then True for the topic and its retry topics."""
         for one in (topic, pop_retry_topic(group, topic), pop_retry_topic_v2(group, topic)):
             self._popped.add((group, one))
 
     def may_consume(self, group: str, topic: str) -> bool:
-        """Return whether the group subscribes to the topic or pops it; True if no subscriptions are known."""
+        """Return whether the group subscribes to the topic or pops it; True if its subscriptions are unknown."""
         info = self._groups.get(group)
         known = info is None or not info.subscriptions or topic in info.subscriptions
         return known or (group, topic) in self._popped
@@ -120,13 +119,13 @@ class ConsumerManager:
                 self._notify(info)
 
     def channel_closed(self, channel: Channel) -> None:
-        """Remove a closed connection from its groups. Their members are notified regardless of the group's settings."""
+        """Remove a closed connection from its groups, and notify the other members whatever the groups' settings."""
         for info in self.all():
             if self._remove(info, channel):
                 self._notify(info)
 
     def remove_silent(self, heard_before: float) -> list[ClientChannel]:
-        """Remove and return members without a heartbeat since `heard_before` (loop time), without notifying others."""
+        """Remove and return members without a heartbeat since `heard_before` (loop time). No member is notified."""
         silent = [
             (info, client) for info in self.all() for client in info.channels.values() if client.heard_at < heard_before
         ]

@@ -35,7 +35,7 @@ MAX_ENTRIES: Final = 1000
 
 
 class KVConfigManager:
-    """The key-value settings: texts by namespace and key."""
+    """The key-value settings of a name server: string values by namespace and key."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -77,7 +77,7 @@ log = structlog.get_logger(__name__)
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"  # the namespace with the queues of ordered topics, by topic
 CLUSTER_ID: Final = ("RMQD", "cluster_id")  # the namespace and key that rmqd uses for the id of a cluster
 REGISTER_SECONDS: Final = 30.0  # Java: registerNameServerPeriod
-_JAVA_NULL: Final = "null"  # the topic in Java's remark if the request names no topic
+_JAVA_NULL: Final = "null"  # Java's remark has this topic if the request has no topic
 _STRICT_JSON_SINCE: Final = 401  # 4.9.4: clients since this version can read strict JSON
 _READ_WRITE: Final = route_data.PERM_READ | route_data.PERM_WRITE
 _PROTECTED: Final = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
@@ -86,8 +86,8 @@ _PROTECTED: Final = frozenset({"configBlackList", "configStorePath", "kvConfigPa
 class _OwnView(NamedTuple):
     """An administrator's change of a topic's route. `queues` is None if the topic was deleted on the name server.
 
-    The change is valid until the broker changes the topic (the topic's configuration then differs from `config`), or
-    until the broker registers again, at `until` (loop time).
+    The change is valid until `until` (loop time), when a real broker would register again, or until the broker changes
+    the topic's configuration, which is `config` until then.
     """
 
     config: TopicConfig | None
@@ -102,7 +102,7 @@ class NameServer(RequestProcessor):
         super().__init__(broker)
         self.settings = NameServerSettings()
         self._key_values = KVConfigManager(broker.journal)
-        # without a cluster id, the first member of rmqd would create it, and wait until other members have read it
+        # create the cluster id: otherwise the first member creates it, and waits until other members have read it
         if self._key_values.get(*CLUSTER_ID) is None:
             self._key_values.put(*CLUSTER_ID, f"{broker.now_ms():012x}{secrets.token_hex(4)}")
         self._own: dict[str, _OwnView] = {}
@@ -151,7 +151,7 @@ class NameServer(RequestProcessor):
 
     @answers(RequestCode.DELETE_TOPIC_IN_NAMESRV)
     def delete_topic(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """DELETE_TOPIC_IN_NAMESRV (216): hide a topic until the broker changes it, or registers again."""
+        """DELETE_TOPIC_IN_NAMESRV (216): hide a topic for REGISTER_SECONDS, or until the broker changes it."""
         header = headers.DeleteTopicFromNamesrvRequestHeader.from_ext_fields(request.ext_fields)
         if not header.cluster_name or header.cluster_name == self._broker.settings.brokerClusterName:
             config = self._broker.topics.registered(header.topic)
@@ -245,7 +245,7 @@ class NameServer(RequestProcessor):
             del self._own[topic]
         if config is None:
             return None
-        # if the broker itself must not be read or written, it registers its topics without that permission
+        # a broker without read or write permission registers its topics without this permission
         permission = self._broker.settings.brokerPermission
         perm = config.perm if permission & _READ_WRITE == _READ_WRITE else config.perm & permission
         return route_data.QueueData(

@@ -23,7 +23,7 @@ from rmqd.wire.command import ONEWAY_FLAG, RESPONSE_FLAG, FrameDecoder, Remoting
 from rmqd.wire.messages.message_id import host_port
 
 SEE_FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
-"""The end of many error remarks of the real servers."""
+"""RocketMQ's servers append this text to many error remarks."""
 
 NO_FIELDS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -40,7 +40,7 @@ class Reply(NamedTuple):
 
 
 class Refusal(RmqdError):
-    """Raised by a processor to answer with an error code. `remark` is the real broker's text."""
+    """Raised by a processor to answer with an error code. `remark` is the text of RocketMQ's broker."""
 
     def __init__(self, code: ResponseCode, remark: str, ext_fields: Mapping[str, str] = NO_FIELDS) -> None:
         super().__init__(f"{code.name}: {remark}")
@@ -51,7 +51,7 @@ class Refusal(RmqdError):
 
 @contextlib.contextmanager
 def refusing_with(ext_fields: Mapping[str, str]) -> Iterator[None]:
-    """Set the ext fields of every Refusal in the block. Java's refusals contain all numbers of the response header."""
+    """Set the ext fields of each Refusal in the block. Java's error responses have the response header's numbers."""
     try:
         yield
     except Refusal as refusal:
@@ -61,7 +61,7 @@ def refusing_with(ext_fields: Mapping[str, str]) -> Iterator[None]:
 log = structlog.get_logger(__name__)
 
 VERSION: Final = 513  # 5.5.0: this broker behaves like that version
-LANGUAGE: Final = LanguageCode.JAVA  # servers send it, and clients expect it
+LANGUAGE: Final = LanguageCode.JAVA  # RocketMQ's servers send this language, and clients expect it
 _opaques = itertools.count()
 IDLE_SECONDS: Final = 120.0  # Java: serverChannelMaxIdleTimeSeconds
 HALF_FRAME_SECONDS: Final = 30.0
@@ -164,7 +164,6 @@ class Channel(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the event loop when the connection is made."""
         self._transport = cast("asyncio.Transport", transport)
         name = transport.get_extra_info("peername")
         self.address = host_port(name[0], name[1]) if isinstance(name, tuple) and len(name) >= 2 else ""
@@ -176,7 +175,6 @@ class Channel(asyncio.Protocol):
         self._server.opened(self)
 
     def data_received(self, data: bytes) -> None:
-        """Called by the event loop with received bytes."""
         self.last_heard = self._server.now()
         try:
             payloads = self._decoder.feed(data)
@@ -195,7 +193,6 @@ class Channel(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Called by the event loop when either side has ended the connection."""
         self.closed = True
         self._transport = None
         self._out.clear()
@@ -224,7 +221,7 @@ class RemotingServer:
     `before_flush` is called before the responses of a turn of the event loop are sent. If it raises StorageError, all
     these responses become SERVICE_NOT_AVAILABLE.
 
-    `open_requests` counts requests that are neither answered nor held by a processor that returned None.
+    `open_requests` counts the requests whose processors run as tasks. Held requests are not counted.
     """
 
     def __init__(self, name: str, before_flush: Callable[[], None] = lambda: None) -> None:
@@ -285,15 +282,14 @@ class RemotingServer:
             channel.abort()
 
     def lost(self, channel: Channel) -> None:
-        """Called when a connection has ended."""
         self.channels.discard(channel)
         self.half_frame(channel, 0, begins=False)
 
     def half_frame(self, channel: Channel, held_bytes: int, *, begins: bool) -> None:
         """Record how many bytes of an incomplete frame a channel holds. `begins` is True if the frame is a new frame.
 
-        If all channels together hold more than HALF_FRAMES_BYTES, the channels with the oldest frames are closed. A
-        client that sends its frames without a pause completes them soon.
+        If all channels together hold more than HALF_FRAMES_BYTES, the channels whose frames began first are closed.
+        A client that keeps sending completes its frames soon.
         """
         self._half_frames_bytes += held_bytes - channel.half_frame_bytes
         if begins or not channel.half_frame_bytes:
@@ -319,7 +315,7 @@ class RemotingServer:
         self._dirty.append(channel)
 
     def dispatch(self, channel: Channel, request: RemotingCommand) -> None:
-        """Answer a request with the processor of its code; refuse a code without a processor."""
+        """Pass a request to the processor for its code. A code without a processor is refused."""
         processor = self._processors.get(request.code)
         if processor is None:
             remark = f" request type {request.code} not supported"

@@ -38,10 +38,10 @@ _SEPARATOR: Final = "@"
 
 
 def timer_delivery_ms(properties: Mapping[str, str], now_ms: int, settings: BrokerSettings) -> int | None:
-    """Return the last full second before the requested delivery, in milliseconds since 1970; None if it has passed.
+    """Return the last full second before the requested delivery time, in milliseconds since 1970.
 
-    `properties` contain one of REQUESTED. Raises Refusal if the time is too far ahead or invalid, or if it has passed
-    for a recall (TIMER_DEL_UNIQKEY).
+    None if the message is due already. `properties` contain one of REQUESTED. Raises Refusal if the delivery time is
+    too far ahead or invalid, or if the time of a recall (TIMER_DEL_UNIQKEY) has passed.
     """
     if names.TIMER_OUT_MS in properties:  # the message has been in the timer topic already
         return None
@@ -80,8 +80,8 @@ def _illegal(settings: BrokerSettings) -> Refusal:
 class TimerMessageStore:
     """The timer messages that wait for their due time. The journal has a row for each message.
 
-    A message with TIMER_DEL_UNIQKEY is a recall. It is not delivered, and neither is the message with this key that is
-    due in the same second.
+    A message with TIMER_DEL_UNIQKEY is a recall: neither the recall nor the message with this key that is due in the
+    same second is delivered.
     """
 
     def __init__(self, store: MessageStore, settings: BrokerSettings, journal: Journal) -> None:
@@ -99,7 +99,7 @@ class TimerMessageStore:
         store.keep(self._needed_from)
 
     def hold(self, message: StoredMessage, delivery_ms: int) -> tuple[PutResult, StoredMessage]:
-        """Store a message in the timer topic. Returns its position and stored form. Raises like MessageStore.put."""
+        """Store a message in the timer topic. Returns position and stored message. Raises like MessageStore.put."""
         properties = {
             **message.properties,
             names.TIMER_OUT_MS: str(delivery_ms),
@@ -174,7 +174,7 @@ log = structlog.get_logger(__name__)
 RETRY_SECONDS: Final = 1.0
 """The pause between attempts while the store refuses messages."""
 POLL_AGAIN_SECONDS: Final = 1.0
-"""The longest sleep while a message waits, because the clock may be set, or the machine suspended."""
+"""The longest sleep while a message waits. In the meantime, the clock may be set or the machine suspended."""
 _MAX_AT_ONCE: Final = 1000
 """The limit of deliveries in one turn of the event loop, so that requests are answered in between."""
 _LEVELS: Final = re.compile(r"\s*\d+[smhd](\s+\d+[smhd])*\s*", re.ASCII)
@@ -183,7 +183,7 @@ _UNKNOWN_LEVEL_MS: Final = 1000  # the delay of a level that messageDelayLevel l
 
 
 class DelayedDelivery(Protocol):
-    """A source of delayed deliveries. Times are milliseconds since 1970."""
+    """A source of delayed deliveries, such as the timer messages. Times are milliseconds since 1970."""
 
     def next_due_ms(self) -> int | None:
         """Return the time of the next delivery; None if no message waits."""
@@ -193,17 +193,17 @@ class DelayedDelivery(Protocol):
 
 
 class ScheduledMessage(NamedTuple):
-    """The position of a message, and the message as stored. A delayed message has another topic and more properties."""
+    """A stored message and its position. A delayed message is stored in another topic, with more properties."""
 
     result: PutResult
     message: StoredMessage
 
 
 class ScheduleMessageService:
-    """The service that delivers delayed messages by `clock.wall`, exact to a millisecond (RocketMQ: 100 ms).
+    """The service that delivers delayed messages by `clock.wall`, exact to a millisecond (RocketMQ: to 100 ms).
 
-    A delivery and the progress of its delay level become durable together, in one turn of the event loop. So after a
-    restart, no message is delivered twice or lost. Raises UnknownSettingError if the delay levels are invalid.
+    A delivered message and the progress of its delay level become durable together, in one turn of the event loop. So
+    a restart loses no message and delivers none twice. Raises UnknownSettingError if the delay levels are invalid.
     """
 
     def __init__(self, store: MessageStore, settings: BrokerSettings, clock: Clock, journal: Journal) -> None:
@@ -231,8 +231,8 @@ class ScheduleMessageService:
     def put(self, message: StoredMessage) -> ScheduledMessage:
         """Store a message. It is delayed if its properties have a delay level or a delivery time.
 
-        Raises like MessageStore.put; also Refusal if the time is too far ahead or invalid, and ProtocolError if the
-        level is not a number.
+        Raises the errors of MessageStore.put, Refusal if the delivery time is too far ahead or invalid, and
+        ProtocolError if the delay level is not a number.
         """
         properties = message.properties
         if names.DELAY in properties and (level := delay_level(properties)) > 0:
@@ -257,7 +257,7 @@ class ScheduleMessageService:
         return min(times) / 1000 if times else None
 
     def progress(self) -> dict[int, tuple[int, int]]:
-        """Return for each delay level the offset of the next message to deliver, and the end of the level's queue."""
+        """Return two offsets for each delay level: the next message to deliver, and the end of the level's queue."""
         return {level: (offset, queue.max_offset) for level, queue, offset in self._levels()}
 
     def wake(self) -> None:
@@ -295,7 +295,7 @@ class ScheduleMessageService:
         return ScheduledMessage(stored, waiting)
 
     def wake_for(self, due_ms: int) -> None:
-        """Wake `run` for a delivery at this time, in milliseconds since 1970."""
+        """Wake `run` if it would sleep past this due time, in milliseconds since 1970."""
         if due_ms / 1000 < self._wake_at:
             self._woken.set()
 
@@ -346,7 +346,7 @@ class ScheduleMessageService:
         return self._offsets.get(queue_id + 1, 0) if topic == SCHEDULE_TOPIC else None
 
     def _now_ms(self) -> int:
-        # rounded, so that a clock set to `next_due` is not a millisecond early
+        # rounded, because tests set the clock to `next_due`, and truncation could be a millisecond early
         return round(self._clock.wall() * 1000)
 
 
@@ -356,7 +356,7 @@ def delay_level(properties: Mapping[str, str]) -> int:
 
 
 def _time_up(record: bytes) -> StoredMessage:
-    """Return the message of a delayed record, for its original topic and queue. Its properties are unchanged."""
+    """Decode a delayed message, and restore its topic and queue. The properties stay unchanged."""
     message = decode_record(record)
     return replace(
         message, topic=message.properties[names.REAL_TOPIC], queue_id=int(message.properties[names.REAL_QUEUE_ID])

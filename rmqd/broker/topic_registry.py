@@ -1,4 +1,4 @@
-"""The broker's topic configurations: created by request, by a send or for retries; system topics, and valid names.
+"""The broker's topic configurations, its system topics, and the validation of topic and group names.
 
 Java: `TopicConfigManager`, `TopicValidator`.
 """
@@ -46,7 +46,7 @@ _RESERVED: Final = (
 
 
 def system_topics(settings: BrokerSettings) -> Iterator[TopicConfig]:
-    """Yield the topics of every new broker. Tools also expect topics of features that this broker lacks."""
+    """Yield the topics of every new broker. Tools expect them all, even topics of features that this broker lacks."""
     cluster, broker = settings.brokerClusterName, settings.brokerName
     if settings.autoCreateTopicEnable:
         yield _topic(topics.DEFAULT_TOPIC, settings.defaultTopicQueueNums, READ_WRITE | PERM_INHERIT)
@@ -89,7 +89,7 @@ _MAX_DERIVED_LENGTH: Final = 255
 
 
 def fault_of_topic(topic: str) -> str:
-    """Return the fault of a topic's name in the words of `TopicValidator`; empty for a valid name."""
+    """Validate a topic's name. Returns the error text of Java's `TopicValidator`; empty if the name is valid."""
     is_derived = topic.startswith((topics.RETRY_PREFIX, topics.DLQ_PREFIX))
     fault = fault_of_name("topic", topic, len(topic) if is_derived else topics.MAX_TOPIC_LENGTH)
     if is_derived and not fault and len(topic) > _MAX_DERIVED_LENGTH:
@@ -101,7 +101,7 @@ def fault_of_topic(topic: str) -> str:
 
 
 def fault_of_name(kind: str, name: str, most: int) -> str:
-    """Return the fault of the name of a topic or group in the words of `TopicValidator`; empty for a valid name."""
+    """Validate the name of a topic or group, like `fault_of_topic`. `kind` is "topic" or "group"."""
     if not name.strip():
         return f"The specified {kind} is blank."
     if not _ALLOWED.fullmatch(name):
@@ -110,7 +110,7 @@ def fault_of_name(kind: str, name: str, most: int) -> str:
 
 
 class TopicConfigManager:
-    """Topic configurations by name. `settings` is read on each use, because it may change at runtime."""
+    """The configurations of topics. `settings` may be replaced while the broker runs."""
 
     def __init__(self, settings: BrokerSettings, journal: Journal) -> None:
         self.settings = settings
@@ -123,14 +123,14 @@ class TopicConfigManager:
             self._configs[config.topic_name] = config
 
     def get(self, topic: str) -> TopicConfig | None:
-        """Return a topic's configuration, or None. A light queue always has one (Java: `LmqTopicConfigManager`)."""
+        """Return a topic's configuration, or None. Each light queue has a default one (`LmqTopicConfigManager`)."""
         config = self._configs.get(topic)
         if config is None and self.settings.enableLmq and topics.is_light_queue(topic):
             return TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
         return config
 
     def registered(self, topic: str) -> TopicConfig | None:
-        """Return the configuration of a topic that name servers know, or None. They do not know light queues."""
+        """Return the configuration of a topic that name servers know, or None. Light queues are not registered."""
         return self._configs.get(topic)
 
     def all(self) -> dict[str, TopicConfig]:
@@ -151,7 +151,7 @@ class TopicConfigManager:
     def create_in_send(
         self, topic: str, default_topic: str, queue_nums: int, topic_sys_flag: int = 0
     ) -> TopicConfig | None:
-        """Return a topic, creating it like `default_topic` if missing; None if the default topic does not allow it."""
+        """Return a topic. A missing topic is created like `default_topic`; None if the default topic forbids this."""
         known = self._configs.get(topic)
         if known is not None:
             return known

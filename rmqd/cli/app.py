@@ -1,4 +1,4 @@
-"""The `rmqd` program: the tree of its commands, the options before a command's name, and errors of the output."""
+"""The `rmqd` program: the command tree, the options `--version` and `--man`, and errors in writing the output."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ COMMANDS: Final = {
     "spark pack": "spark_commands:pack",
     "_worker": "run_command:worker",
 }
-"""The words of each command, and the function in `rmqd.cli` that implements it, as module:function."""
+"""The function that implements each command, as `module:function`. The modules are in `rmqd.cli`."""
 _FIRST_WORDS: Final = {
     "new": "Create a project.\n\nExample: rmqd new handler order-book",
     "groups": (
@@ -90,7 +90,7 @@ _FIRST_WORDS: Final = {
         "Example: rmqd spark submit orders --master spark://spark-1:7077"
     ),
 }
-"""The first words that several commands share, such as `groups`, and the help text of each."""
+"""The help text of each first word that several commands share, such as `groups`."""
 
 
 _app = typer.Typer(
@@ -116,13 +116,13 @@ def main() -> None:
     except OSError as error:
         if not _is_of_output(error):
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's flush at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that Python's flush at exit cannot fail
         print(f"rmqd: the output cannot be written: {error.strerror}", file=sys.stderr)
         sys.exit(ExitCode.FAILURE)
 
 
 def command_line() -> Commands:
-    """Return the tree of all commands. A command's module is imported only when it is run or its help is shown."""
+    """Return the tree of all commands. A command's module is imported only when the command runs or shows its help."""
     root = get_command(_app)
     assert isinstance(root, Commands)
     parents = {"": root}
@@ -137,20 +137,20 @@ def command_line() -> Commands:
 
 
 def _open_standard_streams() -> None:
-    """Open standard streams that the parent process has closed, and let standard output escape unencodable text.
+    """Open the standard streams that the parent closed, and let standard output escape characters it cannot encode.
 
-    Without the former, a connection could get the file descriptor of a closed stream, and would receive its output.
+    A connection could otherwise get the file descriptor of standard output, and would receive the program's output.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             stream = open(os.devnull, mode)  # noqa: SIM115  stays open; it gets the closed stream's descriptor
             os.set_inheritable(stream.fileno(), True)  # processes that handlers start need the stream too
             setattr(sys, name, stream)
-    cast(Any, sys.stdout).reconfigure(errors="backslashreplace")  # like standard error; GBK, for example, lacks letters
+    cast(Any, sys.stdout).reconfigure(errors="backslashreplace")  # like stderr; encodings such as GBK lack letters
 
 
 def _is_of_output(error: OSError) -> bool:
-    """Return whether `typer.echo` raised the error, so that it is about the output, for example on a full disk."""
+    """Return whether `typer.echo` raised the error: then the output cannot be written, for example to a full disk."""
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
         place = place.tb_next

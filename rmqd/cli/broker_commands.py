@@ -103,7 +103,7 @@ def _warn_if_exposed(host: str) -> None:
 
 
 def _print_hints(options: embedded.EmbeddedOptions, nameserver: str, address: str) -> None:
-    """Print hints for the user. The line before, with the name server's address, is for programs."""
+    """Print hints for users. Programs parse only the first line of the output, which has the name server's address."""
     kept = f"in {options.data_dir}" if options.data_dir else "in memory until it stops (--data-dir keeps them)"
     topic = next(iter(options.topics), "orders")
     print(f"broker: {options.settings.brokerName} at {address}; messages are kept {kept}")

@@ -91,7 +91,7 @@ def _checked(path: ConfigPath, overrides: list[str]) -> root_model.RootConfig:
         problems += error.problems
     for name, group in config.groups.items():
         if group.handler is None:
-            continue  # pipelines were checked before, and are not created
+            continue  # the group has a pipeline, which `load_runnable` has checked
         try:
             handler = handler_catalogue.load_handler(name, group)
             if group.handler.canary is not None and not group.handler.processes:
@@ -192,7 +192,7 @@ def _keys_without_effect(group: group_model.GroupConfig) -> Iterator[tuple[tuple
 
 
 def _filters_without_match(config: root_model.RootConfig) -> Iterator[object]:
-    """Yield a problem for each filter that matches no message, because the group would skip and commit all messages."""
+    """Yield a problem for each filter that no message can match. The group would skip and commit all messages."""
     for name, group in config.groups.items():
         for topic, wanted in group.subscriptions.items():
             if (mistake := heartbeat_data.filter_mistake(wanted.expression, wanted.kind)) is not None:
@@ -244,7 +244,7 @@ def _ok_lines(config: root_model.RootConfig) -> list[str]:
 
 
 def _settings(config: root_model.RootConfig) -> dict[str, Any]:
-    """Return, for each group, the keys that the files and `--set` set for the group or for `defaults`."""
+    """Return the keys of each group that the configuration or `--set` sets, for the group itself or in `defaults`."""
     groups: dict[str, Any] = load.given_config(config).get("groups", {})
     return {
         name: given

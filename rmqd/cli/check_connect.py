@@ -72,7 +72,7 @@ def exit_code(checks: Iterable[Check]) -> ExitCode:
 
 
 def check_cluster(config: RootConfig) -> list[Check]:
-    """Check all clusters that have configured groups, and these groups."""
+    """Check each cluster that has configured groups, and these groups on it."""
     checks: list[Check] = []
     for cluster, settings in config.known_clusters.items():
         on_it = {name: consumer_options(config, name) for name in config.groups if config.cluster_name(name) == cluster}
@@ -119,7 +119,7 @@ async def _check_name_servers(client: ClientInstance, prefix: str) -> list[Check
 
 
 async def _check_brokers(client: ClientInstance, prefix: str) -> list[Check]:
-    """Check for read-only brokers and wrong clocks, as `rmqd diagnose` does. Group checks find all other problems."""
+    """Check for read-only brokers and wrong clocks, like `rmqd diagnose`. `_GroupCheck` finds other broker problems."""
     brokers = Brokers(client)
     info = await _or_error(brokers.learn())
     if isinstance(info, RmqdError):
@@ -131,7 +131,7 @@ async def _check_brokers(client: ClientInstance, prefix: str) -> list[Check]:
 
 
 class _GroupCheck:
-    """The checks of one group: the routes of its topics, then their brokers. `name` is its configured name."""
+    """Checks the routes of a group's topics, and the brokers in the routes. `name` is the group's configured name."""
 
     def __init__(self, client: ClientInstance, name: str, group: ConsumerOptions) -> None:
         self._client = client
@@ -199,7 +199,7 @@ class _GroupCheck:
         ]
 
     async def _mode_check(self, address: str, where: str, topic: str) -> Check:
-        """Check whether a broker lets the group, which is configured for POP, pop the topic."""
+        """Check whether a broker lets the group pop the topic. Called for groups with `consume_mode: pop`."""
         subject = f"{self._subject}.subscriptions.{topic}"
         try:
             mode = await self._mode(address, topic)
@@ -215,7 +215,7 @@ class _GroupCheck:
         return _check_of("warning", subject, pulling_problem(self._name, topic, where, "the configuration"))
 
     async def _mode(self, address: str, topic: str) -> MessageRequestMode:
-        """Return the mode that a broker assigns to members; without an assignment, an administrator's mode or PULL."""
+        """Return the mode that the broker assigns to members, else the mode that an administrator set, else PULL."""
         body = QueryAssignmentRequestBody(topic, self._name, self._client.client_id)
         if assigned := await query_assignment(self._client.remoting, address, body):
             return assigned[0].mode
@@ -223,9 +223,9 @@ class _GroupCheck:
         return MessageRequestMode.PULL if was_set is None else MessageRequestMode(was_set.mode)
 
     async def _rights_checks(self, address: str, queues: Iterable[MessageQueue], *, is_known: bool) -> list[Check]:
-        """Send requests of a member that change nothing, and return an error for each that access control refuses.
+        """Send a member's requests that change nothing. Returns an error for each that access control refuses.
 
-        The pulls are for queue -1, which no topic has. An unknown group is not pulled, because a pull would create it.
+        The pulls are for queue id -1, which no topic has. An unknown group sends no pull, which would create the group.
         """
         remoting, group, checks = self._client.remoting, self._name, list[Check]()
         for queue in queues:
@@ -291,7 +291,7 @@ class _GroupCheck:
             yield Check("ok", self._subject, f"agrees with {count(len(clients), 'member')} on {where}")
 
     def _differences(self, members: ConsumerConnection) -> Iterator[group_problems.MemberDifference]:
-        """Yield how the members' last heartbeat at a broker differs from the configuration."""
+        """Yield the differences between the members' last heartbeat at a broker and the configuration."""
         us = "the configuration"
         yield from group_problems.subscription_differences(members.subscription_table, self._subscriptions, us)
         yield from group_problems.model_difference(members.message_model, self._group.announced_message_model, us)

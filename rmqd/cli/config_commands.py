@@ -85,7 +85,7 @@ class JavaSetting:
 
 
 class JavaConversion:
-    """A conversion of Java settings to the configuration `config`. `remarks` are notes on settings for the user."""
+    """Converts Java settings to an rmqd configuration, `config`. `remarks` explain settings that need attention."""
 
     def __init__(self, settings: list[JavaSetting]) -> None:
         self.config: dict[str, Any] = {}
@@ -136,7 +136,7 @@ class JavaConversion:
                 if not given:
                     self.remarks.append(f"the file names no {what.lower()}; replace {what} by the listener's")
         shared = "defaults" if len(groups) > 1 else next(iter(groups))
-        # consumeThreadMin is converted first and wins: Java's pool never grows to its maximum, with its unbounded queue
+        # consumeThreadMin is converted first and wins: Java's thread pool has an unbounded queue, and never grows
         for one in sorted(rest, key=lambda one: one.is_one_of(("consumeThreadMax",))):
             self._convert(one, shared)
         own: dict[str, dict[str, Any]] = self.config.pop("groups", {})
@@ -152,7 +152,8 @@ class JavaConversion:
         is_code = java_names.find_entry(key, java_names.KEYS) in ("handler.plugin", "offset_store.plugin")
         if is_code:  # the value is a class name; for example, MessageListenerOrderly corresponds to a consume mode
             key = str(one.value)
-        is_known = java_names.find_entry(key, java_names.KEYS) or "_" in java_names.snake_case(key)  # but not `url`
+        # a name of one word, such as `url`, counts only if it is listed
+        is_known = java_names.find_entry(key, java_names.KEYS) or "_" in java_names.snake_case(key)
         place = forms.place_of_java_name(root_model.RootConfig, key) if is_known else None
         model = forms.model_at(root_model.RootConfig, place[:-1]) if place else None
         if place is None or model is None or place == ("groups",):
@@ -176,7 +177,7 @@ class JavaConversion:
         inner[str(place[-1])] = one.value if value is None else value
 
     def _with_references(self, one: JavaSetting, values: dict[str, str]) -> Any:
-        """Return the value with each `${name:default}` of Spring replaced by the file's setting or a variable."""
+        """Return the value with each `${name:default}` replaced by the named setting or an environment variable."""
 
         def reference(match: re.Match[str]) -> str:
             name, default = match[1], match[2]

@@ -35,7 +35,11 @@ class DaemonOptions:
     output: Output = "table"
 
     def ask(self, question: Callable[[DaemonClient], Answer]) -> Answer:
-        """Return the daemon's response. Ends the command with 69 if it is unreachable, and 78 or 1 if it refuses."""
+        """Return the result of `question`, called with a client for the daemon.
+
+        Ends the command with 69 if the daemon is unreachable. If the daemon refuses because its configuration is wrong,
+        ends it with 78; after another refusal with 1.
+        """
         try:
             return question(find_daemon(self.http, self.config, token_file=self.token_file))
         except ConfigError as error:
@@ -49,7 +53,7 @@ class DaemonOptions:
             fail(code, f"rmqd: {error}", problems=error.problems)
 
     def say(self, report: dict[str, Any], text: str) -> None:
-        """Print the daemon's report, as JSON or as text."""
+        """Print the daemon's report with `-o json`, otherwise the text."""
         if self.output == "json":
             say_json(report)
         else:
@@ -272,6 +276,6 @@ def _is_terminal() -> bool:
 
 
 def _where(config: Path | None, http: str | None) -> list[str]:
-    """Return command-line options so that `rmqd diagnose` finds the same cluster and daemon."""
+    """Return the options with which `rmqd diagnose` finds the same cluster and daemon."""
     given = (("--config", config), ("--http", http))
     return [word for option, value in given if value is not None for word in (option, str(value))]

@@ -64,9 +64,9 @@ def diagnose(cluster: ClusterOptions, group: GroupName, http: Http = None) -> No
 
 
 def _ask_daemon(cluster: ClusterOptions, group: str, http: str | None) -> Mapping[str, Any]:
-    """Return the daemon's status of the group; empty if no daemon runs, or the daemon does not have the group.
+    """Return the group's status from the daemon; empty if no daemon runs, or the daemon does not have the group.
 
-    If only `--nameserver` is given, the configuration's daemon is not asked, because its cluster may be another one.
+    If only `--nameserver` is given, the configured daemon is not asked, because it may use another cluster.
     """
     if http is None and cluster.nameserver is not None and cluster.config is None:
         return {}

@@ -31,7 +31,7 @@ _GROUPS: Final[Columns] = ("group", "left", "messages", ("last", "last_stored_ms
 
 
 def _why(letter: dict[str, Any]) -> str:
-    """Return a letter's exception, if any, and its reason. Alone, the reason is often the same for all letters."""
+    """Return a dead letter's exception, if it has one, and reason. The reason alone is often the same for all."""
     reason, lines = letter["reason"] or "-", (letter["exception"] or "").splitlines()
     told = next((line for line in reversed(lines) if line and not line[0].isspace()), "")
     return reason if not told or reason in told else f"{told[:_MAX_ERROR]} ({reason})"
@@ -69,7 +69,7 @@ class LetterOptions:
     ] = None
 
     def filter(self) -> dead_letter.DeadLetterFilter:
-        """Return the conditions of the options. Ends the command with 2 if an option is wrong."""
+        """Return the filter that these options describe. Ends the command with 2 if an option is wrong."""
         return dead_letter.DeadLetterFilter(
             None if self.since is None else moment_or_age_ms(self.since, "--since"),
             None if self.until is None else moment_or_age_ms(self.until, "--until"),
@@ -82,7 +82,7 @@ class LetterOptions:
 
 
 async def marks_reader(target: ClusterTarget, client: instance.ClientInstance) -> Callable[[str], dead_letter.DlqMarks]:
-    """Return a function that loads a group's marks, by its name with the namespace. Both functions raise RmqdError."""
+    """Return a function that takes a group's full name and loads the group's marks. Both functions raise RmqdError."""
     await client.cluster_id.learn(may_write=False)
 
     def read(group: str) -> dead_letter.DlqMarks:
@@ -154,7 +154,7 @@ def _message_and_causes(letter: dead_letter.DlqMessage) -> tuple[message_queries
 
 @dataclass(frozen=True, slots=True)
 class _Selection:
-    """The dead letters that a command selects. `group` is the name on the command line, `name` has the namespace."""
+    """A group's dead letters that a command selects. `group` is the name as typed, `name` includes the namespace."""
 
     target: ClusterTarget
     group: str
@@ -164,7 +164,7 @@ class _Selection:
 
     @classmethod
     def of(cls, cluster: ClusterOptions, letters: LetterOptions, group: str) -> _Selection:
-        """Return the selection of a command's options. Its marks are not loaded yet. Raises InvalidNameError."""
+        """Return the selection that a command's options describe. `plan` loads its marks. Raises InvalidNameError."""
         choice, target = letters.filter(), cluster.target(group)
         name = check_group(target.wrapped(group))  # checked because it becomes the name of a folder
         return cls(target, group, name, dead_letter.DlqMarks(target.state_dir, name), choice)
@@ -174,7 +174,7 @@ class _Selection:
     ) -> tuple[dead_letter_replay.DeadLetterPlan, dict[str, RmqdError]]:
         """Load the marks, and read the dead letters. Returns the plan, and the errors of failed queries by broker name.
 
-        `to_write` locks the marks against other processes. An unknown group raises RmqdError before a folder exists.
+        `to_write` locks the marks against other processes. An unknown group raises RmqdError, and no folder is created.
         """
         await dead_letter_replay.expect_group(brokers, self.name)
         await brokers.client.cluster_id.learn(may_write=to_write)

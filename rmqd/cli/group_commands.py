@@ -106,7 +106,7 @@ def set_mode(
 async def _plan(
     wanted: config_bodies.SetMessageRequestModeRequestBody, brokers: broker_queries.Brokers
 ) -> tuple[list[group_queries.ModeChange], bool]:
-    """Return the change for each broker, and whether a broker knows the group."""
+    """Return the mode change for each broker, and whether any broker knows the group."""
     return await group_queries.plan_mode(brokers, wanted), await group_queries.is_known(brokers, wanted.consumer_group)
 
 
@@ -169,7 +169,7 @@ def _say_group(group: dict[str, Any]) -> None:
 
 
 def _subscriptions(group: dict[str, Any]) -> Iterator[tuple[Columns, list[dict[str, Any]]]]:
-    """Yield the columns and rows of the table of subscriptions. If members differ, the table also names the members."""
+    """Yield the columns and rows of the subscriptions table. If subscriptions differ, each row names its members."""
     members: dict[tuple[str, str], list[str]] = {}
     telling = [one for one in group["members"] if one["subscriptions"] is not None]
     for one in telling:

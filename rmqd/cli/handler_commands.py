@@ -113,7 +113,7 @@ def new_handler(
 
 
 def installed_requirement() -> str:
-    """Return the requirement that installs this rmqd: its name or, if it is not from a package index, also its URL."""
+    """Return the requirement that installs this rmqd: `rmqd` or, if it is not from a package index, `rmqd @ URL`."""
     try:
         recorded = distribution("rmqd").read_text("direct_url.json")
     except PackageNotFoundError:

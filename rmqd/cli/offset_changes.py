@@ -48,10 +48,10 @@ class Backup:
     """When the backup was made, as ISO 8601 in UTC."""
     offsets: tuple[SavedOffset, ...]
     cluster: str = ""
-    """The id of the cluster; empty if it has none, and in files of rmqd 0.1.0."""
+    """The id of the cluster; empty if the cluster has none, or if rmqd 0.1.0 wrote the file."""
 
     def difference(self, cluster: str, nameserver: str, namespace: str) -> str:
-        """Return how the backup's cluster or namespace differs from the given ones; empty if both are the same."""
+        """Return an error text if the backup was made on another cluster or in another namespace; otherwise ""."""
         is_same = self.cluster == cluster if self.cluster and cluster else self.nameserver == nameserver
         if is_same and self.namespace == namespace:
             return ""
@@ -120,10 +120,10 @@ def change_offsets(
     confirmation: Confirmation,
     as_list: bool = False,
 ) -> None:
-    """Show the plans, ask for confirmation, and reset the group in each topic.
+    """Show the plan of each change, ask for confirmation, and reset the group's offsets in each topic.
 
-    With `-o json`, prints a list with a document for each change or, without `as_list`, the document of the only
-    change. Ends the command with 1 or 69 if a queue did not reach its target.
+    With `-o json`, print a list with a document for each change; without `as_list`, print the document of the only
+    change. If a queue did not reach its target, end the command with 1 or 69.
     """
 
     async def plan_all(brokers: Brokers) -> list[ResetPlan]:
@@ -176,7 +176,7 @@ def change_offsets(
 
 
 class _ConfirmedReset:
-    """The steps after the confirmation. The plan is made again, because running members have handled messages."""
+    """A reset after its confirmation. The plan is made again, because members may have handled messages meanwhile."""
 
     def __init__(self, target: ClusterTarget, shown: ResetPlan, wait_seconds: float, *, quiet: bool) -> None:
         self.backup: Path | None = None
@@ -187,7 +187,7 @@ class _ConfirmedReset:
         self._quiet = quiet
 
     async def run(self, brokers: Brokers) -> ResetOutcome:
-        """Write the backup, reset the group and wait for its members. Without a queue to reset, write no backup."""
+        """Write the backup, reset the group and wait for its members. If no queue needs a reset, write no backup."""
         plan, cluster_id = await plan_reset(brokers, self._shown.confirmed), brokers.client.cluster_id
         if plan.due:
             await cluster_id.learn()

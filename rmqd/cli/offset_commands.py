@@ -143,7 +143,7 @@ def restore(
 
 
 async def _known_cluster_id(client: instance.ClientInstance) -> str:
-    """Return the id that is stored in the cluster; empty if it has none, because this query creates none."""
+    """Return the id that is stored in the cluster; empty if no id is stored. This query does not create an id."""
     await client.cluster_id.learn(may_write=False)
     return client.cluster_id.id
 

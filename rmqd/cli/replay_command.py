@@ -149,9 +149,9 @@ async def _begin(
 def _run(
     ours: ConfigGroup, plan: replay_plan.ReplayPlan, failures: replay_plan.Failures, rate: int, retries: int
 ) -> tuple[replay_run.ReplayProgress, int]:
-    """Run until all messages are handled or a signal arrives. Returns the progress, and the exit code if not all are.
+    """Replay until all messages are handled or a signal arrives. Returns the progress, and an exit code.
 
-    Ends the command with 1 if the handler cannot be started or stopped.
+    The exit code counts only if messages are left. Ends the command with 1 if the handler cannot be started or stopped.
     """
     signals: list[int] = []
 
@@ -190,7 +190,7 @@ class _ProgressPrinter:
 
 
 def _end(ours: ConfigGroup, folder: replay_plan.ReplayFolder, plan: replay_plan.ReplayPlan) -> int:
-    """Remove the shadow group from the cluster, then the plan. Ends the command if parts of the group remain."""
+    """Remove the shadow group from the cluster, then delete the plan. Ends the command if parts of the group remain."""
     left = ours.target.ask_brokers(lambda brokers: group_queries.remove_group(brokers, plan.shadow))
     end_for_errors(left, [ours.options.namespace])
     folder.end()

@@ -1,4 +1,4 @@
-"""`rmqd run`, which runs the daemon, `rmqd dev`, which adds a RocketMQ and a prompt, and `rmqd _worker`, a worker."""
+"""`rmqd run` (the daemon), `rmqd dev` (the daemon with a RocketMQ and a prompt) and `rmqd _worker` (a worker)."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _free_address(preferred: str) -> str:
 
 
 def _local_settings(path: Path, nameserver: str) -> Iterator[str]:
-    """Yield overrides that connect each configured cluster to `nameserver`, and remove its client settings."""
+    """Yield overrides that connect each configured cluster to `nameserver`, with default client settings."""
     tree = config_source.read_source(path).tree
     clusters = tree.entries["clusters"].node if "clusters" in tree.entries else None
     named = [f"clusters.{name}." for name in clusters.entries] if isinstance(clusters, yaml_tree.YamlMapping) else []
@@ -125,7 +125,7 @@ def _local_settings(path: Path, nameserver: str) -> Iterator[str]:
 
 
 class DevSession:
-    """The two threads of `rmqd dev`: the prompt, and the watch that reloads saved configuration files."""
+    """The two threads of `rmqd dev`: one reads messages from the prompt, one reloads saved configuration files."""
 
     def __init__(self, path: Path, overrides: tuple[str, ...], rocketmq: testing_rocketmq.RocketMQ) -> None:
         self.overrides = overrides
@@ -187,7 +187,7 @@ class DevSession:
 def write_no_bytecode() -> None:
     """Stop this process and its workers from writing compiled modules.
 
-    Python would run an outdated compiled module if a source file is edited within the same second, and keeps its size.
+    Python would run the old compiled module if an edit changes neither the size nor the second of a source file.
     """
     sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"

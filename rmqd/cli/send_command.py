@@ -165,7 +165,7 @@ async def _send(
 
 @dataclass(slots=True)
 class _Report:
-    """Prints the result of each send at once, as a line or an element of a JSON array, in case a later send fails."""
+    """Prints each result immediately, in case a later send fails: as a line, or as an element of a JSON array."""
 
     namespace: str
     as_json: bool
@@ -202,7 +202,7 @@ def _document(result: send_requests.SendResult) -> dict[str, Any]:
 
 
 def _body(text: str) -> bytes:
-    # Python decodes arguments with surrogateescape, so the same handler returns bytes that are not UTF-8 unchanged
+    # Python decodes arguments with surrogateescape; encoding with it restores bytes that are not UTF-8
     return sys.stdin.buffer.read() if text == "-" else text.encode(errors="surrogateescape")
 
 
@@ -240,7 +240,7 @@ def _timer(delay: str | None, deliver_at: str | None, delay_level: int) -> tuple
 
 
 def _properties(pairs: list[str], taken: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties from `--property`. `taken` maps properties that other options have set to these options."""
+    """Return the properties from `--property`. `taken` maps each property that another option sets to that option."""
     properties = {}
     for pair in pairs:
         key, value = name_and_value(pair, "--property", "of the form k=v")

@@ -33,7 +33,7 @@ with import_lazily():
 
 @contextmanager
 def _errors_of(command: str) -> Iterator[None]:
-    """Return a context that ends the command with 1 if RmqdError or OSError is raised in it. ConfigError passes."""
+    """Return a context that ends the command with 1 on RmqdError or OSError. It does not catch ConfigError."""
     try:
         yield
     except ConfigError:
@@ -72,7 +72,7 @@ def compact(
         raise typer.BadParameter(f"{error}; expected a size such as 128MiB", param_hint="--size") from None
     spec = group_spec.load_spec(config, group, tuple(overrides or ()), any_engine=True)
     with _errors_of("compact"):
-        check_versions()  # raises if PySpark is missing: a group of the local engine does not need it
+        check_versions()  # raises if PySpark is missing, because groups with engine: local run without it
     parquet_sink.archive_to_compact(spec)
     log_setup.configure_logging(spec.config.log.level, spec.config.log.format)
 
@@ -218,7 +218,7 @@ def submit(
 def _submission(
     spec: group_spec.GroupSpec, deploy_mode: str, archive: str, *, is_named: bool, passed: list[str]
 ) -> submitting.Submission:
-    """Return the submission. On Kubernetes the image contains rmqd, unless an archive is named. Raises ConfigError."""
+    """Return the submission. On Kubernetes, rmqd is in the image unless an archive is named. Raises ConfigError."""
     settings = spec.settings.spark
     is_in_image = settings is not None and settings.master.startswith("k8s://")
     environment = submitting.NO_ENVIRONMENT_WORD if is_in_image and not is_named else archive

@@ -28,7 +28,7 @@ ENDINGS = (".py", ".yaml", ".yml", ".toml")
 def run_again_and_again(path: Path) -> None:
     """Run the cases now and after each change of a watched file, until Ctrl-C.
 
-    Each run is a new process, so it uses the changed code, and no objects that modules created in an earlier run.
+    Each run is a new process, so it imports the changed code, and keeps no objects of earlier runs.
     """
     command = [sys.executable, "-m", "rmqd", *(word for word in sys.argv[1:] if word != "--watch")]
     files = watched_files.FileWatch([Path(), path if path.is_dir() else path.parent], endings=ENDINGS)

@@ -198,7 +198,7 @@ def _place(message: Message, stored_topic: str) -> dict[str, Any]:
     return {
         "msg_id": message.msg_id,
         "topic": message.topic,
-        "stored_in": stored_topic or message.message_queue.topic,  # for a retry, this is not `topic`
+        "stored_in": stored_topic or message.message_queue.topic,  # for a retry, the retry topic
         "broker": message.broker_name,
         "queue": message.queue_id,
         "offset": message.queue_offset,

@@ -23,14 +23,14 @@ Ts = TypeVarTuple("Ts")
 
 @dataclass(frozen=True, slots=True)
 class Responses(Generic[K, T]):
-    """The results of the same request to several brokers or queues: each key has a response or an error."""
+    """The results of a request to several brokers: responses (`found`) and errors, each by broker name or by queue."""
 
     found: Mapping[K, T]
     errors: Mapping[K, RmqdError]
 
 
 class Brokers:
-    """The masters of a cluster by broker name. At most 32 requests are sent at once."""
+    """The masters of a cluster by broker name. At most 32 requests to them are in flight at once."""
 
     def __init__(self, client: ClientInstance, masters: Mapping[str, str] | None = None) -> None:
         """`masters` are known addresses by broker name. Without `masters`, call `learn` before the first request."""
@@ -43,9 +43,9 @@ class Brokers:
 
     @classmethod
     async def look_up(cls, client: ClientInstance) -> Self:
-        """Return the brokers with a master that a name server knows.
+        """Ask a name server for the cluster's brokers, and return a `Brokers` with their masters.
 
-        Raises NoBrokerError if there are no such brokers, and other RemotingErrors if no name server answers.
+        Raises NoBrokerError if no broker has a master, and another RemotingError if no name server answers.
         """
         found = cls(client)
         await found.learn()

@@ -15,14 +15,14 @@ from typing import Final
 from rmqd.runtime.value_kinds import Duration, Size, Text, key, with_kinds
 
 DEFAULT_INSTANCE = "DEFAULT"
-SPARK_PREFIX = "spark-"  # begins the instance name of Spark drivers (engine: spark)
+SPARK_PREFIX = "spark-"  # prefix of the instance names of Spark drivers (engine: spark)
 
 
 def make_client_id(local_address: str, instance_name: str, unit_name: str = "") -> str:
     """Return the client id `<ip>@<instance>[@<unit>]`, like Java. The instance DEFAULT becomes a unique name.
 
-    Java builds this name from pid and time. Containers may all have pid 1 and the same bridge address, and start at the
-    same time, so rmqd appends random digits.
+    Java builds the unique name from pid and time. Containers may all have pid 1 and the same bridge address, and start
+    at the same time, so rmqd appends random digits.
     """
     if instance_name == DEFAULT_INSTANCE:
         instance_name = unique_instance_name()
@@ -43,10 +43,10 @@ def is_spark_client_id(client_id: str) -> bool:
 
 
 def local_address(peers: Iterable[str] = ()) -> str:
-    """Return this machine's IP address in the network of the first numeric peer ("host:port"); 127.0.0.1 if offline.
+    """Return the IP address from which this machine connects to `peers` ("host:port"); 127.0.0.1 if it is offline.
 
-    Sends nothing: connecting a datagram socket only looks up the kernel's route. Peers with host names are skipped,
-    because resolving them could block.
+    The first peer with a route counts. Peers with host names are skipped, because resolving the names could block.
+    Sends nothing: connecting a datagram socket only looks up the kernel's route.
     """
     candidates = [host for peer in peers if (host := _routable_host(peer))]
     # 192.0.2.1 is reserved for documentation, so the kernel chooses the default route for it
@@ -94,7 +94,7 @@ class TlsOptions:
 
 
 NAMESRV_ADDR: Final = "NAMESRV_ADDR"
-"""The environment variable with the name servers of clients that have none configured, also of Java's clients."""
+"""The environment variable with the name servers, used if none are configured. Java's clients read it too."""
 
 
 @with_kinds
@@ -144,7 +144,7 @@ class ClientOptions(ClientKeys):
     nameserver_url: str = ""
     tls: TlsOptions = field(default_factory=TlsOptions)
     state_dir: str = field(default="", compare=False)
-    """The folder of local state. The client stores the ids of clusters there; empty: it stores nothing."""
+    """The folder in which the client stores the ids of clusters. If `state_dir` is empty, the client stores nothing."""
 
     @property
     def request_fields(self) -> dict[str, str]:

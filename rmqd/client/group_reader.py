@@ -1,4 +1,4 @@
-"""Queries about a group: the reports of brokers and members. They neither join the group nor pull messages for it."""
+"""Queries about a group to brokers and members. The queries neither join the group nor pull messages for it."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.receipt_handle import ANY_QUEUE
 from rmqd.wire.topics import LIGHT_QUEUE_ID, dlq_topic, retry_topic
 
-SILENT_MEMBER_SECONDS: Final = 5.0  # how long a member that did not respond is not asked again
+SILENT_MEMBER_SECONDS: Final = 5.0  # a member that did not respond is not asked again for this time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberReport:
-    """A member of a group, and the report `info` that it sent. If there is none, `error` is the reason."""
+    """A member of a group and the report that it sent (`info`). If there is no report, `error` gives the reason."""
 
     client_id: str
     connections: Mapping[str, tuple[Connection, ...]]
@@ -47,7 +47,7 @@ class MemberReport:
     @property
     def silence(self) -> str | None:
         """Why the member does not respond; None if it responds, or if its client cannot send reports."""
-        # a broker with two connections of the member asks on one of them, which may be out of use: no proof of silence
+        # a broker with two connections of the member may ask on an unused one, so the error does not prove silence
         is_silent = isinstance(self.error, RemotingError | MemberSilentError)
         return str(self.error) if is_silent and len(next(iter(self.connections.values()))) == 1 else None
 
@@ -79,7 +79,7 @@ class MemberReport:
 
     @property
     def paused(self) -> str:
-        """The number of queues that an operator has paused, as an rmqd member reports it: "3 queues", "all" or ""."""
+        """Which queues an operator has paused, as rmqd's members report it: "3 queues", "all", or "" for no queues."""
         values = {} if self.info is None else self.info.user_consumer_info
         some = None if self.waits_for_circuit else re.search(r"(\d+) paused", values.get("queues", ""))
         if some is not None:
@@ -107,7 +107,7 @@ class MemberReport:
         return None if self.info is None else self.info.mq_table.get(queue)
 
     def popped(self, queue: MessageQueue) -> list[PopProcessQueueInfo]:
-        """Return the member's reports on a queue that it pops, alone or together with all queues of the broker."""
+        """Return the reports on a queue that the member pops: on this queue, and on all queues of the broker."""
         table = {} if self.info is None else self.info.mq_pop_table
         anywhere = MessageQueue(queue.topic, queue.broker_name, ANY_QUEUE)
         return [table[at] for at in (queue, anywhere) if at in table]
@@ -117,7 +117,7 @@ class MemberReport:
         return self.pulled(queue) is not None or bool(self.popped(queue))
 
     def limit(self, name: str, default: int) -> int:
-        """Return a limit that the member reports, by its name in Java; `default` if the member does not report it."""
+        """Return a limit that the member reports under Java's `name`; `default` if the member does not report it."""
         value = "" if self.info is None else self.info.properties.get(name, "")
         return int(value) if value.isdecimal() else default
 
@@ -150,7 +150,7 @@ class TopicLag:
 
 
 class GroupReader:
-    """The queries about one group at the given brokers. Lags are read from all brokers in the topics' routes."""
+    """The queries about one group, sent to `brokers`. Queries of lags go to all brokers in the topics' routes."""
 
     def __init__(self, brokers: Brokers, group: str) -> None:
         self.brokers = brokers
@@ -164,7 +164,7 @@ class GroupReader:
         return Responses(known.found, errors)
 
     async def settings(self, names: Iterable[str] | None = None) -> Responses[str, SubscriptionGroupConfig | None]:
-        """Return the group's settings by broker; None if a broker does not have the group. Does not create it."""
+        """Return the group's settings by broker; None if a broker does not have the group. Never creates the group."""
         tables = await self.brokers.ask(subscription_groups, names=names)
         return Responses({name: table.get(self.group) for name, table in tables.found.items()}, tables.errors)
 
@@ -180,7 +180,7 @@ class GroupReader:
         return Responses(modes, tables.errors)
 
     async def members(self, known: Mapping[str, ConsumerConnection]) -> dict[str, MemberReport]:
-        """Return the reports of all members by client id. Each is asked through the first broker that knows it."""
+        """Return all members' reports by client id. Each member is asked through the first broker that knows it."""
         connections = connections_by_member(known)
         asked = await asyncio.gather(*(self.member(one, connections[one]) for one in sorted(connections)))
         return {one.client_id: one for one in asked}
@@ -189,7 +189,7 @@ class GroupReader:
         """Return one member's report. The member is asked through the first broker in `connections`.
 
         A member that did not respond is not asked again for SILENT_MEMBER_SECONDS, because the broker would wait 10 s
-        again. After this time it is asked, because it may only have been starting or reconnecting.
+        again. After this time the member is asked again, because it may have been starting or reconnecting.
         """
         clock, near = self.brokers.client.clock, next(iter(connections))
         if client_id in self._silent:
@@ -207,7 +207,7 @@ class GroupReader:
     async def topics(self) -> list[str]:
         """Return the topics in which the group has offsets on any broker, including its retry topic.
 
-        The dead letter topic is omitted: members do not consume it, and its offset is used by `rmqd dlq`.
+        The dead letter topic is omitted, because members do not consume it. Its offset belongs to `rmqd dlq`.
         """
         if not self.brokers.masters:
             await self.brokers.learn()
@@ -231,10 +231,10 @@ class GroupReader:
         return TopicLag(self.group, topic, sum(queue.lag for queue in found), oldest_seconds, found)
 
     async def lags(self, topics: Iterable[str] | None = None) -> tuple[list[TopicLag], dict[str, RmqdError]]:
-        """Return the lags in `topics` and in the retry topic, and the errors by "group, topic".
+        """Return the group's lags in `topics` and in its retry topic, and the errors by the text "group, topic".
 
-        None as `topics` means all topics in which the group has offsets. If these cannot be read, the only error has
-        the group as its key. An error in one topic does not affect other topics.
+        None as `topics` means all topics in which the group has offsets. If the list of these topics cannot be read,
+        the only error has the group's name as its key. An error in one topic does not affect other topics.
         """
         group, retries = self.group, retry_topic(self.group)
         if topics is None:

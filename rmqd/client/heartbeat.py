@@ -29,7 +29,7 @@ from rmqd.wire.message_queue import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class PushedReset:
-    """A reset that a broker pushes: an operator's new offsets for the queues of a topic. All members get all queues."""
+    """A reset that a broker pushes to all members of a group: an operator's new offsets for all queues of a topic."""
 
     topic: str
     offsets: dict[MessageQueue, int]
@@ -38,7 +38,7 @@ class PushedReset:
 
 
 class PushedResets:
-    """The parser of the resets that brokers push to one group. It keeps the order of arrival."""
+    """The parser of the resets that brokers push to one group. Resets are parsed in the order of their arrival."""
 
     def __init__(self) -> None:
         self._reading = asyncio.Lock()
@@ -58,7 +58,7 @@ def _read(topic: str, body: bytes) -> PushedReset:
 
 
 class GroupMembership(Protocol):
-    """The interface of a consumer group to the client: its data for heartbeats, and its responses to brokers."""
+    """The client's view of a consumer group: its data for heartbeats, and its handling of brokers' requests."""
 
     @property
     def group(self) -> str:
@@ -88,7 +88,7 @@ POLL_SECONDS = 2.0  # interval of the checks for QUIET_SECONDS
 
 @dataclass(slots=True)
 class _Broker:
-    """The heartbeats to one address: the last heartbeat's result, and an event that requests the next heartbeat."""
+    """The state of heartbeats to one address: the last result, and an event that requests the next heartbeat."""
 
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     up: bool | None = None
@@ -97,10 +97,10 @@ class _Broker:
 
 
 class Heartbeat:
-    """The sender of heartbeats with the registered groups to every address of every known broker, including slaves.
+    """The sender of heartbeats to every address of every known broker, including slaves.
 
-    Each address has a separate task in `run`, and each heartbeat has a deadline, so a dead broker does not delay other
-    brokers. A failed heartbeat is repeated soon, and triggers a refresh of routes.
+    A heartbeat contains the registered groups. Each address has a separate task in `run`, and each heartbeat has a
+    deadline, so a dead broker does not delay other brokers. A failed heartbeat is repeated soon, and refreshes routes.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class Heartbeat:
         errors = await asyncio.gather(*map(self._send, addresses))
         for address, error in zip(addresses, errors, strict=True):
             if error is not None:
-                self.send_heartbeats_soon(address)  # `run` repeats it until the broker answers
+                self.send_heartbeats_soon(address)  # `run` repeats the heartbeat until the broker answers
         return dict(zip(addresses, errors, strict=True))
 
     def is_known_on(self, connection: RemotingConnection) -> bool:
@@ -166,7 +166,7 @@ class Heartbeat:
             raise error
 
     def send_heartbeats_soon(self, address: str | None = None) -> None:
-        """Let `run` send a heartbeat at once to one known address, or to all known addresses if it is None."""
+        """Let `run` send a heartbeat at once to `address`, if it is a known address; None: to all known addresses."""
         for known, broker in self._brokers.items():
             if address is None or known == address:
                 broker.wake.set()
@@ -207,9 +207,9 @@ class Heartbeat:
     async def _rest(self, address: str, broker: _Broker) -> None:
         """Wait until the next heartbeat to a broker is due.
 
-        It is due earlier if requests wait and nothing was received for QUIET_SECONDS. Such silence is normal if no
-        messages arrive, because a broker may hold a pull for 20 s. But a dead connection, which blocks all pulls, looks
-        the same. A heartbeat shows the difference, because brokers answer it at once.
+        A heartbeat is due earlier if requests wait and nothing was received for QUIET_SECONDS. Such silence is normal
+        if no messages arrive, because a broker may hold a pull for 20 s. But a dead connection, which blocks all pulls,
+        looks the same. A heartbeat shows the difference, because brokers answer it at once.
         """
         until = self._clock.monotonic() + self._pause_seconds(address, broker)
         while (left := until - self._clock.monotonic()) > 0 and not broker.wake.is_set():
@@ -265,7 +265,7 @@ class Heartbeat:
         broker = self._broker(address)
         if not broker.up:
             log.info("broker.up", address=address, version=version)
-        if broker.up is False:  # it has returned, and the routes may not contain it
+        if broker.up is False:  # the broker has returned, and the routes may not contain it yet
             self._routes.refresh_soon()
         broker.up, broker.failures = True, 0
         if connection is self._remoting.connected(address):

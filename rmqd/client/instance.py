@@ -49,7 +49,7 @@ class Replicas:
         routes.on_change(self._routes_changed)
 
     def to_read(self, broker_name: str, broker_id: int = 0) -> str | None:
-        """Return the address to pull from: the given replica, or another one if it is missing or down; None if none."""
+        """Return the address of a replica to pull from, preferably replica `broker_id`; None if no replica is known."""
         address = self._routes.address(broker_name, broker_id)
         if address is None or not self._remoting.is_down(address):
             return address
@@ -62,11 +62,11 @@ class Replicas:
         return any(self._remoting.connected(at) is not None and not self._remoting.is_down(at) for at in addresses)
 
     def sorted_by_preference(self, addresses: Iterable[str]) -> list[str]:
-        """Sort addresses: first connected for SETTLE_SECONDS, then connected later or not connected, then down."""
+        """Sort addresses in this order: connected for SETTLE_SECONDS; connected later or not connected; down."""
         return sorted(addresses, key=lambda address: (self._remoting.is_down(address), self.is_new(address)))
 
     def is_new(self, address: str) -> bool:
-        """Return whether an address is not connected, or for less than SETTLE_SECONDS: other clients may not be."""
+        """Return whether this client is not connected to an address, or has been for less than SETTLE_SECONDS."""
         connection = self._remoting.connected(address)
         return connection is None or self._remoting.clock.monotonic() - connection.made_at < SETTLE_SECONDS
 
@@ -154,14 +154,14 @@ class ClientInstance:
         self.heartbeat.send_heartbeats_soon()
 
     def identity(self, group: str, *, replay: str = "") -> Identity:
-        """Return the identity of a group, given by its name with the namespace. Call it after routes are known."""
+        """Return a group's identity. `group` includes the namespace. Call this only after a route was received."""
         options, cluster = self.options, self.cluster_id.id or self.cluster_id.name
         return Identity(cluster, options.joined_namespaces, unwrap_namespace(group, options.namespace), replay=replay)
 
     async def unregister(self, group: str) -> None:
         """Remove a group, and unregister it at every connected broker, each within 3 s. Raises nothing.
 
-        The brokers then notify the other members at once. Otherwise these would wait until brokers drop this member.
+        The brokers then notify the other members at once, which otherwise wait until brokers drop this member.
         """
         if self.groups.pop(group, None) is None:
             return
@@ -216,7 +216,7 @@ class ClientInstance:
         self.heartbeat.send_heartbeats_soon()
 
     def stop(self) -> None:
-        """Let `run` unregister the remaining groups and end. Does not wait for it."""
+        """Let `run` unregister the remaining groups and return. Does not wait until `run` has returned."""
         self._stop.set()
 
     async def run(self) -> None:
@@ -270,7 +270,7 @@ class ClientInstance:
                 log.warning("group.not_unregistered", group=group, address=address, reason=str(error))
 
     async def _get_route(self, topic: str) -> TopicRouteData:
-        """Return a topic's route. If there are groups, first wait for the cluster's id, which their records contain."""
+        """Return a topic's route. If groups are registered, also learn the cluster's id for the groups' records."""
         route = await self.name_servers.get_route(topic)
         if self.groups:
             await self.cluster_id.learn()

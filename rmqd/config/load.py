@@ -1,7 +1,7 @@
-"""Loads a configuration, or reports all its problems. Also returns the JSON Schema, and the keys without secrets.
+"""Loads a configuration, or reports all its problems. Also returns the JSON Schema, and configurations without secrets.
 
-Hidden values: keys that the models declare as secrets; options with names like `password`, and options of type
-SecretStr; user, path and query of URLs, and passwords inside longer texts; and all values from `${...}` in options
+These values are hidden: keys that the models declare as secrets; options with names like `password`, and options of
+type SecretStr; the user, path and query of URLs; passwords inside longer texts; all values from `${...}` in options
 whose meaning rmqd does not know. A hidden value is also removed from later texts of this process, such as errors.
 """
 
@@ -47,9 +47,9 @@ def load_config(
 
 
 def load_http(path: Path | None = None) -> HttpConfig:
-    """Return `http` of a configuration, for commands that connect to the daemon. Raises ConfigError with every problem.
+    """Return the section `http` of a configuration, for commands that connect to the daemon. Raises ConfigError.
 
-    Other values are not needed, so variables in them, such as a group's `${PASSWORD}`, may be unset.
+    Other sections are not used, so their variables, such as a group's `${PASSWORD}`, may be unset.
     """
     loading = ConfigProblems(source_of(path))
     if problems := [one for one in loading.sorted_problems() if one not in loading.unset or one.path[:1] == ("http",)]:
@@ -120,7 +120,7 @@ class ConfigProblems:
                     _remove(values, path[:-1] if missing else path)
 
     def add(self, findings: Iterable[ConfigFinding], prefix: KeyPath = ()) -> None:
-        """Report findings of rules. Their paths start at `prefix`."""
+        """Report findings of rules. The paths of the findings are relative to `prefix`."""
         for finding in findings:
             path = (*prefix, *finding.path)
             instead = None if finding.instead is None else (*prefix, *finding.instead)
@@ -196,7 +196,7 @@ class ConfigData:
 
 
 def _take_listen_address(data: ConfigData, environ: Mapping[str, str]) -> None:
-    """Use $RMQD_HTTP_LISTEN unless the configuration sets http.listen. Images set this variable."""
+    """Use $RMQD_HTTP_LISTEN unless the configuration sets http.listen. Container images set this variable."""
     http, address = data.values.setdefault("http", {}), environ.get(LISTEN_VARIABLE)
     path = ("http", "listen")
     if address and isinstance(http, dict) and "listen" not in http and path not in data.unusable:
@@ -232,7 +232,7 @@ def config_schema() -> dict[str, Any]:
     parts, notes = schema["$defs"], {"patternProperties": {f"^{NOTE}": dict[str, Any]()}}
     for part in (schema, schema["properties"]["groups"], schema["properties"]["clusters"], *parts.values()):
         part |= notes
-    # Groups may inherit the keys that they need.
+    # Groups may inherit required keys from `defaults`, so the schema requires these keys only without `defaults`.
     inner = {"handler": "HandlerConfig", "pipeline": "PipelineConfig", "sink": "SinkConfig"}
     needed: dict[str, Any] = {"required": parts["GroupConfig"].pop("required")}
     needed["properties"] = {key: {"required": parts[part].pop("required")} for key, part in inner.items()}
@@ -250,7 +250,7 @@ def config_schema() -> dict[str, Any]:
 
 
 def _without_titles(schema: Any, *, names: bool = False) -> Any:
-    """Return the schema without pydantic's titles, which only repeat the keys. `names` are the keys at this level."""
+    """Return the schema without pydantic's titles. With `names`, keys are property names, so `title` is kept."""
     if isinstance(schema, list):
         return [_without_titles(item) for item in schema]
     if not isinstance(schema, dict):
@@ -268,7 +268,7 @@ _SECRET_NAME: Final = re.compile(rf"{SECRET_WORDS}|(?:^|[-_.])(?:auth|authorizat
 def configure_log(config: RootConfig, *, worker: int | None = None, as_json: bool = False) -> None:
     """Set up this process's log as configured, and hide the configuration's secrets in all texts of the process.
 
-    `worker` as in `configure_logging`; `as_json` replaces the configured format.
+    `worker`: see `configure_logging`. `as_json`: log JSON, whatever format is configured.
     """
     given_config(config)
     log_format = "json" if as_json else config.log.format
@@ -276,8 +276,8 @@ def configure_log(config: RootConfig, *, worker: int | None = None, as_json: boo
 
 
 def hide_options(options: Mapping[str, Any], made: object = None) -> None:
-    """Hide secrets of a plugin's options in all texts of this process. `made` is the instance of the plugin's model,
-    whose values of type SecretStr are secrets, whatever their names.
+    """Hide the secrets in a plugin's options in all texts of this process. `made` is the instance of the plugin's
+    options model. All values of type SecretStr in `made` are secrets.
     """
     _value(options, only_given=False)
     for secret in _marked(made):
@@ -289,7 +289,7 @@ def _marked(value: object) -> Iterator[str]:
         secret = value.get_secret_value()
         yield secret if isinstance(secret, str) else secret.decode(errors="replace")
     elif isinstance(value, BaseModel):
-        for _, inner in value:  # not dict(value), which takes a field named `keys` for its method
+        for _, inner in value:  # not dict(value), which would call a field named `keys`
             yield from _marked(inner)
     elif isinstance(value, Mapping | list | tuple):
         for inner in value.values() if isinstance(value, Mapping) else value:
@@ -340,14 +340,14 @@ def _value(value: object, only_given: bool, name: str = "") -> Any:
 
 
 def _named(name: str, value: object, only_given: bool) -> Any:
-    """Return the shown value of a mapping's key that is a name from users, such as an option, a group or a topic."""
+    """Return the value to show for the key `name`, which users choose, such as the name of an option or a group."""
     if _SECRET_NAME.search(name) and not isinstance(value, ConfigSection) and not is_dataclass(value):
         return _hidden_whole(value)
     return _value(value, only_given, name)
 
 
 def _hidden_whole(value: object) -> Any:
-    """Hide a secret, and return its replacement. In a mapping all values are secrets, except names of users."""
+    """Hide a secret, and return the text to show. In a mapping or list, all values except user names are secrets."""
     if isinstance(value, bool) or value is None:
         return value
     if not isinstance(value, Mapping | list):
@@ -359,7 +359,7 @@ def _hidden_whole(value: object) -> Any:
 
 
 def _items(items: list[Any]) -> list[Any]:
-    """Return a list, such as a command's arguments: the item after `--password` is hidden."""
+    """Return the list with hidden secrets: in a command's arguments, the item after `--password` is a secret."""
     for i, item in enumerate(items[:-1]):
         if isinstance(item, str) and item.startswith("-") and "=" not in item and _SECRET_NAME.search(item):
             items[i + 1] = hide_secret(items[i + 1])

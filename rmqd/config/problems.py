@@ -42,8 +42,7 @@ class ConfigProblem:
 class Locations:
     """The locations of a configuration's keys and values.
 
-    Two Locations always compare as equal, so that two configurations are equal if their values are, regardless of their
-    locations.
+    Two Locations always compare as equal, so that two configurations with the same values are equal.
     """
 
     root: str
@@ -69,13 +68,13 @@ class Locations:
         return ("defaults", *path[2:]) if is_inherited else path
 
     def problem(self, path: KeyPath, message: str, *, at_key: bool = False) -> ConfigProblem:
-        """Return a problem with the value at a path, or with its key. It names the group that inherits the value."""
+        """Return a problem of the value at a path, or of the key (`at_key`). The text names an inheriting group."""
         declared = self.declared(path)
         group = "" if declared == path else f" (inherited by groups.{path[1]})"
         return ConfigProblem((self.of_key if at_key else self.of)(path), declared, f"{message}{group}")
 
     def of_missing(self, path: KeyPath) -> str:
-        """Return the location of a missing key's parent; the group's location if a group inherits the parent."""
+        """Return the location of a missing key's parent; if a group inherits the parent, the group's location."""
         parent = path[:-1]
         return self.of_key(parent if self.declared(parent) == parent else path[:2])
 
@@ -100,7 +99,7 @@ def one_line(text: str) -> str:
 
 
 def nearest(wrong: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is most similar to a wrong one, such as `max_size` for `maxSize`, or None."""
+    """Return the known name that is most similar to a wrong name, such as `max_size` for `maxSize`, or None."""
     import difflib  # imported here, so that only an invalid configuration has this cost
 
     plain = {name.replace("_", "").lower(): name for name in known}

@@ -1,6 +1,7 @@
 """The allocate strategies: which member of a group gets which queue.
 
-Each member computes its queues alone. Members that run Java's client must compute the same division.
+Each member computes its own queues, without asking the other members. So rmqd must divide queues exactly as Java does,
+because some members of a group may run Java's client.
 
 A strategy is called with the group, this member's client id, all queues of one topic and all client ids. Queues and
 client ids are sorted and without duplicates. The strategy returns this member's queues. As in Java
@@ -74,7 +75,7 @@ class AllocateStrategy:
 def averagely(
     group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
 ) -> list[MessageQueue]:
-    """Divide queues into contiguous ranges; the first may have one queue more (`AllocateMessageQueueAveragely`)."""
+    """Return a contiguous range; the first members may get one queue more (`AllocateMessageQueueAveragely`)."""
     if not _is_member(client_id, queues, client_ids):
         return []
     index, members = client_ids.index(client_id), len(client_ids)
@@ -96,7 +97,7 @@ def averagely_by_circle(
 def consistent_hash(
     group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
 ) -> list[MessageQueue]:
-    """Assign by an MD5 hash ring: a new member moves only few queues (`AllocateMessageQueueConsistentHash`)."""
+    """Assign queues by an MD5 hash ring: a new member moves few queues (`AllocateMessageQueueConsistentHash`)."""
     if not _is_member(client_id, queues, client_ids):
         return []
     ring = {_ring_hash(f"{member}-{node}"): member for member in client_ids for node in range(VIRTUAL_NODES_PER_MEMBER)}
@@ -116,8 +117,8 @@ def machine_room_nearby(
     """Divide the queues of each machine room among the members in that room (`AllocateMachineRoomNearby`).
 
     Queues of rooms without members are divided among all members. Both divisions use `averagely`. In Java, the user
-    writes the code that finds the machine room of a broker or member. Here `machine_room_of_broker` and
-    `machine_room_of_member` find the room by name. Raises AllocateError if a broker or member has no room in its name.
+    writes the code that finds the machine room of a broker or member. Here the room is part of the broker's name and of
+    the member's client id. Raises AllocateError if a name or client id has no room.
     """
     if not _is_member(client_id, queues, client_ids):
         return []
@@ -171,13 +172,13 @@ class AllocateByConfig:
     def __call__(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """Return the configured queues of this topic. Java returns all topics' queues, with the same effect."""
+        """Return the configured queues of this topic. Java returns the queues of all topics; the effect is equal."""
         return [queue for queue in self.configured_queues if queue in queues]
 
 
 @dataclass(frozen=True, slots=True)
 class AllocateByMachineRoom:
-    """Divides the queues of brokers in some rooms among all members (`AllocateMessageQueueByMachineRoom`)."""
+    """Divides the queues of the brokers in `machine_rooms` among all members (`AllocateMessageQueueByMachineRoom`)."""
 
     machine_rooms: frozenset[str]
 

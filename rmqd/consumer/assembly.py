@@ -1,4 +1,4 @@
-"""Assembles the parts of a group by its consume mode and message model."""
+"""Creates the parts of a consumer group. The consume mode and the message model decide which classes are used."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ def assemble_group(
     cache: type[ProcessQueue] = ProcessQueue,
     division: Callable[[GroupContext], QueueDivision] | None = None,
 ) -> tuple[GroupContext, QueueDivision]:
-    """Return the parts of a group, not paused and not running, and the division of its topics.
+    """Create a group, neither paused nor running, and the object that divides the queues of its topics among members.
 
-    `retry_policy` replaces the send-back to brokers. `ends` are the offsets at which pulling stops. With a filter, a
-    broker may still return messages beyond an end, so a hook must remove these. `service` gets the messages instead of
-    `handler`, from caches of the type `cache`. `division` creates an object that selects queues independently of the
-    group's members.
+    `retry_policy` replaces the send-back to brokers. `ends` are the offsets at which pulling stops. If the broker
+    filters messages, it may still return messages beyond an end, and a hook must remove them. `service` receives the
+    messages instead of `handler`. `cache` is the class of the process queues. `division` creates an object that selects
+    queues independently of the group's members.
 
-    Raises RmqdError for an invalid expression. Modules that few groups need are imported only when they are used, so
-    that the daemon starts sooner.
+    Raises RmqdError for an invalid filter expression. Modules that few groups need are imported only when they are
+    used, so that the daemon starts sooner.
     """
     clock, trace, receipts = client.clock, None, None
     if options.trace is not None:
@@ -173,7 +173,7 @@ def subscription_data_of(options: ConsumerOptions, version: int) -> dict[str, Su
 
 
 def create_topic_stats(options: ConsumerOptions, canary: Canary | None = None) -> dict[str, TopicStats]:
-    """Return the counters by topic. Messages of the retry topic count under their original topic, but separately."""
+    """Return each topic's counters. Retried messages are counted separately, under their original topic."""
     make: Callable[..., TopicStats] = TopicStats
     if canary is not None and canary.is_live:
         make = partial(CanaryStats, takes=canary.is_in_share)

@@ -1,13 +1,13 @@
-"""A canary: a second handler of a group, for a stable share of its messages.
+"""A canary: a second handler of a group, which gets a stable share of the group's messages.
 
-The share is chosen by a hash of each message's key. So all messages of a key go to the same handler, also when they are
-retried, and when the share grows, the canary keeps its keys.
+A hash of a message's key decides which handler gets the message. So all messages of a key go to the same handler, also
+when they are retried. If the share grows, the canary keeps the keys that it has. A canary has one of two modes:
 
-- `live`: the canary handles its messages instead of the first handler. Each batch has messages for one handler only.
+- `live`: the canary handles its share instead of the first handler. Each batch has messages for only one handler.
   The canary's batches pass through the same calls and settlement. They are counted separately (`variant="canary"`).
-- `shadow`: the first handler handles all messages. After each of its calls, the canary gets copies of its share in the
-  background, and its decisions are only counted and compared. At most `concurrency` of these calls run at a time, and
-  further messages are skipped. So a slow or hanging canary delays nothing.
+- `shadow`: the first handler handles all messages. After each call of the first handler, the canary gets copies of its
+  share in the background. The canary's decisions are only counted and compared. At most `concurrency` canary calls run
+  at a time, and further messages are skipped. So a slow or hanging canary delays nothing.
 
 A canary that cannot be started, or cannot handle any message, is switched off, and the first handler gets everything.
 """
@@ -76,7 +76,7 @@ class CanarySnapshot:
 
 
 class Canary:
-    """The second handler of one group. `stop` ends its calls in shadow mode."""
+    """The second handler of one group, in live or shadow mode."""
 
     def __init__(self, handler: LoadedHandler, options: ConsumerOptions, clock: Clock) -> None:
         self.handler = with_result_checks(handler)
@@ -156,7 +156,8 @@ class Canary:
     ) -> Callable[[list[Message], MessageQueue], Batch]:  # fmt: skip
         """Return a function that makes batches like `make`, each with messages for only one handler.
 
-        The function puts back the other handler's messages; with `in_order`, also all messages behind the first one.
+        The batch is for the handler of its first message. The function puts the other handler's messages back into the
+        queue; with `in_order`, also all messages behind the first message of the other handler.
         """
 
         def made(messages: list[Message], message_queue: MessageQueue) -> Batch:
@@ -192,7 +193,6 @@ class Canary:
             del error  # its traceback refers to this frame, and would keep the batch alive
 
     def snapshot(self) -> CanarySnapshot:
-        """Return the canary's current settings and its results in shadow mode."""
         one = self.options
         return CanarySnapshot(
             plugin=self.handler.name,
@@ -261,7 +261,7 @@ class Canary:
 
 
 class _ShadowOnce:
-    """The `message.once` group of calls in shadow mode, with records separate from the first handler's."""
+    """Makes `message.once` in shadow calls write records that are separate from the first handler's records."""
 
     def __init__(self, group: OnceInGroup) -> None:
         self._group = group

@@ -9,15 +9,15 @@ A failed call does not show whether the handler or the message is at fault. Unti
 
 - The message is at fault if a call that began later succeeds (`refuted_to`), or if the circuit has not opened within
   the window. Then the attempt counts.
-- The handler is at fault if the circuit opens. Then the attempt does not count. Nor do the attempts of probes, and of
-  calls that were running when the circuit opened.
+- The handler is at fault if the circuit opens. Then the attempt does not count. Attempts of probes, and of calls that
+  were running when the circuit opened, do not count either.
 
 The circuit judges the handler, not a message. So a failure is not *evidence* if this message failed before and the
-handler has since succeeded with another message. Such a failure does not open the circuit. It is the message's fault
-once yet another message succeeds.
+handler has since succeeded with another message. Such a failure does not open the circuit. The failure is the message's
+fault once yet another message succeeds.
 
-`handling.circuit_breaker` decides about the messages meanwhile. This module never waits, and does not know the content
-of a call.
+`handling.circuit_breaker` decides what happens to the messages meanwhile. This module never waits, and does not look
+into batches.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Circuit:
             self.on_change()
 
     def succeeded(self, batch: object, began: float) -> None:
-        """Called when a call that began at `began` (monotonic) ended and has acknowledged messages."""
+        """Called when a call ended and acknowledged messages. `began` is when the call began (monotonic)."""
         self._abandoned.discard(batch)
         if self.state != "closed" and batch is not self._probe:
             return
@@ -148,14 +148,14 @@ class Circuit:
         return FailureEffect.EXCUSED
 
     def undecided(self, batch: object) -> None:
-        """Called when a call ended without evidence about the handler. A probe is then repeated with another call."""
+        """Called when a call ended without evidence. If the call was the probe, the next call is a new probe."""
         self._abandoned.discard(batch)
         if batch is self._probe:
             self._probe = None
             self.on_change()
 
     def abandoned(self, batch: object) -> None:
-        """Called when a call is still running at its deadline. A probe has then failed. `failed` follows at its end."""
+        """Called when a call is still running at its deadline. If the call is the probe, the probe has failed."""
         if batch is self._probe:
             self._abandoned.add(batch)
             self._error = "the handler exceeded consume_timeout and is still running"
@@ -171,7 +171,6 @@ class Circuit:
             self.on_change()
 
     def snapshot(self) -> CircuitSnapshot:
-        """Return the state for the group's snapshot."""
         ahead = self._probe_at - self._clock.monotonic()
         probe_at = self._clock.wall() + max(0.0, ahead) if self.state == "open" else None
         return CircuitSnapshot(self.state, self._since, self._evidence(), probe_at)

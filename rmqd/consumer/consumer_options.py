@@ -1,8 +1,8 @@
 """The settings of one consumer group: plain values with units in their names.
 
-`GroupKeys` declares each key that the engine reads: type, kind with its range, meaning, default. The configuration's
-model of a group has the same fields; a key is the field's name without the unit. So the schema, the documentation and
-the options of the engine follow from this declaration.
+`GroupKeys` declares each configuration key that the engine reads: its type, range, meaning and default. A key is the
+name of its field without the unit. The configuration's model of a group has the same fields, so the schema, the
+documentation and the engine's options all follow from these declarations.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Subscription:
     lite_topics: tuple[str, ...] = ()
 
     def written(self) -> str | dict[str, Any]:
-        """Return the subscription as in the configuration."""
+        """Return the subscription as an operator writes it in the configuration."""
         if self.lite_topics:
             return {"lite_topics": list(self.lite_topics)}
         return {"sql": self.expression} if self.kind == "SQL92" else self.expression
@@ -86,7 +86,6 @@ class CircuitOptions:
 
     @property
     def can_open(self) -> bool:
-        """Whether failures can open the circuit."""
         return bool(self.consecutive or self.ratio)
 
 
@@ -280,7 +279,7 @@ class GroupKeys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOptions(GroupKeys):
-    """All settings of one group that the engine needs: its keys, and values that depend on other keys or plugins."""
+    """All settings of one group that the engine needs: its keys, and values that other keys or plugins determine."""
 
     group: str
     """The name at the brokers, with the namespace if there is one. Topic names here have the namespace too."""
@@ -318,7 +317,7 @@ class ConsumerOptions(GroupKeys):
 
     @property
     def retries_in_place(self) -> bool:
-        """Whether a failed message is not sent back, but retried here before the messages that must follow it."""
+        """Whether a failed message is retried here, before the messages that must follow it, and not sent back."""
         return self.consume_mode == "orderly" or bool(self.order_by)
 
     @property
@@ -328,10 +327,9 @@ class ConsumerOptions(GroupKeys):
 
     @property
     def is_lite(self) -> bool:
-        """Whether the group consumes lite topics."""
         return any(subscription.lite_topics for subscription in self.subscriptions.values())
 
     @property
     def announced_message_model(self) -> str:
-        """The brokers' name for the message model."""
+        """The brokers' name for the group's message model, as heartbeats announce it."""
         return "LITE_SELECTIVE" if self.is_lite else self.message_model.upper()

@@ -64,7 +64,7 @@ class GroupContext:
     options_revision: int = 0  # increased when options, subscriptions or the rate limit change while the group runs
     problems: GroupProblems = field(default_factory=GroupProblems)
     released_offsets: dict[MessageQueue, ReleasedOffset] = field(default_factory=dict)  # queue -> last commit
-    # With `on_offset_illegal: stop`: queue -> the offset that its broker refused, and the queue's lowest end since then
+    # With `on_offset_illegal: stop`: queue -> the offset that its broker refused, and the lowest offset offered instead
     refused_offsets: dict[MessageQueue, tuple[int, int]] = field(default_factory=dict)
     start_failures: dict[str, dict[MessageQueue, RmqdError]] = field(default_factory=dict)  # broker -> errors to log
     pauses: Pauses = field(default_factory=Pauses)
@@ -74,7 +74,7 @@ class GroupContext:
     create_cache: Callable[[MessageQueue, int, TopicStats, str], ProcessQueue] = ProcessQueue  # for pulled queues
     # Idle queues: all messages are handled and committed, and the broker holds a pull. Periodic work skips idle queues,
     # because a group may have thousands. A round of commits adds a queue here, and activity of the queue removes it.
-    # The value is the queue's snapshot, which cannot change meanwhile; None if no snapshot was needed yet.
+    # The value is the queue's snapshot, which cannot change while the queue is idle; None if it was not needed yet.
     idle_queues: dict[MessageQueue, QueueSnapshot | None] = field(default_factory=dict)
     not_paused: asyncio.Event = field(default_factory=asyncio.Event)  # cleared while the whole group is paused
 
@@ -91,12 +91,12 @@ class GroupContext:
 
     @property
     def circuit(self) -> Circuit | None:
-        """The group's circuit breaker; None for a group without one."""
+        """The state of the group's circuit breaker; None if the group has no circuit breaker."""
         return self.service.circuit
 
     @property
     def are_calls_held_back(self) -> bool:
-        """Whether an open circuit or an unavailable store delays handler calls, which must not cost an attempt."""
+        """Whether the circuit breaker or an unavailable store delays handler calls. The delay must cost no attempt."""
         is_called = self.circuit is None or self.circuit.state == "closed"
         return not is_called or self.service.problem is not None
 

@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class HookContext:
-    """The arguments of a hook in addition to the messages: one object for each handler call, and for each pull."""
+    """The second argument of a hook: one object for each handler call and each pull, shared by all hooks."""
 
     group: str
     message_queue: MessageQueue
@@ -69,13 +69,13 @@ class GroupHooks:
         self.left_out: Counter[str] = Counter({name: 0 for name, _ in self._wants})
 
     def wrap_handler(self, handler: LoadedHandler) -> LoadedHandler:
-        """Return the handler with hook calls around each call, or the handler itself if there are no hooks."""
+        """Return the handler with hook calls around each call, or the handler itself if there are no batch hooks."""
         if not self._before and not self._after:
             return handler
         return wrap_handler(handler, self._around_async if handler.is_async else self._around)
 
     def unwanted_messages(self, messages: Sequence[Message], message_queue: MessageQueue) -> list[Message]:
-        """Return the messages of a pull that a hook's `wants` rejects. If `wants` raises, it does not reject."""
+        """Return the messages of a pull that a hook's `wants` rejects. If `wants` raises, the message is kept."""
         context = HookContext(self._group, message_queue, self._client_id)
         return [message for message in messages if not message.finished and not self._is_wanted(message, context)]
 
@@ -94,7 +94,7 @@ class GroupHooks:
         return True
 
     async def _around_async(self, call_next: Callable[[Batch], Any], batch: Batch) -> Any:
-        # No context manager here and below: it would take longer than many handlers.
+        # A context manager, here or in `_around`, would take longer than many handlers.
         context, started = self._begin(batch), self._now()
         try:
             if (result := await call_next(batch)) is not None:

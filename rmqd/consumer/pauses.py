@@ -11,7 +11,7 @@ from rmqd.wire.message_queue import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class PauseScope:
-    """Queues selected by topic, broker and queue id. None matches all, so all three None means the whole group."""
+    """Queues of a group, selected by topic, broker and queue id. None matches any value."""
 
     topic: str | None = None
     broker: str | None = None
@@ -23,7 +23,6 @@ class PauseScope:
         return all(mine is None or mine == theirs for mine, theirs in pairs)
 
     def includes(self, queue: MessageQueue) -> bool:
-        """Return whether the scope includes this queue."""
         return self.covers(PauseScope(queue.topic, queue.broker_name, queue.queue_id))
 
     def __str__(self) -> str:
@@ -35,22 +34,20 @@ WHOLE_GROUP: Final = PauseScope()
 
 
 class Pauses:
-    """The paused scopes. They stay when a queue moves to another member, and apply again when the queue returns."""
+    """The paused scopes of one group. If a paused queue moves to another member and returns, it is paused again."""
 
     def __init__(self, scopes: Iterable[PauseScope] = ()) -> None:
         self._scopes: set[PauseScope] = set(scopes)
 
     def pause(self, scope: PauseScope) -> None:
-        """Pause one more scope."""
         self._scopes.add(scope)
 
     def resume(self, scope: PauseScope) -> None:
-        """End every pause within this scope; a wider pause stays."""
+        """End the pauses whose scopes lie within `scope`. A pause with a wider scope stays."""
         self._scopes = {paused for paused in self._scopes if not scope.covers(paused)}
 
     @property
     def is_whole_group_paused(self) -> bool:
-        """Whether the whole group is paused."""
         return WHOLE_GROUP in self._scopes
 
     @property
@@ -59,5 +56,4 @@ class Pauses:
         return tuple(sorted(self._scopes, key=lambda scope: (scope.topic or "", scope.broker or "", scope.queue or -1)))
 
     def is_paused(self, queue: MessageQueue) -> bool:
-        """Return whether this queue is paused."""
         return bool(self._scopes) and any(scope.includes(queue) for scope in self._scopes)

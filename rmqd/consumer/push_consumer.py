@@ -1,9 +1,9 @@
 """Assembles, starts and drains one consumer group in this process.
 
-`change_running_group` applies changed options to a running group, which does not leave its queues.
+`change_running_group` applies changed options to a running group without releasing its queues.
 
 A broker refuses a pull with a filter that it does not know yet. So a heartbeat sends a changed filter to every broker
-before the first pull with that filter. The broker may answer a pull in flight with the old filter. Such a response is
+before the first pull with that filter. The broker may still apply the old filter to a pull in flight. That response is
 discarded, and the pull is sent again from the same offset. So a message that matches both filters is handled once.
 """
 
@@ -46,7 +46,7 @@ log = structlog.get_logger(__name__)
 
 
 async def change_running_group(context: GroupContext, rebalance: Rebalance, options: ConsumerOptions) -> None:
-    """Apply changed options, with the same topics, to a running group. After InvalidNameError nothing has changed."""
+    """Apply changed options to a running group. The topics must be the same. After an error, the old options apply."""
     filters = _changed_filters(context, options)
     if filters:
         try:
@@ -84,7 +84,7 @@ def _withdraw(context: GroupContext, filters: Mapping[str, SubscriptionData]) ->
 
 
 def _changed_filters(context: GroupContext, options: ConsumerOptions) -> dict[str, SubscriptionData]:
-    """Return the filters that differ from those in force, with higher versions, because brokers keep the highest."""
+    """Return the filters that `options` change. Their versions are higher, because brokers keep the highest version."""
     before = context.options.subscriptions
     now_ms = int(context.clock.wall() * 1000)
     last = max(context.subscriptions[topic].sub_version for topic in options.subscriptions)
@@ -97,8 +97,8 @@ class PushConsumer(Consumer):
 
     `run` starts the handler, joins the group and consumes until `stop`. It returns when the handlers have finished,
     their messages are committed, and the brokers have removed the member. A `stop` while the handler starts cancels the
-    start. `run` raises the error that ends the group: a handler's failed start, HandlerHungError or a bug in rmqd. It
-    can be called once.
+    start. `run` raises the error that ends the group: a handler's failed start, HandlerHungError or a bug in rmqd. Call
+    `run` only once.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class PushConsumer(Consumer):
         return self._status.queue_snapshots()
 
     def assignments(self) -> list[Assignment] | None:
-        """Return this member's assignments; None until each topic was divided and each queue acquired."""
+        """Return this member's assignments; None until the first rebalance is done and all queues are acquired."""
         assigned = list(self.assigned.values())
         return None if self._rebalance.unrouted or any(one.loop is None for one in assigned) else assigned
 
@@ -226,7 +226,7 @@ class PushConsumer(Consumer):
 
     async def on_request(self, command: RemotingCommand) -> Reply | None:
         """Answer a broker's request for this group."""
-        once_in_group.set(self._in_group)  # the request may call the handler, in a task of the client
+        once_in_group.set(self._in_group)  # the handler may be called in this task, which is not a child of `run`
         return await self._requests.answer(command)
 
     async def _consume(self) -> None:
@@ -259,7 +259,7 @@ class PushConsumer(Consumer):
                 for helper in helpers:
                     helper.cancel()
             await context.ownership.close(calls_left=context.service.calls_left)
-        except BaseExceptionGroup:  # the group failed; a cancellation raises CancelledError and skips the commits here
+        except BaseExceptionGroup:  # the group failed. A cancellation is not caught here, so it commits nothing
             await self._rebalance.abandon()
             await context.ownership.close(calls_left=context.service.calls_left)
             raise
@@ -286,10 +286,10 @@ class PushConsumer(Consumer):
         errors = (await self._client.heartbeat.send_heartbeats()).values()
         is_reported = any(error is not None and error.is_reported for error in errors)
         if retry_topic(self.group) in self.context.subscriptions:
-            await self._learn_route(retry_topic(self.group), is_reported=is_reported)  # exists since the heartbeat
+            await self._learn_route(retry_topic(self.group), is_reported=is_reported)  # created by the heartbeat
 
     async def _learn_route(self, topic: str, *, is_reported: bool = False) -> None:
-        """Look up a topic's route. A failure is not logged if its cause already `is_reported`."""
+        """Look up a topic's route. Log a failure, unless `is_reported` says that its cause is already in the log."""
         try:
             await self._client.routes.lookup(topic)
             self.context.start_offsets.note_route(topic)

@@ -1,4 +1,4 @@
-"""The interfaces of a group for the daemon, and of the group's parts that depend on consume mode and message model."""
+"""Interfaces: a consumer group as the daemon uses it, and the parts that depend on consume mode and message model."""
 
 from __future__ import annotations
 
@@ -46,38 +46,38 @@ class ConsumeMessageService(Protocol):
         """Apply a changed concurrency."""
 
     async def run(self) -> None:
-        """Work until cancelled. Raises the error that ends the group."""
+        """Call the handler for submitted queues until cancelled. Raises the error that ends the group."""
 
     def submit(self, process_queue: ProcessQueue) -> None:
-        """Add a queue to the queues that wait for a worker, because it has messages for the handler."""
+        """Let the next free worker process this queue, which has messages for the handler."""
 
     def pause(self) -> None:
-        """Start no more calls; running calls finish."""
+        """Start no more handler calls. Running calls finish."""
 
     def resume(self) -> None:
-        """Start calls again."""
+        """Start handler calls again after `pause`."""
 
     def halt(self, process_queue: ProcessQueue) -> None:
-        """Start no further batch of this queue, even in a worker that is processing the queue."""
+        """Let workers that are processing this queue stop after their current batch."""
 
     def calls(self) -> list[RunningCall]:
         """Return the running calls; each takes one slot of the group's concurrency."""
 
     @property
     def problem(self) -> Problem | None:
-        """Why the whole group starts no calls; None if it starts calls, or the reason is unknown."""
+        """Why the whole group starts no handler calls; None if it starts calls, or the reason is unknown."""
 
     @property
     def keeps_calls_open(self) -> bool:
-        """Whether the handler keeps calls open to collect messages, while nothing waits for the end of these calls."""
+        """Whether the handler may keep calls running to collect more messages: nothing waits for a call to end."""
 
     def explain(self, process_queue: ProcessQueue) -> Problem | None:
         """Return why messages of this queue are not handled or not sent back; None if no reason is known."""
 
     async def call_in_background(self, batch: Batch, ended: Callable[[], None]) -> None:
-        """Call the handler outside the slots, for an operator. Raises the handler's exception; settles nothing.
+        """Call the handler for an operator, beyond the concurrency limit. Raises its exceptions. Settles nothing.
 
-        `ended` is called when the call ends, which may be long after a cancellation of this method.
+        `ended` is called when the handler call ends, which may be long after a cancellation of this method.
         """
 
 
@@ -85,10 +85,10 @@ class RetryPolicy(Protocol):
     """How an unacknowledged message leaves the queue. `retry` and `dead_letter` return whether they succeeded."""
 
     limit: str
-    """The reason in a dead letter whose attempts are used up."""
+    """The reason that a dead letter gets after its last attempt has failed."""
 
     def is_last_attempt(self, message: Message, not_counted: int = 0) -> bool:
-        """Return whether a failure now dead-letters the message. `not_counted` of its attempts do not count."""
+        """Return whether the message is dead-lettered if it fails now. `not_counted` of its attempts do not count."""
 
     def delay_level(self, message: Message, asked: int) -> int:
         """Return the delay level of a retry. `asked` is the level that the handler or group requested; 0 for none."""
@@ -104,7 +104,7 @@ class RetryPolicy(Protocol):
 
 
 class OffsetWatcher(Protocol):
-    """The owner of a queue, which the offset store notifies when other clients change the stored offset."""
+    """The owner of a queue. The offset store notifies the owner when other clients change the stored offset."""
 
     @property
     def process_queues(self) -> Sequence[ProcessQueue]:
@@ -127,7 +127,7 @@ class CarriedCommit(NamedTuple):
 class GroupOffsetStore(ABC):
     """Stores the group's offsets. A queue's offset is the offset of its first unconsumed message.
 
-    The default implementations are for a store that no other member writes to.
+    The implementations in this class suit a store that no other member writes to.
     """
 
     def __init__(self) -> None:
@@ -135,8 +135,8 @@ class GroupOffsetStore(ABC):
         self.committed_at: dict[MessageQueue, float] = {}  # Unix seconds of the last successful commit
         self.failures = 0  # failed commits; each is retried
         self.problem: Problem | None = None  # why offsets are not stored; None if they are
-        # Pulls carry commits until this time, when the next round of commits is overdue: monotonic seconds, plus the
-        # time that the machine was suspended.
+        # Pulls may carry commits until this time. After it, the next round of commits is overdue. In monotonic seconds,
+        # plus the time that the machine was suspended.
         self.carries_until = float("-inf")
 
     async def open(self) -> None:  # noqa: B027
@@ -153,7 +153,7 @@ class GroupOffsetStore(ABC):
     def begin_ownership(  # noqa: B027
         self, queue: MessageQueue, offset: int | None, watcher: OffsetWatcher | None = None, *, in_peace: bool = True
     ) -> None:
-        """Start a new ownership at the stored offset, and forget the data of an earlier one.
+        """Called when this member acquires a queue with the stored offset `offset`. Forgets an earlier ownership.
 
         For a while `watcher` is notified if other clients change the stored offset. `in_peace` is True if the previous
         owner has released the queue. Otherwise the previous owner may still commit.
@@ -166,7 +166,7 @@ class GroupOffsetStore(ABC):
     async def commit(self, queue: MessageQueue, offset: int, *, downward: bool = False) -> None:
         """Commit an offset, and return when it is stored. Raises RmqdError.
 
-        An offset at or below the committed one is not sent, unless an operator's reset goes `downward`.
+        An offset at or below the committed offset is not sent, unless `downward`: a reset or a correction lowers it.
         """
 
     def is_check_due(self) -> bool:
@@ -176,11 +176,11 @@ class GroupOffsetStore(ABC):
     async def commit_upward(
         self, queue: MessageQueue, offset: int, may_commit: Callable[[], bool] = lambda: True
     ) -> bool:
-        """Commit for a queue that is being released, unless a higher offset is stored. Raises RmqdError.
+        """Commit the offset of a queue that is being released, unless a higher offset is stored. Raises RmqdError.
 
         The next owner may already have started and committed a higher offset. `may_commit` is called immediately before
-        the request would be sent; if it returns False, nothing is sent. Returns True if this or a higher offset stays;
-        False if `may_commit` returned False, or if the queue was reset or released meanwhile.
+        the request would be sent; if it returns False, nothing is sent. Returns False if `may_commit` returned False,
+        or if the queue was reset or released meanwhile; otherwise True.
         """
         await self.commit(queue, offset)
         return True
@@ -188,9 +188,9 @@ class GroupOffsetStore(ABC):
     async def commit_with_pull(
         self, queue: MessageQueue, offset: int, on: RemotingConnection, may_commit: Callable[[], bool]
     ) -> CarriedCommit | None:
-        """Prepare a commit inside a pull, which the caller must send at once on this connection to the queue's master.
+        """Prepare a commit inside a pull. The caller must then send this pull at once, on the connection `on`.
 
-        Returns None if this pull must not commit, or if `may_commit`, which is called last, returns False.
+        Returns None if this pull must not carry a commit, or if `may_commit`, which is called last, returns False.
         """
         return None
 
@@ -198,9 +198,9 @@ class GroupOffsetStore(ABC):
         """Re-read the stored offset before each queue's next commit, because another member may have committed."""
 
     async def wait_for_commits(self, queue: MessageQueue, offset: int, until: float) -> bool:
-        """Wait, at most until `until` (monotonic), for running commits that could still overwrite the stored `offset`.
+        """Wait for unanswered commits that could still overwrite the stored `offset`; at most until `until`, monotonic.
 
-        Returns whether such a commit has ended. The caller must then read the stored offset again.
+        Returns whether such a commit has ended. If so, the caller must read the stored offset again.
         """
         return False
 
@@ -209,7 +209,7 @@ class GroupOffsetStore(ABC):
         return True
 
     def may_be_lost(self, queue: MessageQueue) -> bool:
-        """Return whether the stored offset may be lower than the committed one without a reset."""
+        """Return whether the store may have lost the queue's last commits. A lower offset is then not a reset."""
         return False
 
     def needs_commit(self, queue: MessageQueue, offset: int) -> bool:
@@ -218,10 +218,10 @@ class GroupOffsetStore(ABC):
 
     @abstractmethod
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> bool:
-        """Commit many offsets. Return whether all succeeded; the next round retries the others."""
+        """Commit many offsets. Return whether all succeeded; the next round retries the failed ones."""
 
     async def check_stored(self, queues: Collection[MessageQueue]) -> bool:
-        """Commit the committed offsets of these queues again if the store has lost them."""
+        """Commit the offsets of these queues again if the store has lost them. Return whether that succeeded."""
         return await self.persist({queue: self.committed[queue] for queue in queues})
 
 
@@ -229,7 +229,7 @@ class Ownership:
     """Decides which assigned queues this member may consume now.
 
     The rebalance assigns queues. Ownership delays the start of a queue until the previous owner has finished and
-    committed. docs/proof/ownership.md describes both kinds of ownership and the brokers' part.
+    committed. docs/proof/ownership.md describes the subclasses and the brokers' part.
 
     This class is the ownership of groups in which no other member waits for a queue, such as broadcasting groups: every
     member owns all queues at once, without locks or waits.
@@ -239,7 +239,7 @@ class Ownership:
     """How many waits for a queue's previous owner ended in a timeout."""
 
     async def on_member_list(self, address: str, client_ids: Collection[str]) -> None:
-        """Called with the members that one broker lists now."""
+        """Called with the group's client ids in the list of the broker at `address`."""
 
     def on_members_changed(self) -> None:
         """Called when a broker reports that members joined or left."""
@@ -250,7 +250,7 @@ class Ownership:
     async def acquire(
         self, queue: MessageQueue, on_lost: Callable[[], None], max_notice_delay_seconds: float = 0.0
     ) -> bool:
-        """Return when the queue may be consumed. `on_lost` is called at once if ownership ends before `release`.
+        """Wait until the queue may be consumed. `on_lost` is called at once if ownership ends before `release`.
 
         A previous owner may need `max_notice_delay_seconds` to notice that another member waits. Returns False after
         a timeout; a previous owner may then still hold the queue.
@@ -271,7 +271,7 @@ class Ownership:
         """
 
     def holds(self, queue: MessageQueue) -> bool:
-        """Return whether an acquired queue may be consumed now. False only while an orderly group lacks the lock."""
+        """Return whether an acquired queue may be consumed now: False while an orderly group lacks the queue's lock."""
         return True
 
     def lease(self, queue: MessageQueue) -> Lease | None:
@@ -286,7 +286,7 @@ class Ownership:
 
 
 class Consumer(Protocol):
-    """One consumer group, from its first rebalance to its last commit. Used once: a restart creates a new one."""
+    """One consumer group, from its first rebalance to its last commit. A restarted group gets a new consumer."""
 
     async def run(self) -> None:
         """Consume until `stop` is called and the handlers have finished their batches.
@@ -299,7 +299,7 @@ class Consumer(Protocol):
         """Request a graceful end: no new pulls, handlers get the group's shutdown timeout to finish, then a commit."""
 
     def force_stop(self) -> None:
-        """End without a drain: abandon running handlers, commit finished messages, and end."""
+        """Stop without a drain: abandon running handler calls, and commit the finished messages."""
 
     async def change(self, options: ConsumerOptions) -> None:
         """Apply changed options without leaving the group. Return when they are in force. Raises RmqdError.
@@ -316,7 +316,7 @@ class Consumer(Protocol):
         """Resume every queue that was paused within this scope."""
 
     def snapshot(self, *, with_queues: bool = True) -> GroupSnapshot:
-        """Return the group's state and figures, also before and after `run`. Never raises. Queues make it expensive."""
+        """Return the group's state and figures, also before and after `run`. Never raises. Queues are expensive."""
 
     def queue_snapshots(self) -> Iterator[QueueSnapshot]:
         """Yield the queues of the snapshot one by one. The caller may let the event loop run between them."""

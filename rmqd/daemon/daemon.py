@@ -107,7 +107,7 @@ def build_host(config: RootConfig, options: RunOptions, clock: Clock, monitor: L
 
 
 def read_config(options: RunOptions) -> tuple[RootConfig, AccessPolicy]:
-    """Return the configuration after `--set` and `--group`, and the access rules for HTTP. Raises ConfigError."""
+    """Return the configuration with `--set` and `--group` applied, and the HTTP access rules. Raises ConfigError."""
     config = load_runnable(options.config, options.overrides, groups=options.groups)
     if options.groups:
         unknown = [group for group in options.groups if group not in config.groups]
@@ -119,7 +119,7 @@ def read_config(options: RunOptions) -> tuple[RootConfig, AccessPolicy]:
 
 
 class Daemon:
-    """The running daemon: its groups, in this process or in workers, and HTTP, reload and signals around them."""
+    """The running daemon: its groups (in this process or in workers), its HTTP endpoint, reloads and signals."""
 
     def __init__(
         self,
@@ -207,7 +207,7 @@ class Daemon:
             return ReloadReport(GroupChanges(restarted=(group,)))
 
     async def _release(self, group: str) -> None:
-        """Resume a group that was paused because its code could not be loaded. The operator's pauses stay."""
+        """Resume a group that was paused because its code could not be loaded. An operator's pauses remain."""
         if self.held.pop(group, None) is not None:
             scopes = {scope for scope in await self._pauses(group) if scope != WHOLE_GROUP}
             await self.host.resume(group)
@@ -277,7 +277,7 @@ class Daemon:
             self._http.stop()
             await asyncio.wait({http}, timeout=HTTP_CLOSE_SECONDS)
             http.cancel()
-        for task in (*background, *self._reloads):  # a reload would have no effect any more
+        for task in (*background, *self._reloads):  # the groups have ended, so a reload would have no effect
             task.cancel()
 
     async def _report_start(self) -> None:

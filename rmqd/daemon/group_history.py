@@ -32,18 +32,17 @@ class GroupTotals:
     """The sums over all topics of a group, including retries."""
 
     counts: Mapping[str, int]
-    """The sums by the names of `totals_of`."""
+    """The sums by counter name, as `totals_of` returns them."""
     duration: HistogramSnapshot | None
     """The durations of all handler calls, in seconds; None for a group without topics."""
 
     @classmethod
     def of(cls, group: GroupSnapshot) -> GroupTotals:
-        """Return the sums for a snapshot."""
         durations = [topic.handler_duration for topic in group.topics]
         return cls(totals_of(group.topics), reduce(HistogramSnapshot.merge, durations) if durations else None)
 
     def latency_since(self, before: GroupTotals) -> HistogramSnapshot | None:
-        """Return the durations of the handler calls after `before`."""
+        """Return the durations of the handler calls since the earlier totals `before`."""
         if before.duration is None or self.duration is None:
             return self.duration
         return self.duration.since(before.duration)
@@ -66,7 +65,7 @@ _WHOLE: Final = frozenset({"lag"})
 
 
 class GroupSeries:
-    """A ring of the last POINTS points. Each point has COLUMNS values of 4 bytes, so a full ring takes 26 KB."""
+    """A ring buffer of a group's last POINTS points. A point has a 4-byte value for each column; all take 26 KB."""
 
     __slots__ = ("_values",)
 
@@ -74,7 +73,7 @@ class GroupSeries:
         self._values = array("f")
 
     def put(self, number: int, values: Mapping[str, float | None]) -> None:
-        """Write point `number` over the point that is POINTS older. Columns missing in `values` are unknown."""
+        """Store point `number`, in place of point `number - POINTS`. Columns missing in `values` become unknown."""
         at = number % POINTS * len(COLUMNS)
         self._values.extend([math.nan] * (at + len(COLUMNS) - len(self._values)))
         for offset, column in enumerate(COLUMNS):
@@ -97,17 +96,17 @@ def _short(value: float) -> float | int:
 MAX_ENDED: Final = 10
 MAX_QUEUES: Final = 20
 
-# The cause, the topic of the stalled queues, and a text that distinguishes problems with the same cause.
+# A problem's cause, the topic of its stalled queues, and a text that distinguishes problems with the same cause.
 _Key = tuple[str, str, str]
-# A group may have several problems with these causes, for example one for each topic. For other causes each process may
-# report the same problem.
+# For each of these causes, a group may have several problems, for example one for each topic. For any other cause, a
+# group has at most one problem, which each process may report.
 _MANIFOLD: Final = frozenset({"topic_missing", "no_route", "no_permission", "broker_unreachable"})
 _DIGITS: Final = re.compile(r"\d+(\.\d+)?( (ms|s|min|h|d)\b)?")
 
 
 @dataclass(slots=True)
 class PastProblem:
-    """A current or ended problem, with its stalled queues; no queues if it concerns the group. Times: Unix seconds."""
+    """A problem and the queues that it stalls, or no queues if it concerns the whole group. Times are Unix seconds."""
 
     problem: Problem
     since: float
@@ -127,7 +126,7 @@ class PastProblem:
 
 @dataclass(slots=True)
 class FindingLog:
-    """The findings (problems with times) of one group: all that are active, and the last MAX_ENDED that ended."""
+    """The findings of one group: all active problems, and the last MAX_ENDED ended problems, with their times."""
 
     _active: dict[_Key, PastProblem] = field(default_factory=dict)
     _ended: deque[PastProblem] = field(default_factory=lambda: deque(maxlen=MAX_ENDED))
@@ -216,7 +215,7 @@ class HistoryRecorder:
             await asyncio.sleep(STEP_SECONDS)
 
     def take(self, view: HostSnapshot) -> None:
-        """Add a point for every group of this view. Groups that are no longer configured are dropped."""
+        """Add a point for every group in the snapshot `view`. Groups that are no longer configured are dropped."""
         groups = merge_processes(view.processes, view.past).groups if view.processes else ()
         now, at = self._clock.wall(), self._clock.monotonic()
         if groups or not view.missing:
@@ -250,7 +249,7 @@ class HistoryRecorder:
         )
 
     def findings(self, group: GroupSnapshot) -> list[dict[str, Any]]:
-        """Return the findings of a group as JSON, after an update from this snapshot."""
+        """Update the findings of a group from this snapshot, and return them as JSON."""
         log = self._record(group.name).findings
         log.observe(group, self._clock.wall())
         return log.as_documents()
@@ -273,7 +272,7 @@ class HistoryRecorder:
         }
 
     def _record(self, name: str) -> _Record:
-        """Return the record of a group; an empty one, which is not kept, if the group has no points yet."""
+        """Return the record of a group. For a group without points, return an empty record, which is not stored."""
         return self._records.get(name) or _Record()
 
 

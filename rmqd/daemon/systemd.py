@@ -1,4 +1,4 @@
-"""Notifications to systemd (sd_notify), if systemd runs this process, and checks of `state_dir` at the start."""
+"""Notifications to systemd (sd_notify), if systemd runs this process. Also the daemon's checks of `state_dir`."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def refuse_second_process(config: RootConfig) -> None:
 
 
 def _folders(config: RootConfig) -> dict[Path, str]:
-    """Return the offset folders of broadcasting groups, one for each cluster, with a group that needs the folder."""
+    """Return the offset folders of broadcasting groups, one for each cluster, each with one group that needs it."""
     folders: dict[Path, str] = {}
     for name, group in config.groups.items():
         if group.message_model == "broadcasting":
@@ -104,7 +104,7 @@ def _folders(config: RootConfig) -> dict[Path, str]:
 
 @contextlib.contextmanager
 def _told_with_its_place(config: RootConfig, group: str, directory: Path) -> Iterator[None]:
-    """Raise an OSError of the `with` block as a ConfigError of the group. A full disk is not an error."""
+    """Convert an OSError of the `with` block to a ConfigError of the group. Ignore the errors of a full disk."""
     try:
         yield
     except OSError as error:

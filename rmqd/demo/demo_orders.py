@@ -36,7 +36,7 @@ class PaymentServiceError(Exception):
 
 
 async def handle(batch: Batch) -> None:
-    """Handle each order. Returning acknowledges, `dead_letter` dead-letters at once, and raising retries."""
+    """Handle each order. Returning acknowledges the batch, raising retries it, `dead_letter` dead-letters one order."""
     for message in batch:
         try:
             order = json.loads(message.body)
@@ -84,7 +84,7 @@ _MODULE: Final = re.compile(r"^(?:\w+\.)+")  # the module in a qualified class n
 
 @dataclass(frozen=True, slots=True)
 class HandledOrder:
-    """One call of the handler: the order, and the outcome."""
+    """An order that the handler was called with, and the outcome of this attempt."""
 
     key: str
     tag: str
@@ -155,7 +155,7 @@ class DemoLedger:
 
 
 def handled_orders(batch: Batch, context: HookContext, now: float) -> Iterator[tuple[HandledOrder, float | None]]:
-    """Yield the outcome of each message of a batch; for a first attempt also the seconds since it was stored."""
+    """Yield each message of a batch with its outcome, and for a first attempt its age in seconds, else None."""
     decisions = batch.decisions()
     for index, message in enumerate(batch):
         age = max(0.0, now - message.store_timestamp / 1000) if message.reconsume_times == 0 else None
@@ -208,7 +208,7 @@ BURST_ORDERS: Final = 320
 
 
 class OrderGenerator:
-    """Orders, numbered from 1. The topics take turns."""
+    """Generates orders, numbered from 1, for each topic in turn."""
 
     def __init__(self, topics: Sequence[str], seed: int | None = None) -> None:
         self._topics = topics

@@ -1,8 +1,8 @@
 """One run of the demo: the group's configuration, the broker, the producer and group, and an orderly end.
 
 On Spark, Python processes on this machine report each handled message to the demo, as a datagram to the loopback
-address. They do so with a hook, which they find in a distribution that the demo creates in a folder on their path. If a
-datagram is lost, only a line of the view is missing.
+address. A hook sends the datagrams. It is in a distribution that the demo creates in a folder on Python's path. If a
+datagram is lost, a line of the view is missing, and nothing else.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ CATCH_UP_POLL_SECONDS: Final = 0.02
 
 
 class DemoGroup:
-    """The group of `config`, a producer for its topics, and the ledger. Starts nothing; raises ConfigError."""
+    """The group of `config`, a producer for its topics, and the ledger. Raises ConfigError."""
 
     def __init__(
         self, rocketmq: EmbeddedRocketMQ, config: RootConfig, clock: Clock, *, seed: int | None, messages: int | None
@@ -134,7 +134,7 @@ class DemoReporter:
         self._clock = SystemClock()
 
     def after_batch(self, batch: Batch, context: HookContext) -> None:
-        """Called in the handler's thread or loop. Does nothing if the demo no longer listens."""
+        """Called in the handler's thread or event loop. Does nothing if the demo has ended."""
         for report in _reports(batch, context, self._clock.wall()):
             try:
                 self._socket.sendto(report, self._address)
@@ -205,7 +205,7 @@ def play_demo(options: DemoOptions, directory: Path, log_file: Path, screen: Dem
 
 
 def read_group(options: DemoOptions) -> RootConfig:
-    """Return a configuration with only the group of the options, by default the first group. Raises ConfigError."""
+    """Return a configuration with one group: `options.group`, by default the first group. Raises ConfigError."""
     overrides = [f"nameserver={PLACEHOLDER_NAMESERVER}", "nameserver_url="]
     path, group = options.config or SAMPLE_CONFIG, options.group
     if options.engine == SPARK_ENGINE:
@@ -219,7 +219,7 @@ def read_group(options: DemoOptions) -> RootConfig:
 
 
 def demo_broker(topics: Iterable[str]) -> EmbeddedOptions:
-    """Return a broker in memory with these topics and short retry delays."""
+    """Return the options of an in-memory broker with these topics, and with short retry delays."""
     settings = BrokerSettings().changed({"messageDelayLevel": DEMO_DELAY_LEVELS, "maxStoreSize": MAX_STORE_BYTES})
     return EmbeddedOptions(settings=settings, topics=dict.fromkeys(topics, QUEUES_PER_TOPIC))
 
@@ -290,7 +290,7 @@ class RunningDemo:
             await asyncio.wait(
                 {stop, sending, running}, timeout=self._options.seconds, return_when=asyncio.FIRST_COMPLETED
             )
-            self._stop.set()  # also at a limit, because the next signal must cancel the orderly end
+            self._stop.set()  # set it also at a limit, so that the next signal cancels the orderly end
             patience = SPARK_CATCH_UP_TIMEOUT_SECONDS if self._is_on_spark else CATCH_UP_TIMEOUT_SECONDS
             async with asyncio.timeout(patience + stage.groups.longest_drain_seconds + END_GRACE_SECONDS):
                 self._enter("catching up", stage, setting)

@@ -55,7 +55,7 @@ def _with_screen(options: DemoOptions, directory: Path, screen: DemoScreen) -> D
 
 @contextlib.contextmanager
 def _errors_to(log: TextIO, wanted: bool) -> Iterator[None]:
-    """Redirect standard error, also of Spark's processes, to the log if `wanted`: it would damage the view."""
+    """If `wanted`, redirect standard error to the log, also for Spark's processes. It would damage the view."""
     if not wanted:
         yield
         return

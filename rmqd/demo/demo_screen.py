@@ -88,7 +88,7 @@ class PlainScreen:
 
 
 DemoScreen = LiveScreen | PlainScreen
-"""Shows figures. The demo calls `show` every `interval_seconds`; it raises OSError if the output was closed."""
+"""The demo calls `show` every `interval_seconds`. `show` raises OSError if the output was closed."""
 
 
 def screen_for(stream: TextIO) -> DemoScreen:

@@ -41,7 +41,7 @@ class DemoQueueRow:
 
 @dataclass(frozen=True, slots=True)
 class MessageAccount:
-    """The messages of the group's topics by state. The four parts add up to `stored`, unless messages are in flight."""
+    """The messages of the group's topics by state. Usually the other four counts add up to `stored`."""
 
     stored: int
     acknowledged: int
@@ -53,7 +53,7 @@ class MessageAccount:
 
     @property
     def unaccounted(self) -> int:
-        """Stored messages that are in none of the four parts: skipped by the group's filter, or in flight."""
+        """The number of stored messages in none of the four counts: skipped by the group's filter, or in flight."""
         return self.stored - self.acknowledged - self.dead_letters - self.waiting - self.unhandled
 
 
@@ -64,7 +64,7 @@ class DemoFigures:
     elapsed_seconds: float
     state: str
     problem: str
-    """Why the group does not run, or makes no progress; empty if it does."""
+    """Why the group does not run or makes no progress; empty if there is no problem."""
     sent: int
     failed_sends: int
     account: MessageAccount
@@ -210,7 +210,7 @@ STYLE_BY_OUTCOME: Final = {"acked": "green", "retried": "magenta", "dead letter"
 
 @dataclass(frozen=True, slots=True)
 class DemoSetup:
-    """The data of a run that do not change. `log` is the path of the log file."""
+    """The data that stay the same for the whole demo. `log` is the path of the log file."""
 
     group: str
     nameserver: str

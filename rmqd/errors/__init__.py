@@ -22,7 +22,7 @@ class RmqdError(Exception):
 
 
 def install_command(extra: str) -> str:
-    """Return a pip command that installs an extra's packages. It lists them, because rmqd is not in a package index."""
+    """Return a pip command that installs the packages of an extra by name, because rmqd is not in a package index."""
     from importlib.metadata import PackageNotFoundError, requires
 
     try:
@@ -154,7 +154,7 @@ class RemotingTimeoutError(RemotingError):
     on_late: Callable[[Callable[[bool], None]], None] | None = None
     """Registers a callback for a late response; None if the request was never sent.
 
-    The callback is called once: with True if the response arrives, with False if the connection ends before."""
+    The callback is called once: with True if the response arrives, with False if the connection ends first."""
 
 
 class RemotingClosedError(RemotingError):
@@ -200,9 +200,9 @@ class BrokerAwayError(RouteNotFoundError):
 
 
 class SlaveUnawareError(RemotingError):
-    """A slave has no offset of a queue, but the master, which no route contains, may have it.
+    """A slave has no offset of a group in a queue. The master may have one, but no route contains the master.
 
-    Slaves copy offsets every 10 s.
+    Slaves copy the master's offsets every 10 s.
     """
 
     is_reported = True
@@ -238,7 +238,7 @@ class GroupRefusedError(RmqdError):
 
 
 class GroupHeldElsewhereError(GroupRefusedError):
-    """The group already runs on another engine, and one engine at a time may run it. `client_id` is a member there."""
+    """The group already runs on another engine (member `client_id`). A group can use only one engine at a time."""
 
     def __init__(self, group: str, here: str, engine: str, client_id: str, host: str) -> None:
         who = "a member on engine: spark" if engine == "spark" else "a member on engine: local, or another client,"
@@ -301,6 +301,6 @@ class ExitCode(IntEnum):
     CONFIG = 78
     """The configuration is wrong. No connection was opened."""
     INTERRUPTED = 130
-    """Ctrl-C interrupted a command that would have ended without it.
+    """Ctrl-C interrupted a command before its normal end.
 
     A command that runs until it is stopped exits with OK at the first Ctrl-C."""

@@ -1,1 +1,1 @@
-"""The handler author's side: batches and decisions, typed handlers, transactions with `once`, leases."""
+"""The API for authors of handlers: batches and decisions, typed handlers, transactions with `once`, leases."""

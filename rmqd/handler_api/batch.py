@@ -124,7 +124,7 @@ class Batch(Sequence["Message"]):
         return False
 
     def ends_at(self, index: int) -> bool:
-        """Return whether a handler that is called for single messages must stop here, because later messages wait."""
+        """Return whether a handler of single messages must stop after this message, because later messages wait."""
         is_again = self.decisions().get(index, ACK).outcome in (Outcome.RETRY, Outcome.AGAIN)
         return (is_again or getattr(self, "closing", None) is not None) and self.wait_behind(self._messages[index])
 
@@ -132,7 +132,7 @@ class Batch(Sequence["Message"]):
     def ack_index(self) -> int:
         """RocketMQ's ackIndex: messages up to this index are acknowledged, and the later ones retried.
 
-        Reading returns the index before the first message that is retried or dead-lettered: -1 for the first message.
+        Reading returns the index before the first message that is not acknowledged: -1 if this is the first message.
         """
         for index, decision in sorted(self.decisions().items()):
             if decision.outcome is not Outcome.ACK:
@@ -154,7 +154,7 @@ class Batch(Sequence["Message"]):
                 self.replace_decision(place, ACK if place <= index else retry)
 
     def decide(self, index: int, decision: Decision) -> None:
-        """Decide about the message at this index, unless the handler has decided. Called by code around a handler."""
+        """Decide about an undecided message; keep an earlier decision. Called by the code that calls the handler."""
         if index not in self.decisions():
             self.replace_decision(index, decision)
 
@@ -170,7 +170,7 @@ class Batch(Sequence["Message"]):
             whole.replace_decision(whole._index_of(self._messages[index]), decision)
 
     def part(self, indexes: Sequence[int]) -> Batch:
-        """Return a new batch with the messages at these indexes, undecided. Its decisions also apply to this batch."""
+        """Return a new batch of the messages at these indexes, undecided. Decisions in it also apply to this batch."""
         part = self.with_messages([self._messages[index] for index in indexes])
         part._whole = self
         return part
@@ -212,7 +212,7 @@ class Batch(Sequence["Message"]):
         return False
 
     def end(self) -> None:
-        """Refuse further decisions. Called when the call has ended or expired, before the batch is settled."""
+        """Refuse further decisions. Called when the handler call has ended or expired, before the batch is settled."""
         self._positions = _ENDED
 
     def on_mistake(self, mistake: Literal["commit", "late decision"]) -> None:
@@ -235,7 +235,7 @@ class Batch(Sequence["Message"]):
         )
 
     def with_messages(self, messages: list[Message]) -> Batch:
-        """Return a batch of this kind with other messages of the queue."""
+        """Return a batch of the same class and queue with other messages."""
         return Batch(messages, self.message_queue)
 
     def _decide(self, message: Message, decision: Decision) -> None:
@@ -307,7 +307,7 @@ class ManualBatch(OrderlyBatch):
 
     def __init__(self, lease: Lease, messages: list[Message], message_queue: MessageQueue) -> None:
         OrderlyBatch.__init__(self, lease, messages, message_queue)
-        self.decided = {}  # not None, because the consumer acknowledges a batch with None without further checks
+        self.decided = {}  # not None: with None, the consumer acknowledges the batch without checking `closing`
         self.closing: TransactionEnd | None = None
 
     def commit(self) -> None:
@@ -330,7 +330,7 @@ PROCESS_LOSS_CAUSES: Final = ("died", "hung", "memory")
 
 @dataclass(slots=True)
 class ProcessCounts:
-    """The worker processes that run a handler's calls."""
+    """The numbers of running and lost worker processes of a handler."""
 
     running: int
     lost: dict[str, int]  # keys: PROCESS_LOSS_CAUSES
@@ -344,7 +344,7 @@ class LoadedHandler:
     """The name in the configuration, for logs and metrics."""
     handle: Callable[[Batch], Any]
     is_async: bool
-    """Whether `handle` returns an awaitable; a synchronous one is called in a thread."""
+    """Whether `handle` returns an awaitable. If not, `handle` is called in a thread."""
     start: Callable[[], Any] | None
     """Called once per process before the first message; may return an awaitable."""
     stop: Callable[[], Any] | None
@@ -353,8 +353,8 @@ class LoadedHandler:
     """Awaited by a worker slot before it takes a batch. It returns when a call is possible; None: always possible."""
     processes: ProcessCounts | None = None  # None if the handler runs in this process
     end_calls: Callable[[], Any] | None = None
-    """Called while the engine waits for calls that the handler keeps open, for example until a file is full. With
-    worker processes, it is only set after they have started.
+    """Called when the engine waits for calls that the handler keeps open, for example until a file is full, so that the
+    handler ends the calls. With worker processes, `end_calls` is None until the processes have started.
     """
     canary: Any = None
     """The group's second handler, a `rmqd.consumer.canary.Canary`; None without one."""

@@ -122,9 +122,9 @@ DECISION_CLASSES: Final = (Retry, DeadLetter, Suspend, AlreadyHandled)
 _BY_STRICTNESS: Final = (Outcome.ACK, Outcome.AGAIN, Outcome.RETRY, Outcome.DEAD_LETTER)
 _MIN_WAIT_SECONDS: Final = 0.1
 WAIT_ATTRIBUTE: Final = "rmqd_wait_seconds"
-"""The attribute of an exception that makes the messages wait for this many seconds, without counting an attempt.
+"""If an exception has this attribute, its messages wait for that number of seconds, and no attempt is counted.
 
-The cause is not a message, but another system, for example an unavailable database or a missing permission.
+Such an exception is not caused by a message, but for example by an unavailable database or a missing permission.
 """
 _RETRIES_OF_OTHER_CLIENTS: Final = frozenset(
     ("RECONSUME_LATER", "SUSPEND_CURRENT_QUEUE_A_MOMENT", "ConsumeOrderlyStatus.ROLLBACK", "ConsumeResult.FAILURE")
@@ -172,10 +172,7 @@ def _is_decision(result: object) -> TypeGuard[BaseException | type[BaseException
 
 
 def leaf_exceptions(error: BaseException) -> list[BaseException]:
-    """Return the exceptions in a group and its nested groups, such as asyncio.TaskGroup raises.
-
-    An exception that is not a group is its only leaf.
-    """
+    """Return all exceptions in an exception group and its nested groups; a single exception as the only item."""
     found, rest = [], [error]
     while rest:
         one = rest.pop()
@@ -187,7 +184,7 @@ def leaf_exceptions(error: BaseException) -> list[BaseException]:
 
 
 def is_made_of(error: BaseException | None, kinds: tuple[type[BaseException], ...]) -> bool:
-    """Return whether an exception has one of these classes; for an exception group, whether all its members have."""
+    """Return whether an exception has one of these classes; for an exception group, whether all its members do."""
     return error is not None and all(isinstance(one, kinds) for one in leaf_exceptions(error))
 
 
@@ -200,7 +197,7 @@ def decision_for_error(error: BaseException | None) -> Decision:
         return ACK
     if isinstance(error, BaseExceptionGroup):
         return max(map(decision_for_error, leaf_exceptions(error)), key=_strictness)
-    # attributes are checked, because subclasses of our exceptions may set them to any value
+    # attributes of exceptions are checked, because a handler's subclass may set them to any value
     if (seconds := wait_seconds(error)) is not None:
         return Decision(Outcome.AGAIN, seconds=seconds)
     if isinstance(error, Retry):
@@ -213,7 +210,7 @@ def decision_for_error(error: BaseException | None) -> Decision:
 
 
 def wait_seconds(error: BaseException) -> float | None:
-    """Return how long messages wait, in seconds, if the exception has `WAIT_ATTRIBUTE`; else None."""
+    """Return the value of `WAIT_ATTRIBUTE`, at least _MIN_WAIT_SECONDS; None if the exception lacks it."""
     seconds = checked_field(error, WAIT_ATTRIBUTE, checked_seconds)
     return None if seconds is None else max(float(seconds), _MIN_WAIT_SECONDS)
 

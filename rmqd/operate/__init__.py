@@ -1,1 +1,1 @@
-"""Operators' tools, which need no running daemon: queries, resets, diagnosis, dead letters, `try`, `replay`."""
+"""Tools that work without a running daemon: queries, resets, diagnosis, dead letters, `try`, `replay`, pull mode."""

@@ -45,7 +45,7 @@ def installed(group: str) -> dict[str, list[EntryPoint]]:
 
 
 def search_again() -> None:
-    """Discard the known entry points. Called before a load, because a plugin may have been installed since the last."""
+    """Discard the known entry points. Called before each load, because new plugins may have been installed."""
     _all_installed.cache_clear()
     installed.cache_clear()
 
@@ -68,7 +68,7 @@ def not_installed(kind: str, name: str, known: Iterable[str], also: str = "") ->
 def import_object(kind: str, entry_points: list[EntryPoint], otherwise: str = "module:attribute") -> object:
     """Import the object of the only entry point in the list. Raises PluginFaultError if the import fails.
 
-    Several entry points are also an error, which proposes to write `otherwise` in place of the name.
+    Also raises it for several entry points. The error then proposes to write `otherwise` in place of the name.
     """
     entry_point = entry_points[0]
     if len(entry_points) > 1:
@@ -84,7 +84,7 @@ def import_object(kind: str, entry_points: list[EntryPoint], otherwise: str = "m
 
 
 def why(error: BaseException) -> str:
-    """Return a plugin's exception as text, with the file and line that raised it unless these are in this package."""
+    """Return a plugin's exception as text, with the file and line that raised it, unless this package raised it."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
     text = describe(error)
     if isinstance(error, SyntaxError) or not frames or frames[-1].filename.startswith(_OWN_FOLDER):
@@ -150,7 +150,7 @@ def _refuse_method(name: str, module_name: str, attributes: str) -> None:
 
 
 def _own_names(target: object, module_name: str) -> list[str]:
-    """Return the public functions and classes of a module's own package, or of a class; without any, all names."""
+    """Return the names in `target` of functions and classes from the module's package; all public names if none."""
     names = [name for name in dir(target) if not name.startswith("_")]
     package = module_name.partition(".")[0]
     own = []
@@ -175,19 +175,19 @@ def _file(module_name: str) -> Path:
 
 
 def _state(path: Path) -> tuple[int, int] | None:
-    """Return the time and size of a file; None without it. Two changes within milliseconds may have the same time."""
+    """Return a file's modification time and size, or None. Two changes within milliseconds may have the same time."""
     return (path.stat().st_mtime_ns, path.stat().st_size) if path.is_file() else None
 
 
 def _import(module_name: str) -> object:
-    """Import a module, also from the working directory, as other Python servers do."""
+    """Import a module. It may be in the working directory, as with other Python servers."""
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         here = str(Path.cwd())
         if error.name != module_name.partition(".")[0] or here in sys.path:
             raise
-        # at the end of the path, so that a module here cannot shadow an installed one
+        # at the end of the path, so that a module in the working directory cannot shadow an installed module
         sys.path.append(here)
         importlib.invalidate_caches()
         try:

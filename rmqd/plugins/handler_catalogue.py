@@ -40,7 +40,7 @@ def load_handler(group: str, settings: GroupConfig, given: object = None) -> Loa
 
 
 def load_canary(group: str, settings: GroupConfig, first: LoadedHandler) -> LoadedHandler:
-    """Create a group's canary. In mode `live` it must be async if and only if `first` is. Raises ConfigError."""
+    """Create a group's canary. In mode `live`, both it and `first` must be async, or neither. Raises ConfigError."""
     assert settings.handler is not None
     with faults_located(group, settings, "handler", "canary"):
         plugin, options = _plugin_and_options(settings.handler.promoted)
@@ -79,7 +79,7 @@ def _check(settings: GroupConfig, handler: HandlerConfig) -> None:
 def call_limit(settings: GroupConfig) -> CallLimit | None:
     """Return a handler's own limit of concurrent calls, if it is below the configured `handler.concurrency`.
 
-    None if the limit is not below it, or if the configuration does not set it. The handler must be loaded before.
+    None if the limit is not lower, or if `handler.concurrency` is not set. The handler must be loaded before.
     """
     handler = settings.handler
     if handler is None or handler.processes or settings.engine != "local":
@@ -114,7 +114,7 @@ PIPELINE_ENTRY_POINTS: Final = "rmqd.pipelines"
 
 @dataclass(frozen=True, slots=True)
 class FrameFunction:
-    """A function that takes a DataFrame, a second argument, and optionally options. It is imported, but not called."""
+    """An imported function that takes a DataFrame, a second argument, and optionally the plugin's options."""
 
     name: str
     kind: str

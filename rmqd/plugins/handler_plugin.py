@@ -50,7 +50,7 @@ Part = tuple[Callable[[], Any] | None, Callable[[], Any] | None]
 def with_parts(handler: LoadedHandler, parts: Sequence[Part]) -> LoadedHandler:
     """Return the handler with parts that start before the handler in order, and stop after it in reverse order.
 
-    If a start fails, the started parts are stopped. If a stop fails, the other parts are stopped before it is raised.
+    If a start fails, the started parts are stopped. If a stop fails, its exception is raised after the other stops.
     """
     own: Part = (handler.start, handler.stop)
     known = [part for part in (*parts, own) if any(part)]
@@ -94,7 +94,7 @@ class TypedForm:
 
     def options_model(self, handler: TypedHandler, own: type[BaseModel] | None = None) -> type[BaseModel] | None:
         """Return the options model of the handler's function, its dependencies and its class (`own`); None without a
-        model. Raises PluginFaultError if the models differ, because all receive the same options.
+        model. Raises PluginFaultError if no model fits all of them, because all receive the same options.
         """
         models = [own] if own is not None else []
         for function, names in self._functions_with_options(handler):
@@ -111,7 +111,7 @@ class TypedForm:
         return common
 
     def loaded(self, name: str, handler: TypedHandler, options: Any, own: Part = (None, None)) -> LoadedHandler:
-        """Return the handler as a function of batches. A method must be bound; `own` are its class's start and stop."""
+        """Return the handler as a function of batches. A method is bound, and `own` has its class's start and stop."""
         is_coroutine, form = is_async(handler.function), self.form
         dependencies = Dependencies(form.dependencies, options, in_loop=is_coroutine)
         if form.named("options") is not None:
@@ -161,7 +161,7 @@ class CallLimit:
 
 @dataclass(frozen=True, slots=True)
 class HandlerPlugin:
-    """A handler plugin whose form was checked. Its module is imported, but the plugin was not called."""
+    """A handler plugin that was imported and checked, but not called."""
 
     name: str
     target: Callable[..., Any]
@@ -186,7 +186,7 @@ class HandlerPlugin:
         raise _misfit(f"is {with_article(type(target).__name__)}, not a handler")
 
     def call_limit(self, options: Any) -> CallLimit | None:
-        """Return the limit that a class names in `calls_limited_by`; None without it. `options` must be validated."""
+        """Return the limit in the option that a class names in `calls_limited_by`, or None. `options` are validated."""
         name = getattr(self.target, "calls_limited_by", None)
         calls = getattr(options, name, None) if isinstance(name, str) else None
         return CallLimit(name, calls) if isinstance(name, str) and isinstance(calls, int) else None
@@ -270,7 +270,7 @@ def _check_plain(name: str, target: Callable[..., Any], place: int) -> None:
     if hides_typed_handler(target):
         raise _misfit(f"is a {name} with a decorator or partial around @rmqd.handler, which must be outermost")
     step = "loop over the messages of the batch, or decode their bodies with @rmqd.handler(json=...)"
-    # a decorated function is not checked, because its signature may be that of the wrapped function
+    # a decorated function is not checked, because its signature may belong to the wrapped function
     for batch in [] if hasattr(target, "__wrapped__") else parameters_of(target)[place : place + 1]:
         if batch.name == "options" or not takes_batch(target, batch):
             shown = "" if batch.annotation is batch.empty else f": {type_name(batch.annotation)}"

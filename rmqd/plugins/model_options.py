@@ -1,6 +1,6 @@
 """Loads a configuration with its plugins, and converts a group's configuration to the engine's options.
 
-Keys with the same name and value in both (`GroupKeys`) are copied. This module converts the other keys.
+The keys in `GroupKeys` are the same in the configuration and the options, and are copied. Other keys are converted.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def load_runnable(
 def runnable(
     source: ConfigFiles, *, groups: Collection[str] = (), environ: Mapping[str, str] = os.environ
 ) -> RootConfig:
-    """Return the configuration from files that were already read, checked as in `load_runnable`."""
+    """Do the same as `load_runnable` with configuration files that were already read."""
     loading = ConfigProblems(source, environ)
     search_again()
     loading.add(run_findings(loading.config, groups))
@@ -102,7 +102,7 @@ def options_of_group(settings: GroupConfig, name: str, state_directory: str, nam
 
 
 def _failures(settings: GroupConfig) -> FailureOptions | None:
-    """Return how the group retries and dead-letters failed messages; None for the default of send-back retries."""
+    """Return how the group retries and dead-letters failed messages; None for the default, retries by send-back."""
     retry, dead_letter_on = settings.retry, frozenset(settings.dead_letter.on)
     if not retry.in_place and not dead_letter_on:
         return None

@@ -1,7 +1,7 @@
 """Checks for all kinds of plugins: the number of arguments, the pydantic model of the options, and the options.
 
-The key paths of problems start below the key that names the plugin, such as `handler`. This module also finds unknown
-options, because pydantic ignores unknown keys unless the model forbids them.
+The key paths of problems are relative to the section that names the plugin, such as `handler`. This module also finds
+unknown options, because pydantic ignores unknown keys unless the model forbids them.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from rmqd.runtime.value_kinds import list_example
 
 
 def unknown_options(given: object, model: object, path: KeyPath = ()) -> Iterator[tuple[KeyPath, list[str]]]:
-    """Yield the path of each key of `given` that is not a field of the validated `model`, and the known names.
+    """Yield the path of each key in the options `given` that their model does not know, with the names that it knows.
 
-    Models in fields, lists and mappings are searched too. A model with the setting `extra` is skipped, because this
-    setting decides about unknown keys.
+    `model` is the instance that was validated from `given`. Models inside fields, lists and mappings are searched too.
+    A model with pydantic's setting `extra` is skipped, because the setting decides about unknown keys.
     """
     if isinstance(model, BaseModel) and isinstance(given, Mapping):
         yield from unknown_keys(given, type(model), path)
@@ -49,7 +49,7 @@ def unknown_options(given: object, model: object, path: KeyPath = ()) -> Iterato
 def unknown_keys(
     given: Mapping[str, object], model: type[BaseModel], path: KeyPath = ()
 ) -> Iterator[tuple[KeyPath, list[str]]]:
-    """Yield the path of each unknown key at the top level of `given`, and the known names. Values are not checked."""
+    """Yield the path of each key of `given` that `model` does not know, with the known names. Ignores nested keys."""
     if "extra" in model.model_config:
         return
     known = [name for field in model.model_fields.items() for name in _names(*field)]
@@ -73,7 +73,7 @@ def _is_list(value: object) -> bool:
 
 
 class PluginFaultError(Exception):
-    """A plugin or its options cannot be used. `faults` are the reasons, with key paths below the plugin's key."""
+    """A plugin or its options cannot be used. `faults` are the reasons, with paths relative to the plugin's section."""
 
     def __init__(self, *faults: ConfigFinding) -> None:
         super().__init__("; ".join(fault.message for fault in faults))
@@ -81,13 +81,13 @@ class PluginFaultError(Exception):
 
 
 def plugin_fault(message: str, *path: str | int, at_key: bool = False) -> PluginFaultError:
-    """Return an error with one fault. `path` is the key of the fault below the plugin's key; by default `plugin`."""
+    """Return an error with one fault. `path` is the faulty key in the plugin's section; by default the key `plugin`."""
     return PluginFaultError(ConfigFinding(path or ("plugin",), message, at_key=at_key))
 
 
 @dataclass(frozen=True, slots=True)
 class OptionsForm:
-    """How a plugin's function or constructor takes the group's options for the plugin, if it takes them (`takes`)."""
+    """How a plugin's function or constructor takes the plugin's options. `takes` is False if it takes no options."""
 
     takes: bool
     name: str = ""
@@ -98,11 +98,11 @@ class OptionsForm:
     most: int = 0
     """The maximum number of positional arguments before the options."""
     default: str = ""
-    """A parameter in the position of the options that has a default and another name, for a hint; "" if none."""
+    """For a hint: a parameter that could take the options, but has a default and another name; "" if none does."""
 
     @classmethod
     def of(cls, target: Callable[..., Any], place: int) -> OptionsForm:
-        """Inspect a callable with `place` arguments before its options. Raises ValueError for other parameters."""
+        """Inspect a callable with `place` arguments before its options. Raises ValueError for unusable parameters."""
         needs, most = signatures.positional_argument_range(target, ("options",))
         taken = signatures.options_parameter(target, place)
         if taken is None:
@@ -115,7 +115,7 @@ class OptionsForm:
 
     @classmethod
     def of_function(cls, target: Callable[..., Any], place: int, expected: str) -> OptionsForm:
-        """Inspect a function of `place` arguments, with or without options. Raises PluginFaultError for others."""
+        """Inspect a function of `place` arguments, or `place` arguments and options. Raises PluginFaultError."""
         try:
             form = cls.of(target, place)
         except ValueError as error:
@@ -136,7 +136,7 @@ class OptionsForm:
     def validated(self, kind: str, options: dict[str, Any]) -> Any:
         """Return the options as an instance of the plugin's model, or as a dict without a model.
 
-        The class of a configured value shows whether it must not be printed. Raises PluginFaultError.
+        Secrets are hidden in later texts; texts from `${...}` are recognized by their class. Raises PluginFaultError.
         """
         if not self.takes:
             if options:
@@ -144,7 +144,7 @@ class OptionsForm:
                 message = f"the {kind} takes no options{hint if self.default else ''}; expected no options"
                 raise plugin_fault(message, "options", at_key=True)
             return options
-        given = map_texts(options, str)  # to plain str, because text from `${...}` has a class of rmqd
+        given = map_texts(options, str)  # plain str for the plugin, because text from `${...}` has a class of rmqd
         hide_options(options)
         if self.model is None:
             return given

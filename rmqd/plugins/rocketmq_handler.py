@@ -28,7 +28,7 @@ HOPS_PROPERTY: Final = "RMQD_HOPS"
 """The message property that counts how often a message was forwarded."""
 
 MAX_HOPS: Final = 9999
-"""The value for longer numbers in HOPS_PROPERTY, above any `max_hops`. `int` cannot parse arbitrarily many digits."""
+"""The number of hops for a HOPS_PROPERTY with too many digits for `int`. It is above any valid `max_hops`."""
 
 
 def hops(message: Message) -> int:
@@ -51,7 +51,7 @@ def copy_of(message: Message, topic: str) -> OutgoingMessage:
 
 
 def order_key(message: Message, queue: MessageQueue, order_by: str) -> str | None:
-    """Return the key of the messages that must stay in order with this message; None if it needs no order."""
+    """Return the key of a message: messages with the same key stay in order. None if the message needs no order."""
     if order_by == "queue":
         return f"{queue.topic}@{queue.broker_name}@{queue.queue_id}"
     if order_by == "keys":
@@ -130,7 +130,7 @@ class RocketMq:
                 raise failure
 
     def _lanes(self, batch: Batch) -> list[tuple[str | None, list[Message]]]:
-        """Acknowledge messages at the hop limit, and return the others grouped by order key, each key's in order."""
+        """Acknowledge the messages at the hop limit. Return the other messages in order, in one list for each key."""
         lanes: dict[object, tuple[str | None, list[Message]]] = {}
         for message in batch:
             if hops(message) >= self._options.max_hops:

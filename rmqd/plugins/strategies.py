@@ -4,7 +4,7 @@
 the batch and `call_next`, and calls `call_next`, the next middleware or the handler, with the batch. A middleware is a
 function, or a class that is created without arguments, with a method `__call__` and optionally `start` and `stop`. It
 is asynchronous around an asynchronous handler, and synchronous around a synchronous handler. Its return value is
-ignored. So this module checks that neither a middleware nor the handler left a coroutine that was never awaited.
+ignored, so a coroutine that was never awaited would not be noticed. This module checks that there is none.
 
 *Allocate strategies* are rmqd's own, or an entry point of `rmqd.allocate_strategies`: a function or a callable object
 with the signature of `AllocateMessageQueueStrategy`. Only the configured strategy is imported.
@@ -123,7 +123,7 @@ class _Passing:
         return (self._batch.part(indexes) if is_new else given).undecided()
 
     def result(self, result: Any) -> Any:
-        """Return the middleware's result, after deciding to retry the messages without a decision or a `call_next`."""
+        """Retry the messages that were neither decided nor passed to `call_next`, and return the argument `result`."""
         raise_returned_decision(result)
         if self._passed is not None and -1 not in self._passed and not nobody_waits.get()():
             told = f"the middleware {self._name} did not pass on a message; to skip it, call batch.ack(message)"
@@ -248,7 +248,7 @@ def hooks_of(options: ConsumerOptions) -> tuple[Hook, ...]:
         return hooks
     names = [hook.name for hook in hooks]
     for name in wanted:
-        # a checked name is missing if the hook was installed after this process started, or not on Spark's nodes
+        # `check_hooks` has accepted the name, but the hook may be newer than this process, or missing on a Spark node
         if name not in names:
             problem = f"{not_installed('hook', name, names)}; restart to load a hook that was installed later"
             raise ConfigError([f"groups.{options.group}.hooks: {problem}"])
@@ -269,7 +269,7 @@ def check_hooks(group: str, settings: GroupConfig) -> None:
 
 
 def _entry_points() -> dict[str, EntryPoint]:
-    """Return the entry points of hooks by name. If several have the same name, the distribution is added to it."""
+    """Return the entry points of hooks by name. The distribution is added to a name that several hooks have."""
     return {
         name if len(found) == 1 else f"{name} ({_owner(one)})": one
         for name, found in installed(HOOK_ENTRY_POINTS).items()

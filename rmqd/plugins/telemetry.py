@@ -55,7 +55,7 @@ class _Minute:
         self._count = 0
 
     def add(self, count: int) -> int | None:
-        """Add events. Return the count since the last log line if the next line is due; otherwise None."""
+        """Add `count` events. If the next log line is due, return the count since the last log line; else None."""
         with self._lock:
             self._count += count
             now = time.monotonic()
@@ -67,7 +67,7 @@ class _Minute:
 
 
 class SdkLogHandler(logging.Handler):
-    """A log handler for OpenTelemetry's SDK. It logs one line a minute, without the values of OTEL_*_HEADERS."""
+    """A log handler for OpenTelemetry's SDK. It logs at most a line a minute, without the values of OTEL_*_HEADERS."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -121,7 +121,7 @@ class ReportingExporter(SpanExporter):
 
 
 def _secrets() -> tuple[str, ...]:
-    """Return the header values of OTEL_*_HEADERS, as given, as sent, and as errors show them. Longest values first."""
+    """Return the values of OTEL_*_HEADERS as configured, as sent, and as errors show them. Longer values are first."""
     found = set()
     for name in _SECRET_VARIABLES:
         text = os.environ.get(name, "")
@@ -256,8 +256,8 @@ class GroupSpans:
             error_type = "timeout" if is_late else "cancelled"
         elif context.outcome == "failed" and error is not None:
             error_type = _name_of(type(error))
-            # `record_exception` fails if a text raises, and an unencodable text makes the export of all spans of the
-            # same batch fail, so the event is added here with safe texts
+            # `record_exception` fails if the exception's `str` raises, and a text that cannot be encoded makes the
+            # export of all spans of the same batch fail. So the event is added here with safe texts.
             span.add_event(
                 "exception",
                 {

@@ -234,7 +234,7 @@ class ChildProcess(Generic[Snapshot]):
             self._waiting.pop(number, None)
 
     async def refresh(self, argument: object = None) -> Snapshot | None:
-        """Return a new snapshot; None if the child is silent. While it is silent, no other request is sent.
+        """Return a new snapshot; None if the child does not answer in time. While `is_silent`, send no request.
 
         Raises ChildGoneError.
         """
@@ -254,7 +254,7 @@ class ChildProcess(Generic[Snapshot]):
     async def ask_to_start(
         self, what: str, action: str, argument: object = None, limit_seconds: float | None = START_SECONDS
     ) -> Any:
-        """Send a request that is a part of the child's start. Errors call it `what`. If it fails, the child is killed.
+        """Send a request that is part of the child's start, and kill the child if it fails. `what` names it in errors.
 
         Raises ChildNotUsableError.
         """
@@ -279,7 +279,7 @@ class ChildProcess(Generic[Snapshot]):
             self._channel.post(ChildRequest(next(self._numbers), action, argument))
 
     async def end(self) -> str | None:
-        """Stop the child, and kill it if necessary. Returns the problem (to follow the child's name), or None."""
+        """Stop the child, and kill it if necessary. Returns None, or the problem as words after the child's name."""
         try:
             async with asyncio.timeout(STOP_SECONDS):
                 await self.ask("stop")
@@ -325,7 +325,7 @@ class ChildProcess(Generic[Snapshot]):
         return os.pread(self._faults, os.fstat(self._faults).st_size, 0).decode(errors="replace")
 
     async def how(self) -> str:
-        """Return how the child ended. Its socket is closed, so it has ended or will end soon."""
+        """Wait for the end of a child that has closed its socket, and return how the child ended."""
         await asyncio.wait((self.reading,), timeout=EXIT_SECONDS)
         return self.describe_current_end()
 
@@ -361,8 +361,9 @@ class ChildProcess(Generic[Snapshot]):
             self.report_silence(is_silent)
 
     async def _close_what_is_left(self) -> None:
-        """When the child has ended, kill the processes that it started, and close the socket. These processes may hold
-        the socket's other end, so that reading it would not stop.
+        """Wait for the child's end, kill the processes that it started, and close the socket.
+
+        These processes may hold the other end of the socket open. Then `_read` would wait forever.
         """
         await self._process.wait()
         await asyncio.wait((self.reading,), timeout=OUTPUT_TIMEOUT_SECONDS)

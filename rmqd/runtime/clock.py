@@ -1,7 +1,7 @@
-"""The clock that rmqd's parts use, so that tests can replace it, and delays between attempts of a failed request.
+"""The clock of consumers and clients, which tests can replace, and the delays before a request is tried again.
 
-Consumers and clients read the time and wait only with this clock (tests/test_architecture.py). So a test that sets the
-clock decides when timeouts and delays end.
+Consumers and clients use no other clock to read the time or to wait (tests/test_architecture.py). So a test that sets
+the clock decides when timeouts and delays end.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Timer(Protocol):
 
 
 class Clock(Protocol):
-    """Two times in seconds: one for durations and waits, and one for display."""
+    """A source of two times in seconds: `monotonic` for durations and waits, `wall` for display."""
 
     def monotonic(self) -> float:
         """Return seconds that never decrease. Only differences are meaningful."""
@@ -61,13 +61,11 @@ class Clock(Protocol):
         """Schedule a callback in the running event loop. It is called when `monotonic()` reaches this value."""
 
     def call_later(self, delay_seconds: float, callback: Callable[..., object], *args: Any) -> None:
-        """Schedule a callback in the running event loop after a delay that RocketMQ prescribes, such as before a
-        retry.
-        """
+        """Schedule a callback in the running event loop. RocketMQ prescribes the delay, for example before a retry."""
 
 
 async def wait_within(clock: Clock, seconds: float | None, event: Awaitable[object]) -> bool:
-    """Wait for `event`, for at most this many seconds of the clock. Returns whether it finished in time."""
+    """Wait for `event`, for at most this many seconds of the clock. Returns whether `event` finished in time."""
     try:
         async with clock.timeout(seconds):
             await event
@@ -84,9 +82,9 @@ TASKS_PER_TURN: Final = 50  # tasks that a tick wakes before the event loop hand
 
 
 async def wait_for_tick(clock: Clock, seconds: float, skip: Callable[[], bool] = lambda: False) -> None:
-    """Wait until the next tick, for at most `seconds`. All waits of this length in an event loop share one timer.
+    """Wait for the next tick: the end of a timer of `seconds` that all waits of this length in the loop share.
 
-    If `skip` returns True at the tick, the wait continues until the next tick.
+    The wait may be shorter than `seconds`. If `skip` returns True at the tick, the wait continues until the next tick.
 
     Use it for periodic checks. A process may have hundreds of groups with several checks each. A timer for each check
     would cost more than the check itself, and so would waking a task that finds nothing to do.
@@ -123,9 +121,7 @@ def _wake(ticks: _Ticks, key: _Key, waits: list[_Wait]) -> None:
 
 
 class SystemClock:
-    """The machine's clock. `monotonic` and `wall` are the system's own functions, because every batch reads the
-    time.
-    """
+    """The machine's clock. `monotonic` and `wall` are functions of `time` without a wrapper: each batch calls them."""
 
     __slots__ = ()
     monotonic = staticmethod(time.monotonic)

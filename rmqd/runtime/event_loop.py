@@ -122,15 +122,15 @@ LEFTOVER_SECONDS = 1.0
 
 
 def disable_gc_for_start() -> None:
-    """Turn the collector off during the start: imported objects stay, and collections would scan them repeatedly."""
+    """Turn the garbage collector off during the start. It would repeatedly scan imported objects, which all stay."""
     gc.disable()
 
 
 def enable_gc_after_start() -> None:
-    """Turn the collector on after the start. All objects so far are frozen, so that it never scans them again.
+    """Turn the garbage collector on after the start, and freeze all objects so far, which it then never scans.
 
-    They are not collected first: of 90,000 objects only 900 are garbage, and scanning them would delay the first
-    message by 25 ms.
+    Garbage is not collected first: only 900 of 90,000 objects are garbage, and the scan would delay the first message
+    by 25 ms.
     """
     gc.freeze()
     gc.enable()

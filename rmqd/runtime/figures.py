@@ -1,6 +1,6 @@
-"""Figures: the fields of a snapshot. Each field declares once how it is merged and exported.
+"""Figures: the fields of a snapshot. The declaration of a field says how its values are merged and exported.
 
-A snapshot is a dataclass. `counter`, `gauge`, `histogram` and `figure` declare its fields, next to their types. These
+A snapshot is a dataclass of statistics. `counter`, `gauge`, `histogram` and `figure` declare its fields. The
 declarations determine how `merge_two` combines snapshots of several processes, and how the daemon renders /metrics. So
 a new figure is one new field.
 
@@ -54,7 +54,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """The declaration of a field. Without a rule, the value of one process represents all processes."""
+    """The declaration of a snapshot's field. Without a rule, the value of one process represents all processes."""
 
     rule: Rule | None
     metric: Metric | None = None
@@ -62,7 +62,7 @@ class Figure:
 
 
 def figure(rule: Rule | None, metric: Metric | None = None, *, is_counter: bool = False, **default: Any) -> Any:
-    """Declare a field. `default` is passed to `dataclasses.field`."""
+    """Declare a field of a snapshot. `default` is passed to `dataclasses.field`."""
     return field(metadata={_FIGURE: Figure(rule, metric, is_counter)}, **default)
 
 
@@ -74,7 +74,7 @@ def counter(
     start: float = 0,
     read: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """Declare a number that only increases from `start`. With labels `by`, a mapping to such numbers."""
+    """Declare a number that only increases, from `start`. With labels `by`, the field maps label values to numbers."""
     metric = Metric(name, "counter", help, tuple(by.split()), keys, read)
     if by:
         return figure(add_each, metric, is_counter=True, default_factory=lambda: dict.fromkeys(keys, start))
@@ -92,7 +92,7 @@ def gauge(
     worst: str = "",
     **default: Any,
 ) -> Any:
-    """Declare a current value. If it is a text, the series of this text is 1, and series of the other `keys` are 0."""
+    """Declare a current value. For a text, the series of this label value is 1, and series of other `keys` are 0."""
     return figure(rule, Metric(name, "gauge", help, tuple(by.split()), keys, read, over_queues, worst), **default)
 
 
@@ -102,7 +102,7 @@ def histogram(
     by: str = "",
     read: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """Declare a HistogramSnapshot. With labels `by`, a mapping to such snapshots."""
+    """Declare a HistogramSnapshot. With labels `by`, the field maps label values to such snapshots."""
     metric = Metric(name, "histogram", help, tuple(by.split()), read=read)
     return figure(add_each if by else HistogramSnapshot.merge, metric, is_counter=True)
 

@@ -1,11 +1,10 @@
-"""Functions that write, lock and watch files of local state. Whatever the umask, only the files' owner and group have
-access.
+"""Writes, locks and watches files of local state. Only a file's owner and group have access, whatever the umask.
 
-Changes are detected by polling: it takes a millisecond for a hundred files, and also works if the system sends no
+Changes are detected by polling. A poll takes a millisecond for a hundred files, and also works if the system sends no
 notifications, for example in mounted folders of containers and on network file systems.
 
-The operating system releases a lock when its process ends, even after kill -9. So no cleanup is necessary, and the lock
-file may remain.
+The operating system releases a lock when the locking process ends, even after kill -9. So no cleanup is necessary, and
+the lock file may remain.
 """
 
 from __future__ import annotations
@@ -29,9 +28,7 @@ _LEFT_OUT: Final = {"__pycache__", "node_modules", "site-packages"}
 
 
 class FileWatch:
-    """Watches the files with given extensions in some folders. Only changes after the creation of the watch are
-    reported.
-    """
+    """Watches the files with the given extensions in some folders, and reports changes since the watch was created."""
 
     def __init__(
         self,
@@ -52,10 +49,10 @@ class FileWatch:
         self._known: dict[str, _Stamp] = {path: known.get(path, stamp) for path, stamp in self._last.items()}
 
     def changes(self) -> list[Path]:
-        """Return the files that were changed, created or removed since the last call. Empty while a file is being
-        written.
+        """Return the files that were changed, created or removed since changes were last returned.
 
-        Files count as written when two polls in a row find the same state.
+        While a file is being written, the list is empty: changes are returned when two calls in a row find all files in
+        the same state.
         """
         stamps = dict(self._stamps())
         differing = {path for path in self._known.keys() | stamps.keys() if self._known.get(path) != stamps.get(path)}

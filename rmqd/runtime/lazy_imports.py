@@ -21,7 +21,7 @@ from typing import Any, Final
 
 
 class LazyFinder(MetaPathFinder):
-    """Finds modules of rmqd, and delays each until one of its names is read. Packages are not delayed."""
+    """Finds rmqd's modules, and delays a module's code until one of its names is read. Packages are not delayed."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -42,17 +42,17 @@ class DelayingLoader(SourceFileLoader):
         module.__class__ = UnreadModule
 
     def execute(self, module: ModuleType) -> None:
-        """Run the module's code, after rmqd's variant of structlog is imported: the module may import structlog."""
+        """Run the module's code. The module may import structlog, so `structlog_without_rich` is imported first."""
         from rmqd.runtime import structlog_without_rich  # noqa: F401
 
         super().exec_module(module)
 
 
 class UnreadModule(ModuleType):
-    """Runs its code when a name is read that it does not have yet.
+    """A module that runs its code when a name is read that the module does not have yet.
 
-    importlib's LazyLoader would also do so for `__file__`. Libraries read `__file__` of every loaded module
-    (Hypothesis, `inspect.getmodule`), and would then fail at a module whose extra is not installed.
+    importlib's LazyLoader also runs the code for `__file__`. Some libraries (Hypothesis, `inspect.getmodule`) read
+    `__file__` of every loaded module, and would then fail at a module whose requirements are not installed.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -77,7 +77,7 @@ _FINDER: Final = LazyFinder()
 
 @contextmanager
 def import_lazily() -> Iterator[None]:
-    """Delay imports of rmqd's modules in the block until their first use. Only for the main thread, at the start."""
+    """Delay the import of rmqd's modules in the block until their first use. Only in the main thread, at the start."""
     sys.meta_path.insert(0, _FINDER)
     try:
         yield

@@ -24,8 +24,8 @@ IDLE_SECONDS: Final = 30.0
 nobody_waits: Final[contextvars.ContextVar[Callable[[], bool]]] = contextvars.ContextVar(
     "nobody_waits", default=lambda: False
 )
-"""A function that returns, in a thread that calls a handler, whether the call was abandoned, for example because it
-expired. Another call then handles the messages that the abandoned call has not begun.
+"""Set in a thread that calls a handler: a function that returns whether this call was abandoned, for example because
+the call expired. Another call then handles the messages that the abandoned call has not begun.
 """
 
 
@@ -43,7 +43,7 @@ async def in_own_thread(function: Callable[[], T]) -> T:
 
 
 class SingleThread:
-    """A thread for calls that must share one thread. They run one after another, as with `in_own_thread`."""
+    """A thread for blocking calls that must share one thread. The calls run one after another."""
 
     def __init__(self, name: str) -> None:
         self._thread = _OwnThread(name, is_shared=False)
@@ -73,9 +73,7 @@ async def _called_in(thread: _OwnThread, function: Callable[[], T]) -> T:
 
 
 async def call_sync_or_async(function: Callable[[], Any]) -> Any:
-    """Call a function: in the event loop if it is asynchronous, otherwise in a thread. Returns its result or raises its
-    exception.
-    """
+    """Call a function, in the event loop if it is asynchronous, else in a thread. Returns its result, or raises."""
     if inspect.iscoroutinefunction(function):
         return await function()
     result = await in_own_thread(function)
@@ -131,6 +129,6 @@ def _call(
 
 
 def set_result_or_exception(future: asyncio.Future[Any], result: object) -> None:
-    """Set a result, which may be an exception. `set_exception` refuses some exceptions, and asyncio may report them."""
+    """Set a result. Exceptions are set as results, because `set_exception` refuses some, and asyncio may log others."""
     if not future.done():
         future.set_result(result)

@@ -1,8 +1,7 @@
-"""Texts of foreign objects (of brokers, producers, handlers' errors) that are safe to show.
+"""Functions that make foreign texts safe to show. Such texts come from brokers, producers and handlers' exceptions.
 
-These functions never raise, regardless of the object's own methods, and their results can be encoded as UTF-8. A
-terminal obeys escape sequences, and text after a line break looks like another log line: foreign text must not do
-either.
+The functions never raise, regardless of an object's own methods, and their results can be encoded as UTF-8. A terminal
+obeys escape sequences, and text after a line break looks like another log line: `printable` escapes both.
 
 Errors may also quote secrets of the configuration: `hide_secrets` removes the secrets that this process knows.
 """
@@ -161,7 +160,7 @@ _NAMED: Final = (
     rf"((?:{SECRET_WORDS}|authorization)[\w.-]*(?:[\"']\s*[=:]|\s*%s)\s*[\"']?(?:bearer\s+|basic\s+)?)"
     r"(?!\(hidden\))([^\s,;&\"']+)"
 )
-# a configuration may also contain `X-Token: abc`; in other texts, a colon usually ends the name of a key
+# In a configuration, a secret may also follow a colon (`X-Token: abc`). In other texts, a message usually follows.
 _IN_TEXT, _IN_CONFIGURATION = rf"(?i){_NAMED % '='}", rf"(?i){_NAMED % '[=:]'}"
 _CREDENTIALS: Final = r"(?i)\b((?:bearer|basic)\s+)([\w.~+/=-]{6,})"
 # Operators need the paths of files and object stores. The path of another URL, such as a webhook's, may contain a key.
@@ -185,7 +184,7 @@ known_secrets: Final[dict[str, str]] = {}
 def hide_secret(secret: object, shown: str = HIDDEN) -> str:
     """Return the replacement of a secret. From now on, `hide_secrets` replaces the secret in every text of the process.
 
-    It also replaces the secret in the form that a URL, Python or JSON has.
+    It also replaces the secret as it is written in a URL, in Python or in JSON.
     """
     text = str(secret)
     written = quote(text, safe="", errors="replace"), unquote(text), repr(text)[1:-1], json.dumps(text)[1:-1]
@@ -196,9 +195,9 @@ def hide_secret(secret: object, shown: str = HIDDEN) -> str:
 
 
 def hide_possible_secret(value: str) -> str:
-    """Return HIDDEN for a value that may be a secret, such as one from an environment variable.
+    """Return HIDDEN for a value that may be a secret, for example the value of an environment variable.
 
-    Other texts hide the value only if it looks like a key, because an operator needs the names of tables and hosts.
+    In other texts, the value is hidden only if it looks like a key: operators need the names of tables and hosts.
     """
     hide_secrets_of_setting(value)
     return hide_secret(value) if re.fullmatch(_LIKE_A_KEY, value) else HIDDEN

@@ -2,8 +2,8 @@
 
 Each kind checks a value, and its errors give the expected form. A number without a unit is refused, because half of
 RocketMQ's settings are milliseconds, and the others are not. Pydantic's own checks are not used: they are lax about
-types (`"5"` for 5, 1 for true), and their messages mention types and units that users do not know. Processes that only
-use options need no pydantic, so it is imported when a model is built or a value is wrong.
+types (`"5"` for 5, 1 for true), and their messages mention types and units that users do not know. Processes that read
+no configuration need no pydantic, so it is imported when a model is built or a value is wrong.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MAX_SIZE_BYTES: Final = 1 << 53
 
 
 def parse_duration_ms(text: object) -> float:
-    """Return the milliseconds of a duration such as `5s`. Raises ValueError with the problem, not the expected form."""
+    """Return the milliseconds of a duration such as `5s`. Raises ValueError, whose text lacks the expected form."""
     milliseconds = _parse(text, DURATION_UNITS, "a duration")
     if milliseconds > _MAX_DURATION_MS:
         raise ValueError(f"{text!r} is longer than {format_duration(_MAX_DURATION_MS)}")
@@ -42,12 +42,12 @@ def parse_duration_ms(text: object) -> float:
 
 
 def parse_duration_seconds(text: object) -> float:
-    """Return the seconds of a duration such as `500ms`. Raises ValueError with the problem, not the expected form."""
+    """Return the seconds of a duration such as `500ms`. Raises ValueError, whose text lacks the expected form."""
     return parse_duration_ms(text) / 1000
 
 
 def parse_size_bytes(text: object) -> int:
-    """Return the bytes of a size such as `100MiB`. Raises ValueError with the problem, not the expected form."""
+    """Return the bytes of a size such as `100MiB`. Raises ValueError, whose text lacks the expected form."""
     size = _parse(text, SIZE_UNITS, "a size")
     if size > _MAX_SIZE_BYTES:
         raise ValueError(f"{text!r} is more than {format_size(_MAX_SIZE_BYTES)}")
@@ -93,7 +93,7 @@ _BARE_WORD: Final = re.compile(r"[\w.-]+")
 
 
 class SubstitutedText(str):
-    """Text from a `${...}`. It may stand for a number or a flag. It may be a secret, so errors do not show it."""
+    """Text that replaced a `${...}`. It may stand for a number or a flag. Errors hide it, because it may be secret."""
 
     __slots__ = ()
 
@@ -155,7 +155,7 @@ class ValueKind:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """The meaning of a key for users, and whether a running group applies a changed value."""
+    """The meaning of a configuration key for users. `live`: running groups apply a changed value."""
 
     meaning: str
     live: bool = False
@@ -165,7 +165,7 @@ class Key:
 
 
 def key(default: object, meaning: str, kind: ValueKind | None = None, *, live: bool = False) -> Any:
-    """Declare a key as the field of a dataclass. The default is a checked value, in the unit of the field.
+    """Declare a configuration key as a dataclass field. The default is a checked value, in the unit of the field.
 
     Without a `kind`, the field's type is a Literal or bool: the value is one of its words, or a flag.
     """
@@ -183,7 +183,7 @@ def with_kinds(options: type[T]) -> type[T]:
 
 
 def key_of_field(field_name: str) -> str:
-    """Return the key of a field: its name without the unit, because the unit is part of a key's value."""
+    """Return the configuration key of a field: the field's name without its unit, which is part of a key's value."""
     return field_name.removesuffix("_seconds").removesuffix("_bytes")
 
 

@@ -1,11 +1,11 @@
-"""RocketMQ in Spark, through PySpark: `register(spark)`, then `spark.read.format("rocketmq")`.
+"""RocketMQ as a data source of PySpark: call `register(spark)`, then `spark.read.format("rocketmq")`.
 
-This package needs the extra `rmqd[spark]`. Spark pickles readers and writers from the driver to executors, so they
-contain only options. Each process keeps its own connections, in `session.spark_cluster` and `source.range_fetch`.
-Modules that say "No I/O" import neither pyspark nor pyarrow.
+This package needs the extra `rmqd[spark]`. Spark pickles readers and writers and sends them from the driver to the
+executors, so readers and writers contain only options. Each process opens its own connections, in
+`session.spark_cluster` and `source.range_fetch`. Modules that say "No I/O" import neither pyspark nor pyarrow.
 
-`source` and `sink` implement the format for every query. A group with `engine: spark` is run by `engine` on the driver,
-and by `handlers` or `pipelines` on executors.
+The subpackages `source` and `sink` implement the format. For a group with `engine: spark`, `engine` runs on the driver,
+and `handlers` or `pipelines` run on the executors.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MIN_PYSPARK: Final = (4, 2)
 def register(spark: SparkSession) -> None:
     """Register the format `rocketmq` with a session.
 
-    Raises RmqdError if PySpark is too old, or if the Python that Spark starts here does not have rmqd.
+    Raises RmqdError if PySpark is too old, or if a local session would start a Python that cannot import rmqd.
     """
     check_versions()
     from pyspark.sql.utils import is_remote
@@ -41,7 +41,7 @@ def register(spark: SparkSession) -> None:
         if str(spark.sparkContext.master).startswith("local"):
             check_python(spark.sparkContext.pythonExec)
         known = spark._jsparkSession.sessionState().dataSourceManager()
-        if known.dataSourceExists(RocketMQSource.name()):  # `pyspark_rmqd` did it; Spark warns if it is repeated
+        if known.dataSourceExists(RocketMQSource.name()):  # registered by `pyspark_rmqd`; Spark warns if repeated
             return
     spark.dataSource.register(RocketMQSource)
 
@@ -72,7 +72,7 @@ def check_versions() -> None:
 
 
 def check_python(executable: str) -> None:
-    """Raise RmqdError if the Python that Spark would start lacks rmqd; Spark itself would only report a crash."""
+    """Raise RmqdError if `executable`, Spark's Python, cannot import rmqd. Spark's own error would not say why."""
     path = shutil.which(executable)
     if path is None or os.path.abspath(path) == sys.executable:  # Spark reports a missing Python itself
         return

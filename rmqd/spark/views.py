@@ -1,4 +1,4 @@
-"""Topics as temporary views for SQL: Spark's catalog cannot store a table of a Python source with its options."""
+"""Temporary SQL views of topics. Spark's catalog cannot store tables of a Python source together with its options."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 def create_views(spark: SparkSession, nameserver: str, topics: Iterable[str], **options: object) -> None:
     """Create or replace a temporary view of each topic, named like the topic.
 
-    Each view has the `options` of `load()`. Raises the errors of `load()` if an option is invalid. Nothing is read
-    before a view is queried, so only a query reports a missing topic.
+    `options` are source options for all views. Raises the errors of `load()` if an option is invalid. A missing topic
+    is not reported here, but when its view is queried.
     """
     for topic in topics:
         reader = spark.read.format("rocketmq").option("nameserver", nameserver).option("subscribe", topic)

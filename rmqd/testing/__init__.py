@@ -1,4 +1,4 @@
-"""Tools for testing handlers: a RocketMQ for each test, runs of a handler without delays, and handmade messages.
+"""Tools for testing handlers: an in-memory broker, runs of a handler without delays, and handmade messages.
 
 With pytest, installing rmqd provides the fixtures `rocketmq`, `run_handler`, `make_message` and `make_batch`. Without
 pytest: `with RocketMQ() as rocketmq: rocketmq.run_handler(...)`.

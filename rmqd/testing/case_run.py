@@ -1,4 +1,4 @@
-"""Reads cases from YAML and runs them: messages for a handler, and the expected outcome of each.
+"""Reads test cases from YAML and runs them. A case has messages for a handler, and each message's expected outcome.
 
 A file has a `group` (the keys of a group, or the name of a configured group) and `cases` by name. Errors give file,
 line and key.
@@ -40,7 +40,7 @@ _GROUP_FORM: Final = "a mapping of the group's keys, or the name of a group of t
 
 
 class BodyForm(ValueKind):
-    """The option `body` of a message: text, a mapping or a list, which is converted to bytes."""
+    """The key `body` of a message: text, a mapping or a list. `check` returns it as bytes."""
 
     def check(self, value: object) -> bytes:
         if isinstance(value, str | dict | list):
@@ -52,7 +52,7 @@ class BodyForm(ValueKind):
 
 
 class NameForm(ValueKind):
-    """The name of a message in expectations: its keys, or its number."""
+    """The name of a message in the key `expect`: the message's keys, or its number."""
 
     def check(self, value: object) -> str:
         if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
@@ -63,7 +63,7 @@ class NameForm(ValueKind):
 
 
 class DeadLettersForm(ValueKind):
-    """Expected dead letters: a mapping of messages to a part of their reason, or a list of messages for any reason."""
+    """Expected dead letters: a mapping of messages to a part of the reason, or a list of messages with any reason."""
 
     def check(self, value: object) -> dict[str, str]:
         if isinstance(value, list):
@@ -138,11 +138,10 @@ class Case:
         return self.messages[index].keys or str(index + 1)
 
     def labels(self) -> list[str]:
-        """Return the names of all messages in order."""
         return [self.label(index) for index in range(len(self.messages))]
 
     def label_of(self, name: str) -> str | None:
-        """Return the label of the message with this name in an expectation: its keys or its number; None if unknown."""
+        """Return the label of the message with these keys or this number; None if there is no such message."""
         if name in self.labels():
             return name
         number = int(name) if name.isascii() and name.isdecimal() else 0
@@ -265,7 +264,7 @@ def _name_problems(case: Case, data: ConfigData) -> Iterator[ConfigProblem]:
 
 @dataclass(frozen=True, slots=True)
 class CaseOutcome:
-    """How often the messages with one name were acknowledged and retried, and the reasons of their dead letters."""
+    """How often the messages with a label were acknowledged and retried, and the reasons of their dead letters."""
 
     acked: int
     retried: int
@@ -290,14 +289,14 @@ class CaseReport:
     elapsed_seconds: float
     """The duration of the case by the broker's clock, which jumps over waits."""
     notes: tuple[str, ...] = ()
-    """Warnings about the limits of chaos."""
+    """The texts of ChaosSeesLessWarning: limits of the chaos check."""
 
 
 def run_case(case: Case, *, in_chaos: bool = False, kills: bool = False) -> CaseReport:
     """Run a case on its own broker. An error of the handler's constructor or `start` is a problem in the report.
 
     With `in_chaos`, also check that the handler's effect is repeatable. With `kills`, this check also kills the
-    handler's process. Its problems are reported if all outcomes are as expected.
+    handler's process. Problems of the check are reported if all outcomes are as expected.
     """
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always", ChaosSeesLessWarning)

@@ -52,7 +52,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """The result of one `run_handler`."""
+    """The result of one call of `run_handler`."""
 
     attempts: tuple[Attempt, ...]
     """All attempts in the order of the handler's calls."""
@@ -101,7 +101,7 @@ class _Call:
 
 @dataclass(slots=True)
 class CallRecorder:
-    """Records each call of a handler. Its hook belongs to the group, and may be called in several threads at once."""
+    """Records each call of a group's handler with a hook, which may be called in several threads at once."""
 
     wall: Callable[[], float]
     comes_again: bool
@@ -115,7 +115,7 @@ class CallRecorder:
         return Hook("rmqd.testing", self._before, self._after)
 
     def result(self, dead_letters: Iterable[Message], elapsed_seconds: float) -> RunResult:
-        """Return the result. The last attempt of a message has its final outcome; earlier attempts were retried."""
+        """Return the result. A message's last attempt has its final outcome, and its earlier attempts were retried."""
         for batch, _, calls in list(self.handling.values()):  # expired calls that have not returned
             _note(batch, calls, None, default_decision(CALL_EXPIRED, batch))
         dead = tuple(dead_letters)
@@ -210,12 +210,12 @@ class HandlerRun:
         dead = [one for one in messages_of(broker, dlq_topic(self._group)) if one.commit_log_offset >= stored_before]
         result = self._recorder.result(dead, self._clock.wall() - wall_began)
         for error in result.errors:
-            if isinstance(error, UnusableHandlerError):  # the run may end before the group has raised it
+            if isinstance(error, UnusableHandlerError):  # the run may end before the group raises the error
                 raise error
         return result
 
     async def _until_quiet(self, consuming: asyncio.Task[None], until: Callable[[], object] | None) -> None:
-        """Wait until nothing is left to do, or the group failed. When only delays are left, jump to the next one."""
+        """Wait until nothing is left to do, or the group failed. If all work waits for delays, skip the next delay."""
         schedule = self._rocketmq.broker.schedule
         while not consuming.done():
             if until is not None and until():
@@ -231,7 +231,7 @@ class HandlerRun:
             await asyncio.sleep(POLL_SECONDS)
 
     def is_quiet(self) -> bool:
-        """Return whether the group only waits: no request is open, no batch is in flight, and all pulls are held."""
+        """Return whether the group has nothing to do: no request is open, and all its queues and pops are idle."""
         if self._rocketmq.open_requests:
             return False
         assignments = self._consumer.assignments()
@@ -276,14 +276,14 @@ class HandlerRun:
 
 
 def is_cache_idle(process_queue: ProcessQueue, held: set[tuple[str, int]]) -> bool:
-    """Return whether a queue only waits: for a pull that the broker holds (`held`), or for the delay of a retry."""
+    """Return whether a queue has nothing to do until a held pull (`held`) is answered, or a retry's delay is over."""
     queue = process_queue.message_queue
     is_held = (not process_queue.pending or process_queue.is_batching) and (queue.topic, queue.queue_id) in held
     return not process_queue.in_flight and (process_queue.retrying > 0 or is_held)
 
 
 def is_pop_idle(assignment: PopAssignment, held: set[tuple[str, int]]) -> bool:
-    """Return whether a pop assignment only waits: the broker holds its pop, and all messages wait for time to pass."""
+    """Return whether a pop assignment has nothing to do: its pop is held, and its messages are acked or delayed."""
     queue = assignment.message_queue
     queues = assignment.loop.process_queues
     waits = any(one.is_batching or one.retrying for one in queues) and all(
@@ -294,7 +294,7 @@ def is_pop_idle(assignment: PopAssignment, held: set[tuple[str, int]]) -> bool:
 
 
 def _only_one(error: BaseException) -> BaseException:
-    """Return the only error inside nested exception groups, or the group itself."""
+    """Unwrap exception groups that contain one exception."""
     inner = error
     while isinstance(inner, BaseExceptionGroup) and len(inner.exceptions) == 1:
         inner = inner.exceptions[0]

@@ -50,12 +50,12 @@ def make_message(
     min_offset: int | None = None,
     max_offset: int | None = None,
 ) -> Message:
-    """Create a message as a handler receives it. Parameters have RocketMQ's names. By default it was sent just now.
+    """Create a message as a handler receives it. The parameters have RocketMQ's names.
 
-    By default `queue_offset` increases with each message. `min_offset` and `max_offset` are the queue's ends; None, as
-    in a message that was not pulled. Timestamps are milliseconds since 1970. Raises InvalidMessageError if a broker
-    could not store the message, or if a consumer could not read its body, for example because `sys_flag` says that a
-    plain body is compressed.
+    Timestamps are milliseconds since 1970, by default the current time. By default `queue_offset` increases with each
+    message. `min_offset` and `max_offset` are the queue's ends; None for a message that was not pulled. Raises
+    InvalidMessageError if a broker could not store the message, or if a consumer could not read its body, for example
+    because `sys_flag` says that a plain body is compressed.
     """
     now = time.time()
     properties = as_properties(properties or {})
@@ -93,10 +93,11 @@ def make_batch(
     auto_commit: bool = True,
     revoked: bool = False,
 ) -> Batch:
-    """Create a batch for a handler. After the call, `batch.decisions()` has the decisions by index of the message.
+    """Create a batch for a handler. After the handler's call, `batch.decisions()` has its decisions by message index.
 
-    All messages must be from one queue, else it raises ValueError. Without messages, one is created. In an orderly
-    group, `revoked` means that the queue's lock is lost, and `auto_commit=False` enables `commit()` and `rollback()`.
+    Raises ValueError if the messages are from several queues. Without messages, the batch has one new message. In an
+    orderly group, `revoked` means that the queue's lock is lost, and `auto_commit=False` enables `commit()` and
+    `rollback()`.
     """
     messages = messages or (make_message(),)
     queues = dict.fromkeys(message.message_queue for message in messages)

@@ -37,7 +37,7 @@ class OffsetStoreSuite:
         raise NotImplementedError
 
     async def add(self, connection: Any, name: str) -> None:
-        """Write an effect with this name, with the connection of an open transaction."""
+        """Write an effect with this name in the open transaction of `connection`."""
         raise NotImplementedError
 
     async def has(self, connection: Any, name: str) -> bool:

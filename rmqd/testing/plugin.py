@@ -57,7 +57,7 @@ class CasesFile(pytest.File):
     """A file of cases. A problem with the file is a collection error."""
 
     def collect(self) -> Iterator[CaseItem]:
-        """Yield the file's cases, one test for each."""
+        """Yield a test for each case of the file."""
         from rmqd.errors import ConfigError
         from rmqd.testing.case_run import read_cases
 
@@ -70,7 +70,7 @@ class CasesFile(pytest.File):
 
 
 class CaseItem(pytest.Item):
-    """A case as a test."""
+    """A case of a cases file as a pytest test."""
 
     def __init__(self, *, case: Case, **others: Any) -> None:
         super().__init__(**others)
@@ -85,5 +85,4 @@ class CaseItem(pytest.Item):
             pytest.fail("\n".join([self._case.place, *report.problems]), pytrace=False)
 
     def reportinfo(self) -> tuple[Path, int, str]:
-        """Return the file, line and name of the case."""
         return self.path, int(self._case.place.split(":")[-2]) - 1, self.name

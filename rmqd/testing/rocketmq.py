@@ -125,7 +125,7 @@ RUN_SECONDS: Final = 30.0
 class RocketMQ:
     """A name server and a broker in memory, for the duration of a `with` block. Methods may be called in any thread.
 
-    Methods block the event loop, so an async handler must call `await asyncio.to_thread(rocketmq.send, ...)`.
+    Methods block their thread, so an async handler must call `await asyncio.to_thread(rocketmq.send, ...)`.
     """
 
     def __init__(self, options: EmbeddedOptions | None = None) -> None:
@@ -159,7 +159,7 @@ class RocketMQ:
         return self._clock.wall()
 
     def create_topic(self, name: str, queues: int = 1) -> None:
-        """Create a topic, or give it more queues. Raises InvalidNameError."""
+        """Create a topic, or change its number of queues. Raises InvalidNameError."""
         check_topic(name)
         if queues < 1:
             raise ValueError(f"a topic cannot have {queues} queues; expected 1 or more")
@@ -248,7 +248,7 @@ class RocketMQ:
         `timeout` is in real seconds, like the time of handlers. Raises StillBusyError after `timeout`, ConfigError for
         invalid keys, and the errors of the handler's constructor, `start` or `stop`.
         """
-        __tracebackhide__ = True  # for pytest: its report begins in the test
+        __tracebackhide__ = True  # pytest omits this frame, so its report begins in the test
         if not group:
             raise TypeError("run_handler() needs a group, such as group='mailer'")
         if bool(topic) == ("subscriptions" in group_keys):

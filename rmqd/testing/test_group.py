@@ -49,7 +49,7 @@ class JumpingClock(SystemClock):
         heapq.heappush(self._timers, (due, next(self._order), lambda: callback(*args)))
 
     def next_due(self) -> float | None:
-        """Return when the first callback is due, in seconds since 1970; None if none waits."""
+        """Return when the first callback is due, in seconds since 1970; None if no callback waits."""
         return self._timers[0][0] if self._timers else None
 
     def jump_to(self, wall: float) -> None:
@@ -65,7 +65,7 @@ _HANDLER_KEYS = HandlerConfig.model_fields.keys() - {"plugin"}
 
 @dataclass(frozen=True, slots=True)
 class GroupToRun:
-    """A checked group. `given` is the handler if the caller passed it as an object, not by its name."""
+    """A group with a valid configuration. `given` is the handler if the caller passed an object, not a name."""
 
     name: str
     settings: GroupConfig

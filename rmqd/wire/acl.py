@@ -29,7 +29,7 @@ class Credentials:
     security_token: str = field(default="", repr=False)
 
     def fields(self) -> dict[str, str]:
-        """Return the ext fields that a signed request has in addition, except the signature."""
+        """Return the ext fields that signing adds to a request, except the signature."""
         if not self.security_token:
             return {ACCESS_KEY: self.access_key}
         return {ACCESS_KEY: self.access_key, SECURITY_TOKEN: self.security_token}

@@ -1,9 +1,9 @@
 """RemotingCommand, which is one request or response, and its encoding as a frame of the TCP stream.
 
-A frame begins with its length (4 bytes, big-endian). After that come the header, in JSON or in the ROCKETMQ
-serialisation, and the body. rmqd writes JSON, because the ROCKETMQ serialisation has 16 bits for the request code, too
-few for the codes 200xxx. A header also contains the sender's version of RocketMQ. Java: `NettyDecoder`,
-`RemotingCommand`, `RocketMQSerializable`, `MQVersion`.
+A frame consists of its length (4 bytes, big-endian), the header and the body. The header is in JSON or in the ROCKETMQ
+serialisation. rmqd writes JSON, because the ROCKETMQ serialisation has 16 bits for the request code, which is too few
+for the codes 200xxx. A header also contains the sender's version of RocketMQ. Java: `NettyDecoder`, `RemotingCommand`,
+`RocketMQSerializable`, `MQVersion`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rmqd.wire.acl import SECRET_FIELDS
 from rmqd.wire.loose_json import STRICT_DECODER
 
 LANGUAGE: Final = LanguageCode.PYTHON
-# 5.5.0. For this version, servers send routes in strict JSON, and GO_AWAY before a shutdown instead of only closing
+# 5.5.0. Clients of this version receive routes in strict JSON, and GO_AWAY before a server that shuts down disconnects
 VERSION: Final = 513
 RESPONSE_FLAG: Final = 1
 ONEWAY_FLAG: Final = 2
@@ -139,7 +139,7 @@ def encode_response(
 
 
 def _ext_fields_member(ext_fields: Mapping[str, str]) -> str:
-    """Return the JSON of a header's last member and closing brace. This is four times as fast as `json.dumps`."""
+    """Return the end of a header's JSON: the ext fields and the closing brace. Four times as fast as `json.dumps`."""
     if not ext_fields:
         return "}"
     return f',"extFields":{{{",".join([f"{_quoted(key)}:{_quoted(text)}" for key, text in ext_fields.items()])}}}}}'

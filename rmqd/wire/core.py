@@ -1,8 +1,8 @@
 """The core that decodes frame headers and message records: C if the extension `native.c` was built, else Python.
 
-The Python code in `command` and `messages.decode` is the reference. Only the Python code rejects bytes: the native core
-decodes plain headers and records, and leaves all others to it. `RMQD_CORE=python` in the environment turns the native
-core off, to search for a fault or to compare.
+The Python code in `command` and `messages.decode` is the reference. The native core decodes plain headers and records,
+and leaves all others to the Python code, so only the Python code rejects bytes. `RMQD_CORE=python` in the environment
+turns the native core off, to search for a fault or to compare.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class NativeCore(Protocol):
         unusual_flags: int,
         /,
     ) -> tuple[int, int, int]:
-        """Append the messages of plain records from `start` to `messages`, up to the first record that is not plain.
+        """Decode records from `start` on into `messages`, up to the first record that is not plain.
 
         Returns the end of the last plain record, the number of runs of consecutive offsets, and the offset that would
         continue the last run. A plain record has magic V1, IPv4 hosts, a correct CRC, and none of `unusual_flags`.

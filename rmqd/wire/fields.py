@@ -1,9 +1,9 @@
 """The fields of headers and bodies: their wire names, functions that check their values, and size limits.
 
 The functions return the field's value, or raise a ProtocolError that quotes the wrong value. `what` names the field in
-this error. RocketMQ does not limit the size of routes and resets. The limits here are far above real clusters, and fit
-into memory. A route above them is from a damaged or hostile name server, or from a topic that was created by mistake:
-every queue costs each consumer some kilobytes and a task.
+this error. RocketMQ does not limit the size of routes and resets. The limits in this module are far above real
+clusters, and fit into memory. A larger route is from a damaged or hostile name server, or has too many queues by
+mistake. Every queue costs each consumer some kilobytes and a task.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Lite topics (RIP-83, RocketMQ 5.5): names of queues, delivery counts in pop responses, and recall handles.
 
-A message for a lite topic is sent to its parent topic with the property `__LITE_TOPIC`. The broker stores it in the
-parent topic, and also adds it to the lite topic's own queue. That queue has its own offsets and the name that
-`lite_topic_queue` returns. Java: LiteUtil, ExtraInfoUtil.parseLiteOrderCountInfo, and RecallMessageHandle, which
-recalls timer messages.
+A message for a lite topic is sent to the parent topic with the property `__LITE_TOPIC`. The broker stores the message
+in the parent topic, and also adds it to the queue of the lite topic. This queue has separate offsets, and the name that
+`lite_topic_queue` returns. A recall handle recalls a timer message. Java: LiteUtil,
+ExtraInfoUtil.parseLiteOrderCountInfo, RecallMessageHandle.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rmqd.wire.topics import LIGHT_QUEUE_ID, LMQ_PREFIX
 BIND_TOPIC_ATTRIBUTE: Final = "lite.bind.topic"
 WILDCARD_ATTRIBUTE: Final = "lite.sub.wildcard"
 MODEL_ATTRIBUTE: Final = "lite.sub.model"
-"""Attributes of a group: its parent topic, whether it gets all lite topics below it, and how members share them."""
+"""Attributes of a group: the parent topic, whether the group gets all its lite topics, and how members share them."""
 SHARED_MODEL: Final = "Shared"
 EXCLUSIVE_MODEL: Final = "Exclusive"
 
@@ -29,7 +29,7 @@ LITE_TOPIC_SEPARATOR: Final = "$"
 
 
 def check_lite_topic(name: str) -> None:
-    """Raise InvalidNameError unless the name has 1 to 64 characters: ASCII letters, digits, and % | _ - only."""
+    """Raise InvalidNameError unless the name consists of 1 to 64 ASCII letters, digits and characters % | _ -."""
     if not name or len(name) > MAX_LITE_TOPIC_LENGTH:
         raise InvalidNameError(f"a lite topic's name must have 1 to {MAX_LITE_TOPIC_LENGTH} characters: {name!r:.100}")
     if not all(character.isascii() and (character.isalnum() or character in "%|_-") for character in name):

@@ -46,7 +46,7 @@ class ObjectKey(tuple[tuple[str, Any], ...]):
 def loads(data: bytes | str) -> Any:
     """Parse a body. A map key that is an object becomes an ObjectKey; a bare key becomes an int, bool or None.
 
-    The last of two equal keys wins. Raises ProtocolError for other text, nesting above MAX_DEPTH, and lone surrogates.
+    The last of two equal keys wins. Raises ProtocolError for bad syntax, nesting above MAX_DEPTH, and lone surrogates.
     """
     try:
         text = data.decode() if isinstance(data, bytes) else data
@@ -62,10 +62,10 @@ def loads(data: bytes | str) -> Any:
 
 
 def dumps(value: object, *, bare_keys: bool = False) -> bytes:
-    """Return the JSON of `value` as bytes. ObjectKeys are written as objects in the place of keys, as fastjson does.
+    """Return the JSON of `value` as bytes. A map key that is an ObjectKey is written as an object, as fastjson does.
 
-    With `bare_keys`, numeric keys have no quotes, as brokers write them. Neither form is valid JSON. The encoder of the
-    standard library, which is several times faster, is used for values without such keys.
+    With `bare_keys`, numeric keys have no quotes, as brokers write them. Neither form is valid JSON. Values without
+    such keys are written by the encoder of the standard library, which is several times faster.
     """
     if not bare_keys:
         with contextlib.suppress(TypeError):  # raised for an ObjectKey
@@ -105,7 +105,7 @@ def _check(value: object) -> None:
 
 
 class _Parser:
-    """A recursive descent parser for one text. It calls the standard library for strings and `map_by_objects`."""
+    """A recursive descent parser for one text. The standard library parses strings and the maps of `map_by_objects`."""
 
     __slots__ = ("at", "depth", "text")
 
@@ -147,9 +147,9 @@ class _Parser:
             self.expect(",")
 
     def map_by_objects(self) -> dict[Any, Any] | None:
-        """Return the map at the position if its keys are flat objects, and its values flat objects or integers.
+        """Return the next map if its keys are flat objects, and its values are flat objects or integers.
 
-        Returns None for any other map. Brokers report the queues of a topic as such a map, and parsing it entry by
+        Returns None for any other map. Brokers report the queues of a topic in such a map. To parse the map entry by
         entry would take five times as long.
         """
         at, parts = self.at + 1, list[str]()

@@ -35,7 +35,7 @@ class MessageQueue(NamedTuple):
 
 
 _NONE: Final = "~"  # stands for an empty part of an identity's text
-_LONGEST: Final = 200  # characters; an index holds three columns of 255 in MySQL, 2.7 kB in PostgreSQL
+_LONGEST: Final = 200  # characters; a MySQL index holds three columns of 255 characters, a PostgreSQL index 2.7 kB
 _UNSAFE: Final = re.compile(rb"[^A-Za-z0-9_-]")
 
 

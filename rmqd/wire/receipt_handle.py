@@ -1,4 +1,4 @@
-"""The texts that POP has in ext fields: handles of popped messages, and the offsets and counts in a pop's response."""
+"""The texts in ext fields of POP: handles of popped messages, and the offsets and delivery counts in pop responses."""
 
 from __future__ import annotations
 
@@ -46,9 +46,10 @@ class RetryFlag(IntEnum):
 
 
 class PopHandle(NamedTuple):
-    """The handle that acknowledges a popped message (property POP_CK, field extraInfo), until its next pop or hiding.
+    """The handle to acknowledge a popped message (property POP_CK, field extraInfo).
 
-    `start_offset` is the queue's first offset in the pop. Times are milliseconds; `pop_time` is by the broker's clock.
+    It is valid until the message is popped or hidden again. `start_offset` is the queue's first offset in the pop.
+    Times are milliseconds; `pop_time` is by the broker's clock.
     """
 
     start_offset: int
@@ -79,7 +80,7 @@ class PopHandle(NamedTuple):
 
     @property
     def is_orderly(self) -> bool:
-        """Whether an orderly pop took the message."""
+        """Whether an orderly pop returned the message."""
         return self.revive_queue_id == ORDER_REVIVE_QUEUE
 
 

@@ -19,9 +19,9 @@ DEFAULT_TOPIC: Final = "TBW102"
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
-REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"  # follows the cluster's name: the topic of request-reply responses
-SYSTEM_TOPIC_PREFIX: Final = "RMQ_SYS_"  # begins the names of some system topics that users may send to
-# Reads on behalf of no group use this group, like mqadmin. Every broker has it, so these reads do not create a group.
+REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"  # appended to the cluster's name in the topic of request-reply responses
+SYSTEM_TOPIC_PREFIX: Final = "RMQ_SYS_"  # prefix of some system topics that users may send to
+# Pulls that belong to no group use this group, like mqadmin. Every broker has it, so such pulls do not create a group.
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
@@ -93,12 +93,10 @@ def is_light_queue(topic: str) -> bool:
 
 
 def is_system_topic(topic: str) -> bool:
-    """Return whether the topic is a system topic of RocketMQ, by its name."""
     return topic in _SYSTEM_TOPICS or topic.startswith(_SYSTEM_TOPIC_PREFIX)
 
 
 def is_system_group(group: str) -> bool:
-    """Return whether the group is a system group of RocketMQ, by its name."""
     return group in _SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
@@ -160,7 +158,7 @@ T = TypeVar("T")
 
 
 def without_namespace(value: T, namespace: str) -> T:
-    """Return a copy of `value` in which all texts lack the namespace, even names in the middle of a broker's remark.
+    """Return a copy of `value` without the namespace in its texts, even in names in the middle of a broker's remark.
 
     Dicts, sequences, sets and frozen dataclasses are converted recursively. Other values are unchanged.
     """
@@ -168,7 +166,7 @@ def without_namespace(value: T, namespace: str) -> T:
 
 
 def _plain(value: Any, namespace: str) -> Any:
-    if value is None or isinstance(value, int | float):  # most fields of a snapshot
+    if value is None or isinstance(value, int | float):  # the usual case in a snapshot
         return value
     if isinstance(value, str):
         return _plain_text(value, f"{namespace}%")

@@ -66,7 +66,7 @@ class ChangeMaker:
         place: RowChange,
         schemas: Mapping[str, ColumnSchema],
     ) -> Iterator[RowChange]:
-        """Yield the changes for a row to store. If its key has changed, the first one deletes the row with the old key.
+        """Yield the changes for a row to store. If its key has changed, the first change deletes the old key's row.
 
         `former` has the previous values of changed columns; None if unknown.
         """
@@ -93,7 +93,7 @@ class ChangeMaker:
 
 
 def change_position(time_ms: int, row: int, position: int | None = None) -> RowChange:
-    """Return a change with only its position. A row has two numbers: the first is for the deletion of its old key."""
+    """Return a change without values. A row has two numbers: the first number is for the deletion of its old key."""
     return RowChange({}, False, time_ms, row * 2, position)
 
 
@@ -123,7 +123,7 @@ def tree(value: Any, what: str) -> Mapping[str, Any]:
 
 
 def rows_unnamed(table: str, what: str) -> str:
-    """Return the error for a table that was emptied or dropped: the event does not contain the keys of its rows."""
+    """Return the error text for an emptied or dropped table, because the event does not contain its rows' keys."""
     return (
         f"{table} {what}: this event does not name the rows, so the copy keeps them; "
         "delete them there by hand, and set bad_rows: leave_out to continue"

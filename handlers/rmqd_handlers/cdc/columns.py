@@ -91,7 +91,7 @@ NO_COLUMN_SCHEMA: Final = ColumnSchema()
 
 
 class Reader:
-    """Converts values to columns. `binary` converts text to bytes; `per_second` is the unit of times without schema."""
+    """Converts values to column types. `binary` decodes text to bytes; `per_second` is the default unit of times."""
 
     def __init__(self, columns: tuple[ChangeColumn, ...], binary: Read, per_second: int = 0) -> None:
         self._columns = {column.name: column for column in columns}
@@ -101,7 +101,7 @@ class Reader:
     def row(
         self, values: Mapping[str, Any], schemas: Mapping[str, ColumnSchema], names: Iterable[str] = ()
     ) -> dict[str, Any]:
-        """Return the columns `names`, by default all columns. Missing values are None. Raises BadValueError."""
+        """Return a row with the columns `names`, by default all. Missing values are None. Raises BadValueError."""
         return {
             name: self._value(name, values.get(name), schemas.get(name, NO_COLUMN_SCHEMA))
             for name in names or self._columns

@@ -99,14 +99,14 @@ def cdc(frame: DataFrame, spark: SparkSession, options: Options) -> DataFrame:
 
 
 def _kind(options: Options) -> dict[str, Any]:
-    """Return the meaning of the order, as metadata. Offsets are only comparable within the same format and topics."""
+    """Return metadata about the column `_order`. Its offsets are comparable within one format and the same topics."""
     if options.order != "offset":
         return {ORDER_KIND: f"cdc, order: {options.order}"}
     return {ORDER_KIND: f"cdc, format: {options.format}, order: offset in {{topics}}"}
 
 
 class ChangeDecoder:
-    """Decodes a message's changes. Picklable: executors have one for each task."""
+    """Decodes a message's changes. Picklable, because each task of an executor receives a copy."""
 
     def __init__(self, options: Options) -> None:
         self.columns: tuple[ChangeColumn, ...] = parse_columns(options.columns)
@@ -125,7 +125,7 @@ class ChangeDecoder:
         return placed
 
     def reason(self, body: bytes | None) -> str:
-        """Return why a message is bad; empty if it is not."""
+        """Return the reason why a message cannot be decoded; empty if it can."""
         try:
             self.changes(body, 0)
         except (BadChangeError, BadValueError) as error:

@@ -81,7 +81,7 @@ ClientSettings = Annotated[
 logger = logging.getLogger(__name__)
 
 START_SECONDS: Final = 10.0
-POLL_SECONDS: Final = 0.2  # how often it checks whether the brokers have created a topic
+POLL_SECONDS: Final = 0.2  # interval of checks whether the brokers have created the topic
 
 
 class NotConfirmedError(Exception):

@@ -134,14 +134,14 @@ def records_to_repeat(
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 0.1
-QUEUE_POLL_SECONDS: Final = 0.02  # how often it checks whether the client's queue has room
+QUEUE_POLL_SECONDS: Final = 0.02  # interval of checks whether the client's queue has room
 REPORT_TIMEOUT_SECONDS: Final = 1.0
 LOOKUP_TIMEOUT_SECONDS: Final = 5.0
 CLOSE_SECONDS: Final = 5.0
 
 
 class KafkaProducer:
-    """Sends records with a client, and with a new client after a fatal error."""
+    """Sends records with a librdkafka client, which is replaced by a new client after a fatal error."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         """Create the first client. Raises KafkaException for unknown settings."""
@@ -254,7 +254,7 @@ class _Client:
         while not self._ending.is_set():
             try:
                 self.kafka.poll(POLL_SECONDS)
-            except KafkaException as error:  # a fatal error; it still reports the records that it holds
+            except KafkaException as error:  # a fatal error, but the client still reports its records
                 self._note_trouble(error.args[0])
                 self._ending.wait(POLL_SECONDS)
         with contextlib.suppress(KafkaException):

@@ -42,12 +42,13 @@ class Row:
     message: Message
     values: tuple[Any, ...]
     date: str
-    """The day when the broker stored it, in UTC."""
+    """The day when the broker stored the message, in UTC."""
 
     @property
     def place(self) -> tuple[str, str, int]:
-        """Rows with the same place are written to one file. It consists of the file's folders (date and topic), and the
-        folder of its entry (a range of offsets).
+        """The date, the topic, and the number of the range of offsets in the manifest.
+
+        Rows with the same place are written to one file.
         """
         return self.date, self.message.topic, self.message.queue_offset // OFFSETS_PER_FOLDER
 
@@ -112,7 +113,7 @@ class UnwrittenRows:
             self._done.set_exception(error)
 
     async def settled(self, rows: list[Row]) -> None:
-        """Wait until the rows are written, if some of the redelivered `rows` are among them."""
+        """If this file contains redelivered `rows`, wait until the file is written."""
         if not self._offsets.isdisjoint(row.message.queue_offset for row in rows):
             await asyncio.wait((self._done,))
 
@@ -226,13 +227,14 @@ class Parquet:
         queue, message = batch.message_queue, batch[0]  # a batch belongs to one lite topic
         source = str(message.identity.of_queue(queue))
         if source not in self._queues:
-            # lite topics have no former name, because it was the same for all; a replay must write messages again
+            # Ignore entries of rmqd 0.1.0 for lite topics, which all had the same name, and in a replay, which must
+            # write messages again.
             former = None if message.lite_topic or message.identity.replay else queue
             self._queues[source] = _QueueFiles(self._store, queue, source, former)
         return self._queues[source]
 
     def _filling_of(self, files: _QueueFiles) -> UnwrittenRows:
-        """Return the rows that gather a queue's messages. New ones are written after `roll_after`, or when due."""
+        """Return the open UnwrittenRows of a queue. If there are none, create them, and schedule their write."""
         if files.filling is None:
             files.filling = UnwrittenRows(files.queue, self._options.roll_size)
             task = asyncio.create_task(self._fill_and_write(files, files.filling), name=f"parquet:{files.queue}")
@@ -256,7 +258,7 @@ class Parquet:
             files.closing.remove(filling)
 
     async def _write(self, files: _QueueFiles, rows: list[Row], why: str) -> None:
-        """Write one file, then its entry in the manifest. Existing ones are overwritten with the same content."""
+        """Write one file, then its entry in the manifest. Existing files are overwritten with the same content."""
         begun = time.monotonic()
         content = await asyncio.to_thread(self._content, rows)
         messages = [row.message for row in rows]
@@ -300,7 +302,7 @@ class _QueueFiles:
         self._seen_at = 0.0
 
     async def rows_without_file(self, rows: list[Row], retry_for_seconds: float) -> list[Row]:
-        """Return the rows whose messages are not in a file of the manifest. Raises OSError if it cannot be read."""
+        """Return the rows that are not in a file of the manifest. Raises OSError if the manifest cannot be read."""
         first, last = rows[0].message.queue_offset, rows[-1].message.queue_offset
         async with self._turn:
             for closing in list(self.closing):

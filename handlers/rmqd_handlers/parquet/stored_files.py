@@ -196,8 +196,8 @@ class EntryIndex:
     def __init__(self, known: dict[str, list[_FileRun]]) -> None:
         self.known = known
         """The runs of each entry, by the entry's file name."""
-        # In each list the runs ascend and do not overlap. A recreated topic starts at 0 again: its messages are
-        # different, and its runs overlap the old ones, so they are in another list.
+        # In each list the runs ascend and do not overlap. A recreated topic starts at 0 again, with other messages. Its
+        # runs overlap the runs of the deleted topic, so they are in another list.
         self._layers: list[list[_FileRun]] = []
         for run in sorted(run for runs in known.values() for run in runs):
             self._place(run)
@@ -235,7 +235,7 @@ ManifestReading = tuple[dict[str, list[_FileRun]], EntryIndex | None]
 
 
 class ListedOffsets:
-    """The offsets of one queue in the manifest, as far as it was read."""
+    """The offsets of one queue in the manifest, as far as the manifest was read."""
 
     def __init__(self, store: Store, source: str, former: MessageQueue | None) -> None:
         """`former` is the queue under whose name rmqd 0.1.0 wrote entries; None: ignore such entries."""
@@ -253,10 +253,10 @@ class ListedOffsets:
         return all(first >= self._floor.get(number, first + 1) for number in _ranges(first, last))
 
     def read(self, first: int, last: int) -> ManifestReading:
-        """Read unknown entries with these or later offsets. Return the known ones, and an index of all if any was read.
+        """Read new entries with these or later offsets. Returns the known entries, and an index with the new entries.
 
-        Blocks, so call it in a thread: there may be tens of thousands of entries. Raises OSError. Entries that are
-        added or forgotten meanwhile are not considered.
+        The index is None if no entry is new. Blocks, so call it in a thread: there may be tens of thousands of entries.
+        Raises OSError. Entries that are added or forgotten meanwhile are not considered.
         """
         known = self._index.known.copy()
         found = {

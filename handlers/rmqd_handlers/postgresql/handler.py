@@ -64,7 +64,7 @@ class PostgresqlColumn:
 
     name: str
     type: str
-    """The SQL name of its base type without a length: `numeric`, `text[]`."""
+    """The SQL name of the column's base type, without a length: `numeric`, `text[]`."""
     base: str
     """The internal name of the type: `numeric`, `_text`."""
     category: str
@@ -216,7 +216,7 @@ def _quoted(name: str) -> str:
 
 
 def _quotes_no_row(record: logging.LogRecord) -> bool:
-    """Return whether to log a record of psycopg: its warnings quote the server's response, which contains the row."""
+    """Filter psycopg's log records. Its warnings are dropped: they quote the server's response, which has the row."""
     return record.levelno >= logging.ERROR
 
 
@@ -379,8 +379,8 @@ async def _state_after(connection: AsyncConnection[Any], statement: bytes, value
 async def _may_satisfy(connection: AsyncConnection[Any], table: Table, error: Any) -> bool:
     """Return whether a row with other values may satisfy the violated constraint.
 
-    It may if the constraint has a column that the handler writes, or a computed value. If a value is invalid (class
-    22), it may be the default of another column: then a row of nulls is refused too, and this returns False.
+    True if the constraint has a column that the handler writes, or a computed value. An invalid value (class 22) may be
+    the default of another column. A row of nulls is then refused too, and the result is False.
     """
     name, place, state = error.diag.constraint_name, _quoted(table.name), str(error.sqlstate)
     if state.startswith("22") and not error.diag.context:

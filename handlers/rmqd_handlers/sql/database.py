@@ -101,7 +101,7 @@ def _cancel_process(engine: Engine, process: int) -> None:
 
 
 def _cancel_or_cut(driver: Any, cancel: Callable[[], None]) -> None:
-    """Cancel a statement of PostgreSQL. If that fails or takes too long, shut its socket down, so that its call fails.
+    """Cancel a statement of PostgreSQL. If that fails or takes too long, shut the socket down to end the statement.
 
     Before libpq 17, `cancel_safe` waits for the server without a limit.
     """
@@ -163,7 +163,7 @@ class Database:
             raise
 
     async def close(self) -> None:
-        """Close idle connections now, and each other connection when its thread has finished, without waiting for it.
+        """Close idle connections. A connection in use is closed later, when its thread has finished.
 
         Waits up to `CONNECT_SECONDS` for running cancellations, because the process may end afterwards.
         """
@@ -180,7 +180,7 @@ class Database:
         return await asyncio.get_running_loop().run_in_executor(self._threads, context.run, self._to_its_end, call)
 
     def _to_its_end(self, call: Callable[[], T]) -> T:
-        """Run a call in a thread. If `close` was called meanwhile, close the connection that the call has returned.
+        """Make a call in this thread. If `close` was called meanwhile, close the connection that the call has returned.
 
         This also closes the connection that cancelled the call's statement: the cancellation has ended by then.
         """
@@ -214,9 +214,9 @@ class Database:
         """Write row by row in one transaction. If this raises an error, nothing was written."""
         written = WrittenRows()
         with self._transaction(target, rows, work) as connection:
-            # PostgreSQL has already tried the rows together
+            # Without `once`, PostgreSQL has refused all rows together. A deferred constraint may be violated: check it
+            # at each row, so that only the row that violates it is refused.
             if connection.dialect.name == "postgresql" and not self._once:
-                # a deferred constraint then refuses only its row
                 connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")
             for message, row in rows:
                 work.check()
@@ -285,7 +285,7 @@ class Database:
             if fault is ErrorCause.COUNTERPART and is_temporary(of_row):
                 raise of_row from None
             refused = RefusedRow(message, fault, error_text(of_row, target.names, row))
-            # the savepoint no longer exists, so it cannot be rolled back
+            # the database has ended the savepoint, so it cannot be rolled back
             if error is not of_row or has_ended(connection):
                 raise _EndedError(refused) from None
             written.refused.append(refused)
@@ -301,7 +301,7 @@ def _parameters(target: RowTarget, row: Row) -> dict[str, Any]:
 
 
 def _written_columns(target: RowTarget, rows: Rows) -> Sequence[str] | None:
-    """Return the columns that the rows set. For a statement they are unknown: None, or () if no value is NULL."""
+    """Return the columns that the rows set. A statement's columns are unknown: None, or () if no value is NULL."""
     if target.kinds:
         return target.names
     return None if any(value is None for _, row in rows for value in row) else ()

@@ -1,4 +1,4 @@
-"""The SQL statement for each row (an INSERT, or the option `statement`), and the conversion of values to its types."""
+"""The SQL statement for each row (an INSERT, or the option `statement`), and the conversion of values for it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def for_column(name: str, kind: types.TypeEngine[Any], value: Value) -> Callable
 
 
 def for_parameter(value: Value, *, has_decimals: bool) -> Callable[[ParsedMessage], Any]:
-    """Return the function that reads a message's value for a parameter, which is converted by the value's own type."""
+    """Return the function that reads a message's value for a parameter. Lists and objects become text."""
 
     def part(opened: ParsedMessage) -> Any:
         found = value(opened)
@@ -77,7 +77,7 @@ def for_parameter(value: Value, *, has_decimals: bool) -> Callable[[ParsedMessag
 
 
 def _reader(kind: types.TypeEngine[Any], *, is_timestamp: bool) -> tuple[Callable[[Any], Any], str]:
-    """Return a function and the expected form as text. It converts a value for a column, or returns `_NOT_READ`."""
+    """Return a function that converts a value for a column, or returns `_NOT_READ`, and the expected form as text."""
     if isinstance(kind, types.JSON):
         return lambda value: JsonText(as_json(value)), "JSON"
     if isinstance(kind, types.ARRAY):
@@ -107,7 +107,7 @@ def _array_reader(kind: types.ARRAY[Any]) -> Callable[[Any], Any]:
 
 
 def _naive_or_aware(kind: types.DateTime) -> Callable[[datetime], datetime]:
-    """Return the conversion of times to UTC: naive for a column without time zones. A naive input is in UTC."""
+    """Return a function that converts times to UTC, without a zone if the column has none. Naive times are in UTC."""
     return in_utc if kind.timezone else lambda at: in_utc(at).replace(tzinfo=None)
 
 

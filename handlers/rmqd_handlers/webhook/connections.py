@@ -143,6 +143,6 @@ def retry_after_seconds(header: str | None) -> float:
 
 
 def delay_level(seconds: float) -> int:
-    """Return the first delay level that is long enough; the longest level if none is."""
+    """Return the first delay level that is at least `seconds` long, else the longest level."""
     levels = enumerate(DELAYS_SECONDS, 1)
     return next((level for level, delay in levels if delay >= seconds), len(DELAYS_SECONDS))

@@ -51,7 +51,7 @@ _HEADER_VALUE: Final = re.compile(r"([!-~]([\t -~]*[!-~])?)?")
 
 
 class RedirectError(AwayError):
-    """The server redirects to another URL. All calls fail until the option `url` names it."""
+    """The server redirects to another URL. All calls fail until the option `url` has that URL."""
 
 
 class Webhook:
@@ -199,7 +199,7 @@ class Webhook:
     async def _post_all(
         self, batch: Batch, items: Sequence[tuple[Message, str]], until: float, *, is_part: bool
     ) -> None:
-        """Send messages in one call. If the server refuses it, send each half, because the others may be accepted."""
+        """Send messages in one call. If the server refuses the call, send its halves: one message may be the cause."""
         try:
             await self._post(batch, self._contents.of_many(items), until)
         except DeadLetter as refused:
@@ -211,7 +211,7 @@ class Webhook:
                 await self._post_all(batch, part, until, is_part=True)
         else:
             for message, _ in items if is_part else ():
-                batch.ack(message)  # regardless of the others
+                batch.ack(message)  # even if the other half of the batch fails
 
     async def _post(self, batch: Batch, call: WebhookCall, until: float) -> None:
         """Send a call until the server accepts it. Raises DeadLetter if the server refuses it.

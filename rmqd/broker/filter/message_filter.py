@@ -1,8 +1,8 @@
 """Filters for messages: by the hashes of tags, or by an SQL92 condition on properties.
 
-The real broker stores "filter data" of each group and topic next to the subscriptions, so a pull may find filter data
-older than the subscription (FILTER_DATA_NOT_LATEST). Here a filter is derived from the subscription, so this cannot
-happen. Java: `ExpressionMessageFilter`, `FilterAPI`.
+RocketMQ's broker stores compiled filters separately from the subscriptions. So a pull may find a filter that is older
+than its subscription (FILTER_DATA_NOT_LATEST). This module derives each filter from the subscription, so this error
+cannot happen. Java: `ExpressionMessageFilter`, `FilterAPI`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class MessageFilter:
     condition: Condition | None = None
 
     def matches_code(self, tags_code: int) -> bool:
-        """Return whether a message with this tag hash may pass. This is checked first."""
+        """Return whether a message with this tag hash may pass. Checked before `matches_record`."""
         return self.codes is None or tags_code in self.codes
 
     def matches_record(self, record: bytes) -> bool:
@@ -40,7 +40,7 @@ class MessageFilter:
 
 
 def is_tag_type(expression_type: str | None) -> bool:
-    """Return whether an expression selects tags."""
+    """Return whether expressions of this type select messages by tag."""
     return expression_type in (None, "", heartbeat_data.EXPRESSION_TAG)
 
 

@@ -1,8 +1,9 @@
 """SQL92 conditions on properties: a parser that returns a function, and the comparison of values as in Java.
 
-The language is defined by `SelectorParser.jj`. This module accepts the same conditions as a real broker, with the same
-results. A property is a string; a constant is a string, a number or a boolean. A string that is compared with an
-integer is parsed as an integer. So a message whose property is "5.5" does not pass. None stands for SQL's "unknown".
+The language is defined by `SelectorParser.jj`. This module accepts the same conditions as RocketMQ's broker, with the
+same results. A property is a string; a constant is a string, a number or a boolean. A property that is
+compared with an integer is parsed as an integer. So a message whose property is "5.5" does not pass. None stands for
+SQL's "unknown".
 """
 
 from __future__ import annotations
@@ -44,15 +45,15 @@ class ExpressionError(Exception):
 
 
 class EvaluationError(Exception):
-    """A condition cannot be evaluated for a message, which then does not pass."""
+    """A condition cannot be evaluated for a message. The message then does not pass the filter."""
 
 
 class Long(int):
-    """An integer constant in a condition, above Java's int. Its negative is also a Long."""
+    """An integer constant that is too large for Java's int. The negative of a Long is also a Long."""
 
 
 class Operand(NamedTuple):
-    """An operand of a condition. `value` is set for a constant. The constants TRUE, FALSE and NULL are "boolean"."""
+    """An operand of a condition. `value` is set for a constant. TRUE, FALSE and NULL are of kind "boolean"."""
 
     kind: Literal["condition", "boolean", "constant", "property", "negative"]
     evaluate: Callable[[Properties], Any]
@@ -69,7 +70,7 @@ def compile_condition(text: str) -> Condition:
 
 
 class _Parser:
-    """A parser of one condition. `_kind` of the next token is a group of _TOKEN, a keyword or a symbol, or empty."""
+    """A parser of one condition. `_kind` is the next token's group in _TOKEN, keyword or symbol; empty at the end."""
 
     def __init__(self, text: str) -> None:
         self._whole, self._at, self._start = text, 0, 0
@@ -156,7 +157,7 @@ class _Parser:
         return _constant(_integer(text) if kind == "integer" else _finite(text) if kind == "double" else _plain(text))
 
     def _is(self, kind: str) -> bool:
-        """Consume the next token if it is of this kind. Returns whether it was."""
+        """Consume the next token if it is of this kind. Returns whether the token was consumed."""
         if self._kind != kind:
             return False
         self._take()
@@ -243,7 +244,7 @@ def _or(left: Condition, right: Condition) -> Operand:
 
 
 def _equal(left: Operand, right: Operand) -> Operand:
-    """Compare for = and IS NULL. As in Java: unknown if only the left side is unknown, false if only the right is."""
+    """Compare by = or IS NULL. As in Java, unknown if only the left side is unknown, false if only the right is."""
 
     def evaluate(properties: Properties) -> bool | None:
         first, second = left.evaluate(properties), right.evaluate(properties)

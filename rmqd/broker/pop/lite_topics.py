@@ -1,8 +1,8 @@
 """The subscribers of lite topics, and their notifications (`LiteSubscriptionRegistry`, `LiteEventDispatcher`).
 
-A member is notified of a lite topic when a message arrives, when the member subscribes, and when another member's
-messages of the topic are settled or shown again. The member's next pop reads these lite topics. If several members of a
-group subscribe to a lite topic, one of them is chosen at random.
+A member is notified of a lite topic when a message arrives, when the member subscribes, and when messages that another
+member popped are settled or visible again. The member's next pop reads these lite topics. If several members of a group
+subscribe to a lite topic, one of them is chosen at random and notified.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ INACTIVE_SECONDS: Final = 10.0  # if a notified member does not pop within this 
 
 @dataclass(slots=True)
 class _Member:
-    """A client's subscription to lite topics. `notified` has the queues that its next pop should read, in order."""
+    """A client's subscription to lite topics. `notified` has the queues that the client's next pop reads, in order."""
 
     group: str
     topic: str
@@ -49,8 +49,8 @@ class _Member:
 class LiteSubscriptions:
     """The subscriptions of all clients to lite topics, by client id.
 
-    `wake` is called with a client id and a group to answer the client's held pop. If another member of an exclusive
-    group subscribes to a lite topic, the previous client receives NOTIFY_UNSUBSCRIBE_LITE (200073).
+    `wake` is called with a client id and a group to answer the client's held pop. In an exclusive group, a lite topic
+    has one subscriber: if another member subscribes, the previous subscriber receives NOTIFY_UNSUBSCRIBE_LITE (200073).
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class LiteSubscriptions:
         self._subscribe(member, set(queues) - member.wanted)
 
     def leave(self, client_id: str) -> None:
-        """Remove a client's subscription. Other members of its group receive its notifications."""
+        """Remove a client's subscription, and send the notifications that it did not read to other members."""
         self._channels.pop(client_id, None)
         if (member := self._members.pop(client_id, None)) is not None:
             for queue in member.notified:
@@ -106,7 +106,7 @@ class LiteSubscriptions:
         return bool(self._attribute(group, WILDCARD_ATTRIBUTE))
 
     def notify(self, queue: str, group: str | None = None) -> None:
-        """Notify one member of each subscribed group, or of this group, of a lite topic's queue."""
+        """Notify one member of each group (or only of `group`) that subscribes to the lite topic of this queue."""
         by_group: dict[str, list[str]] = {}
         for client_id, member in self._members.items():
             if group in (None, member.group) and member.wants(queue):
@@ -116,7 +116,7 @@ class LiteSubscriptions:
             self._notify(random.choice(active or client_ids), name, queue)
 
     def notified(self, client_id: str) -> Iterator[str]:
-        """Yield the queues that a client was notified of, so that its pop reads them. Each queue is yielded once."""
+        """Yield each queue that a client was notified of, and forget the notification: the client's pop reads it."""
         member = self._members.get(client_id)
         if member is None:
             return
@@ -126,7 +126,7 @@ class LiteSubscriptions:
             yield queue
 
     def expire(self) -> None:
-        """Remove clients whose subscription has expired, and pass on the notifications of clients that do not pop."""
+        """Remove clients with expired subscriptions. Notify other members instead of clients that do not pop."""
         now = self._now()
         for client_id in [key for key, one in self._members.items() if now - one.subscribed_at > EXPIRE_SECONDS]:
             self.leave(client_id)
@@ -150,7 +150,7 @@ class LiteSubscriptions:
         return member
 
     def _subscribe(self, member: _Member, queues: Collection[str]) -> None:
-        """Subscribe a member to more queues. If a queue has messages already, notify this or another member."""
+        """Subscribe a member to more queues. If a queue exists already, notify one of its subscribers."""
         if not member.takes_all:
             member.wanted |= set(queues)
         there = set(self._queues_below(member.topic))

@@ -1,6 +1,7 @@
 """Orderly pops: a queue is blocked for other pops while a member has its messages (`ConsumerOrderInfoManager.java`).
 
-It is free again when all are acknowledged, or their invisible time is over (`ConsumerOrderInfoLockManager.java`).
+The queue is free again when the member has acknowledged all these messages, or when their invisible time is over
+(`ConsumerOrderInfoLockManager.java`).
 
 Priority topics (RIP-80): a message's priority is its queue id, and pops read the queues in order of priority.
 """
@@ -32,17 +33,17 @@ class OrderInfo:
     attempt_id: str | None = None
     acknowledged: list[int] = field(default_factory=list)
     next_visible: dict[int, int] = field(default_factory=dict)
-    """The time when a message is shown again, by offset, for messages whose invisible time was changed."""
+    """The time when a message is visible again, by offset. It has only messages whose invisible time was changed."""
     tried: dict[int, int] = field(default_factory=dict)
-    """How often a message was popped before, by offset, for messages that were popped before."""
+    """How often a message was popped before this pop, by offset. Messages without an earlier pop are missing."""
 
     @property
     def missing(self) -> list[int]:
-        """The offsets that are not acknowledged."""
+        """The offsets of unacknowledged messages."""
         return [offset for offset in self.offsets if offset not in self.acknowledged]
 
     def next_visible_at(self) -> int:
-        """Return the time when the pop's last hidden message is shown again; 0 if all are acknowledged."""
+        """Return when all unacknowledged messages are visible again; 0 if all messages are acknowledged."""
         usual = self.pop_time + self.invisible_time
         return max((self.next_visible.get(offset, usual) for offset in self.missing), default=0)
 
@@ -66,7 +67,7 @@ class OrderInfo:
 
 
 class ConsumerOrderInfoManager:
-    """The last orderly pop of each queue. `free` is called when a queue is free, `wake` beforehand with that time."""
+    """The last orderly pop of each queue. `wake` is called with the time when a queue will be free, and `free` then."""
 
     def __init__(self, journal: Journal, free: Callable[[GroupQueue], None], wake: Callable[[int], None]) -> None:
         self._journal = journal
@@ -99,14 +100,14 @@ class ConsumerOrderInfoManager:
         return OrderCounts({queue: least}, {(queue, offset): count for offset, count in info.tried.items()})
 
     def is_blocked(self, key: GroupQueue, attempt_id: str | None, now_ms: int) -> bool:
-        """Return whether a member has messages of the queue. A pop with the same attempt id is not blocked."""
+        """Return whether the last pop still hides messages. A repeated pop (same attempt id) is not blocked."""
         info = self._infos.get(key)
         if info is None or (attempt_id is not None and attempt_id == info.attempt_id):
             return False
         return info.next_visible_at() > now_ms
 
     def acknowledge(self, key: GroupQueue, offset: int, pop_time: int) -> int | None:
-        """Acknowledge a message. Returns the group's new offset; None if the message is from an earlier pop.
+        """Acknowledge a message. Returns the offset to commit; None if the message is from an earlier pop.
 
         Raises KeyError if the message was not popped.
         """
@@ -149,13 +150,13 @@ class ConsumerOrderInfoManager:
             self.clear(key)
 
     def next_due_ms(self) -> int | None:
-        """Return when the next queue is free, in milliseconds since 1970; None if no queue is blocked."""
+        """Return when the next queue will be free, in milliseconds since 1970; None if no queue is blocked."""
         while self._due and not self._is_current(*self._due[0]):
             heappop(self._due)
         return self._due[0][0] if self._due else None
 
     def deliver_next(self, now_ms: int) -> None:
-        """Call `free` for the next queue, whose messages can be popped again."""
+        """Call `free` for the queue that is due next."""
         _, key = heappop(self._due)
         self._free(key)
 
@@ -181,10 +182,10 @@ _OTHER_KINDS: Final = frozenset(
 
 
 def queue_by_priority(properties: dict[str, str], config: TopicConfig) -> int | None:
-    """Return the id of the queue for a message's priority, whatever the topic's type; None without a priority.
+    """Return the queue id for a message's priority; None without a priority. The topic's type does not matter.
 
-    Delayed messages, messages with a sharding key, and messages of a transaction lose their priority property. Java:
-    `SendMessageProcessor.sendMessage`, `TopicMessageType.parseFromMessageProperty`.
+    The priority is removed from the properties of delayed messages, transaction messages, and messages with a sharding
+    key. Java: `SendMessageProcessor.sendMessage`, `TopicMessageType.parseFromMessageProperty`.
     """
     try:
         priority = parse_integer(properties.get(names.PRIORITY, "-1"), names.PRIORITY)

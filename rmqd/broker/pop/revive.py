@@ -1,7 +1,7 @@
-"""The revival of popped messages: without an acknowledgement in time, they are stored again (`PopReviveService`).
+"""The revival of popped messages: a message that is not acknowledged in time is stored again (`PopReviveService`).
 
-The real broker writes pops and acknowledgements to a separate topic, and compares them some seconds later. Here every
-hidden message has a row in the journal, and is revived exactly on time.
+RocketMQ's broker writes pops and acknowledgements to a separate topic, and compares them some seconds later. In this
+broker, every hidden message has a row in the journal, and is revived exactly on time.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from rmqd.wire.topics import is_retry_topic, pop_retry_topic, pop_retry_topic_v2
 
 RETRY_QUEUES: Final = 1  # Java: PopAckConstants.retryQueueNum
 _SLACK: Final = 1000
-"""The heap, which keeps settled messages, is rebuilt at this many entries more than twice the hidden messages."""
+"""Settled messages stay in the heap until it has more than twice the hidden messages plus this number."""
 
 
 class HiddenPop(NamedTuple):
-    """A hidden message, with the fields of its receipt handle. Times are milliseconds of the broker's clock."""
+    """A popped, hidden message, with the fields of its receipt handle. Times are milliseconds of the broker's clock."""
 
     topic: str
     """The topic that stores the message; it may be a retry topic."""
@@ -41,15 +41,15 @@ class HiddenPop(NamedTuple):
 
     @property
     def due_ms(self) -> int:
-        """The time when the message is shown again."""
+        """The time when the message is visible to members again."""
         return self.pop_time + self.invisible_time
 
 
 class PopReviveService:
     """The service that hides popped messages, and stores unacknowledged messages again, in a pop retry topic.
 
-    `wake` is called with the time of each revival, in milliseconds since 1970. A new message and the end of the old
-    message become durable together, so a restart loses no message.
+    `wake` is called with the time of each revival, in milliseconds since 1970. The message in the retry topic and the
+    end of the hidden message become durable together, so a restart loses no message.
     """
 
     def __init__(
@@ -94,13 +94,13 @@ class PopReviveService:
             self._remove(one)
 
     def next_due_ms(self) -> int | None:
-        """Return when the next message is shown again, in milliseconds since 1970; None if no message is hidden."""
+        """Return when the next message is visible again, in milliseconds since 1970; None if no message is hidden."""
         while self._due and self._due[0][1] not in self._hidden:
             heappop(self._due)
         return self._due[0][0] if self._due else None
 
     def deliver_next(self, now_ms: int) -> None:
-        """Store the next message in its pop retry topic. Raises Refusal like MessageStore.put."""
+        """Store the message that is due next in its pop retry topic. Raises Refusal like MessageStore.put."""
         popped = self._due[0][1]
         self._revive(popped)
         heappop(self._due)
@@ -121,7 +121,7 @@ class PopReviveService:
 
     def _revive(self, popped: HiddenPop) -> None:
         record = self._store.record_of(popped.topic, popped.queue_id, popped.offset)
-        if record is None:  # its topic was deleted
+        if record is None:  # the topic was deleted
             return
         retry = popped.topic
         if not is_retry_topic(retry):
@@ -135,7 +135,7 @@ class PopReviveService:
             self._store.put(replace(_again(message, popped, retry, queue_id), properties=message.properties))
 
     def _retry_queue(self, retry: str, popped: HiddenPop) -> int:
-        """Return the id of the retry topic's queue for a message, creating a missing topic and missing queues."""
+        """Return the queue id for a message in the retry topic. A missing topic and missing queues are created."""
         origin = self._topics.get(popped.topic)
         queues = RETRY_QUEUES
         if self.settings.useSeparateRetryQueue and origin is not None:

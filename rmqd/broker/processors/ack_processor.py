@@ -73,9 +73,9 @@ class AckProcessor(RequestProcessor):
 
     @answers(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
     def hide_for_longer(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """CHANGE_MESSAGE_INVISIBLETIME (200053): hide a message for another time span, counted from now.
+        """CHANGE_MESSAGE_INVISIBLETIME (200053): hide a message for a new time span, from this moment on.
 
-        As on the real broker, this also hides a message that was acknowledged or shown again.
+        As on RocketMQ's broker, this also hides a message that was acknowledged or is visible again.
         """
         header = ChangeInvisibleTimeRequestHeader.from_ext_fields(request.ext_fields)
         if header.lite_topic:
@@ -101,7 +101,7 @@ class AckProcessor(RequestProcessor):
         return Reply(remark=NO_CODE, ext_fields=_hidden(now_ms, header.invisible_time, handle.revive_queue_id))
 
     def _acknowledge_lite(self, header: AckMessageRequestHeader) -> Reply:
-        """Acknowledge a message of a lite topic. After the last message of a pop, the topic can be popped again."""
+        """Acknowledge a message of a lite topic. The topic is blocked until all messages of a pop are acknowledged."""
         broker, key = self._broker, self._lite_key(header)
         known_topic(broker, header.topic)
         config = broker.groups.find(key.group)
@@ -117,7 +117,7 @@ class AckProcessor(RequestProcessor):
         return Reply()
 
     def _hide_lite(self, header: ChangeInvisibleTimeRequestHeader) -> Reply:
-        """Hide a message of a lite topic for another time. `suspend` hides its whole pop, and counts no attempt."""
+        """Hide a message of a lite topic; with `suspend`, all messages of its pop, without counting an attempt."""
         broker, key = self._broker, self._lite_key(header)
         known_topic(broker, header.topic)
         if header.offset > broker.store.max_offset(key.topic, key.queue_id):

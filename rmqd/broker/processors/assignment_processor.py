@@ -30,7 +30,7 @@ Allocate = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQu
 
 
 def averagely(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
-    """Return a member's contiguous share of the queues. The first members get one more if a remainder is left."""
+    """Return a member's contiguous share of the queues. The first members get one more queue for the remainder."""
     if client_id not in client_ids:
         return []
     index, (share, rest) = client_ids.index(client_id), divmod(len(queues), len(client_ids))
@@ -41,7 +41,7 @@ def averagely(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequen
 def averagely_by_circle(
     client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
 ) -> list[MessageQueue]:
-    """Return a member's queues if all queues are given to the members in turn."""
+    """Return a member's share of the queues if the queues are dealt to the members in turn."""
     if client_id not in client_ids:
         return []
     return list(queues[client_ids.index(client_id) :: len(client_ids)])
@@ -54,7 +54,7 @@ STRATEGIES: Final[Mapping[str, Allocate]] = MappingProxyType({"AVG": averagely, 
 def allocate_for_pop(
     allocate: Allocate, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], share_queues: int
 ) -> set[MessageQueue]:
-    """Return the queues that a member pops: -1 for any queue, or its own and the queues of `share_queues` members."""
+    """Return a member's queues to pop: its own and the next `share_queues` members' queues, or -1 for any queue."""
     if share_queues <= 0 or share_queues >= len(client_ids) - 1:
         return {MessageQueue(queue.topic, queue.broker_name, ANY_QUEUE) for queue in queues}
     if len(client_ids) > len(queues):

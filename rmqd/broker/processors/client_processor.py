@@ -40,7 +40,7 @@ class ClientProcessor(RequestProcessor):
 
     @answers(RequestCode.HEART_BEAT)
     def heartbeat(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """HEART_BEAT (34): update members and subscriptions of groups. A group that must not be created is ignored."""
+        """HEART_BEAT (34): update members and subscriptions of groups. A group that cannot be created is ignored."""
         broker = self._broker
         data = HeartbeatData.from_json(request.body)
         make_client = partial(ClientChannel, channel, data.client_id, request.language, request.version, broker.now())
@@ -128,7 +128,7 @@ class ClientProcessor(RequestProcessor):
 
     @answers(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO)
     def groups_of_topic(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """Answer QUERY_TOPIC_CONSUME_BY_WHO (300) with the groups that subscribe to a topic or committed in it."""
+        """Answer QUERY_TOPIC_CONSUME_BY_WHO (300) with the groups that subscribe to a topic or have an offset in it."""
         topic = topic_headers.QueryTopicConsumeByWhoRequestHeader.from_ext_fields(request.ext_fields).topic
         online = (info.group for info in self._broker.consumers.all() if topic in info.subscriptions)
         groups = dict.fromkeys([*online, *self._broker.offsets.groups_of(topic)])
@@ -178,7 +178,7 @@ class ClientProcessor(RequestProcessor):
 
     @answers(RequestCode.QUERY_CONSUMER_OFFSET)
     def query_offset(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """Answer QUERY_CONSUMER_OFFSET (14); 0 for a group without an offset if the queue has its first message."""
+        """Answer QUERY_CONSUMER_OFFSET (14). A missing offset is 0 if the queue still has its first message."""
         header = group_headers.QueryConsumerOffsetRequestHeader.from_ext_fields(request.ext_fields)
         offset = self._broker.offsets.get(header.consumer_group, header.topic, header.queue_id)
         if offset is None:
@@ -195,7 +195,7 @@ class ClientProcessor(RequestProcessor):
 
     @answers(RequestCode.UPDATE_CONSUMER_OFFSET)
     def update_offset(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """UPDATE_CONSUMER_OFFSET (15): commit an offset, unless a reset waits for the group's next pull."""
+        """UPDATE_CONSUMER_OFFSET (15): commit an offset, unless an operator's reset is pending."""
         broker, fields = self._broker, request.ext_fields
         group, topic = fields.get("consumerGroup", ""), fields.get("topic", "")
         if broker.groups.get(group) is None:
@@ -211,20 +211,20 @@ class ClientProcessor(RequestProcessor):
 
     @answers(RequestCode.LOCK_BATCH_MQ)
     def lock(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """LOCK_BATCH_MQ (41): lock queues. The response omits queues that another member has locked."""
+        """LOCK_BATCH_MQ (41): lock queues. The response contains the queues that the client has locked."""
         body = group_bodies.LockBatchRequestBody.from_json(request.body)
         got = self._broker.locks.lock(body.consumer_group, body.client_id, body.queues)
         return Reply(body=group_bodies.LockBatchResponseBody(got).to_json())
 
     @answers(RequestCode.UNLOCK_BATCH_MQ)
     def unlock(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """UNLOCK_BATCH_MQ (42): unlock the queues that the client owns."""
+        """UNLOCK_BATCH_MQ (42): unlock the queues that the client has locked."""
         body = group_bodies.LockBatchRequestBody.from_json(request.body)
         self._broker.locks.unlock(body.consumer_group, body.client_id, body.queues)
         return Reply()
 
     def _fingerprint_changed(self, group: str, fingerprint: int) -> bool:
-        """Return whether a group's subscriptions changed. If so, its client sends all of them in the next heartbeat."""
+        """Return whether a group's subscriptions changed. The client's next heartbeat then has all subscriptions."""
         known = self._fingerprints.get(group)
         self._fingerprints[group] = fingerprint
         return known not in (None, fingerprint)

@@ -31,7 +31,7 @@ _ALL_QUEUES: Final = -1
 
 
 class GroupProcessor(RequestProcessor):
-    """The processor of administrators' requests about consumer groups, and to reset or copy their offsets."""
+    """The processor of administrators' requests about consumer groups and their offsets."""
 
     @answers(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
     def update(self, channel: Channel, request: RemotingCommand) -> Reply:
@@ -42,7 +42,7 @@ class GroupProcessor(RequestProcessor):
 
     @answers(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
     def update_list(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225): create or change groups, or no group if a name is illegal."""
+        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225): create or change groups; none if a name is illegal."""
         self._update(SubscriptionGroupList.from_json(request.body).group_config_list)
         return Reply()
 
@@ -118,7 +118,7 @@ class GroupProcessor(RequestProcessor):
 
     @answers(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
     def reset(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """INVOKE_BROKER_TO_RESET_OFFSET (222): reset offsets here (useServerSideResetOffset), or notify members."""
+        """INVOKE_BROKER_TO_RESET_OFFSET (222): reset offsets on the broker, or ask the members to reset them."""
         header = group_headers.ResetOffsetRequestHeader.from_ext_fields({**_UNSET, **request.ext_fields})
         if self._broker.settings.useServerSideResetOffset:
             return self._reset_here(header)
@@ -126,7 +126,7 @@ class GroupProcessor(RequestProcessor):
 
     @answers(RequestCode.CLONE_GROUP_OFFSET)
     def clone(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """CLONE_GROUP_OFFSET (314): copy a group's offsets in one or all of its topics to another group."""
+        """CLONE_GROUP_OFFSET (314): copy a group's offsets to another group, for one topic or for all topics."""
         header = group_headers.CloneGroupOffsetRequestHeader.from_ext_fields(request.ext_fields)
         broker = self._broker
         info = None if header.offline else broker.consumers.get(header.src_group)
@@ -172,7 +172,7 @@ class GroupProcessor(RequestProcessor):
     def _reset_members(self, header: group_headers.ResetOffsetRequestHeader, *, as_list: bool) -> Reply:
         """Send RESET_CONSUMER_CLIENT_OFFSET (220) with new offsets to each member.
 
-        Without `isForce`, an offset is never moved forward. The fields `queueId` and `offset` are ignored.
+        Without `isForce`, no offset is increased. The request's fields `queueId` and `offset` are ignored.
         """
         broker, topic, group = self._broker, header.topic, header.group
         config = broker.topics.get(topic)

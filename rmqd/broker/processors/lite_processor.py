@@ -123,7 +123,7 @@ def _check(broker: BrokerController, header: PopLiteMessageRequestHeader, late_m
 
 
 def _take(broker: BrokerController, header: PopLiteMessageRequestHeader, now_ms: int) -> tuple[list[bytes], list[int]]:
-    """Pop messages of lite topics that no earlier pop blocks. Returns records, and how often each was popped before."""
+    """Pop messages of unblocked lite topics. Returns the records, and how often each record was popped before."""
     records: list[bytes] = []
     tries: list[int] = []
     group, attempt_id = header.consumer_group, header.attempt_id

@@ -1,4 +1,4 @@
-"""Requests about messages to pop and about held pops: peeks, notifications and polling info.
+"""Requests that accompany pops: peeks, notifications that a message can be popped, and the number of held pops.
 
 Java: `PeekMessageProcessor`, `NotificationProcessor`, `PollingInfoProcessor`.
 """
@@ -88,7 +88,7 @@ class PopPollingProcessor(RequestProcessor):
         return broker.store.max_offset(topic, queue_id) > self._place(group, topic, queue_id)
 
     def _queues(self, header: QueueHeader) -> Iterator[tuple[str, int]]:
-        """Yield topics and queue ids in the order of a pop. In one of five pops, the retry topic is first."""
+        """Yield topic and queue id in the order in which a pop reads. One of five pops reads the retry topic first."""
         dice, broker = random.randrange(DICE), self._broker
         retry = retry_topic_to_read(broker.settings, header.consumer_group, header.topic, dice)
         first, last = (retry, header.topic) if dice % 5 == 0 else (header.topic, retry)

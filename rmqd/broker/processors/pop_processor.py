@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 LATE_AFTER_MS: Final = 500
-"""A pop that arrives this long after its waiting time is over is rejected, because its client no longer waits."""
+"""A pop that arrives this long after the end of its poll time is rejected, because the client has timed out."""
 
 
 QueueHeader = (
@@ -49,11 +49,11 @@ QueueHeader = (
     | headers.PopMessageRequestHeader
     | PullMessageRequestHeader
 )
-"""The headers with a group's queue. Queue -1 stands for any queue."""
+"""The request headers with a group, a topic and a queue id. Queue id -1 stands for any queue."""
 
 
 def check_reading(broker: BrokerController, channel: Channel, header: QueueHeader, doing: str) -> None:
-    """Raise Refusal if the group must not read this queue. `doing` is the verb in the remark."""
+    """Raise Refusal if the group must not read this queue. `doing` is the verb in the remark, such as "peeking"."""
     settings, group, topic = broker.settings, header.consumer_group, header.topic
     if not settings.brokerPermission & PERM_READ:
         raise Refusal(ResponseCode.NO_PERMISSION, f"the broker[{settings.brokerIP1}] {doing} message is forbidden")
@@ -75,7 +75,7 @@ def known_topic(broker: BrokerController, topic: str) -> TopicConfig:
 
 
 def known_group(broker: BrokerController, group: str) -> SubscriptionGroupConfig:
-    """Return a group's configuration, creating a missing group. Raises Refusal if that is disabled or impossible."""
+    """Return a group's configuration, and create a missing group. Raises Refusal if the group cannot be created."""
     config = broker.groups.find(group)
     if config is None:
         remark = f"subscription group [{group}] does not exist, {SEE_FAQ}"
@@ -84,7 +84,7 @@ def known_group(broker: BrokerController, group: str) -> SubscriptionGroupConfig
 
 
 def illegal_queue(channel: Channel, header: QueueHeader, config: TopicConfig) -> str:
-    """Return the remark for a queue that the topic does not have."""
+    """Return Java's error remark for a queue that the topic does not have."""
     return (
         f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
         f"topicConfig.readQueueNums:[{config.read_queue_nums}] consumer:[/{channel.address}]"
@@ -98,7 +98,7 @@ _WRONG_OFFSET: Final = (GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFS
 
 
 def retry_topic_to_read(settings: BrokerSettings, group: str, topic: str, dice: int) -> str:
-    """Return the pop retry topic to read. Its name has two forms; if both topics may have messages, `dice` decides."""
+    """Return the pop retry topic to read. If both forms of its name may be in use, `dice` chooses one of them."""
     if settings.enableRetryTopicV2 and not (settings.retrieveMessageFromPopRetryTopicV1 and dice % 2 == 0):
         return pop_retry_topic_v2(group, topic)
     return pop_retry_topic(group, topic)
@@ -106,7 +106,7 @@ def retry_topic_to_read(settings: BrokerSettings, group: str, topic: str, dice: 
 
 @dataclass(slots=True)
 class PoppedMessages:
-    """The messages that one pop has taken so far. `rest` is the number of messages left in the queues that it read."""
+    """The messages that one pop has read so far. `rest` counts the messages left in the queues that the pop read."""
 
     broker: BrokerController
     header: PopMessageRequestHeader
@@ -125,7 +125,7 @@ class PoppedMessages:
         return self.header.max_msg_nums - len(self.records)
 
     def take(self, dice: int) -> None:
-        """Take messages from the queues. `dice` (0 to 99) selects the first queue, and whether retries are first.
+        """Read messages. `dice` (0 to 99) selects the first queue, and whether the retry topic is read first.
 
         A pop by priority begins with the queue of the highest priority.
         """
@@ -158,7 +158,7 @@ class PoppedMessages:
         offset = start_of(broker, group, topic, queue_id, self.header.init_mode)
         key = GroupQueue(topic, group, queue_id)
         if self.header.order and broker.pop_order.is_blocked(key, self.header.attempt_id, self.pop_time):
-            return  # messages in a blocked queue do not count as rest, because no pop can take them now
+            return  # messages in a blocked queue do not count as rest, because no pop can read them
         if self.room <= 0:
             self.rest += broker.store.max_offset(topic, queue_id) - offset
             return
@@ -195,7 +195,7 @@ class PoppedMessages:
         broker.stats.pulled(group, topic, len(offsets), sum(map(len, found.records)))
 
     def _as_of_the_topic(self, record: bytes, queue: receipt_handle.PoppedQueue, start: int, offset: int) -> bytes:
-        """Return a record of a retry topic under the original topic. Its handle (POP_CK) names the retry topic."""
+        """Return a retry topic's record with the original topic. The added handle (POP_CK) names the retry topic."""
         message = decode_record(record)
         handle = receipt_handle.PopHandle(
             start,
@@ -213,7 +213,7 @@ class PoppedMessages:
 
 
 def start_of(broker: BrokerController, group: str, topic: str, queue_id: int, init_mode: int = FROM_LAST) -> int:
-    """Return the group's offset in a queue: a pending reset, the committed offset, or a newly committed offset."""
+    """Return the offset at which a pop starts to read. Commits a pending reset, or the first offset of a new group."""
     reset = broker.offsets.take_reset(group, topic, queue_id)
     if reset is not None:
         broker.pop_order.clear(GroupQueue(topic, group, queue_id))
@@ -232,7 +232,7 @@ def start_of(broker: BrokerController, group: str, topic: str, queue_id: int, in
 def from_legal_offset(
     broker: BrokerController, key: GroupQueue, offset: int, most: int, wanted: MessageFilter | None = None
 ) -> tuple[GetResult, int]:
-    """Read a queue. Returns the result and its offset. An offset outside the queue is corrected and committed."""
+    """Read a queue at `offset`. Returns the result and the offset. An illegal offset is corrected and committed."""
     found = broker.store.get(key.topic, key.queue_id, offset, most, wanted)
     if found.status in _WRONG_OFFSET:
         offset = found.next_begin_offset
@@ -283,7 +283,7 @@ class PopMessageProcessor(RequestProcessor):
             pop = HeldRequest(place, place.group, channel, request, again, wanted)
             code = broker.held_pops.hold(pop, until_ms - taking.pop_time, header.poll_time)
         if taking.rest > 0 and header.max_msg_nums > 0 and code in (None, ResponseCode.SUCCESS):
-            broker.held_pops.wake(place)  # another held pop may take the messages that this pop left
+            broker.held_pops.wake(place)  # another held pop may read the messages that this pop left
         return None if code is None else self._reply(code, taking)
 
     def _reply(self, code: ResponseCode, taking: PoppedMessages) -> Reply:

@@ -1,4 +1,4 @@
-"""The common base of processors: their broker, and the table of the requests that they answer."""
+"""RequestProcessor: the base of processors, and a decorator for their methods that answer requests."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def answers(*codes: RequestCode) -> Callable[[Method], Method]:
 
 
 def is_current(text: str | None, version: DataVersion) -> bool:
-    """Return whether `text`, the data version of a client's earlier pages of a table, is still the current version."""
+    """Return whether `text`, the data version of the pages that a client has read, is still the current `version`."""
     return bool(text) and DataVersion.from_dict(as_object(loose_json.loads(text or ""), "a data version")) == version
 
 
 class RequestProcessor:
-    """The base of processors. Each request is answered by the method that `answers` marks with its code."""
+    """The base of processors. Each request is answered by the method with the decorator `answers(code)`."""
 
     def __init__(self, broker: BrokerController) -> None:
         self._broker = broker
 
     def processors(self) -> Processors:
-        """Return the marked methods of this class, without inherited ones, by request code."""
+        """Return the decorated methods of this class, without inherited methods, by request code."""
         methods = [(name, getattr(method, "answered", ())) for name, method in vars(type(self)).items()]
         return {code: getattr(self, name) for name, codes in methods for code in codes}

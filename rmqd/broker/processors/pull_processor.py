@@ -1,7 +1,7 @@
 """Pulls (`PullMessageProcessor.java`, `DefaultPullMessageResultHandler.java`).
 
-A broadcasting member is answered like any other. The real broker also stores the offsets of broadcasting members, which
-matters only for a member that moves between a proxy and the broker.
+A broadcasting member is answered like any other member. RocketMQ's broker also stores the offsets of broadcasting
+members, which matters only if a member moves between a proxy and the broker.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class PullMessageProcessor(RequestProcessor):
         return self._answer(channel, request, first=True)
 
     def _answer(self, channel: Channel, request: RemotingCommand, *, first: bool) -> Answer:
-        """Answer a pull. `first` is False after the pull was held: it is not held again, and commits no offset."""
+        """Answer a pull. `first` is False for a pull that was held. It is not held again, and commits no offset."""
         header = PullMessageRequestHeader.from_ext_fields(request.ext_fields)
         broker = self._broker
         group, topic, queue_id, sys_flag = header.consumer_group, header.topic, header.queue_id, header.sys_flag
@@ -154,7 +154,7 @@ class PullMessageProcessor(RequestProcessor):
         return subscription
 
     def _found(self, header: PullMessageRequestHeader, wanted: MessageFilter | None) -> GetResult:
-        """Read messages. If an operator reset the offset, return the reset once instead."""
+        """Read messages. If an operator reset the offset, return the new offset once instead of messages."""
         broker, topic, queue_id = self._broker, header.topic, header.queue_id
         reset = broker.offsets.take_reset(header.consumer_group, topic, queue_id)
         if reset is not None and broker.settings.useServerSideResetOffset:
@@ -164,5 +164,5 @@ class PullMessageProcessor(RequestProcessor):
 
 
 def no_property_filter(expression_type: str) -> str:
-    """Return the remark of a broker that filters only by tags."""
+    """Return the error remark of a broker whose setting `enablePropertyFilter` is false."""
     return f"The broker does not support consumer to filter message by {expression_type}"

@@ -130,7 +130,7 @@ def _tagged(properties: Mapping[str, str], tag: str) -> bool:
 
 
 def _index_progress(commit_log_offset: int, store_timestamp: int) -> dict[str, str]:
-    """Return the ext fields for the last message in the key index: here the newest message, without an index."""
+    """Return ext fields about the last message in the key index. This broker has no index: use the newest message."""
     return {"indexLastUpdateTimestamp": str(store_timestamp), "indexLastUpdatePhyoffset": str(commit_log_offset)}
 
 

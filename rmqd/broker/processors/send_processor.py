@@ -41,7 +41,7 @@ REGION: Final = "DefaultRegion"  # Java: regionId
 DLQ_QUEUES: Final = 1
 FIRST_DELAY_LEVEL: Final = 3
 _FIELDS: Final = {names.MSG_REGION: REGION, names.TRACE_ON: "true"}
-"""Ext fields of all responses to sends, including refusals; properties of all records except members of a batch."""
+"""Ext fields of all responses to sends, including refusals, and properties of all messages but batch members."""
 _MAX_V1_TOPIC: Final = 127
 
 
@@ -55,7 +55,7 @@ class SendProcessor(RequestProcessor):
 
     @answers(RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
     def send(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320): store messages. A field marks a batch."""
+        """SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320): store a message or a batch."""
         header = ReceivedSendHeader.from_request(request)
         body = request.body
         if not body:
@@ -142,7 +142,7 @@ class SendProcessor(RequestProcessor):
         return Reply(ext_fields=_FIELDS | reply.ext_fields())
 
     def _send_batch(self, channel: Channel, header: ReceivedSendHeader, config: TopicConfig, body: bytes) -> Reply:
-        """Store the messages of a batch with unchanged properties. Only a single message gets additional properties."""
+        """Store the messages of a batch. Unlike a single message, they do not get the additional properties _FIELDS."""
         topic, queue_id = header.topic, _queue(header, config)
         if len(topic) > _MAX_V1_TOPIC:
             raise Refusal(ResponseCode.MESSAGE_ILLEGAL, f"message topic length too long {len(topic)}")
@@ -194,7 +194,7 @@ class SendProcessor(RequestProcessor):
         topics, topic = self._broker.topics, header.topic
         config = topics.get(topic)
         if config is not None and config.order and not self._broker.settings.brokerPermission & PERM_WRITE:
-            # a topic without write permission accepts messages anyway, because only the route shows the permission
+            # only the broker's permission is checked; producers see the topic's permission in the route
             raise Refusal(ResponseCode.NO_PERMISSION, f"the broker[{self._broker.host}] sending message is forbidden")
         if config is None and (fault := fault_of_topic(topic)):
             raise Refusal(ResponseCode.INVALID_PARAMETER, fault)
@@ -271,7 +271,7 @@ class SendProcessor(RequestProcessor):
 
 
 def _queue(header: ReceivedSendHeader, config: TopicConfig) -> int:
-    """Return the queue id of a send; a random id if it is negative. Raises ProtocolError if the topic has no queue."""
+    """Return the queue id of a send. A negative id stands for a random queue. Raises ProtocolError without queues."""
     if header.queue_id >= 0:
         return header.queue_id
     if config.write_queue_nums < 1:

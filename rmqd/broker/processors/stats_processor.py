@@ -179,7 +179,7 @@ class StatsProcessor(RequestProcessor):
 
     @answers(RequestCode.QUERY_CONSUME_TIME_SPAN)
     def time_span(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """Answer QUERY_CONSUME_TIME_SPAN (303) with times of each queue's first, last and last finished message."""
+        """Answer QUERY_CONSUME_TIME_SPAN (303) with times of each queue's first, last and last committed message."""
         header = topic_headers.QueryConsumeTimeSpanRequestHeader.from_ext_fields(request.ext_fields)
         config = self._topic(header.topic)
         spans = (self._span(header.group, header.topic, number) for number in range(config.write_queue_nums))
@@ -280,7 +280,7 @@ class StatsProcessor(RequestProcessor):
         place = -1 if committed is None else committed
         consumed = self._store_time(topic, queue_id, place - 1) if place > 0 else first
         delay = 0
-        if place < high:  # without an offset (-1) no such message exists, and the delay is the time since 1970
+        if place < high:  # without a committed offset (-1), no message is found: the delay is the time since 1970
             delay = int(self._broker.clock.wall() * 1000) - self._store_time(topic, queue_id, place)
         return QueueTimeSpan(
             self._queue(topic, queue_id), first, self._store_time(topic, queue_id, high - 1), consumed, delay

@@ -50,7 +50,7 @@ class TopicProcessor(RequestProcessor):
 
     @answers(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
     def create_topics(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """UPDATE_AND_CREATE_TOPIC_LIST (18): create or change several topics, or no topic if one is rejected."""
+        """UPDATE_AND_CREATE_TOPIC_LIST (18): create or change several topics; none if a topic is rejected."""
         configs = CreateTopicListRequestBody.from_json(request.body).topic_config_list
         for config in configs:
             self._check_name(config.topic_name)
@@ -76,7 +76,7 @@ class TopicProcessor(RequestProcessor):
 
     @answers(RequestCode.GET_TOPIC_CONFIG)
     def topic(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """Answer GET_TOPIC_CONFIG (351) with a topic's configuration; with `lo` also the mapping of a static topic."""
+        """Answer GET_TOPIC_CONFIG (351) with a topic's configuration; if `lo` is set, also a static topic's mapping."""
         header = topic_headers.GetTopicConfigRequestHeader.from_ext_fields(request.ext_fields)
         config = self._broker.topics.get(header.topic)
         if config is None:
@@ -171,7 +171,7 @@ def _config_of(header: topic_headers.CreateTopicRequestHeader, attributes: dict[
 
 
 _NO_TIME: Final = -1
-_NEVER: Final = -1  # the first offset of a queue of batches that never had a message
+_NEVER: Final = -1  # the min offset of a batch queue that never had a message
 
 
 class QueueEndsProcessor(RequestProcessor):

@@ -1,8 +1,8 @@
-"""The SQLite database of a data dir, which only one process may open, and explanations of its errors.
+"""The SQLite database in a broker's data dir, and explanations of its errors. Only one process may open the database.
 
-SQLite ignores its WAL from the first frame with a wrong checksum, without an error. The ignored part may be half of a
-transaction that was cut when the process ended, or a thousand acknowledged messages. So `LastRecord`, a file next to
-the database with the newest committed record, reveals a damaged WAL.
+SQLite ignores the rest of its WAL from a frame with a wrong checksum on, without an error. The ignored part may be half
+of a transaction that was cut when the process ended, or a thousand acknowledged messages. `LastRecord`, a file next to
+the database, names the newest committed record, and so reveals a damaged WAL.
 """
 
 from __future__ import annotations
@@ -37,12 +37,11 @@ _NONE: Final = RecordPlace(-1, 0)
 
 
 class LastRecord:
-    """A file that names the newest record. If the database does not have this record, the record was lost.
+    """A file with the position of the newest record. If the database does not have this record, the record was lost.
 
-    So the file is written after the commit that stores a record, and before the commit that deletes it. Each write
-    replaces the same few bytes in place, so that it works on a full disk, and the end of the process cannot cut it in
-    half. Like a commit, a write does not wait for the disk. After a power cut, the file may name a record that the
-    database does not have. This record is lost.
+    So the file is written after the commit that stores a record, and before the commit that deletes the record. Each
+    write replaces the same few bytes in place. So it works on a full disk, and the end of the process cannot cut it in
+    half. Like a commit, a write does not wait for the disk. After a power cut, the file may name a lost record.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
@@ -52,7 +51,7 @@ class LastRecord:
         self._place = _NONE
 
     def begin(self, is_new: bool) -> None:
-        """Warn if records are missing, unless the database is new. Then write the newest record to the file."""
+        """Warn if the database lacks the file's record, unless it is new. Then update the file."""
         found = self._newest()
         self._place = self._noted()
         noted = _NONE if is_new else self._place
@@ -67,13 +66,13 @@ class LastRecord:
         self._write(found)
 
     def before_deletion(self) -> None:
-        """Stop naming a deleted record. Call this within a transaction, after it deleted records."""
+        """Update the file if its record was deleted. Call this within the transaction that deleted records."""
         self._write(min(self._place, self._newest()))
 
     def after_commit(self, appended: Sequence[RecordRow], *, has_deleted: bool) -> None:
-        """Write the newest record to the file. Call this after a transaction that appended or deleted records."""
+        """Write the newest record's position to the file. Call this after a transaction that changed records."""
         if has_deleted:
-            with contextlib.suppress(sqlite3.Error):  # an error here is not an error of the transaction
+            with contextlib.suppress(sqlite3.Error):  # the transaction is committed already
                 self._write(self._newest())
         elif appended:
             self._write(RecordPlace(appended[-1].commit_log_offset, appended[-1].store_timestamp))
@@ -126,7 +125,7 @@ COMMIT;
 
 
 def open_database(path: Path) -> tuple[sqlite3.Connection, LastRecord]:
-    """Open and lock the database of a folder, and the last-record file next to it. Missing ones are created.
+    """Open and lock the database at `path`, and the LastRecord file next to it. Missing files are created.
 
     Raises StorageError.
     """
@@ -165,7 +164,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         raise StorageError(f"{path} is from a newer rmqd: its schema is {version}; expected at most {SCHEMA_VERSION}")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute("PRAGMA wal_autocheckpoint = 4000")  # pages of 4 KiB; few, because a checkpoint waits for disk
+    connection.execute("PRAGMA wal_autocheckpoint = 4000")  # few pages (of 4 KiB), because a checkpoint waits for disk
     connection.execute("BEGIN IMMEDIATE")  # acquires the lock, which is released when the connection is closed
     connection.execute("COMMIT")
     if not tables:

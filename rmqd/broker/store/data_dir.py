@@ -2,8 +2,8 @@
 
 All changes of one turn of the event loop are one transaction. It is committed before the responses of the turn are
 sent. With synchronous=NORMAL a commit is written to the operating system and does not wait for the disk. So all
-acknowledged changes survive the end of the process, even a crash. A power cut may undo the last commits, but never only
-a part of one.
+acknowledged changes survive the end of the process, even a crash. A power cut may undo the last commits, but never a
+part of a commit.
 """
 
 from __future__ import annotations

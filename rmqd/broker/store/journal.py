@@ -67,7 +67,6 @@ class NoJournal:
         """Do nothing."""
 
     def items(self, kind: JournalKind) -> Iterator[tuple[str, str]]:
-        """Return an empty iterator."""
         return iter(())
 
 

@@ -88,7 +88,7 @@ class StoredArrival(NamedTuple):
 class MessageStore:
     """Records in a log, and an index for each queue, which is built from the log at every start.
 
-    `store_host` is the broker's "ip:port". Raises StorageError if this store did not write the log.
+    `store_host` is the broker's "ip:port". Raises StorageError if the log is damaged.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class MessageStore:
         self._light_listeners.append(listener)
 
     def keep(self, needed_from: NeededFrom) -> None:
-        """Never delete messages from the offset on that `needed_from` returns, whatever their age."""
+        """Never delete messages at or after the offset that `needed_from` returns, whatever their age."""
         self._keepers.append(needed_from)
 
     def put(self, message: StoredMessage, tags_code: int | None = None, *, members: int = 0) -> PutResult:
@@ -182,19 +182,19 @@ class MessageStore:
         return self._log.read(commit_log_offset)
 
     def queue(self, topic: str, queue_id: int) -> queue_store.ConsumeQueue | None:
-        """Return the index of a queue; None if it never had a message."""
+        """Return the index of a queue; None if the queue never had a message."""
         queue = self._queues.get((topic, queue_id))
         if queue is None and queue_id == LIGHT_QUEUE_ID and is_light_queue(topic):
             return self.light.queue(topic)
         return queue
 
     def entry(self, topic: str, queue_id: int, offset: int) -> queue_store.QueueEntry | None:
-        """Return the index entry of a message; None if it is not kept."""
+        """Return the index entry of a message; None if the store does not have the message."""
         queue = self.queue(topic, queue_id)
         return None if queue is None else queue.entry(offset)
 
     def record_of(self, topic: str, queue_id: int, offset: int) -> bytes | None:
-        """Return the record of a message; None if it is not kept."""
+        """Return the record of a message; None if the store does not have the message."""
         entry = self.entry(topic, queue_id, offset)
         return None if entry is None else self.record(entry.commit_log_offset)
 

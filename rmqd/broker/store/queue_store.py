@@ -33,7 +33,7 @@ class QueueEntry(NamedTuple):
 
 
 class BatchEntry(NamedTuple):
-    """The index entry of a record, perhaps a batch, which takes the offsets from `offset` to before `following`."""
+    """The index entry of a record or batch. Its messages have the offsets from `offset` to before `following`."""
 
     offset: int
     following: int
@@ -86,7 +86,7 @@ class ConsumeQueue:
         self._store_timestamps.append(store_timestamp)
 
     def entry(self, offset: int) -> QueueEntry | None:
-        """Return the entry at an offset; None if it is not kept."""
+        """Return the entry at an offset; None if the queue has no message at the offset."""
         at = self._position(offset)
         if not 0 <= at < len(self._sizes):
             return None
@@ -115,7 +115,7 @@ class ConsumeQueue:
         return zip(self._commit_log_offsets[span], self._sizes[span], self._tags_codes[span], strict=True)
 
     def batches(self, offset: int) -> Iterator[BatchEntry]:
-        """Yield the entries from the entry on that contains the offset."""
+        """Yield the entry that contains the offset, and all later entries."""
         first = max(0, self._position(offset))
         for at in range(first, len(self._sizes)):
             begin, end = self._offset(at), self._offset(at + 1)
@@ -145,13 +145,13 @@ class ConsumeQueue:
         return self._offset(bisect_left(self._store_timestamps, timestamp_ms))
 
     def _position(self, offset: int) -> int:
-        """Return the index of an offset's entry in the columns; an index outside of them if it is not kept."""
+        """Return the position of an offset's entry in the columns; outside the columns if there is no entry."""
         if self._offsets is None:
             return offset - self.min_offset
         return bisect_right(self._offsets, offset) - 1 if offset < self._end else len(self._sizes)
 
     def _offset(self, position: int) -> int:
-        """Return the first offset of the entry at an index; after the last entry, the next offset."""
+        """Return the first offset of the entry at a position. After the last entry, this is the queue's next offset."""
         if self._offsets is None:
             return self.min_offset + position
         return self._offsets[position] if position < len(self._offsets) else self._end
@@ -165,7 +165,7 @@ _SYSTEM_PREFIX: Final = "rmq_sys_"
 
 
 class LightQueues:
-    """The indexes of light queues by name. For each record in light queues, the journal has the queues' names."""
+    """The indexes of light queues by name. The journal stores the names of each record's light queues."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -175,7 +175,7 @@ class LightQueues:
             self._queues[name] = ConsumeQueue(int(min_offset))
 
     def queue(self, name: str) -> ConsumeQueue | None:
-        """Return the index of a light queue; None if it never had a message."""
+        """Return the index of a light queue; None if the queue never had a message."""
         return self._queues.get(name)
 
     def below(self, parent_topic: str) -> list[str]:
@@ -183,7 +183,7 @@ class LightQueues:
         return [name for name in self._queues if parent_topic_of(name) == parent_topic]
 
     def offsets(self, message: StoredMessage) -> dict[str, int | None]:
-        """Return the next offset in each light queue that a message names; None for a name of another kind."""
+        """Return the next offset in each light queue that a message names; None for names of other queues."""
         names = message.properties.get(INNER_MULTI_DISPATCH)
         if not names or message.topic == SCHEDULE_TOPIC or message.topic.startswith((RETRY_PREFIX, _SYSTEM_PREFIX)):
             return {}
@@ -244,7 +244,7 @@ MAX_SCANNED: Final = 800  # entries that one read checks; Java: maxFilterMessage
 
 
 class GetMessageStatus(StrEnum):
-    """The outcome of a read. The response to a pull has its name as the remark."""
+    """The outcome of a read. It is also the remark in the response to a pull."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -256,7 +256,7 @@ class GetMessageStatus(StrEnum):
 
 
 class TransferLimits(NamedTuple):
-    """The limits of one read. A first message above `size` (bytes) is returned anyway."""
+    """The limits of one read. `size` is in bytes. The first message is returned even if it is larger."""
 
     messages: int
     size: int

@@ -1,4 +1,4 @@
-"""The parts that commands against a cluster share: how they find it, query it, ask for confirmation and end."""
+"""The parts that commands against a cluster share: options, connection, queries, confirmation and exit codes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ with import_lazily():
 
 @dataclass(frozen=True, slots=True)
 class ClusterTarget:
-    """The cluster of a command: one of the configuration, or without a configuration the one of `without_config`."""
+    """The cluster of a command. If there is no configuration, `without_config` has the client options."""
 
     config: root_model.RootConfig | None
     cluster: str | None = None
@@ -46,7 +46,7 @@ class ClusterTarget:
 
     @property
     def namespaces(self) -> tuple[str, ...]:
-        """The namespaces of all known clusters, which are removed from names in the output."""
+        """The namespaces of all known clusters. The output shows names without them."""
         if self.config is not None:
             return self.config.namespaces
         return () if self.without_config is None else (self.without_config.namespace,)
@@ -88,7 +88,7 @@ class ClusterTarget:
         return ask_cluster(self.options, question)
 
     def ask_brokers(self, question: Callable[[broker_queries.Brokers], Awaitable[Answer]]) -> Answer:
-        """Look up the cluster's brokers, and return the result of `question`, called with them. Ends like `ask`."""
+        """Return the result of `question`, called with the brokers of the cluster. An error ends the command."""
 
         async def ask(client: instance.ClientInstance) -> Answer:
             return await question(await broker_queries.Brokers.look_up(client))
@@ -143,7 +143,7 @@ class ClusterOptions:
             say(lines)
 
     def target(self, group: str = "") -> ClusterTarget:
-        """Return the cluster at `--nameserver`, or else of the configuration, or else at $NAMESRV_ADDR.
+        """Return the cluster of `--nameserver`; without this option, of the configuration, or else of $NAMESRV_ADDR.
 
         `group` is the group that the command is about: without `--cluster`, its configured cluster is used. Ends the
         command with 78 or 2 if an option is wrong.
@@ -208,8 +208,8 @@ class Confirmation:
     def ask(self, plan: Iterable[str], *, as_json: bool, document: object = None) -> None:
         """Print the lines of a plan and ask for confirmation. Ends the command with --dry-run, or if the answer is no.
 
-        With `-o json` the plan is printed to standard error, because standard output must contain only JSON. With
-        --dry-run this is `document`.
+        With `-o json`, the plan is printed to standard error, because standard output must contain only JSON. With
+        `-o json` and --dry-run, `document` is printed to standard output.
         """
         if as_json and self.dry_run and document is not None:
             say_json(document)
@@ -249,7 +249,7 @@ class ConfigGroup:
 
     @classmethod
     def find(cls, cluster: ClusterOptions, name: str, *, canary: bool = False) -> ConfigGroup:
-        """Return a group of the configuration. With `canary`, its canary replaces its handler.
+        """Return a group of the configuration. With `canary`, the group's canary replaces its handler.
 
         Raises ConfigError. Ends the command with 2 if the group is unknown, or has no handler or no canary.
         """
@@ -304,7 +304,7 @@ async def _with_client(
 
 
 def end_for_errors(errors: Mapping[str, RmqdError], namespaces: Iterable[str], more: Iterable[str] = ()) -> None:
-    """If there are errors or `more` lines, print them and end the command: with 69 if a server is unreachable, or 1."""
+    """If there are errors or lines in `more`, print them and end the command with 69 (a server is unreachable) or 1."""
     lines = [*(f"rmqd: {where}: {error}" for where, error in errors.items()), *more]
     for namespace in namespaces:
         lines = without_namespace(lines, namespace)

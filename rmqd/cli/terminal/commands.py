@@ -1,4 +1,4 @@
-"""Typer commands whose modules are imported only when they are called, with their parameters, help and errors.
+"""Typer commands: import of a command's module when the command is called, parameters, help and errors.
 
 A command is a function of a module in `rmqd.cli`. Its parameters become options and arguments as Typer documents it,
 and its docstring is the help. If a parameter's type is a dataclass, each field becomes an option. So options that
@@ -42,7 +42,7 @@ class Failed(typer.Exit):
 def fail(code: int, error: str = "", *, problems: Iterable[str] = (), has_printed: bool = False) -> NoReturn:
     """End the command with an exit code, and print the error and each problem as lines on standard error.
 
-    With `-o json` they are also printed to standard output as a document, unless the command has printed its own.
+    With `-o json` they are also printed as JSON to standard output, unless the command `has_printed` JSON already.
     """
     listed = list(problems)
     say([*filter(None, [error]), *listed], err=True)
@@ -70,7 +70,7 @@ class Command(TyperCommand):
         return super().get_short_help_str(limit)
 
     def load(self) -> Command:
-        """Import the function if that was not done, and set the command's parameters, callback and help from it."""
+        """Import the command's function, and set parameters, callback and help from it. Only the first call does."""
         if self.callback is None:
             module, function = self._place.split(":")
             app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -120,7 +120,6 @@ class Command(TyperCommand):
         return [re.sub("[{}]", "", piece) for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the help's sections of arguments and options."""
         for kind in ("argument", "option"):
             if rows := [*help_rows(self, ctx, kind)]:
                 with formatter.section(f"{kind.capitalize()}s"):
@@ -143,7 +142,6 @@ class Commands(TyperGroup):
             raise
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the help's section of commands."""
         with formatter.section("Commands"):
             formatter.write_dl(
                 [(name, one.get_short_help_str(1000)) for name, one in self.commands.items() if not one.hidden]
@@ -151,7 +149,7 @@ class Commands(TyperGroup):
 
 
 def help_rows(command: Any, ctx: Any, *kinds: str) -> Iterator[tuple[str, str]]:
-    """Yield the name and help of each argument or option of these kinds. Ranges of numbers are written in words."""
+    """Yield the name and help of each parameter of `kinds` (argument, option). Number ranges are written in words."""
     for parameter in command.get_params(ctx):
         record = parameter.get_help_record(ctx)
         if record is not None and parameter.param_type_name in kinds:
@@ -169,7 +167,7 @@ def _say_usage_error(error: Any) -> None:
 
 
 def _with_fields(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a function with the command's other parameters, then the fields of its dataclass parameters."""
+    """Return the command as a function that has, in place of dataclass parameters, their fields as parameters."""
     shared: dict[str, Any] = {name: kind for name, kind in get_type_hints(command).items() if is_dataclass(kind)}
     if not shared:
         return command
@@ -197,7 +195,7 @@ def _parameters(function: Callable[..., object]) -> dict[str, inspect.Parameter]
 
 
 class _Reader:
-    """Converts the values of a parameter on the command line: texts and paths directly, other types with Typer.
+    """Converts the command-line values of one parameter: texts and paths itself, other types with Typer.
 
     Typer's conversion imports pydantic, which takes 0.1 s of CPU time and is not needed for most commands.
     """
@@ -218,7 +216,7 @@ class _Reader:
 
 
 def _adapted(parameter: Any) -> Any:
-    """Change a Typer parameter and return it. Its value is shown in capitals (`--config PATH`), and read by _Reader."""
+    """Change and return a Typer parameter: help shows its value in capitals (`--config PATH`), _Reader converts it."""
     if "get_runtime_param" not in vars(parameter):
         if parameter.param_type_name == "argument":
             name = parameter.name.removesuffix("s") if parameter.nargs == -1 else parameter.name

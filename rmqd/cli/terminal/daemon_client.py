@@ -1,4 +1,4 @@
-"""An HTTP client for a running daemon. Its address and token are from the daemon's configuration, or from options.
+"""An HTTP client for a running daemon. The configuration or options give the daemon's address and token.
 
 A configuration's token is sent only to the address in that configuration. Redirects are never followed.
 """
@@ -110,7 +110,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def find_daemon(address: str | None, config: Path | None, token_file: Path | None = None) -> DaemonClient:
-    """Return a client for the daemon at `address`; None uses the configuration's. Raises ConfigError if it is wrong."""
+    """Return a client for the daemon at `address`; None means the configured address. Raises ConfigError."""
     given = None if token_file is None else _token_in(token_file)
     if address is not None:
         url = (address if "://" in address else f"http://{address}").rstrip("/")
@@ -139,7 +139,7 @@ def _token_in(path: Path) -> str:
 
 
 def _own_token(url: str, config: Path | None) -> str:
-    """Return the configuration's token if the URL of `--http` is the address of its daemon, else an empty text."""
+    """Return the configured token if `url`, from `--http`, is the configured daemon's address; else an empty text."""
     try:
         settings = load.load_http(config)
         return settings.read_token() if _is_own(url, settings, any_port=config is not None) else ""
@@ -152,7 +152,7 @@ def _own_token(url: str, config: Path | None) -> str:
 def _is_own(url: str, settings: root_model.HttpConfig, any_port: bool) -> bool:
     """Return whether the URL is the address of a daemon with these settings.
 
-    `any_port` ignores the port. It is set if `--config` was given too, because its daemon may listen on any free port.
+    `any_port` ignores the port. It is set with `--config`, because that configuration's daemon may use any free port.
     """
     parts = urlsplit(url)
     host, port = forms.split_host_port(settings.listen)
@@ -162,7 +162,7 @@ def _is_own(url: str, settings: root_model.HttpConfig, any_port: bool) -> bool:
 
 
 def _reachable(listen: str) -> str:
-    """Return the address at which a client reaches a listening address. For 0.0.0.0 and :: this is loopback."""
+    """Return the address to connect to for a listening address: loopback for 0.0.0.0 and ::, else the same address."""
     host, port = forms.split_host_port(listen)
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return message_id.host_port(host, port)

@@ -100,6 +100,6 @@ def _item(term: str, text: str) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    """Return the text with the characters escaped that have a meaning in roff."""
+    """Return the text with roff's special characters escaped."""
     escaped = text.replace("\\", r"\e").replace("-", r"\-")
     return rf"\&{escaped}" if escaped.startswith((".", "'")) else escaped

@@ -99,7 +99,7 @@ def duration_ms(text: str, option: str) -> float:
 def moment_ms(text: str, option: str, or_else: str = "") -> int:
     """Return the Unix milliseconds of a time: ISO 8601 with a zone, or @milliseconds.
 
-    Raises typer.BadParameter that names `option` and, after the expected forms, the text `or_else`.
+    Raises typer.BadParameter that names `option`. The error lists the expected forms, followed by the text `or_else`.
     """
     try:
         return forms.PointInTime().check(text)

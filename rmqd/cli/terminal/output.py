@@ -84,13 +84,13 @@ def _row_lines(row: Sequence[str], widths: Sequence[int]) -> list[str]:
 
 
 def _terminal_width() -> int:
-    """Return the width for tables: two less than the terminal's, for indented tables; unlimited without a terminal."""
+    """Return the width for tables: the terminal's, less two for indented tables; unlimited without a terminal."""
     return shutil.get_terminal_size().columns - 2 if sys.stdout.isatty() else sys.maxsize
 
 
 Answer = TypeVar("Answer")
 Columns = Sequence[str | tuple[str, str | Callable[[dict[str, Any]], str]]]
-"""The columns of a table of documents: each a key, or a title with a key, or a title with a function for the cells."""
+"""The columns of a table: a document's key, a title with a key, or a title with a function that returns the cell."""
 
 
 def document_table(columns: Columns, documents: Iterable[dict[str, Any]]) -> list[str]:
@@ -116,7 +116,6 @@ def _cell(key: str, value: Any) -> str:
 
 
 def say_table(columns: Columns, documents: Iterable[dict[str, Any]]) -> None:
-    """Print a table of JSON documents."""
     typer.echo("\n".join(document_table(columns, documents)))
 
 
@@ -143,9 +142,9 @@ def with_options(
     *,
     other_daemon: bool = False,
 ) -> str:
-    """Return a next step with options of this command added to its `rmqd` commands, so that users can copy them.
+    """Return `step`, with this command's options added to the `rmqd` commands in it, so that users can copy them.
 
-    If the step is for a member of `other_daemon`, users must insert the address of that daemon.
+    With `other_daemon`, the step is for a member of another daemon, and users must insert that daemon's address.
     """
 
     def add(command: re.Match[str]) -> str:

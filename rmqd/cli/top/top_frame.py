@@ -1,7 +1,7 @@
-"""The state of the view of `rmqd top` (cursor, order, filter), and the frame that shows it with the daemon's status.
+"""The screen content (frame) of `rmqd top`, and the state of the view: cursor, sort order, filter.
 
-A frame has as many lines as the terminal. Keys and the results of the user's requests change the state, not the status.
-Colours are the terminal's palette. They only repeat information that the text has, so NO_COLOR loses nothing.
+A frame shows the daemon's last status on all lines of the terminal. Keys and the results of the user's requests change
+the state of the view. Colours, from the terminal's palette, only repeat what the text says, so NO_COLOR loses nothing.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class PauseSwitch:
-    """A user's request to pause or resume a group, or one of its queues. `queue` None with a broker means any queue."""
+    """A request to pause or resume a group or queue. With `broker`, `queue` None means all queues on that broker."""
 
     action: Literal["pause", "resume"]
     group: str

@@ -35,7 +35,7 @@ DIAGNOSE_SECONDS: Final = 60.0
 
 
 class DaemonWatch:
-    """A daemon's last status, and threads that send it queries and requests. They call `woken` after a response."""
+    """A daemon's last status, and threads that send requests to the daemon and call `woken` after each response."""
 
     def __init__(
         self, daemon: DaemonClient, document: dict[str, Any], where: Sequence[str], interval_seconds: float
@@ -282,7 +282,7 @@ class TerminalScreen:
         self._screen.show(picture)
 
     def wake(self) -> None:
-        """End a running call of `keys`. May be called in any thread."""
+        """Make a waiting call of `keys` return. Any thread may call this method."""
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake, b"\0")
 

@@ -35,7 +35,7 @@ from rmqd.wire.headers.topic_headers import (
 from rmqd.wire.loose_json import load_properties
 from rmqd.wire.message_queue import MessageQueue
 
-KEY_TIMEOUT_SECONDS = 1.0  # for keys of name servers, which answer from memory
+KEY_TIMEOUT_SECONDS = 1.0  # for the key-value table of a name server, which answers from memory
 RESET_TO_END = -1
 
 
@@ -45,7 +45,7 @@ async def cluster_info(remoting: RemotingClient, address: str) -> ClusterInfo:
 
 
 async def get_kv(remoting: RemotingClient, address: str, namespace: str, key: str) -> str:
-    """Return a name server's value. Raises QueryNotFoundError, or RequestCodeNotSupportedError if it stores no keys."""
+    """Return a value from a name server's table. Raises QueryNotFoundError or RequestCodeNotSupportedError."""
     header = GetKVConfigRequestHeader(namespace=namespace, key=key)
     reply = await request(remoting, address, header, timeout_seconds=KEY_TIMEOUT_SECONDS)
     value = GetKVConfigResponseHeader.from_ext_fields(reply.ext_fields).value
@@ -63,7 +63,6 @@ async def put_kv(remoting: RemotingClient, address: str, namespace: str, key: st
 
 
 async def broker_runtime_info(remoting: RemotingClient, address: str) -> dict[str, str]:
-    """Return a broker's runtime figures, by name. The values are texts."""
     return KVTable.from_json(await admin_request(remoting, address, RequestCode.GET_BROKER_RUNTIME_INFO)).table
 
 
@@ -88,7 +87,7 @@ async def topic_consumers(remoting: RemotingClient, address: str, topic: str) ->
 
 
 async def topic_stats(remoting: RemotingClient, address: str, topic: str) -> TopicStatsTable:
-    """Return the first and the next offset of a topic's queues on one broker."""
+    """Return the ends of a topic's queues on one broker: the offsets of the oldest message and of the next message."""
     return TopicStatsTable.from_json(
         await admin_request(remoting, address, GetTopicStatsInfoRequestHeader(topic=topic))
     )
@@ -125,7 +124,6 @@ async def topic_config(
 
 
 async def broker_config(remoting: RemotingClient, address: str) -> dict[str, str]:
-    """Return a broker's current settings."""
     return load_properties(await admin_request(remoting, address, RequestCode.GET_BROKER_CONFIG))
 
 
@@ -149,10 +147,11 @@ async def reset_offset(
     queue_id: int | None = None,
     offset: int | None = None,
 ) -> dict[MessageQueue, int]:
-    """Reset a group's offsets to a time (Unix milliseconds, or RESET_TO_END), in all of a broker's queues or in one.
+    """Reset a group's offsets in a topic on one broker to a time (Unix milliseconds, or RESET_TO_END).
 
-    Offsets may move forward and back. Returns the new offsets. A 5.x broker notifies each member in the response to its
-    next pull. A 4.x broker pushes the reset to the members, and raises ConsumerNotOnlineError if there are none.
+    With `queue_id`, only this queue is reset, to `offset` if it is not None. Offsets may move forward and back. Returns
+    the new offsets. A 5.x broker notifies each member in the response to its next pull. A 4.x broker pushes the reset
+    to the members, and raises ConsumerNotOnlineError if the group has no members.
     """
     header = ResetOffsetRequestHeader(
         topic=topic,

@@ -4,10 +4,10 @@ Many parts of a client may request the same thing at the same time. For example,
 each requests a fresh route. One request should serve all of them. But a caller must not get the result of a request
 that started before the caller asked, because the result may not show the change that made the caller ask.
 
-So each caller draws a number from one counter, and waits for the lock of its key. When it holds the lock, it compares
-its number with the number that the last finished call drew at its start. If that call started later, the caller returns
-its result. Otherwise the caller draws a second number, which marks the start of a new call, and makes this call. So
-many callers at once cause at most two calls: the running call, and one call for all of them.
+So each caller draws a number from one counter, and waits for the lock of its key. When the caller holds the lock, it
+compares this number with the number that the last finished call drew at its start. If the call started later, the
+caller returns the call's result. Otherwise the caller draws a second number, which marks the start of a new call, and
+makes this call. So many callers at once cause at most two calls: the running call, and one call for all callers.
 """
 
 from __future__ import annotations
@@ -91,14 +91,14 @@ class SharedCalls(Generic[K, T]):
         return key in self._keys
 
     async def settled(self, key: K) -> None:
-        """Wait until the calls for the key that were made before have ended. Does not start a call."""
+        """Wait until all earlier calls for the key have ended. Does not start a call."""
         entry = self._keys.get(key)
         if entry is not None:
             async with entry.lock:
                 pass
 
     async def __call__(self, key: K) -> T:
-        """Return the result of `work(key)`, from a new call or from another caller's call that starts from now on."""
+        """Return the result of a call of `work(key)` that starts from now on, made here or by another caller."""
         asked = next(self._ticks)
         entry = self._keys.get(key)
         if entry is None:

@@ -17,7 +17,7 @@ from rmqd.wire.messages.properties import MSG_REGION, TRACE_ON
 
 SEND_BACK_TIMEOUT_SECONDS = 5.0  # Java: consumerSendMessageBack
 DEFAULT_REGION = "DefaultRegion"  # for brokers that do not report a region; Java: MixAll.DEFAULT_TRACE_REGION_ID
-# The message is stored if the response has one of these codes. Without SUCCESS, the disk or slave was too slow.
+# If the response has one of these codes, the message is stored. All but SUCCESS report a problem of disk or slave.
 STORED = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -40,7 +40,7 @@ class SendResult:
     queue_offset: int
     status: ResponseCode
     region: str
-    """The region that the broker reports, which trace records contain."""
+    """The region that the broker reports. Trace records contain the region."""
     is_traced: bool
     """Whether trace records should be sent for the message. A broker may disable this."""
     recall_handle: str | None = None

@@ -1,4 +1,4 @@
-"""One connection to a name server or broker, with many requests in flight. A number (opaque) identifies each."""
+"""One connection to a name server or broker, with many requests in flight. Each request has a number (opaque)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPAQUE_NUMBERS: Final[Iterator[int]] = map((0x7FFFFFFF).__and__, itertools.count
 
 
 class RemotingConnection(asyncio.Protocol):
-    """A connection that sends requests, sets the responses as results of their futures, and passes on peers' requests.
+    """A connection that sends requests, resolves their futures, and passes requests from the peer to `on_request`.
 
     It never reconnects. When this client or the peer closes the connection, `on_lost` is called at once. This callback
     must call `pending.fail`, so that no request waits for a response that cannot arrive.
@@ -164,7 +164,6 @@ class RemotingConnection(asyncio.Protocol):
         self._end(reason, now=not self._writable.is_set())  # discard unsent bytes if the peer does not read
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the event loop when the connection is made."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's class has the methods, but another base
         self.made_at = self._clock.monotonic()
         raw = transport.get_extra_info("socket")
@@ -176,7 +175,6 @@ class RemotingConnection(asyncio.Protocol):
                 raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_USER_TIMEOUT", 18), 60_000)
 
     def data_received(self, data: bytes) -> None:
-        """Called by the event loop with received bytes."""
         if self._transport is None:  # this client closed the connection; the bytes were still in TLS buffers
             return
         is_first, self.was_answered = not self.was_answered, True
@@ -199,7 +197,7 @@ class RemotingConnection(asyncio.Protocol):
                 self.is_suspect = False
                 if self._on_answer is not None:
                     self._on_answer(self)
-        finally:  # even after a bug, because tasks whose responses were received before it would wait forever
+        finally:  # even after an exception, because tasks whose responses were received would otherwise wait forever
             self._resume()
 
     def _resume(self) -> None:
@@ -220,15 +218,12 @@ class RemotingConnection(asyncio.Protocol):
         self.close(f"a frame could not be decoded: {error}")
 
     def pause_writing(self) -> None:
-        """Called by the event loop when the write buffer is full, because the peer reads too slowly."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """Called by the event loop when the write buffer has room again."""
         self._writable.set()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Called by the event loop when the connection has ended. `error` is None if it ended normally."""
         self._ending = None
         self._writable.set()
         self._ended.set()
@@ -242,7 +237,7 @@ class RemotingConnection(asyncio.Protocol):
             self._on_lost(self)
 
     async def wait_closed(self, timeout_seconds: float) -> None:
-        """Wait until a closed connection has ended; with TLS, for the peer's close_notify. Abort it on timeout."""
+        """Wait until the closed connection has ended, with TLS after the peer's close_notify. Abort it on timeout."""
         try:
             async with self._clock.timeout(timeout_seconds):
                 await self._ended.wait()

@@ -28,7 +28,7 @@ _Work = Coroutine[None, None, None]
 
 
 class ConnectionPool:
-    """The connections of a client: one for each address, kept until it ends.
+    """The connections of a client: one for each address. A connection is kept until it ends.
 
     `opened` callbacks are called with the address when a connection is opened. `lost` callbacks are called with the
     address and the reason when the current connection has ended.
@@ -103,8 +103,8 @@ class ConnectionPool:
             if self._connections.get(address) is not current or current.is_suspect:
                 raise
             # The first connection received bytes while the second connection could not be opened, as after a short
-            # network failure. The bytes closed the breaker, and the failure opened it again. So close it here: later
-            # bytes do not, because only a connection's first bytes, or its first bytes after a silence, close it.
+            # network failure. The bytes closed the breaker, and then the failure opened it again. So close it here.
+            # Later bytes would not close it: only a connection's first bytes, or its first bytes after a silence, do.
             self.breakers.answered(address)
             return current
         if self._closed or self._connections.get(address) is not current or not current.is_suspect:
@@ -160,7 +160,7 @@ class ConnectionPool:
                 connection.close(reason)
 
     def renew(self) -> None:
-        """Replace every connection by a new connection, because the TLS settings changed. Does not wait for it."""
+        """Start to replace every connection by a new connection, because the TLS settings changed."""
         for connection in list(self._successors.values()):
             connection.close(RENEWED)
         for connection in list(self._connections.values()):
@@ -201,7 +201,7 @@ class ConnectionPool:
                 callback(address, connection.close_reason)
 
     def _judge(self, connection: RemotingConnection, *, is_successor: bool) -> None:
-        """Record a break or failure of the address, if the way in which its connection ended counts as one."""
+        """Record a break or failure of the address, if the end of its connection counts as a break or failure."""
         address, reason = connection.address, connection.close_reason
         seconds = self.clock.monotonic() - connection.made_at
         by_peer = not connection.was_closed_here
@@ -234,7 +234,7 @@ class ConnectionPool:
     def _opening_ended(self, address: str, task: asyncio.Task[RemotingConnection]) -> None:
         self._opening.pop(address, None)
         if not task.cancelled():
-            task.exception()  # marks it as retrieved, because all callers may have been cancelled
+            task.exception()  # marks the exception as retrieved, because all callers may have been cancelled
 
     def _call_opened(self, address: str) -> None:
         for callback in self.opened:
@@ -253,7 +253,7 @@ class ConnectionPool:
                 connection.pending.fail(lambda: TlsError(address, reason))
 
     async def _renew(self, old: RemotingConnection) -> None:
-        """Replace a connection. The new one is opened first, so that the broker does not remove this client."""
+        """Replace a connection. Open the new connection first, so that the broker does not remove this client."""
         address = old.address
         try:
             successor = await self.connector.connect(address)
@@ -283,13 +283,13 @@ class ConnectionPool:
             await self._end_now(connection, reason)
 
     async def _end_now(self, connection: RemotingConnection, reason: str) -> None:
-        """Close a connection that the pool does not list any more. Runs even if the task was cancelled at the end."""
+        """Close a connection that the pool does not use any more. Also runs if the caller's task was cancelled."""
         connection.pending.fail(lambda: ConnectionRenewedError(connection.address, reason))
         connection.close(reason)
         await connection.wait_closed(MAX_CLOSE_SECONDS)
 
     def _keep(self, work: _Work, name: str) -> None:
-        """Start a task that runs in the background. `close` cancels it."""
+        """Start a background task, which `close` cancels."""
         task = asyncio.create_task(work, name=name)
         self._kept.add(task)
         task.add_done_callback(self._kept.discard)

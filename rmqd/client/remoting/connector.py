@@ -11,10 +11,10 @@ Three kinds of failures are counted separately, because they have different caus
 - A *failure*: no connection could be opened, or the peer was silent. This opens the breaker.
 - A *loss*: a connection ended before the peer had sent any response. Servers close connections in this way if TLS
   settings do not match. One loss is ignored; the second consecutive loss counts as a failure.
-- A *break*: a connection received bytes that cannot be decoded, or the peer responded and then closed it within its
-  first second. A response on the next connection does not reset the number of breaks, because most responses arrive
-  intact even on a bad network. Pauses after breaks are short, because a broker removes a client when its connection
-  ends, and after a second without a heartbeat the other members acquire its queues.
+- A *break*: a connection received bytes that cannot be decoded, or the peer responded and then closed the connection
+  within the first second. A response on the next connection does not reset the number of breaks, because most responses
+  arrive intact even on a bad network. Pauses after breaks are short, because a broker removes a client when its
+  connection ends, and after a second without a heartbeat the other members acquire the client's queues.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Connector:
     async def connect(self, address: str) -> RemotingConnection:
         """Open a connection. Raises RemotingConnectError, or TlsError for a TLS problem.
 
-        If the security settings change meanwhile, the connection is closed, and another opened with the new settings.
+        If the security settings change meanwhile, the connection is replaced by a connection with the new settings.
         """
         while True:
             version = self._security.version
@@ -178,7 +178,7 @@ def _connect_reason(error: BaseException, seconds: float) -> str:
 FIRST_SECONDS = 0.2  # first pause after a failure or break
 MAX_SECONDS = 5.0  # longest pause after failures
 MAX_BROKEN_SECONDS = 0.5  # longest pause after breaks; after a second, other members acquire this member's queues
-FORGET_SECONDS = 60.0  # breaks before an interval of this length without a break do not count
+FORGET_SECONDS = 60.0  # after this time without a break, earlier breaks do not count any more
 
 
 @dataclass(slots=True)
@@ -204,7 +204,7 @@ _WITHOUT_FAILURE: Final = _Breaker()
 
 
 class Breakers:
-    """The circuit breakers of all addresses of one client (states and kinds of failures: see the module)."""
+    """The circuit breakers of a client's addresses. The module describes their states and the kinds of failures."""
 
     def __init__(self, clock: Clock) -> None:
         self._now = clock.monotonic
@@ -221,7 +221,7 @@ class Breakers:
         return self._of(address).failed_at >= asked_at
 
     def lost(self, address: str) -> bool:
-        """Record a loss. Returns False for the first loss since the address last responded, and True for later ones."""
+        """Record a loss. Returns False for the first loss since the address last responded, True for further losses."""
         breaker = self._breakers.setdefault(address, _Breaker())
         breaker.losses += 1
         return breaker.losses > 1
@@ -277,7 +277,7 @@ class Breakers:
             self.raise_until_responding(address)
 
     def raise_until_responding(self, address: str) -> None:
-        """Raise CircuitOpenError, or TlsError, until a failed address responds. For requests that may wait for long."""
+        """Raise CircuitOpenError or TlsError until a failed address responds. Used for requests that may wait long."""
         error = self._of(address).error
         if error is not None:  # a new exception for each caller, because raising one adds to its traceback
             kind = TlsError if isinstance(error, TlsError) else CircuitOpenError
@@ -285,7 +285,7 @@ class Breakers:
 
     @contextlib.contextmanager
     def probe(self, address: str) -> Iterator[None]:
-        """Run a probe of a failed address. Raises CircuitOpenError, or TlsError, in a pause or during another probe."""
+        """Run the `with` block as a probe. Raises CircuitOpenError or TlsError in a pause or during another probe."""
         self.raise_during_pause(address)
         breaker = self._of(address)
         if breaker.error is None:

@@ -20,8 +20,8 @@ Taker = Callable[[RemotingCommand], None]
 class FrameReader:
     """The reader of one connection's frames. It passes on the commands in order.
 
-    If a peer sends very many commands at once, they are passed on in several turns of the event loop, so that other
-    connections can run, and reading is paused meanwhile. An error inside `feed` is raised to its caller. An error in a
+    If a peer sends very many commands at once, reading is paused, and the commands are passed on in several turns of
+    the event loop, so that other connections can run. An error inside `feed` is raised to its caller. An error in a
     later turn has no caller, so it is passed to `on_error`.
     """
 
@@ -116,5 +116,5 @@ async def parse_body(parse: Callable[[bytes], T], body: bytes) -> T:
 
 @functools.cache
 def _thread() -> ThreadPoolExecutor:
-    """Return the thread that parses bodies, one at a time to limit memory. Handlers may fill asyncio's executor."""
+    """Return the executor that parses bodies, one at a time to limit memory. Handlers may fill asyncio's executor."""
     return ThreadPoolExecutor(1, "rmqd-parsing")

@@ -41,7 +41,7 @@ class PeerRequests:
         self._under_way: Counter[RemotingConnection] = Counter()
 
     def asked(self, connection: RemotingConnection, command: RemotingCommand) -> None:
-        """Called with a request that a connection received. Starts a task that answers it."""
+        """Called with a request that a connection received. Starts a task that answers the request."""
         if (notice := self.notices.get(command.code)) is not None:
             notice(command, connection.address)
             return

@@ -22,11 +22,11 @@ from rmqd.wire.command import RemotingCommand
 
 
 class ResponseFuture(asyncio.Future[RemotingCommand]):
-    """The future of a response, whose task continues without waiting for the next turn of the event loop.
+    """A future for a response. The task that awaits it continues without waiting for the next turn of the event loop.
 
-    A normal future schedules its callbacks when its result is set. This one stores the callback of the task that awaits
-    it, and `resume` calls this callback, so that the task runs its next step inside `resume`. Errors, cancellations and
-    other callbacks are scheduled as usual.
+    A normal future schedules its callbacks when its result is set. A ResponseFuture stores the callback of the awaiting
+    task, and `resume` calls this callback, so that the task runs its next step inside `resume`. Errors, cancellations
+    and other callbacks are scheduled as usual.
     """
 
     opaque = 0
@@ -34,7 +34,7 @@ class ResponseFuture(asyncio.Future[RemotingCommand]):
     _step: tuple[Callable[[Any], object], Context] | None = None
 
     def add_done_callback(self, fn: Callable[[Any], object], /, *, context: Context | None = None) -> None:
-        """Add a callback. A callback with a `context` belongs to the awaiting task, because only tasks give one."""
+        """Add a callback. A callback with a `context` belongs to the awaiting task: other callers pass no context."""
         if context is not None:
             self._step = fn, context
         super().add_done_callback(fn, context=context)
@@ -129,10 +129,10 @@ class PendingRequests:
     def hand_over(
         self, waiting: ResponseFuture, on_response: Callable[[RemotingCommand], object]
     ) -> asyncio.Future[RemotingCommand]:
-        """Pass the response to `on_response` instead of the future `waiting`, which the caller then settles itself.
+        """Pass the response to `on_response` instead of the future `waiting`, which the caller must then settle.
 
-        Returns the future that gets the response or error. It may be done already, if the caller was cancelled in the
-        same turn of the event loop in which the response arrived.
+        Returns the future that gets the response or error. This future may be done already, if the caller was cancelled
+        in the same turn of the event loop in which the response arrived.
         """
         pending = self._pending.get(waiting.opaque)
         if pending is not None and pending.future is waiting:
@@ -240,7 +240,7 @@ _Replica = tuple[str, int]  # a broker's name, and its id
 
 
 def _up_everywhere(one: dict[_Replica, bool], other: dict[_Replica, bool]) -> dict[_Replica, bool]:
-    """Return the brokers of both processes. A broker counts as up only if all processes reach it."""
+    """Merge the broker states of two processes. A broker counts as up if every process that knows it reaches it."""
     return one | {replica: up and one.get(replica, True) for replica, up in other.items()}
 
 

@@ -26,12 +26,12 @@ class RemotingClient(ConnectionPool):
     `invoke` raises RemotingConnectError, RemotingTimeoutError or RemotingClosedError. A response with an error code is
     returned like any other response. `peer_requests` has the handlers for requests that peers send.
 
-    Silence. A timeout alone proves little, because the broker may be slow with only this request. A peer counts as
+    Silence. A timeout alone proves little, because the broker may need long for this one request. A peer counts as
     silent if a request waited `SILENCE_SECONDS` or more, and no byte was received on the connection meanwhile. Then the
-    connection is suspect, and the breaker opens. All requests fail at once, except for one at a time, the probe, which
-    uses a second connection (`to_probe` gives the reason). The first byte on one of the two connections ends the
-    silence. A connection is also closed if a frame does not end within `FRAME_SECONDS`, because the frame's length may
-    be damaged, and the frame would swallow all responses.
+    connection is suspect, the breaker opens, and requests fail at once. One request at a time, the probe, is sent on a
+    second connection (`to_probe` gives the reason). The first byte on one of the two connections ends the silence. A
+    connection is also closed if a frame does not end within `FRAME_SECONDS`, because the frame's length may be damaged,
+    and the frame would swallow all responses.
 
     GO_AWAY. A broker that shuts down gracefully responds with this code, and does not process the request. `invoke`
     then repeats the request on a new connection, which behind a proxy may lead to another broker. The old connection
@@ -120,7 +120,7 @@ class RemotingClient(ConnectionPool):
     ) -> ResponseFuture:
         """Send a request on this connection, and return the future of its response, whatever the response's code.
 
-        The future fails like the future of `RemotingConnection.call`. If nothing awaits it, asyncio logs no failure.
+        The future fails like the future of `RemotingConnection.call`. A failure that nothing awaits is not logged.
         """
         opaque = next(OPAQUE_NUMBERS)
         frame = encode_request(code, opaque, self.security.signed(ext_fields))

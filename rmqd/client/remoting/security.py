@@ -9,7 +9,7 @@ once a minute, and their errors have `is_reported` set, so that callers do not l
 certificates) concern every request to that server; other refusals concern one topic or group.
 
 Name servers and brokers use one port for connections with and without TLS. The server's setting `tls.server.mode`
-selects which kinds it accepts. It closes a connection of the other kind without an error response.
+selects which kinds the server accepts. The server closes other connections without an error response.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Refusals:
 
     def __init__(self, clock: Clock) -> None:
         self.current: dict[tuple[str, str], tuple[bool, float]] = {}
-        """(address, reason) to (whether the refusal concerns all requests to the address, its last monotonic time)."""
+        """By (address, reason): whether the refusal concerns all requests to the address, and when it last occurred."""
         self.hidden: re.Pattern[str] | None = None
         """The pattern of present and previous keys, to replace them by *** in servers' texts; None without keys."""
         self.version = 0
@@ -70,7 +70,7 @@ class Refusals:
         self._reported_at = float("-inf")
 
     def about(self, names: Iterable[str]) -> str | None:
-        """Return a refusal that stops a group from consuming, or None. `names`: of the group and its topics."""
+        """Return why a refusal stops a group from consuming, or None. `names` has the group's name and its topics."""
         if not self.current:
             return None
         self._forget_old()
@@ -84,7 +84,7 @@ class Refusals:
         return tuple(dict.fromkeys(reason for _, reason in self.current))
 
     def judge(self, address: str, request_code: int, version: int, answer: RemotingCommand) -> None:
-        """Record a refusal if a response is one. Otherwise, record that the server trusts this client.
+        """If a response is a refusal, record it. Otherwise, record that the server trusts this client.
 
         Called for responses with an error code; while there are refusals, for all responses. `version` is
         `self.version` at the time of the request.
@@ -106,7 +106,7 @@ class Refusals:
         self.refused(error.address, str(error), is_trust=error.refusal.is_about_who)
 
     def refused(self, address: str, reason: str, *, is_trust: bool) -> None:
-        """Record a refusal by the server or this client. `is_trust`: it concerns all requests to the address."""
+        """Record a refusal by the server or this client. With `is_trust`, it concerns all requests to the address."""
         self.current[address, reason] = (is_trust, self._now())
         if self._now() - self._reported_at >= LOG_INTERVAL_SECONDS:
             self._reported_at = self._now()
@@ -245,7 +245,7 @@ def client_context(options: TlsOptions) -> ssl.SSLContext:
 
 
 def file_problems(options: TlsOptions) -> list[TlsFileError]:
-    """Return the errors in the files of the TLS settings. Authorities, and certificate with key, are checked apart."""
+    """Return the errors in the files of the TLS settings. `ca_file` is checked separately from certificate and key."""
     problems = []
     # check only configured files, because reading the system's authorities takes 50 ms
     parts = [replace(options, cert_file="", key_file="")] if options.ca_file else []
@@ -324,8 +324,8 @@ async def why_closed(
 ) -> str | None:
     """Return why a server closed a connection before it sent a response; None if the reason is unknown.
 
-    `context` is the TLS context of that connection; None if it had no TLS. Tries other connections: with TLS if the
-    connection had no TLS; otherwise without TLS, and then with TLS to read the server's alert. Raises nothing.
+    `context` is the TLS context of that connection; None if it had no TLS. Opens other connections to find out: with
+    TLS if that connection had no TLS; otherwise without TLS, and then with TLS to read the alert. Raises nothing.
     """
     try:
         async with clock.timeout(MAX_PROBE_SECONDS):
@@ -341,7 +341,8 @@ async def why_closed(
 
 async def _objection(host: str, port: int, context: ssl.SSLContext, server_name: str) -> ssl.SSLError | None:
     """Return the server's alert about the client's certificate, which follows the handshake; None without an alert.
-    Sends no request: on a closing server it causes a reset, which overtakes the alert.
+
+    Sends no request, because the closing server would answer with a reset, which overtakes the alert.
     """
     try:
         reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=server_name)

@@ -2,7 +2,7 @@
 
 Names and addresses do not identify a cluster: every test cluster is DefaultCluster with a broker-a, and a cluster's
 addresses may change. Name servers keep the table over a restart, and mqadmin shows it. All brokers of the same name
-servers share one id, because names of topics, groups and brokers are unique there.
+servers share one id, because names of topics, groups and brokers are unique among these brokers.
 
 Name servers do not copy the table to each other, so rmqd stores the id in each of them. If their ids differ, the oldest
 id applies. If name servers lost the table, a member stores the id again. It finds the id in its file of known clusters,
@@ -48,9 +48,9 @@ class ClusterId:
 
     def __init__(self, remoting: RemotingClient, name_servers: NameServers, state_dir: str) -> None:
         self.id = ""
-        """The id; empty until `learn` has found it, and if the name servers do not store ids."""
+        """The id; empty until `learn` has found it, or if the name servers do not store ids."""
         self.name = ""
-        """The name of the cluster, which replaces the id if there is none."""
+        """The name of the cluster, which is used if there is no id."""
         self._is_known = False
         self._remoting = remoting
         self._name_servers = name_servers
@@ -84,11 +84,11 @@ class ClusterId:
         if not found and may_write:
             log.warning("cluster.without_id", cluster=self.name, nameserver=";".join(self._name_servers.addresses))
         elif may_note and (places := _places(info.broker_addr_table)):
-            known.pop(found, None)  # so that this cluster is added at the end, which has the newest
+            known.pop(found, None)  # so that this cluster is added at the end, as the newest cluster
             await in_own_thread(partial(self._note, {**known, found: places}))
 
     async def _held(self) -> dict[str, str]:
-        """Return the ids by address of the name servers that can store ids; "" for no id. Raises NameServerError."""
+        """Return the ids, by address, of the name servers that can store ids; "" for no id. Raises NameServerError."""
         servers = self._name_servers
         if not servers.addresses:
             await servers.look_up()

@@ -1,4 +1,4 @@
-"""Requests to name servers. Their addresses are configured, resolved from host names, or from an address server."""
+"""Requests to name servers. The addresses are from the configuration, host name resolution, or an address server."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ class NameServers:
         await self._looking(None)
 
     async def run(self) -> None:
-        """Look up the addresses at intervals, and after no name server answered. Runs until cancelled."""
+        """Look up the addresses at intervals, and whenever no name server has answered. Runs until cancelled."""
         while True:
             self._stale_at = float("inf")  # while this loop runs, `ask` need not wait for a lookup
             await wait_within(self._clock, self._interval, self._look_again.wait())
@@ -308,7 +308,7 @@ class NameServers:
     async def get_route(self, topic: str) -> TopicRouteData:
         """Return a topic's route. Raises TopicNotExistError, NameServerError.
 
-        The route of a light message queue is all brokers of the cluster, because name servers have no route for it.
+        A light message queue is routed to all brokers of the cluster, because name servers have no route for it.
         """
         if is_light_queue(topic):
             return light_queue_route(await self.ask(lambda address: cluster_info(self._remoting, address)))

@@ -11,7 +11,7 @@ Three problems make it more complex than a cache:
   topic are shared (`SharedCalls`), and after errors a topic is requested at most once in REFRESH_GAP_SECONDS.
 
 Readers never wait: all routes are one immutable value (`Routes`). A refresh of many topics replaces this value once.
-Code that caches a part of it, such as a pull loop, reads the routes again when `version` changes.
+Code that caches addresses or queues, such as a pull loop, reads the routes again when `version` changes.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class _Watched:
 class RouteTable:
     """The routes of all topics in use. Reading never waits; `run` refreshes watched topics every 30 s.
 
-    While no name server answers, the last known routes stay. `route_of` is called to ask a name server for a route. It
+    While no name server answers, the last known routes stay. `route_of(topic)` asks a name server for a route, and
     raises TopicNotExistError if the topic is missing, or another RmqdError if no name server answers.
     """
 
@@ -104,7 +104,6 @@ class RouteTable:
         self._callbacks.append(callback)
 
     def remove_on_change(self, callback: Callable[[frozenset[str]], None]) -> None:
-        """Unregister a callback that was passed to `on_change`."""
         self._callbacks.remove(callback)
 
     def watch(self, topic: str) -> None:
@@ -155,8 +154,8 @@ class RouteTable:
     def known_everywhere_at(self, topic: str) -> float:
         """Return the time (monotonic) when every client knows the last change of a topic's readable queues.
 
-        This assumes that all clients refresh routes as often as this one. It is -inf if this client saw no change; the
-        first known route is not a change.
+        This assumes that all clients refresh routes as often as this client. The time is -inf if this client saw no
+        change; the first known route is not a change.
         """
         watched = self._watched.get(topic)
         return float("-inf") if watched is None else watched.changed_at + self._interval
@@ -177,12 +176,12 @@ class RouteTable:
         return self.replicas(broker_name).get(0)
 
     def address(self, broker_name: str, broker_id: int = 0) -> str | None:
-        """Return the address of a broker's replica, or of another replica if this one is unknown; None if all are."""
+        """Return a replica's address, or another replica's address if it is unknown; None if no replica is known."""
         replicas = self.replicas(broker_name)
         return replicas.get(broker_id) or next(iter(replicas.values()), None)
 
     def master_for(self, topic: str, broker_name: str) -> str:
-        """Return the address of a broker's master. Raises BrokerAwayError, with the name `topic`, if it is unknown."""
+        """Return the address of a broker's master. If it is unknown, raises BrokerAwayError, which names `topic`."""
         if (address := self.master(broker_name)) is None:
             raise BrokerAwayError(topic, broker_name)
         return address
@@ -225,7 +224,7 @@ class RouteTable:
         raise learned.error
 
     async def lookup(self, topic: str) -> TopicRouteData:
-        """Return a topic's known route. If it is not known, request it, and raise the errors of `refresh`."""
+        """Return a topic's route if it is known. Otherwise request the route, and raise the errors of `refresh`."""
         return self.route(topic) or await self.refresh(topic)
 
     def refresh_soon(self, topics: Iterable[str] | None = None) -> None:

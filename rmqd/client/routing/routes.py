@@ -55,7 +55,7 @@ class MissingBrokers:
 
 
 class Routes:
-    """The routes by topic, and the brokers in them. If routes differ about a broker, the newest route counts."""
+    """The routes by topic, and their brokers. If two routes have different data of a broker, the newer route counts."""
 
     __slots__ = ("_leaders", "_readable", "brokers", "by_topic")
 
@@ -74,7 +74,7 @@ class Routes:
         )
 
     def replaced(self, changes: Mapping[str, TopicRouteData | None]) -> Routes:
-        """Return a copy in which `changes` (by topic) replace routes; None removes a route. They count as newest."""
+        """Return a copy with the routes in `changes`, by topic; None removes a route. These routes count as newest."""
         if not changes:
             return self
         kept = {topic: route for topic, route in self.by_topic.items() if topic not in changes}

@@ -73,7 +73,7 @@ MessageQueueSelector = Callable[[Sequence[MessageQueue]], MessageQueue]
 
 
 def select_by_hash(sharding_key: str) -> MessageQueueSelector:
-    """Return a selector by the key's hash (`SelectMessageQueueByHash`), stable until the number of queues changes."""
+    """Return a selector that chooses the queue by the key's hash, like Java's `SelectMessageQueueByHash`."""
     return lambda queues: queues[abs(java_hash(sharding_key)) % len(queues)]
 
 

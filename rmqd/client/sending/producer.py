@@ -1,4 +1,4 @@
-"""The producer: it sends to a topic, with further attempts at other brokers after a failure, or to a selected queue."""
+"""The producer. It sends each message to a selected queue, or to any queue with attempts at several brokers."""
 
 from __future__ import annotations
 
@@ -110,9 +110,9 @@ class Producer:
     ) -> SendResult:
         """Send messages of one topic to one queue, in order, in one request. Attempts are made as in `send`.
 
-        The broker stores all messages or none. They must not have a delay, a delivery time or a retry topic, and all
-        together must not exceed a message's maximum size. The result has comma-separated offset ids and the first
-        offset. Raises the errors of `send`, which do not identify the message that caused them.
+        The broker stores all messages or none. The messages must not have a delay, a delivery time or a retry topic,
+        and all together must not exceed the maximum size of one message. The result has comma-separated offset ids and
+        the first offset. Raises the errors of `send`, which do not identify the message that caused the error.
         """
         members = [
             BatchMember(message.body, message.properties_as_sent(self._unique_key(message)), message.flag)
@@ -152,7 +152,7 @@ class Producer:
                 await self._clock.sleep(SAME_BROKER_PAUSE_SECONDS)
             last_broker, remaining = queue.broker_name, max(deadline - self._clock.monotonic(), 0)
             if isinstance(outcome, RmqdError) and remaining < SHORTEST_TRY_SECONDS:
-                raise outcome  # the error's text has the time limit of the attempt
+                raise outcome  # the error of the previous attempt
             # a hanging broker must not use up all the time, so that an attempt at another broker can follow
             outcome = await self._send_once(queue, sending, remaining / 2 if tries < MAX_TRIES else remaining)
             if isinstance(outcome, SendResult):

@@ -38,7 +38,7 @@ TRACE_RESULTS: Final = ("sent", "full", "failed")
 
 
 class TraceDispatcher:
-    """The dispatcher of a group's trace records to the trace topic. Only `append` may be called in any thread."""
+    """The sender of a group's trace records to the trace topic. `append` and `drop` may be called in any thread."""
 
     def __init__(self, producer: Producer, options: TraceOptions, producer_group: str, clock: Clock) -> None:
         self.counts = dict.fromkeys(TRACE_RESULTS, 0)
@@ -73,7 +73,7 @@ class TraceDispatcher:
         self.drop(records)
 
     def drop(self, records: int) -> None:
-        """Count records as dropped. Callers that see `is_full` need not create records; they only report the number."""
+        """Count records as dropped. While `is_full` is True, callers call this instead of creating records."""
         self._lose("full", records)
 
     async def run(self) -> None:
@@ -106,7 +106,7 @@ class TraceDispatcher:
         self._report(self._clock.monotonic(), reason)
 
     async def _send_waiting(self, least: int) -> None:
-        """Send the records that wait now, in batches. A batch with the records of fewer than `least` calls waits."""
+        """Send the waiting records in batches. If the last batch has records of fewer than `least` calls, it waits."""
         calls = self._options.calls
         batches = -(-(len(self._waiting) - least + 1) // calls)
         turns = iter(range(batches))

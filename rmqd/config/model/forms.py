@@ -1,4 +1,4 @@
-"""The base class of the configuration's models, problems from pydantic's errors, and kinds of value with a syntax."""
+"""The base class of the configuration's models, user-friendly texts for pydantic's errors, and some kinds of value."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def meaning_of(field: FieldInfo) -> str:
 
 
 class ConfigSection(BaseModel):
-    """A mapping of the configuration file. Unknown keys are refused, and it never changes after loading."""
+    """A mapping in the configuration file. It refuses unknown keys, and never changes after loading."""
 
     model_config = ConfigDict(
         alias_generator=key_of_field, extra="forbid", frozen=True, protected_namespaces=(), hide_input_in_errors=True
@@ -114,7 +114,7 @@ def _unknown_key(root: type[BaseModel], path: KeyPath, value: object) -> str:
 
 
 def _java_name(root: type[BaseModel], path: KeyPath, value: object, known: list[str]) -> str | None:
-    """Return the message for a name of the Java client, with rmqd's name for it; None for another name."""
+    """Return the message for an unknown key that is a name of the Java client; None for other unknown keys."""
     key = str(path[-1])
     word, reason = java_names.word_of_constant(key), java_names.find_entry(key, java_names.REASONS)
     if word in known:
@@ -133,7 +133,7 @@ def _java_name(root: type[BaseModel], path: KeyPath, value: object, known: list[
 
 
 def place_of_java_name(root: type[BaseModel], name: str) -> KeyPath | None:
-    """Return the key that corresponds to a parameter of the Java client; None if there is none."""
+    """Return the path of the key that corresponds to a parameter of the Java client; None without such a key."""
     key = java_names.find_entry(name, java_names.KEYS) or java_names.snake_case(name)
     first, *rest = key.split(".")
     section = _places_of_keys(root).get(first)
@@ -176,7 +176,7 @@ def _wrong_value(root: type[BaseModel], path: KeyPath, details: ErrorDetails) ->
 
 
 def model_at(root: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
-    """Return the model at a path of the configuration; None if there is none."""
+    """Return the model that declares the keys at a path of the configuration; None if there is no model."""
     kind: object = root
     for step in path:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
@@ -191,9 +191,7 @@ def model_at(root: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
 
 @functools.cache
 def _places_of_keys(root: type[BaseModel]) -> dict[str, KeyPath]:
-    """Return, for each key, the path of the model that has the key. If several models have it, the first in the order
-    of fields.
-    """
+    """Return, for each key, the path of the first model that has the key."""
     places: dict[str, KeyPath] = {}
     _add_keys(places, root, ())
     return places
@@ -239,7 +237,7 @@ def split_host_port(text: str) -> tuple[str, int]:
 
 
 def is_host_port(text: str, min_port: int = 1) -> bool:
-    """Return whether the text is `host:port`. Addresses to listen on may have port 0 (`min_port`), a free port."""
+    """Return whether the text is `host:port`. Use `min_port=0` for addresses to listen on: port 0 means a free port."""
     try:
         return split_host_port(text)[1] >= min_port
     except ValueError:
@@ -257,7 +255,7 @@ def is_topic(text: str) -> bool:
 
 @dataclass(eq=False, repr=False)
 class NameServerList(ValueKind):
-    """`host:port;host:port` or a list, as a tuple."""
+    """Name servers, written as `host:port;host:port` or as a list. The checked value is a tuple."""
 
     accepted: str = 'host:port, "host:port;host:port", or a list of host:port'
 
@@ -283,7 +281,7 @@ class NameServerList(ValueKind):
 
 @dataclass(eq=False, repr=False)
 class SubscriptionForm(ValueKind):
-    """A tag expression, `{sql: condition}`, or `{lite_topics: [names]}`."""
+    """A subscription: a tag expression, `{sql: condition}`, or `{lite_topics: [names]}`."""
 
     def check(self, value: object) -> Subscription:
         if isinstance(value, dict):
@@ -325,7 +323,7 @@ class SubscriptionForm(ValueKind):
 
 @dataclass(eq=False, repr=False)
 class PointInTime(ValueKind):
-    """A time with its zone, or `@` and Unix milliseconds. The value is in Unix milliseconds."""
+    """A time with a time zone, or `@` and Unix milliseconds. The checked value is in Unix milliseconds."""
 
     accepted: str = "ISO 8601 with a zone such as 2026-01-01T00:00:00+08:00, or @ and Unix milliseconds"
 

@@ -211,7 +211,7 @@ class _OrBroker:
 
 @dataclass(eq=False, repr=False)
 class StrategyName(Choice):
-    """The name of an allocate strategy. That the strategy is installed is checked only when the group should run."""
+    """The name of an allocate strategy. Another check, which loads plugins, finds out whether it is installed."""
 
     def check(self, value: object) -> str:
         if isinstance(value, str) and value and word_of_constant(value) not in self.words:
@@ -238,7 +238,7 @@ class AllocatedQueue(ConfigSection):
 class GroupConfig(ConfigSection, GroupKeys):  # type: ignore[misc]  # mypy does not see that sections are frozen too
     """One consumer group."""
 
-    # Rules check that subscriptions are set: pydantic's own check would hide the group's other problems.
+    # `config.rules` checks that subscriptions are set: pydantic's own check would hide the group's other problems.
     model_config = ConfigDict(json_schema_extra={"required": ["subscriptions"]})
 
     _places: Locations = PrivateAttr(default_factory=lambda: Locations("the configuration"))
@@ -320,7 +320,7 @@ class GroupConfig(ConfigSection, GroupKeys):  # type: ignore[misc]  # mypy does 
         self._places = places
 
     def problem(self, name: str, path: KeyPath, message: str, *, at_key: bool = False) -> ConfigProblem:
-        """Return a problem with the value at a path of this group, or with its key. `name` is the group's name."""
+        """Return a problem at a path below the group `name`. With `at_key`, the key is wrong, not its value."""
         return self._places.problem(("groups", name, *path), message, at_key=at_key)
 
     @property

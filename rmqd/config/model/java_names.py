@@ -1,7 +1,7 @@
 """Names of the Java client and its Spring starter, with their counterparts in rmqd.
 
-docs/migrating.md explains the same names in more detail, and a test compares the two. The key of any other parameter is
-its name in snake case.
+docs/migrating.md explains the same names in more detail, and a test compares the two. For any Java parameter that is
+not listed here, rmqd's key is the Java name in snake case.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ CONSTANTS.update({java: name for name, java in STRATEGIES.items()})
 
 
 def find_entry(name: str, names: Mapping[str, str]) -> str | None:
-    """Return the entry of a Java parameter, spelled useTLS, use-tls or rocketmq.consumer.use-tls; None if missing."""
+    """Return the entry for a Java parameter in any spelling (useTLS, use-tls, rocketmq.consumer.use-tls), or None."""
     spellings = normalized(name), normalized(name.rpartition(".")[2])
     return next((entry for wanted in spellings for java, entry in names.items() if normalized(java) == wanted), None)
 
@@ -127,12 +127,12 @@ def snake_case(name: str) -> str:
 
 
 def word_of_constant(value: object) -> str | None:
-    """Return rmqd's word for a Java constant, with or without the constant's class; None for another value."""
+    """Return rmqd's word for a Java constant, written with or without its class; None for other values."""
     return CONSTANTS.get(value.rpartition(".")[2]) if isinstance(value, str) else None
 
 
 def value_from_java(kind: object, name: str, value: Any) -> Any:
-    """Return a value of the Java client, or its text, in rmqd's notation; None if `kind` does not accept the value."""
+    """Convert the value of the Java parameter `name` to rmqd's notation. Returns None if `kind` does not accept it."""
     unit = {Duration: "m" if name.lower().endswith("timeout") else "ms", Size: "MiB"}.get(type(kind), "")
     for one in (word_of_constant(value) or value, f"{value}{unit}"):
         try:

@@ -26,7 +26,6 @@ class TlsConfig(ConfigSection, TlsOptions):  # type: ignore[misc]  # mypy: see G
     """Encryption of the connections to name servers and brokers."""
 
     def options(self) -> TlsOptions:
-        """Return the client's TLS options."""
         return TlsOptions(**dict(self))
 
 
@@ -80,8 +79,8 @@ class HttpConfig(ConfigSection):
     )
 
     def read_token(self) -> str:
-        """Return the token, from its file if one is set; "" for none. Raises OSError, or ValueError for a file without
-        a token, because an empty token would permit changes to every local user.
+        """Return the token, or the content of `token_file`; "" without both. Raises OSError. Raises ValueError if the
+        file is empty, because an empty token would permit changes to every local user.
         """
         if not self.token_file:
             return self.token
@@ -167,13 +166,12 @@ class RootConfig(ClusterConfig):
 
     @property
     def namespaces(self) -> tuple[str, ...]:
-        """The namespaces of all clusters."""
         named = (cluster.client.namespace for cluster in self.known_clusters.values())
         return tuple(dict.fromkeys(namespace for namespace in named if namespace))
 
     def state_of(self, group: str) -> str:
-        """Return the folder of a group's local state. Each cluster has another folder, because offsets of one cluster
-        are wrong in another.
+        """Return the folder of a group's local state. Each cluster has a separate folder, because the offsets of one
+        cluster are wrong in another cluster.
         """
         return self.state_of_cluster(self.cluster_name(group))
 

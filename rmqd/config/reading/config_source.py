@@ -48,7 +48,7 @@ def find_config(option: Path | None, environ: Mapping[str, str] = os.environ) ->
 
 
 def config_files(path: Path) -> tuple[Path, list[Path]]:
-    """Return the root file at a path, which may be a folder, and the group files in `groups/` next to the root file."""
+    """Return the root file of a configuration, and the group files in `groups/` next to it. `path` may be a folder."""
     if path.is_dir():
         root_file, folder = path / ROOT_FILE, path
     elif path.name == ROOT_FILE:
@@ -93,7 +93,7 @@ class ConfigFiles:
 def read_source(path: Path, overrides: Sequence[str] = ()) -> ConfigFiles:
     """Read a file, or a folder's `rmqd.yaml` and `groups/*.yaml`, and apply overrides such as `log.level=debug`.
 
-    Files `groups/*.yaml` next to a file called `rmqd.yaml` belong to it. Problems are collected, not raised.
+    Files `groups/*.yaml` next to a file `rmqd.yaml` are also read. Problems are collected, not raised.
     """
     root_file, group_files = config_files(path)
     source = ConfigFiles((root_file, *group_files), YamlMapping(f"{root_file}:1:1", {}))
@@ -124,7 +124,7 @@ NOTE: Final = "x-"
 
 
 def _drop_notes(node: Node) -> None:
-    """Remove keys that start with `x-`, except topics and keys inside an option's value, which may start with it."""
+    """Remove keys that start with `x-`. Topics with such names, and keys inside the value of an option, are kept."""
     for inner in node.nodes if isinstance(node, YamlList) else ():
         _drop_notes(inner)
     if not isinstance(node, YamlMapping):
@@ -147,8 +147,9 @@ _PIPELINE_KEYS: Final = ("pipeline", "sink")
 def _inheritable(shared: YamlMapping, group: YamlMapping) -> YamlMapping:
     """Return the defaults that a group can use.
 
-    A group with a pipeline does not inherit the keys of handlers, and a group with a handler no keys of pipelines. A
-    group with another plugin does not inherit the plugin's options, and with another sink format no keys of the sink.
+    A group with a pipeline does not inherit the keys of handlers. A group with a handler does not inherit the keys of
+    pipelines. A group that names another plugin than the defaults does not inherit the options of the default plugin. A
+    group with another sink format does not inherit any key of the default sink.
     """
     foreign = _HANDLER_KEYS if "pipeline" in group.entries else _PIPELINE_KEYS if "handler" in group.entries else ()
     entries = {key: entry for key, entry in shared.entries.items() if key not in foreign}
@@ -208,7 +209,7 @@ def _read(file: Path) -> YamlReading:
 
 
 def _add_groups(file: Path, source: ConfigFiles) -> None:
-    """Add a file of `groups/`: it has `groups:`, or groups by name, or the keys of one group, named like the file."""
+    """Add the groups in a file of `groups/`: below the key `groups`, or by name, or one group with the file's name."""
     if file.suffix != ".yaml":
         message = f"only *.yaml files are read from {GROUPS_FOLDER}/; rename it to {file.stem}.yaml"
         source.problems.append(ConfigProblem(f"{file}:1:1", (), message))
@@ -283,7 +284,7 @@ def _override(source: ConfigFiles, override: str) -> None:
 
 
 def _literal_secrets(node: Node, path: tuple[str, ...] = ()) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Find secrets that are written literally, not as `${...}`. Yields the location and the path of each."""
+    """Yield the location and the path of each secret that is written literally, not as `${...}`."""
     if isinstance(node, YamlMapping):
         for key, entry in node.entries.items():
             yield from _literal_secrets(entry.node, (*path, key))
@@ -294,9 +295,9 @@ def _literal_secrets(node: Node, path: tuple[str, ...] = ()) -> Iterator[tuple[s
 
 
 def is_secret(path: KeyPath) -> bool:
-    """Return whether a key is a declared secret, or an option, except of pipelines, with a name such as `password`.
+    """Return whether the value at a path is a secret, which `--set` refuses, because every user can see command lines.
 
-    `--set` refuses literal secrets, because every user can see command lines.
+    Models declare secrets. Options of handlers, offset stores and sinks with names like `password` are secrets, too.
     """
     if (model := model_at(RootConfig, path[:-1])) is not None:
         field_info = keys_of(model).get(str(path[-1]))

@@ -75,7 +75,7 @@ class YamlReading:
 
 
 def tree_of(value: Any, place: str) -> Node:
-    """Return Python values as a tree, all with one location."""
+    """Convert a Python value to a tree. All nodes have the location `place`."""
     if isinstance(value, Mapping):
         return YamlMapping(place, {str(key): YamlEntry(place, tree_of(inner, place)) for key, inner in value.items()})
     if isinstance(value, list | tuple):
@@ -92,7 +92,7 @@ def yaml_text(value: object) -> str:
 def yaml_lines(
     value: Mapping[str, Any], comment: Callable[[KeyPath], str] = lambda _: "", path: KeyPath = ()
 ) -> Iterator[str]:
-    """Yield a mapping as lines of YAML, one for each key. `comment` returns the end of the line of a path."""
+    """Yield a mapping as lines of YAML, one for each key. `comment` returns a text to append to a path's line."""
     for key, inner in value.items():
         line = f"{'  ' * len(path)}{yaml_text(key)}:"
         if isinstance(inner, Mapping) and inner:
@@ -248,7 +248,7 @@ class _Builder:
 
     def _value(self, event: yaml.ScalarEvent, path: KeyPath) -> str | int | float | bool | None:
         text = str(event.value)
-        plain = not event.style  # None from one of PyYAML's parsers, "" from the other
+        plain = not event.style  # a text without quotes has the style None or "", depending on PyYAML's parser
         if event.tag is None or event.tag == "!":
             kind = _kind_of(text) if plain and event.tag is None else "str"
         else:
@@ -287,11 +287,11 @@ _FORMS: Final = "expected ${NAME}, ${NAME:-default}, ${file:PATH}, and $${ for a
 
 
 class SubstitutionError(ValueError):
-    """A reference without a value, or in an unknown form."""
+    """A reference `${...}` has no value, or is not in a valid form."""
 
 
 def substitute(text: str, environ: Mapping[str, str]) -> str:
-    """Replace all references in a text. Raises SubstitutionError. File paths are relative to the working directory."""
+    """Replace each reference `${...}`. Raises SubstitutionError. File paths are relative to the working directory."""
     if "${" not in text:
         return text
 
@@ -307,7 +307,7 @@ def substitute(text: str, environ: Mapping[str, str]) -> str:
 
 
 def is_utf8(text: str) -> bool:
-    """Return whether a variable or an argument is UTF-8. Python keeps other bytes as lone surrogates."""
+    """Return whether an environment variable or argument was UTF-8. Python reads other bytes as lone surrogates."""
     return text.isascii() or text == text.encode("utf-8", "replace").decode()
 
 

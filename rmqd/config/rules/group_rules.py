@@ -28,7 +28,7 @@ _SCHEME: Final = "://"
 
 
 def deduplicate_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
-    """Check `deduplicate` of one group. Paths of findings start at the group."""
+    """Check `deduplicate` of one group. The paths of the findings are relative to the group."""
     one = group.deduplicate
     if one is None:
         return
@@ -55,7 +55,7 @@ def deduplicate_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
 
 
 def package_findings(name: str, group: GroupConfig) -> Iterator[ConfigFinding]:
-    """Yield missing Python packages that the store of `deduplicate` needs. Paths start at the top level."""
+    """Yield a finding if the store of `deduplicate` needs a Python package that is not installed."""
     store = "" if group.deduplicate is None else group.deduplicate.store
     absent = [package for package in _PACKAGES.get(store, ()) if find_spec(package) is None]
     if absent:
@@ -67,7 +67,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")  # a cluster's name is also a folde
 
 
 def cluster_findings(config: RootConfig) -> Iterator[ConfigFinding]:
-    """Check the clusters, and the clusters that groups name."""
+    """Check the clusters, and check that each group has a known cluster."""
     if not config.clusters or config.is_named or "client" in config.model_fields_set:
         yield from _findings(config, ())
     for name, cluster in config.clusters.items():
@@ -85,7 +85,7 @@ def cluster_findings(config: RootConfig) -> Iterator[ConfigFinding]:
 
 
 def _choices(config: RootConfig) -> Iterator[ConfigFinding]:
-    """Yield groups with an unknown cluster, and groups without a cluster if there is no default cluster."""
+    """Yield a finding for each group with an unknown cluster, or without a cluster if no cluster is the default."""
     known = config.known_clusters
     for name, group in config.groups.items():
         path = ("groups", name, "cluster")
@@ -179,7 +179,7 @@ def _telemetry_findings() -> Iterator[ConfigFinding]:
 
 
 def run_findings(config: RootConfig, only: Collection[str] = ()) -> Iterator[ConfigFinding]:
-    """Check the requirements for running the groups (all, or the groups in `only`), such as installed extras."""
+    """Check the requirements for running all groups, or the groups in `only`, such as installed Python packages."""
     if not config.groups:
         yield ConfigFinding(("groups",), "missing; expected one or more groups by name", missing=True)
     for name, group in config.groups.items():
@@ -190,7 +190,7 @@ def run_findings(config: RootConfig, only: Collection[str] = ()) -> Iterator[Con
 
 
 def group_findings(name: str, group: GroupConfig, namespace: str) -> Iterator[ConfigFinding]:
-    """Check one group. Paths of findings start at the group."""
+    """Check one group. The paths of the findings are relative to the group."""
     try:
         check_group(name)
         check_group(wrap_namespace(name, namespace))
@@ -351,6 +351,6 @@ def _local_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
     if group.handler is None:
         accepted = "a mapping with the keys plugin, options, concurrency"
         yield ConfigFinding(("handler",), f"missing; expected {accepted}", missing=True)
-    for key in ("pipeline", "sink"):  # `spark` is allowed, so that changing `engine` is enough to move a group
+    for key in ("pipeline", "sink"):  # the key `spark` is allowed, so that a group can move by changing `engine`
         if getattr(group, key) is not None:
             yield ConfigFinding((key,), "has no effect here; it needs engine: spark", at_key=True)

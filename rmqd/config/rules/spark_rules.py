@@ -18,7 +18,7 @@ _URI: Final = re.compile("postgres(?:ql)?://([^/?#]*)")
 
 
 def url_problem(url: str) -> str | None:
-    """Return the problem of a PostgreSQL URL with more than one @ before the host, without showing the URL, or None.
+    """Return an error text, without the URL, if a PostgreSQL URL has more than one @ before the host; otherwise None.
 
     libpq reads the first @ as the end of the password, and the rest as the host. Texts such as `host=db password=a@b`
     and JDBC's URLs are not URLs of libpq, and may contain an @.
@@ -59,7 +59,7 @@ _NEVER_COMPLETE: Final = {
 
 
 def sink_findings(sink: SinkConfig) -> Iterator[ConfigFinding]:
-    """Check a sink. Paths of findings start at the group."""
+    """Check a sink. The paths of the findings are relative to the group."""
     plain = SinkConfig(format=sink.format)
     for key, formats in SINK_FORMATS.items():
         if getattr(sink, key) != getattr(plain, key) and sink.format not in formats:
@@ -121,7 +121,7 @@ _INSTEAD: Final = {
 
 
 def spark_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
-    """Check a group on Spark. Paths of findings start at the group."""
+    """Check a group on Spark. The paths of the findings are relative to the group."""
     yield from _work_findings(group)
     if group.message_model == "broadcasting":
         why = "Spark reads each message once, not once for each member"
@@ -199,7 +199,7 @@ def _pipeline_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
 
 
 def _property_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
-    """Yield Spark properties that the group sets with its own keys, or that would break its guarantees."""
+    """Yield a finding for each Spark property that rmqd sets, that has a wrong type, or that would break guarantees."""
     properties = group.spark.conf if group.spark is not None else {}
     for name, value in properties.items():
         path = ("spark", "conf", name)
@@ -212,7 +212,7 @@ def _property_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
 
 
 def missing_findings(name: str, group: GroupConfig) -> Iterator[ConfigFinding]:
-    """Yield Python packages that a group on Spark needs, and that are missing. Paths start at the top level."""
+    """Yield findings if a group on Spark needs Python packages that are not installed."""
     if group.engine != "spark":
         return
     if group.sink is not None and group.sink.format == "postgresql" and find_spec("psycopg") is None:

@@ -70,7 +70,7 @@ def stacks_of_tasks_and_threads() -> str:
 
 
 def _awaiting(coroutine: Any) -> Iterator[tuple[FrameType, int]]:
-    """Yield the frames of a coroutine, the outermost first: each one awaits the next."""
+    """Yield the frame and line of a coroutine, then of the coroutine that it awaits, and so on."""
     while coroutine is not None:
         for prefix, waits_for in (("cr", "cr_await"), ("gi", "gi_yieldfrom"), ("ag", "ag_await")):
             if hasattr(coroutine, waits_for):
@@ -122,8 +122,8 @@ _QUEUE_ID: Final = slice(12, 16)  # bytes of the queue id in a stored message
 class DirectConsumption:
     """Calls the handler with single messages for operators. Commits nothing, sends nothing back, counts nothing.
 
-    These calls have as many slots as the group's concurrency, in addition to the slots for consumption. So they run
-    even if the other slots are in use or the group is paused. Further messages wait, within the time for the response.
+    Up to `concurrency` of these calls run at a time, in addition to the group's normal calls. So an operator's call
+    runs even if all slots are busy or the group is paused. Further messages wait, until their response would be late.
     """
 
     def __init__(self, context: GroupContext) -> None:
@@ -168,7 +168,7 @@ class DirectConsumption:
             raise RmqdError(f"consumer group {self._context.options.group} is stopping")
 
     async def _take_turn(self) -> None:
-        """Wait for a free slot. The end of the handler call releases it. Raises RmqdError if the wait is too long."""
+        """Wait for a free slot. The slot is released when the call ends. Raises RmqdError if the wait is too long."""
         taken = f"the handler is busy with {self._context.options.concurrency} messages of operators"
         if self._turns.locked() and self._waiting >= MAX_WAITING_MESSAGES:
             raise RmqdError(f"{taken}, and {self._waiting} more wait; try again later")
@@ -254,7 +254,7 @@ def _describe(error: BaseException) -> str:
 
 
 class OperatorRequests:
-    """Answers the requests for one group. `run` samples the rates for running info."""
+    """Answers operators' requests about one group. `run` samples the group's counters, to compute rates."""
 
     def __init__(self, context: GroupContext, rebalance: Rebalance, status: GroupStatus) -> None:
         self._context = context
@@ -277,7 +277,7 @@ class OperatorRequests:
             await self._direct.close()
 
     async def answer(self, command: RemotingCommand) -> Reply | None:
-        """Answer one request; None if no response is expected. Raises ProtocolError for an undecodable request."""
+        """Return the response to a request; None if the sender expects no response. Raises ProtocolError."""
         with structlog.contextvars.bound_contextvars(group=self._context.options.group):
             match command.code:
                 case RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
@@ -297,7 +297,7 @@ class OperatorRequests:
         return (int(ResponseCode.SUCCESS), "", {}, body)
 
     async def _reset(self, command: RemotingCommand) -> None:
-        """Reset this member's queues of a topic. All members get the same list, and each resets its own queues."""
+        """Reset this member's queues of a topic. All members get the same offsets, and each resets its own queues."""
         reset = await self._resets.read(command)
         ours = self._rebalance.reset_queues(reset.offsets)
         log.warning(
@@ -308,7 +308,7 @@ class OperatorRequests:
         )
 
     def _offsets(self, topic: str) -> bytes:
-        """Return the first unfinished offset of each queue of a topic, which may not be committed yet."""
+        """Return the first unfinished offset of each queue of a topic, as JSON. It may not be committed yet."""
         assigned = self._rebalance.assigned.items()
         offsets = {queue: one.commit_offset() for queue, one in assigned if queue.topic == topic}
         return GetConsumerStatusBody({queue: at for queue, at in offsets.items() if at is not None}).to_json()

@@ -1,4 +1,4 @@
-"""A member's description for mqadmin and dashboards, in the terms of the Java client, with sampled rates."""
+"""The running info of a member, for mqadmin and dashboards: its options and figures, under the Java client's names."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class CounterSample(NamedTuple):
 
 
 class ConsumeRates:
-    """Rates over the last minute and hour, or since the start if that is later.
+    """Rates of a group's topics over the last minute and hour, or since the start if the group is younger.
 
-    `stats` may gain topics: a group that changes from pop to pull reads its pop retry topics.
+    Topics may be added to `stats` later: a group that changes from pop to pull also reads its pop retry topics.
     """
 
     def __init__(self, stats: Mapping[str, TopicStats], clock: Clock) -> None:
@@ -72,7 +72,7 @@ class ConsumeRates:
         self._begin()
         now, minute, hour = self._count(topic), self._minute[topic][0], self._hour[topic][0]
         seconds = max(now.sampled_at - minute.sampled_at, 1.0)
-        calls = minute if now.calls > minute.calls else hour  # Java: the hour's, if the minute had no calls
+        calls = minute if now.calls > minute.calls else hour  # as in Java, the hour if the minute had no calls
         return ConsumeStatus(
             pull_rt=_milliseconds(now.pull_seconds - minute.pull_seconds, now.pulls - minute.pulls),
             pull_tps=(now.received - minute.received) / seconds,
@@ -233,11 +233,11 @@ def _text(value: object) -> str:
 
 
 def _pulled(context: GroupContext, assigned: Assignment, rates: ConsumeRates) -> ProcessQueueInfo:
-    """Return the description of a pulled queue. A queue that waits for its previous owner has no offset yet.
+    """Return the figures of a pulled queue. A queue that waits for its previous owner has no offset yet.
 
     `last_lock_timestamp` of a held lock is the present time, because a lock is renewed every 20 s. In a group that is
-    not orderly, it is the creation time of the queue's cache, as in Java. `rmqd offsets reset` thereby detects that the
-    queue was reset.
+    not orderly, it is the creation time of the queue's cache, as in Java. A reset creates a new cache, so
+    `rmqd offsets reset` recognizes by this time that the queue was reset.
     """
     loop, clock = assigned.loop, context.clock
     orderly = context.options.consume_mode == "orderly"

@@ -1,4 +1,4 @@
-"""One assignment, a queue or all queues of a broker: the interface for rebalance, watchdog and status.
+"""One assignment of this member, a queue or all queues of a broker: the interface for rebalance, watchdog and status.
 
 The release of an assignment first drains its batches in flight, for a limited time. There are two kinds of release. In
 a *hand-over*, another member may wait for the queue. So the drain time is short, and the ownership decides how much
@@ -40,7 +40,6 @@ class LazyEvent:
         self._on_set: tuple[Callable[[], object], ...] = ()
 
     def is_set(self) -> bool:
-        """Whether `set` was called since the last `clear`."""
         return self._is_set
 
     def set(self) -> None:
@@ -51,7 +50,6 @@ class LazyEvent:
             callback()
 
     def clear(self) -> None:
-        """Undo `set`."""
         self._is_set = False
 
     async def wait(self) -> None:
@@ -98,7 +96,7 @@ class ReleaseSignal:
 
     @property
     def cause(self) -> str:
-        """The cause that counts duplicates of messages that are still in flight at the end of the drain time."""
+        """The cause under which messages still in flight after the drain time are counted as duplicates."""
         return "stopped" if self.is_last else "handed_over"
 
     def begin(self, drain_seconds: float, *, last: bool) -> None:
@@ -165,11 +163,10 @@ class Assignment(ABC):
 
     @property
     def is_releasing(self) -> bool:
-        """Whether `release` was called."""
         return self._release_signal.begun.is_set()
 
     def release(self, drain_seconds: float, *, last: bool = False) -> None:
-        """Begin the release. Handlers get up to `drain_seconds`. `last`: the group ends. Only the first call counts."""
+        """Begin the release, unless it has begun. Handlers get up to `drain_seconds`. `last`: the whole group ends."""
         self._release_signal.begin(drain_seconds, last=last)
 
     def force_stop(self) -> None:
@@ -218,7 +215,7 @@ class Assignment(ABC):
 
     @abstractmethod
     def progress(self) -> object:
-        """Return a value that changes with every progress. The watchdog compares it with the previous value."""
+        """Return a value that changes when the assignment makes progress. The watchdog compares consecutive values."""
 
     @abstractmethod
     def has_work(self) -> bool:
@@ -242,8 +239,7 @@ class Assignment(ABC):
     def snapshot(self) -> QueueSnapshot | None:
         """Return the current figures; None for a pulled queue before it is acquired.
 
-        Two cases have figures before that: another member has the queue's lock, or the watchdog considers the queue
-        stalled (`STALL_SECONDS` in `health.watchdog`).
+        A pulled queue has figures earlier if another member has its lock, or if the watchdog considers it stalled.
         """
 
     def _figures(self) -> QueueSnapshot:
@@ -252,7 +248,7 @@ class Assignment(ABC):
         context, queue, process_queues = self._context, self.message_queue, self.process_queues
         stats, cached = context.stats[queue.topic], sum(one.cached_count for one in process_queues)
         waiting = sum(one.waiting_count + one.retrying for one in process_queues)
-        # a pop retry topic shares the counters of the group's retry topic, but its own name identifies its queues
+        # a pop retry topic shares the counters of the group's retry topic, so `stats.topic` is not the queue's topic
         is_pop_retry = topic_of_pop_retry(context.options.group, queue.topic) is not None
         return QueueSnapshot(
             topic=queue.without(context.options.namespace).topic if is_pop_retry else stats.topic,
@@ -340,7 +336,7 @@ class Assignment(ABC):
         return min(unfinished, key=lambda message: message.store_timestamp, default=None)
 
     def _lag_seconds(self, lag: int | None, last_stored_ms: int = 0) -> float | None:
-        """Return the age of the oldest unfinished message; without one, of `last_stored_ms`. None if unknown."""
+        """Return the age of the oldest unfinished message, or else the age of `last_stored_ms`. None if unknown."""
         if lag == 0:
             return 0.0
         oldest = self._oldest()

@@ -19,7 +19,7 @@ from rmqd.errors.broker_errors import (
 )
 from rmqd.wire.message_queue import MessageQueue
 
-# Errors of a broker that has no filter of this group, or an outdated filter. A heartbeat sends the current filter.
+# A broker returns these errors if it lacks this group's filter or has an old one. A heartbeat sends the current filter.
 _SUBSCRIPTION_AWAY: Final = (
     SubscriptionNotExistError,
     SubscriptionNotLatestError,
@@ -29,8 +29,9 @@ _SUBSCRIPTION_AWAY: Final = (
 
 
 class RequestLoop(ABC):
-    """Fetches messages. `asked_at` and `answered_at` are the times of the last request and response (monotonic).
+    """Fetches the messages of one assignment.
 
+    `asked_at` and `answered_at` are when the last request was sent, and the last response received (monotonic).
     `begun_at` is when the cache was created (Unix seconds): at the acquisition, or at an operator's reset.
     """
 
@@ -72,7 +73,7 @@ class RequestLoop(ABC):
                 self._context.service.submit(process_queue)
 
     def _bring_up_to_date(self, error: RmqdError) -> bool:
-        """Send a heartbeat soon if `error` is due to a missing subscription. Refresh a route that may be stale.
+        """After a failed request, send a heartbeat soon if the broker lacks the subscription. Refresh a stale route.
 
         Returns whether the route may be stale.
         """

@@ -44,7 +44,7 @@ class Thresholds:
 
 
 def exceeded_threshold(process_queue: ProcessQueue, thresholds: Thresholds) -> Reason | None:
-    """Return the threshold that blocks the next pull, or None. The order of checks is Java's."""
+    """Return the threshold that blocks the next pull, or None. Thresholds are checked in the same order as in Java."""
     if process_queue.cached_count > thresholds.count:
         return "count"
     if process_queue.cached_bytes > thresholds.size_bytes:
@@ -54,8 +54,8 @@ def exceeded_threshold(process_queue: ProcessQueue, thresholds: Thresholds) -> R
     pulled = process_queue.next_offset - 1 - blocks[0].messages[0].queue_offset if blocks else 0
     if pulled > thresholds.span and process_queue.span() > thresholds.span:
         return "span"
-    # Limit the finished messages above the commit offset, because they would be handled again if the process died.
-    # `span` covers only the range up to the last unfinished message.
+    # Also limit the finished messages above the commit offset, because they would be handled again if the process died.
+    # `span` does not count all of them: it ends at the last block that has an unfinished message.
     return "span" if process_queue.finished_since_first_block() > thresholds.span else None
 
 

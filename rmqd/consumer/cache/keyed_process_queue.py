@@ -4,10 +4,10 @@ The first unfinished message of a key *holds* the key. The holder waits for a ha
 after a failure. The later messages of the key wait *behind* it and cannot be taken. When the holder is finished, the
 next message holds the key. Messages without a key hold nothing and wait for nothing.
 
-So finished messages may have much higher offsets than a message that waits behind a slow key. The commit offset stays
-below the waiting message, so the next owner would handle the finished messages again. Therefore the release of a queue
-takes longer: messages below a finished or in-flight message are still handed out, and only messages above it are
-discarded. A message suspended after a failure gets one more attempt if a message above it is finished or in flight.
+So finished messages may have much higher offsets than a message that waits for a slow key. The commit offset cannot
+pass the waiting message, so the next owner would handle the finished messages again. Therefore the release of a queue
+takes longer: it still hands out all messages below the highest finished or in-flight message, and discards only the
+messages above. A message suspended after a failure gets one more attempt if it is below that highest message.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class KeyedProcessQueue(ProcessQueue):
         self._held: dict[str, _Held] = {}
         self._finished_to = BELOW_ALL_OFFSETS  # the highest finished offset
         self._suspended: set[Message] = set()  # failed messages that wait for their next attempt
-        # During a release: the offset below which messages are handed out, the messages that get one more attempt, and
-        # the messages that already had this attempt.
+        # For a release: the offset below which messages are handed out, the failed messages that get one more attempt,
+        # and the messages that already had this attempt.
         self._release_limit = ABOVE_ALL_OFFSETS
         self._granted: set[Message] = set()
         self._last_attempts: set[Message] = set()
@@ -159,7 +159,7 @@ class KeyedProcessQueue(ProcessQueue):
             del self._held[key]  # type: ignore[arg-type]
 
     def _grant_attempts(self, messages: Iterable[Message]) -> None:
-        """Grant a failed message one more attempt if finished messages above it would otherwise be handled again."""
+        """Grant one more attempt to each of these failed messages that is below a finished or in-flight message."""
         handled_to = min(self._release_limit, max(self._finished_to, self._handed_out_to(but=self._suspended)))
         below = (message for message in messages if message.queue_offset < handled_to)
         self._granted.update(message for message in below if message not in self._last_attempts)
@@ -167,7 +167,7 @@ class KeyedProcessQueue(ProcessQueue):
     def _handed_out_to(self, but: Collection[Message] = ()) -> int:
         """Return the highest offset of messages that are in flight or suspended, except the messages in `but`.
 
-        Unfinished messages above `_release_limit` were discarded: they neither wait nor are in flight.
+        Unfinished messages above `_release_limit` are ignored, because the release has discarded them.
         """
         others = {*self._all_waiting(), *but}
         for block in reversed(self.blocks):

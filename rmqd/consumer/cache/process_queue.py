@@ -25,8 +25,8 @@ finished. An operator's reset drops the cache, and a new ProcessQueue starts at 
 cache that are still in flight are neither finished nor committed when their handlers return.
 
 Only the methods change the state; any caller may read it. There are two exceptions. For speed, a worker with a batch
-size of one takes messages from `pending` directly. And the callers set what this class only remembers: `awaits_lock`,
-`is_batching`, `is_full`, and `unavailable`.
+size of one takes messages from `pending` directly. And callers set four attributes directly: `awaits_lock`,
+`is_batching`, `is_full` and `unavailable`.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class ProcessQueue:
         self.last_store_timestamp = stored_ms
 
     def continue_at(self, offset: int) -> None:
-        """Set the offset of the next pull after a correction. Cached messages stay."""
+        """Set the offset of the next pull, after the broker corrected an illegal offset. Cached messages stay."""
         self.next_offset = offset
 
     def note_skipped_by_broker(self, stored_ms: int) -> None:
@@ -170,7 +170,7 @@ class ProcessQueue:
             await self._idle
 
     def postpone(self, messages: list[Message]) -> None:
-        """Keep messages that will be handled again here, after a pause. The caller calls `return_postponed` then."""
+        """Keep messages that will be handled again here. After a pause, the caller calls `return_postponed`."""
         self.retrying += len(messages)
 
     def return_postponed(self, messages: list[Message]) -> bool:
@@ -182,18 +182,18 @@ class ProcessQueue:
         return True
 
     def put_back(self, messages: list[Message]) -> None:
-        """Hand out messages again. All waiting messages stay in offset order, because `finish` relies on it."""
+        """Hand out messages again. Sort all waiting messages by offset, because `finish` relies on this order."""
         waiting = self.waiting
         ordered = sorted([*messages, *waiting], key=self._order)
         waiting.clear()
         waiting.extend(ordered)
 
     def sort_pending(self, rank: Callable[[Message], int]) -> None:
-        """Keep the queue order. KeyedProcessQueue instead puts pending messages of the lowest rank first."""
+        """Do nothing, to keep the queue order. A KeyedProcessQueue puts pending messages of the lowest rank first."""
 
     @property
     def waiting(self) -> MutableSequence[Message]:
-        """The messages that are handed out next, or after the pause of the queue."""
+        """The messages that wait to be handed out: `paused` while an operator pauses the queue, otherwise `pending`."""
         return self.paused if self.is_paused else self.pending
 
     @property
@@ -202,7 +202,7 @@ class ProcessQueue:
         return len(self.pending) + len(self.paused)
 
     def next_block_number(self) -> int:
-        """Return the number of the block with the next pending message; 0 if pulled. Popped blocks are numbered."""
+        """Return the number of the popped block with the next pending message; 0 in a pulled queue."""
         return 0
 
     def pause(self) -> None:
@@ -212,7 +212,6 @@ class ProcessQueue:
         self.pending.clear()
 
     def resume(self) -> None:
-        """Hand out messages again after `pause`."""
         self.is_paused = False
         self.pending.extend(self.paused)
         self.paused.clear()
@@ -274,7 +273,7 @@ class ProcessQueue:
 
     def commit(self) -> None:
         """Finish the messages that the handler acknowledged since its last commit."""
-        # sorted by offset, because `finish` relies on it
+        # `finish` expects messages sorted by offset
         done = sorted(self.uncommitted, key=self._order)
         self.uncommitted.clear()
         self.finish(done)
@@ -285,7 +284,7 @@ class ProcessQueue:
         return messages
 
     def skip(self, message: Message) -> None:
-        """Finish a message of a block that was not put yet, because the group's filter does not match the message."""
+        """Finish a message that the group's filter rejects. Called before `put` adds the message's block."""
         message.finished = True
         message.block.unfinished -= 1
 
@@ -355,7 +354,7 @@ class ProcessQueue:
         return messages[cursor]
 
     def finished_since_first_block(self) -> int:
-        """Return how many messages in the first and later blocks are finished: at least all above the commit offset."""
+        """Return how many messages are finished since the first cached block, including all above the commit offset."""
         return self.put_count - self.blocks[0].put_before - self.cached_count if self.blocks else 0
 
     def span(self) -> int:

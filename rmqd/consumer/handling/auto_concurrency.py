@@ -8,9 +8,9 @@ The search runs in intervals. An interval gives the mean duration of the calls t
 only if the slots were busy: if there were messages for (nearly) all calls that the limit allows. Other work in a slot,
 such as the claims of `deduplicate` and the pauses before retries, makes the slot busy too, but does not count as
 duration. The number of calls that an interval needs depends on how much their durations vary and on how small a
-difference must be detected. A few are enough if all take the same time, so slow calls are followed as well.
+difference must be detected. A few calls are enough if all take the same time, so the search also works for slow calls.
 
-- The *baseline* is the duration of a call below the knee. It is measured where calls are certainly below the knee: with
+- The *baseline* is the duration of a call below the knee. It is measured when calls are certainly below the knee: with
   one concurrent call at the start, and later by *trials* with fewer calls than the limit. If durations fall in
   proportion to the calls, the calls were above the knee, and the trial continues further down. If durations do not
   fall, they are the current baseline, whatever it was before.
@@ -39,7 +39,7 @@ INTERVAL_SECONDS: Final = 0.5  # shortest interval while the limit does not chan
 MIN_INTERVAL_CALLS: Final = 40  # fewest calls while the limit does not change; at least twice the limit
 MIN_FIRST_INTERVAL_CALLS: Final = 20  # fewest calls of the first interval
 MIN_CALLS_WHILE_CHANGING: Final = 4  # fewest calls while the limit changes
-# most calls that an interval waits for (but at least twice the limit), even if widely varying durations need more
+# an interval waits for at most so many calls, or twice the limit if that is more, even if durations vary widely
 MAX_CALLS_PER_INTERVAL: Final = 80
 MAX_TRIAL_CALLS: Final = 60  # calls in a trial: few, because a trial may reduce the throughput
 MIN_DURATION_SECONDS: Final = 1e-9  # shortest duration, even if the clock did not advance
@@ -54,7 +54,7 @@ GROWTH_FACTOR: Final = 1.1  # the limit grows by this factor in a step
 FAST_GROWTH_FACTOR: Final = 1.25  # larger steps would exceed the knee so far that the p99 grows by more than half
 STEPS_BEFORE_FAST_GROWTH: Final = 2  # steps up in a row before the limit grows by FAST_GROWTH_FACTOR
 INTERVALS_BETWEEN_TRIALS: Final = 16  # intervals between two trials
-# an interval whose calls are slower than the baseline, but not far slower, counts as this many intervals
+# an interval with calls somewhat slower than the baseline counts as this many of INTERVALS_BETWEEN_TRIALS
 DOUBTFUL_INTERVAL_WEIGHT: Final = 3
 TRIAL_LIMIT_SHARE: Final = 0.75  # limit of a trial, as a share of the limit before it
 EXCLUSION_CALLS: Final = 300  # a limit that a probe showed to be too high stays excluded for this number of calls
@@ -126,7 +126,7 @@ class AutoConcurrency:
         self._expired += self._from <= began < self._to
 
     def _note(self) -> float:
-        """Add the time since the last call of this method to the busy time of each busy slot. Returns the time now."""
+        """Add the time since this method's last call to the busy time, once per busy slot. Returns the time now."""
         now = self._clock.monotonic()
         self._busy_seconds += self._busy_slots * (now - self._noted)
         self._noted = now
@@ -221,7 +221,10 @@ class AutoConcurrency:
         self._steps, self._probed, self._before, self._is_trial = 0, 0, None, False
 
     def _compare(self, duration: float, former_limit: int, former: float) -> bool:
-        """Compare `duration` at the lowered limit with `former` at `former_limit`. Return True if this decides."""
+        """Compare `duration`, at the lowered limit, with `former`, at `former_limit`, and choose the next limit.
+
+        Returns False if `duration` must be judged as usual, because more concurrency still makes calls slower.
+        """
         share, fell_to = self.limit / former_limit, duration / former
         was_trial, self._before, self._is_trial = self._is_trial, None, False
         if was_trial:
@@ -253,7 +256,7 @@ class AutoConcurrency:
         return True
 
     def _measure_baseline(self, duration: float) -> None:
-        """Set the baseline to a duration below the knee. If the two are close, average them."""
+        """Set the baseline to `duration`, measured below the knee. If old and new baseline are close, average them."""
         if 1 / NOTABLE_RISE_RATIO < duration / self._baseline < NOTABLE_RISE_RATIO:
             self._refine_baseline(duration)
         else:
@@ -267,7 +270,7 @@ class AutoConcurrency:
         return min(self.most, max(self.limit + 1, int(self.limit * growth)))
 
     def _max_ratio(self, limit: int) -> float:
-        """Return the ratio to the baseline above which a step from the previous limit was too large."""
+        """Return how many times the baseline a call may take, at most, after a step from the previous limit."""
         return max(NOISE_RATIO, 1 + MAX_SLOWDOWN_SHARE * (limit / self._former - 1))
 
     def _is_too_large(self, limit: int, ratio: float) -> bool:
@@ -290,7 +293,7 @@ class AutoConcurrency:
         probed, self._probed = self._probed, 0
         if self._calls < self._former or self._is_too_large(probed, ratio):
             known_for = max(EXCLUSION_CALLS, EXCLUSION_CALLS_PER_PROBE_CALL * self._calls)
-            # waiting for another call matters less if durations vary widely anyway
+            # shorter if durations vary widely, because waiting for another call then matters less
             self._revert(probed, max(100, round(known_for / (1 + 20 * self._spread))))
         else:
             self.limit, self._steps = probed, 1

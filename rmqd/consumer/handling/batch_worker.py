@@ -3,9 +3,9 @@
 Every handler call is made here, except the calls that an operator requests (`HandlerSlots.call_in_background`) and a
 canary's calls in shadow mode. An exception of a handler is a result. Every other exception ends the group.
 
-`HandlerTasks` logs a warning if a handler returns before a task that it created, because its messages are acknowledged
-before the task ends. A task factory of the event loop watches new tasks: one lookup for each task, and no cost for a
-handler without tasks. Only a handler's first tasks are watched: a handler that leaves tasks does so from the start.
+`HandlerTasks` logs a warning if a handler returns while a task that it created still runs, because the messages are
+acknowledged before the task ends. The event loop's task factory finds such tasks, by one lookup for each new task. Only
+a handler's first tasks are watched, because a handler that leaves tasks running does so from the start.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from rmqd.wire.messages.message import Message, consume_start
 
 
 def make_background_batch(options: ConsumerOptions, messages: list[Message]) -> Batch:
-    """Return a batch of these messages of one queue for a call outside the slots, of the class that the group uses."""
+    """Return a batch of the group's batch class for a call outside the slots. All messages must be of one queue."""
     queue = messages[0].message_queue
     if options.consume_mode != "orderly":
         return Batch(messages, queue)
@@ -64,7 +64,7 @@ MAX_WATCHED_TASKS: Final = 1000  # further tasks of a handler are not watched
 
 
 class HandlerTasks:
-    """Watches the tasks that a handler's own package creates in its calls. Tasks of libraries may keep running."""
+    """Watches the tasks that the handler's package creates in calls. Tasks of other packages may keep running."""
 
     def __init__(self, handler: LoadedHandler) -> None:
         function: Any = inspect.unwrap(handler.handle)
@@ -76,7 +76,7 @@ class HandlerTasks:
         self._is_reported = self._package == "rmqd"
 
     def watch(self, caller: asyncio.Task[Any], batch: Callable[[], Batch | None]) -> None:
-        """Watch the tasks that the task `caller` creates, while `batch` returns the handler's current batch."""
+        """Watch the tasks that `caller` creates. `batch` returns the handler's current batch, None between calls."""
         loop = caller.get_loop()
         if loop.get_task_factory() in (None, _create_task):  # any other factory was set by the handler's author
             loop.set_task_factory(_create_task)
@@ -152,9 +152,9 @@ class WorkerService(ABC):
 
     @abstractmethod
     def warn_if_blocked(self, started: float) -> None:
-        """Called after a batch that took more than `BLOCKED_SECONDS` since `started` (monotonic), with its settlement.
+        """Log a warning if the call that began at `started` (monotonic) blocked the event loop.
 
-        Logs a warning if the call blocked the event loop.
+        Called if the call and the settlement together took more than `BLOCKED_SECONDS`.
         """
 
 
@@ -190,7 +190,7 @@ class Worker:
         anyway, the service sets `replaced` later. When the service ends, it sets both and cancels this task.
 
         The handler runs in this task too. It may cancel the task, at once or later, for instance by its own timeout.
-        Such a cancellation can arrive at any `await` here. It ends only the current call, if there is one.
+        Such a cancellation can arrive at any `await` here. It may end the current call, but not the worker.
         """
         self._task = asyncio.current_task()
         consume_start.set(self._call_started)
@@ -257,9 +257,9 @@ class Worker:
           `expired`, its result is CALL_EXPIRED. If the handler cancelled the task itself, the cancellation is ignored,
           and the return value or exception of the call counts.
 
-        Quick calls with one message each follow each other without a wait. Their acknowledged messages are a *run*,
-        which is finished and counted together: before the turn waits or ends, and if a call waits, in the loop's next
-        turn.
+        Quick calls with one message each follow each other without a wait. Their acknowledged messages are a *run*. All
+        messages of a run are finished and counted together, before the turn waits or ends. If a call waits, this
+        happens in the event loop's next turn.
 
         The turn ends when no message is pending, when the service halts it, when the queue must be suspended (an
         orderly queue after a failure), when the worker was replaced, or when the time slice is used up. Then the event
@@ -378,8 +378,8 @@ class Worker:
 async def withdraw_cancellations() -> None:
     """Withdraw all cancellations of this task.
 
-    After a call of `cancel`, the next `await` raises CancelledError: the `await` here does. Before Python 3.13,
-    `uncancel` alone does not prevent that.
+    A cancelled task gets CancelledError at its next `await`. The `await` here receives it, because `uncancel` alone
+    does not prevent it before Python 3.13.
     """
     task = asyncio.current_task()
     assert task is not None

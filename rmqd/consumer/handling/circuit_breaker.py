@@ -3,16 +3,17 @@
 The breaker acts at two places. `watch`, a stage of every call, reports successful calls and the start of the probe to
 the circuit. `settle`, before the settlement, reports failed calls, and decides whether the attempt counts.
 
-A call *failed* if it raised or expired, and acknowledged no message. A handler's decision is not a failure and says
-nothing about the health of the handler: Retry, DeadLetter, Suspend, an invalid body, an exception of `dead_letter.on`.
+A call *failed* if it raised or expired, and acknowledged no message. A handler's decision is not a failure, because it
+says nothing about the handler's health. These are decisions: Retry, DeadLetter, Suspend, an invalid body, and an
+exception that `dead_letter.on` names.
 
 While a failure is suspected to be the handler's fault, its messages or their attempts wait for the circuit's decision:
 
 - `BatchHoldingBreaker` is for groups whose retry is a request to a broker, which cannot be undone. The batch is held,
   as if a handler still had it, and settled after the decision.
 - `AttemptUncountingBreaker` is for groups that retry in place. The message is retried after its usual suspension. Its
-  attempts are counted, and subtracted again if the circuit decides so. An attempt is not treated as the last one while
-  earlier attempts may still be subtracted.
+  attempts are counted, and subtracted later if the handler was at fault. An attempt is not treated as the message's
+  last attempt while earlier attempts may still be subtracted.
 
 While the circuit is open, the probes rotate: first over messages that have not failed yet, then over the others,
 starting with the message whose last failure is the oldest.
@@ -110,9 +111,9 @@ class CircuitBreaker(ABC):
     def _note_failed(self, messages: Iterable[Message]) -> tuple[bool, bool]:
         """Record that a call with these messages has failed.
 
-        Returns two values: whether another message has succeeded here since one of them first failed, and whether the
-        failure is evidence against the handler. It is not evidence if another member, or an earlier delivery, already
-        failed with one of the messages.
+        Returns two values: whether another message has succeeded here since one of these messages first failed here,
+        and whether this failure is evidence against the handler. It is not evidence if one of the messages failed
+        before and a call has succeeded here since. A failure elsewhere counts as earlier than any success here.
         """
         refuted_to, failed = self.circuit.refuted_to, self._failed
         is_repeated, is_evidence, now = False, True, self._clock.monotonic()
@@ -135,12 +136,12 @@ class _Held:
 
 
 class BatchHoldingBreaker(CircuitBreaker):
-    """Holds failed batches until the circuit's decision: to send them back, or to repeat the call without an attempt.
+    """Holds failed batches until the circuit decides: send them back, or call again without counting an attempt.
 
-    A queue that is being released does not wait: its held batches are sent back. Otherwise they would stay unfinished
-    below finished messages, which the next owner would handle twice. The exception is a message at its last attempt
-    while the circuit is open. A send-back would dead-letter this message although the handler is at fault, so the
-    message is left to the next owner.
+    A queue that is being released does not wait: its held batches are sent back. Otherwise their messages would stay
+    unfinished below finished messages, and the next owner would handle those finished messages again. The exception is
+    a message at its last attempt while the circuit is open. A send-back would dead-letter this message although the
+    handler is at fault, so the message is left to the next owner.
     """
 
     def __init__(
@@ -220,7 +221,7 @@ class BatchHoldingBreaker(CircuitBreaker):
         return self.circuit.state != "closed" and any(map(self._settlement.retry_policy.is_last_attempt, failed))
 
     async def _settle(self, held: _Held, *, again: bool) -> None:
-        """Hand out the failed messages again, or send them back."""
+        """Settle a held batch: hand out the failed messages to the handler (`again`), or send them back."""
         batch, error = held.batch, held.error
         if again:
             for index in failures_of(batch, error):
@@ -303,7 +304,7 @@ class AttemptUncountingBreaker(CircuitBreaker):
             self._retry_policy.doubtful = Counter()
 
     def _record(self, doubt: _Doubt, *, is_forgiven: bool) -> None:
-        # a repeated failure may wait long for its decision, so later failures of its messages are subtracted at once
+        # a repeated failure may wait long for a decision, so later failures of its messages are subtracted at once
         waits = doubt.is_repeated and any(
             one.is_repeated and one.counted.keys() == doubt.counted.keys() for one in self._doubts
         )

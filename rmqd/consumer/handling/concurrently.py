@@ -20,8 +20,8 @@ from rmqd.runtime.clock import Clock
 class ConsumeMessageConcurrentlyService(HandlerSlots):
     """Hands batches to `concurrency` workers, round robin over the queues with messages.
 
-    Popped messages are handed out in the order of their pops instead: the oldest pop first, and its queues in the order
-    of the response. The broker puts the queue with the highest priority of a priority topic first.
+    Popped messages are instead handed out in the order of the pops, the oldest first. The queues of one pop keep the
+    order of the broker's response, which starts with the highest priority of a priority topic.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class ConsumeMessageConcurrentlyService(HandlerSlots):
             self.use_breaker(BatchHoldingBreaker(self.circuit, self.settlement, begin, queues, clock))
 
     def begin_turn(self) -> Turn | None:
-        """Take the next ready queue. It stays ready for other workers until they find it empty."""
+        """Take the next ready queue. The queue stays ready for other workers until a worker finds it empty."""
         queues = self.ready_queues.queues
         if self._is_popping and (self.circuit is None or self.circuit.state == "closed"):
             self.ready_queues.put_oldest_first()

@@ -86,10 +86,11 @@ class Deduplication:
         return make_problem("claim_store_away", evidence, group=self._group)
 
     async def confirm_settled(self, batch: Batch, done: Sequence[int], *, more_follows: bool) -> None:
-        """Confirm the finished messages of a batch, by index, before they are acknowledged. Waits for the store.
+        """Confirm finished messages, whose indexes are `done`, before they are acknowledged. Waits for the store.
 
-        Unless `more_follows`, the other claims are released first, because failed messages need not wait for the store.
-        If the call has expired and still runs, its other claims are released only when the call ends.
+        If `more_follows`, this method will be called again for the batch. Otherwise the claims of the other messages
+        are released first, because failed messages need not wait for the store. If an expired call still runs, the
+        other claims are released when the call ends.
         """
         if (claim := self._calls.get(batch)) is None:
             return
@@ -179,11 +180,11 @@ class Deduplication:
         return claim if len(batch.decisions()) < len(batch) else None
 
     def _reserve(self, batch: Batch, claim: Claim) -> int:
-        """Reserve the keys to claim. Returns how many messages need not wait, from the first one."""
+        """Reserve the keys to claim. Returns how many messages, counted from the first one, need not wait."""
         for index, message in enumerate(batch):
             name = self._id_of(message)
-            # `former` is the topic in records of earlier versions. All lite topics share their parent topic, so equal
-            # ids in different lite topics would collide.
+            # `former` is the topic in records of rmqd 0.1.0, which recorded the parent topic of a lite topic. Equal ids
+            # of different lite topics would collide there; only message ids are unique.
             former = "" if message.lite_topic and not self._is_by_id else message.topic
             if name and not self._claims.reserve(claim, index, claim_key_of(str(message.identity), name), former):
                 # a duplicate within the batch, or in the batch of another worker
@@ -196,7 +197,7 @@ class Deduplication:
     def _acknowledged(self, batch: Batch) -> Iterator[int]:
         """Yield the indexes of the messages that the handler itself has acknowledged.
 
-        In an orderly queue, stop before the first other message.
+        In an orderly queue, stop at the first message that is not acknowledged.
         """
         decided = batch.decisions()
         for index in range(len(batch)):

@@ -88,9 +88,9 @@ def failed_decisions(batch: Batch, error: BaseException | None) -> Mapping[int, 
 
 
 def is_duplicate(decision: Decision | None, error: BaseException | None) -> bool:
-    """Return whether an acknowledged message was handled by an earlier call. Its own call ended with `error`.
+    """Return whether an acknowledged message had been handled by an earlier call.
 
-    `decision` is the decision about this message alone, if there is one.
+    `decision` is the decision about this message alone, or None. `error` is the exception of the handler call.
     """
     if decision is not None:
         return decision is HANDLED_BEFORE_DECISION or is_made_of(decision.error, (AlreadyHandled,))
@@ -98,7 +98,7 @@ def is_duplicate(decision: Decision | None, error: BaseException | None) -> bool
 
 
 def default_decision(error: BaseException | None, batch: Batch) -> Decision:
-    """Return the decision about messages that the handler did not decide about, from the end of the call."""
+    """Return the decision for messages that the handler did not decide about: the call's exception determines it."""
     meant = _EXPIRED_DECISION if error is CALL_EXPIRED else decision_for_error(error)
     if error is not None and meant.outcome is Outcome.ACK and len(batch) > 1:  # AlreadyHandled names only one message
         return Decision(Outcome.RETRY)
@@ -116,10 +116,10 @@ def requested_suspension_seconds(error: BaseException | None) -> float | None:
 
 
 def dlq_reason(retry_policy: RetryPolicy, message: Message, decision: Decision, group_level: int | None) -> str | None:
-    """Return why a message must be dead-lettered; None if it must not be.
+    """Return why a message must be dead-lettered; None if it is acknowledged or retried.
 
-    The reason is the handler's decision, a retry with the delay level -1, or that the attempts are used up.
-    `group_level` is the group's delay level.
+    A message is dead-lettered if the handler decided so, if the delay level of its retry is -1, or if its attempts are
+    used up. `group_level` is the group's delay level, for a decision without a delay level.
     """
     if decision.outcome is Outcome.DEAD_LETTER:
         return hide_secrets(decision.reason)
@@ -131,7 +131,7 @@ def dlq_reason(retry_policy: RetryPolicy, message: Message, decision: Decision, 
 
 
 def dead_letter_cause(decision: Decision, group_level: int | None) -> str:
-    """Return the cause of a dead letter for its counter (one of DEAD_LETTER_CAUSES)."""
+    """Return the cause under which a dead letter is counted (one of DEAD_LETTER_CAUSES)."""
     if decision.outcome is Outcome.DEAD_LETTER:
         return "handler"
     return "level" if _is_dead(decision, group_level) else "limit"

@@ -51,8 +51,9 @@ class HandlerEndedError(RmqdError):
 def check_result(result: object, handler_name: str) -> None:
     """Raise HandlerNotAwaitedError if a handler returned unfinished work, such as a coroutine, future or generator.
 
-    Also raises it for such work in a collection, and for a function or handler as the result. Raises a decision that
-    was returned, and the exception of a future in a collection (`asyncio.wait`). Other results have no meaning.
+    Also raises this error for unfinished work in a collection, and for a function or handler as the result. If the
+    handler returned a decision instead of raising it, raises the decision. If a future in a collection has failed
+    (`asyncio.wait`), raises its exception. Other results have no meaning.
     """
     raise_returned_decision(result)
     members = list(flattened_members(result))
@@ -82,7 +83,7 @@ def _is_left(one: Any, *, is_result: bool) -> bool:
     if all(hasattr(type(one), name) for name in ("ident", "is_alive")):  # a thread, or a process of multiprocessing
         return one.ident is None or bool(one.is_alive())
     if type(one).__module__ == "multiprocessing.pool":
-        return not getattr(one, "ready", lambda: not isinstance(one, Iterator))()  # `imap`'s may be unfinished
+        return not getattr(one, "ready", lambda: not isinstance(one, Iterator))()  # an `imap` iterator may not be done
     if isinstance(one, _FUTURES) and one.done():
         return is_result
     return isinstance(one, _UNDONE) or (is_result and _is_function(one))
@@ -143,7 +144,6 @@ class HandlerThread:
 
     @property
     def is_calling(self) -> bool:
-        """Whether a call is running."""
         return self._future is not None and not self._future.done()
 
     async def call(self, batch: Batch) -> None:
@@ -183,7 +183,7 @@ class HandlerThread:
 async def call_handler(handler: LoadedHandler, batch: Batch, ended: Callable[[], None]) -> None:
     """Call a handler once, outside the group's slots. Raises the handler's exception, or HandlerNotAwaitedError.
 
-    `ended` is called in the event loop when the call has ended. A cancelled caller does not wait for a thread.
+    `ended` is called in the event loop when the call has ended. A cancellation does not wait for a handler's thread.
     """
     if handler.is_async:
         try:
@@ -201,9 +201,9 @@ async def call_handler(handler: LoadedHandler, batch: Batch, ended: Callable[[],
 async def call_start_or_stop(
     function: Callable[[], Any] | None, clock: Clock, given_up: asyncio.Event | None = None
 ) -> bool:
-    """Call a handler's start or stop. A synchronous one runs in a thread, because it may block.
+    """Call a handler's `start` or `stop`. A synchronous function runs in a thread, because it may block.
 
-    The call is cancelled when `given_up` is set. Returns whether it completed anyway.
+    The call is cancelled when `given_up` is set. Returns whether the call completed.
     """
     if function is None:
         return True

@@ -1,11 +1,11 @@
 """The claims of a group in this process, from the request in the store to the confirmation or release.
 
-The key of a message is first reserved here, so that two calls of this process never claim the same key: the store sees
-both calls as one owner. Only the store knows the claims of other processes. If the store is unavailable, calls wait for
-it. `run` sends releases to the store a moment later, and renews leases.
+The key of a message is first reserved in this process, because the store sees all calls of the process as one owner and
+would let two of them claim the same key. Only the store knows the claims of other processes. Calls wait while the store
+is unavailable. `run` sends releases to the store a moment later, and renews leases.
 
-An abandoned call (it hangs past its deadline) keeps its claim, because its effect may still happen. The claim is not
-renewed. If the call never ends, its messages can be claimed again when the lease has expired.
+An abandoned call, which hangs past its deadline, keeps its claim, because the handler may still have its effect. The
+claim is not renewed. If the call never ends, its messages can be claimed again when the lease has expired.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class HeldClaims:
         return True
 
     async def ask(self, claim: Claim, gives_up: Callable[[], bool]) -> Mapping[int, ClaimState] | None:
-        """Claim the keys in the store until it responds. Returns the states by index; None if `gives_up` is true."""
+        """Claim the keys; retry until the store responds. Returns the states by index; None once `gives_up` is true."""
         if not claim.keys:
             return {}
         for attempt in itertools.count(1):
@@ -124,7 +124,7 @@ class HeldClaims:
         return lost
 
     def release(self, claim: Claim, indexes: Iterable[int] | None = None) -> None:
-        """Release these messages, or all, for the next attempt. `run` notifies the store a moment later."""
+        """Release the claims of these messages, or of all messages. `run` notifies the store a moment later."""
         indexes = list(claim.keys if indexes is None else indexes)
         now = self._clock.monotonic()
         self._released += [(now, (claim.keys[index], claim.token)) for index in indexes]

@@ -1,4 +1,4 @@
-"""Reactions to a handler's exceptions: retries in place, and dead letters by exception."""
+"""Reactions to a handler's exceptions: retries in place, and dead letters by the exception's class."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _DECISIONS: Final = (*DECISION_CLASSES, InvalidPayloadError)
 
 
 class FailurePolicy:
-    """The reaction of one group to a handler's exceptions. It has no state."""
+    """The rules by which one group reacts to a handler's exceptions. Has no state."""
 
     def __init__(self, options: ConsumerOptions, clock: Clock) -> None:
         assert options.failures is not None
@@ -69,7 +69,7 @@ class _GuardedCall:
         self._began = policy.clock.monotonic()
 
     async def run(self) -> object:
-        """Call the handler, and retry as configured. Raises the last exception of messages without a decision."""
+        """Call the handler, and retry as configured. Raises the last exception if some messages have no decision."""
         policy, batch, indexes = self._policy, self._batch, list(range(len(self._batch)))
         for number in itertools.count(1):
             part = batch if len(indexes) == len(batch) else batch.part(indexes)
@@ -148,7 +148,7 @@ class _GuardedCall:
 
 
 def failures_of(batch: Batch, error: BaseException | None) -> Mapping[int, BaseException]:
-    """Return each failed message's exception, by index, after a call that raised `error`; decisions are left out."""
+    """Return each failed message's exception, by index. `error` is the call's exception. Decisions are not failures."""
     found: dict[int, BaseException] = {}
     decisions = batch.decisions()
     for index in range(len(batch)):
@@ -160,7 +160,7 @@ def failures_of(batch: Batch, error: BaseException | None) -> Mapping[int, BaseE
 
 
 def dead_letter_by_name(batch: Batch, error: BaseException | None, names: Collection[str]) -> None:
-    """Dead-letter the messages whose exception has one of these names."""
+    """Decide to dead-letter the messages whose exception has a class with one of these names."""
     for index, one in failures_of(batch, error).items():
         if named := [leaf for leaf in leaf_exceptions(one) if has_class_name(leaf, names)]:
             batch.replace_decision(index, Decision(Outcome.DEAD_LETTER, reason=describe(named[0]), error=one))

@@ -38,7 +38,7 @@ class MessageTrace:
 
     def __init__(self, where: TraceOptions, options: ConsumerOptions, client: ClientInstance, clock: Clock) -> None:
         self.hook = Hook(HOOK_NAME, self._before, self._after)
-        # the name has the number 1: Java numbers the dispatchers of a process, but here each group has only one
+        # Java numbers the dispatchers of a process, but here each group has only one, so the number is always 1
         sender = f"{TRACE_PRODUCER_PREFIX}-{options.group}-CONSUME-1"
         self.dispatcher = TraceDispatcher(client.producer, where, sender, clock)
         self.dispatcher.before_flush = self._send_begun

@@ -186,7 +186,7 @@ class OrderlySettlement(OrderlyRules):
         for index in left:
             if decisions[index].outcome is not Outcome.AGAIN:
                 process_queue.stats.of(batch[index]).count("expired" if error is CALL_EXPIRED else "retried")
-                if decisions[index].outcome is not Outcome.ACK:  # an acknowledged one waits behind a failed message
+                if decisions[index].outcome is not Outcome.ACK:  # an acknowledged message waits behind a failed one
                     batch[index].count_attempt()
         if isinstance(batch, ManualBatch):
             process_queue.hold_uncommitted([batch[index] for index in done])
@@ -208,7 +208,8 @@ class OrderlySettlement(OrderlyRules):
     ) -> set[int]:
         """Send dead letters. Returns the indexes of the dead letters that a broker accepted.
 
-        Their messages are finished at once, so that no dead letter is sent again, whatever happens to the batch's rest.
+        The messages of accepted dead letters are finished at once, so that no dead letter is sent again even if the
+        rest of the batch fails.
         """
         send = self._retry_policy.dead_letter
         requests = (
@@ -241,9 +242,9 @@ class ConsumeMessageOrderlyService(HandlerSlots):
     (`rocketmq.client.maxTimeConsumeContinuously`). Without `order_by`, `ready_queues.queued` also contains a queue
     while a worker has its turn at the queue, and while the queue is suspended.
 
-    A call past its deadline continues and its result counts if the group has locks or the handler is synchronous.
-    Otherwise the call is cancelled, so that a call without an end does not hold its keys longer. If the call ignores
-    the cancellation, it keeps the keys of its batch until it ends.
+    If the group has locks or the handler is synchronous, a call past its deadline continues, and its result counts.
+    Otherwise the call is cancelled, so that an endless call does not hold its keys forever. If the call ignores the
+    cancellation, it keeps the keys of its batch until it ends.
     """
 
     def __init__(
@@ -271,7 +272,7 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         self._following: dict[MessageQueue, ProcessQueue] = {}  # queue -> its newer cache, which waits
 
     def begin_turn(self) -> Turn | None:
-        """Take the next ready queue, in an orderly group under its lock. With `order_by`, it stays ready for others."""
+        """Take the next ready queue, in an orderly group only with its lock. With `order_by`, the queue stays ready."""
         ready_queues = self.ready_queues
         process_queue = ready_queues.queues.popleft()
         message_queue = process_queue.message_queue

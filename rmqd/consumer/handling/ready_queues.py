@@ -56,7 +56,6 @@ class ReadyQueues:
             self.queues.clear()
 
     def resume(self) -> None:
-        """Hand out queues again."""
         if self.paused:
             self.paused = False
             self.queues.extend(self._held)
@@ -101,7 +100,7 @@ class ReadyQueues:
             sleeper.set_result(None)
 
     def add_workers(self, numbers: range, start: Callable[[int], None]) -> None:
-        """Add workers that `start` starts when they are first woken: most groups never need all of them."""
+        """Add sleeping workers. `start` starts a worker when it is first woken: most groups never need all workers."""
         context = copy_context()  # the code that wakes a worker may belong to another group
         self.sleepers[:0] = [partial(context.run, start, number) for number in reversed(numbers)]
         self._note_started()
@@ -144,7 +143,7 @@ class ReadyQueues:
             self._on_wake = None
 
     def change_admitted(self, more: int) -> None:
-        """Change by `more` how many workers may take batches; a negative number parks workers."""
+        """Let `more` additional workers take batches. If `more` is negative, park workers instead."""
         self.excess_workers -= more
         while self.excess_workers < 0 and self.parked:
             self.excess_workers += 1
@@ -168,8 +167,8 @@ Make = Callable[[list[Message], MessageQueue], Batch]
 class BatchingQueues(ReadyQueues):
     """Ready queues that wait for full batches.
 
-    A queue is ready when its messages fill a batch or can never fill one, or its oldest message has waited long enough.
-    Times are wall-clock times, which tests can shift. If the clock is set back, a queue waits at most twice as long.
+    A queue is ready when its messages fill a batch, when they can never fill a batch, or when its oldest message has
+    waited for `wait_seconds`. Waits use the wall clock. If the clock is set back, a queue waits at most twice as long.
     """
 
     def __init__(self, size: int, wait_seconds: float, clock: Clock) -> None:
@@ -197,7 +196,7 @@ class BatchingQueues(ReadyQueues):
             self._hold_for_batch(process_queue)
 
     def make_and_halt(self, process_queue: ProcessQueue, make: Make, halt: Callable[[ProcessQueue], None]) -> Make:
-        """Return a function that makes batches like `make`, and halts the queue once its rest does not fill a batch."""
+        """Return a function like `make` that also halts the queue once the remaining messages do not fill a batch."""
 
         def made(messages: list[Message], message_queue: MessageQueue) -> Batch:
             self._ripe.discard(process_queue)
@@ -221,7 +220,7 @@ class BatchingQueues(ReadyQueues):
             self._clock.call_later(self._left(process_queue), self._check_due, process_queue)
 
     def _check_due(self, process_queue: ProcessQueue) -> None:
-        """Called when the message that was the oldest one at the timer's start would have waited long enough."""
+        """Called by the timer when the message that was the oldest at the timer's start has waited long enough."""
         self._armed.discard(process_queue)
         process_queue.is_batching = False
         if not process_queue.pending:
@@ -239,7 +238,7 @@ class BatchingQueues(ReadyQueues):
         return min(max(arrived_at + self._wait - self._clock.wall(), 0.0), self._wait)
 
     def _forget_taken(self, process_queue: ProcessQueue) -> None:
-        """Forget the arrival times of messages that were taken. The last one is kept."""
+        """Forget the arrivals whose messages were all taken, except the last arrival."""
         arrivals, before = self._arrivals[process_queue], process_queue.put_count - len(process_queue.pending)
         while len(arrivals) > 1 and arrivals[0][0] <= before:
             arrivals.popleft()
@@ -252,7 +251,7 @@ class BatchingQueues(ReadyQueues):
 
 
 def create_ready_queues(options: ConsumerOptions, clock: Clock) -> tuple[ReadyQueues, BatchingQueues | None]:
-    """Return the group's ready queues; the second value is the same object if it waits for full batches, else None."""
+    """Return the ready queues, and the same object again if it waits for full batches, otherwise None."""
     size, wait = options.consume_message_batch_max_size, options.consume_message_batch_max_wait_seconds
     if size == 1 or not wait:
         return ReadyQueues(), None

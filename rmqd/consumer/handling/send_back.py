@@ -75,8 +75,8 @@ def copy_header(
 ) -> SendMessageRequestHeaderV2:
     """Return the header of the request that stores a copy of a message in another topic, with its body as stored.
 
-    A broker dead-letters a message for a retry topic if `reconsume_times` exceeds `max_reconsume_times`.
-    Raises InvalidMessageError.
+    If `topic` is a retry topic, a broker dead-letters the copy once `reconsume_times` exceeds `max_reconsume_times`.
+    Raises InvalidMessageError if the properties cannot be sent.
     """
     return SendMessageRequestHeaderV2(
         producer_group=INNER_PRODUCER_GROUP,
@@ -146,18 +146,18 @@ class SendBack:
         return message.reconsume_times - not_counted >= self._max
 
     def delay_level(self, message: Message, asked: int) -> int:
-        """Return the delay level of a retry; without a requested level (0), the level that the broker will choose."""
+        """Return a retry's delay level: the requested level (`asked`); for 0, the level that the broker will choose."""
         return min(asked or FIRST_DELAY_LEVEL + message.reconsume_times, LAST_DELAY_LEVEL)
 
     def delay_seconds(self, message: Message, level: int) -> float:
-        """Return the delay of a level with RocketMQ's default messageDelayLevel."""
+        """Return the delay that RocketMQ's default messageDelayLevel has for a level."""
         return DELAY_LEVEL_SECONDS[max(level, 1) - 1]  # a producer may send negative reconsume times
 
     async def retry(self, message: Message, delay_level: int) -> bool:
         """Retry the message by send-back; if that fails, as a new message to the group's retry topic.
 
-        Two kinds of message cannot be sent back. For a member of a batch, the broker would copy the whole batch with
-        the other members. For a static topic, the broker that serves the queue may not be the one that has the message.
+        Two kinds of message cannot be sent back. If the message is stored in a batch, the broker would copy the whole
+        batch. In a static topic, the broker that serves the queue may not be the broker that stores the message.
         """
         return self._noted(
             message,
@@ -166,7 +166,7 @@ class SendBack:
         )
 
     async def dead_letter(self, message: Message, reason: str, error: BaseException | None) -> bool:
-        """Send the message to the group's DLQ with the reason; if that is refused, by send-back without it."""
+        """Send the message to the group's DLQ with the reason. If the broker refuses, use send-back, without reason."""
         sent = await self._to_dead_letters(message, reason, error) or (
             _can_be_copied(message) and await self.send_back(message, -1)
         )

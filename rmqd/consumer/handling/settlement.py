@@ -84,8 +84,8 @@ class Settlement:
     def settle_at_once(self, process_queue: ProcessQueue, batch: Batch) -> bool | None:
         """Acknowledge all messages of a batch, without waiting.
 
-        Returns None and does nothing in three cases: the handler decided something else about a message; a
-        confirmation must be sent first; or the queue was dropped, so that this member no longer owns the batch.
+        Returns None and does nothing if `settle` must be called: the handler decided something else about a message,
+        messages must be confirmed in a store first, or this member has lost the queue.
         """
         decisions = batch.decisions().values()
         if self._confirm_settled is not None or process_queue.dropped:
@@ -116,7 +116,7 @@ class Settlement:
         return False
 
     def describe_next_attempt(self, message: Message, decision: Decision) -> str:
-        """Return the log's text that says when a failed message is handled again."""
+        """Return a text for the log: when a failed message is handled again."""
         if (reason := dlq_reason(self.retry_policy, message, decision, self._delay_level)) is not None:
             return f"none: {reason}"
         level = self._delay_level if decision.delay_level is None else decision.delay_level
@@ -213,7 +213,7 @@ class Settlement:
 def report_errors(
     process_queue: ProcessQueue, batch: Batch, error: BaseException | None, at: float, next_attempt: NextAttempt
 ) -> None:
-    """Count and log the exception of a call that has ended, and the errors of its decisions. `at` is Unix time."""
+    """Count and log the exception of an ended call, and the errors in its decisions. `at` is the Unix time."""
     batch.end()
     told: set[int] = set()
     for index, decision in batch.decisions().items():
@@ -229,7 +229,7 @@ def report_errors(
 
 
 def explain_unavailable(process_queue: ProcessQueue, at: float, group: str) -> Problem | None:
-    """Return a problem if messages of this queue wait for a service that the handler uses. `at` is Unix time."""
+    """Return a problem if messages of this queue wait for a service that the handler calls. `at` is the Unix time."""
     until, error = process_queue.unavailable
     if at >= until + UNAVAILABLE_SHOWN_SECONDS:
         return None
@@ -278,10 +278,10 @@ def report_error(
     *,
     is_acknowledged: bool = False,
 ) -> None:
-    """Count and log one error of all these messages. `at` is Unix time.
+    """Count and log one error of all these messages. `at` is the Unix time.
 
-    `next_attempt` returns when the first message is handled again. `is_acknowledged` means that a message with an
-    invalid body is not handled again, so that only the log shows it.
+    `next_attempt` returns a text for the log: when the first message is handled again. With `is_acknowledged`, the log
+    says that a message with an invalid body is acknowledged anyway.
     """
     first, stats = messages[0], process_queue.stats.of(messages[0])
     leaves = leaf_exceptions(error)

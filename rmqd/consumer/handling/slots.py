@@ -190,9 +190,9 @@ class HandlerSlots(WorkerService):
         inside it. Each attempt is a transaction with its own duration, so `measure` and `call_in_transaction` are
         innermost. The duration includes the commit, because a store that is slow limits the useful concurrency too.
 
-        The deadline is outside of this list: `_tick` ends a call by cancelling the worker's task, or by abandoning its
-        thread. Inside of it is `LoadedHandler.handle`, which includes the hooks, then the middleware, then the
-        decoding of bodies for a typed handler. For a synchronous handler these run in its thread.
+        The deadline is not a stage: `_tick` ends a call by cancelling the worker's task, or by abandoning its thread.
+        The innermost stage calls `LoadedHandler.handle`, which includes the hooks, then the middleware, then the
+        decoding of bodies for a typed handler. For a synchronous handler, `handle` runs in the worker's thread.
         """
         auto, breaker, claims, transactions = self._auto, self._breaker, self._deduplication, self.transactions
         retries, canary = self._failures, self._canary
@@ -216,7 +216,7 @@ class HandlerSlots(WorkerService):
         return call
 
     def use_breaker(self, breaker: CircuitBreaker) -> None:
-        """Make calls, and settle their batches, as the circuit decides. Call before `run`."""
+        """Let this circuit breaker decide about calls and settle their batches. Call before `run`."""
         self._breaker, self.settle = breaker, breaker.settle
         breaker.circuit.on_change = self._circuit_changed
 
@@ -231,7 +231,7 @@ class HandlerSlots(WorkerService):
         self._breaker.changed()
 
     def _hold(self, reason: str) -> None:
-        """Stop handing out messages until `_end_hold` is called for this reason and all others."""
+        """Stop handing out messages until `_end_hold` has been called for every reason of a hold."""
         self._held_by.add(reason)
         self.ready_queues.pause()
         for worker in self._workers:
@@ -243,12 +243,12 @@ class HandlerSlots(WorkerService):
             self.ready_queues.resume()
 
     def _report_to_circuit(self, batch: Batch) -> None:
-        """Report an expired call, whose batch will be settled when the call ends, to the circuit."""
+        """Report an expired call to the circuit. The call's batch will be settled when the call ends."""
         if self.circuit is not None:
             self.circuit.abandoned(batch)
 
     async def _confirm_settled(self, batch: Batch, done: Sequence[int], *, more_follows: bool = False) -> None:
-        """Confirm the finished messages of a batch, by index. For `concurrency: auto`, the slot is busy meanwhile."""
+        """Confirm finished messages, whose indexes are `done`. For `concurrency: auto`, the slot is busy meanwhile."""
         assert self._deduplication is not None
         if (auto := self._auto) is not None:
             auto.begin()
@@ -259,7 +259,7 @@ class HandlerSlots(WorkerService):
                 auto.end()
 
     def _begin_in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start a task that settles a batch without a worker: held back, abandoned or replaced."""
+        """Start a task that settles a batch without a worker: the batch of a held, abandoned or replaced call."""
         self._background_tasks.add(asyncio.create_task(work, name="settle-in-background"))
 
     def _tick(self) -> None:
@@ -296,7 +296,7 @@ class HandlerSlots(WorkerService):
         return not needs_ticks and self.ready_queues.idle_workers == self._slots
 
     def _are_calls_waited_for(self) -> bool:
-        """Return whether messages or a release wait for a running call, so that the handler must not keep it open."""
+        """Return whether messages or a release wait for a running call. The handler must then not keep calls open."""
         queues = [call.process_queue for call in self.calls()]
         return len(queues) >= self.concurrency or any(
             queue.is_releasing or queue.dropped or queue.waits_for_room or self._waits_behind_calls(queue)
@@ -315,7 +315,7 @@ class HandlerSlots(WorkerService):
             self._report_to_circuit(worker.batch)
 
     def _expire(self, worker: Worker, task: asyncio.Task[None]) -> None:
-        """End a call at its deadline: cancel an async handler, abandon a sync one in its thread."""
+        """End a call at its deadline: cancel an asynchronous handler, abandon the thread of a synchronous handler."""
         thread = self._threads.get(worker)
         if thread is None:
             worker.expired = True

@@ -1,7 +1,7 @@
 """The causes of lag and of groups that do not consume, each with its next step.
 
-A daemon distinguishes more causes than `rmqd diagnose`: a pause, for example, is a `stalled_queue` if only the brokers
-are queried. `Cause.diagnosed_as` maps one list to the other.
+A daemon distinguishes more causes than `rmqd diagnose`, which reports a pause, for example, as a `stalled_queue`.
+`Cause.diagnosed_as` is the name that `rmqd diagnose` uses for a daemon's cause.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rmqd.wire.topics import LMQ_PREFIX
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A cause with its evidence and its next step."""
+    """A problem of a group or queue: its cause, the evidence, and the operator's next step."""
 
     cause: str  # a key of CAUSES
     evidence: str
@@ -55,7 +55,7 @@ _ONLY_DIAGNOSED: Final = CauseMark(0)
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A cause. `step` is the next step; `make_problem` fills in its `{group}`, `{topic}` and `{concurrency}`."""
+    """A cause of problems. `step` is the next step, with placeholders `{group}`, `{topic}` and `{concurrency}`."""
 
     name: str
     step: str
@@ -294,8 +294,8 @@ def make_problem(
 ) -> Problem:
     """Return the problem of this cause. A given `step` replaces the cause's next step.
 
-    `slots` is how many calls of the handler may run at once; the step for a slow handler recommends twice as many, or
-    as many as are `needed`, up to the limit of `rmqd concurrency`.
+    `slots` is how many calls of the handler may run at once. The step for a slow handler recommends twice as many, or
+    `needed` calls if that is more, up to the limit of `rmqd concurrency`.
     """
     names = {"group": group, "topic": topic, "concurrency": str(min(max(2 * slots, needed), MAX_CONCURRENCY))}
     # not str.format, which would fail if a step contains a message id with braces from a producer

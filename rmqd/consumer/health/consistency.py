@@ -1,4 +1,4 @@
-"""Checks that brokers allow the group to consume, and that members agree: subscriptions, mode, model, client ids.
+"""Checks that brokers let a group consume, and that its members have equal subscriptions and modes but different ids.
 
 Members with different subscriptions overwrite each other's subscription at the brokers (the last heartbeat wins, and
 for one topic the later `subVersion`; protocol.md §4.9). Then they miss messages without any error. A broker shows only
@@ -55,7 +55,7 @@ log = structlog.get_logger(__name__)
 
 
 async def check_filters(client: ClientInstance, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
-    """Send each SQL expression to every broker of its topic, before the first pull (CHECK_CLIENT_CONFIG, 46).
+    """Let every broker check the SQL expressions of its topics, before the first pull (CHECK_CLIENT_CONFIG, 46).
 
     Raises FilterRefusedError if a broker refuses an expression. A broker that does not respond is skipped.
     """
@@ -108,7 +108,7 @@ async def check_topic_types(client: ClientInstance, topics: Iterable[str]) -> No
     """Check before the first pull that rmqd knows the kind of each topic (GET_TOPIC_CONFIG, 351).
 
     Raises UnknownTopicKindError otherwise. Topics without a known route are skipped. A failed query is ignored: the
-    broker is unreachable, forbids the query, or is too old to have other kinds.
+    broker is unreachable, forbids the query, or is too old to have topics of an unknown kind.
     """
     places = [
         (topic, *at)
@@ -159,7 +159,7 @@ class ConsistencyCheck:
             self._told.set()
 
     async def run(self) -> None:
-        """Check until cancelled, first as soon as brokers are known."""
+        """Check periodically until cancelled. The first check begins as soon as the group's brokers are known."""
         clock = self._context.clock
         while True:
             if not (brokers := self._context.brokers()):
@@ -176,7 +176,8 @@ class ConsistencyCheck:
         """Compare the members twice, some seconds apart, and report differences that exist both times.
 
         A difference that is seen once may be a reload that has not reached all members. A broker shows the subscription
-        of the last heartbeat, so a known difference ends only after several rounds. `of_ids_only`: only client ids.
+        of the last heartbeat, so a known difference ends only after several rounds. `of_ids_only` limits the check to
+        client ids.
         """
         first = await self._query_members(of_ids_only)
         if not (first or self._unseen or self._has_others):  # the second query could show nothing that lasts
@@ -227,7 +228,7 @@ class ConsistencyCheck:
         context.problems.set(key, problem)
 
     async def _query_members(self, of_ids_only: bool) -> dict[MemberDifference, str] | None:
-        """Return the current differences, each with its source; None if no broker responds."""
+        """Return the current differences, each with the broker or member that shows it; None if no broker responds."""
         context, seen, asked = self._context, dict[MemberDifference, str](), set[str]()
         self._has_others = False
         addresses = context.brokers()

@@ -81,7 +81,7 @@ def group_settings_problem(where: str, group: str, settings: SubscriptionGroupCo
 
 
 def unknown_group_problem(where: str, group: str) -> Problem:
-    """Return the problem of a broker (`where`) that does not know the group, and does not create it for members."""
+    """Return the problem of a broker (`where`) that neither knows the group nor creates it when members connect."""
     evidence = (
         f"{where} does not know the group, and does not create it when members connect (autoCreateSubscriptionGroup)"
     )
@@ -100,7 +100,7 @@ class MemberDifference:
 def subscription_differences(
     theirs: Mapping[str, SubscriptionData], ours: Mapping[str, SubscriptionData], us: str
 ) -> Iterator[MemberDifference]:
-    """Yield the topics in which a member's subscriptions (`theirs`) differ from our own (`ours`).
+    """Yield a difference for each topic whose subscription differs between a member (`theirs`) and us (`ours`).
 
     `us` names the side of `ours` in the texts, such as "the configuration". Only the effect on messages is compared,
     not the notation of tags or the version. Retry topics are skipped, because each client subscribes to them
@@ -125,7 +125,7 @@ def model_difference(theirs: str | None, ours: str, us: str) -> Iterator[MemberD
 
 
 def order_difference(theirs: bool | None, ours: bool, us: str) -> Iterator[MemberDifference]:
-    """Yield a difference in the order of consumption. `theirs` is None if unknown."""
+    """Yield a difference if only one side consumes orderly (True). `theirs` is None if unknown."""
     if theirs is not None and theirs != ours:
         yield MemberDifference("mode_mismatch", "order", f"consume {_order(theirs)}, {us} {_order(ours)}")
 

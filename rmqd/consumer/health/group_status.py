@@ -133,8 +133,8 @@ class RecentResults:
     Call `poll` about every POLL_SECONDS with the group's counters.
 
     The problem begins after at least MIN_ATTEMPTS failed attempts in a row, over at least MIN_FAILING_SECONDS. The row
-    does not end if fewer than one attempt in ten succeeds, or one in two for a canary. The problem ends when half of
-    the attempts succeed. It lasts while the group has no messages: nothing shows yet that the handler works.
+    ends when more than one attempt in ten succeeds, or more than half for a canary. The problem ends when more than
+    half of the attempts succeed. Without messages the problem lasts, because nothing shows that the handler works.
     """
 
     def __init__(self, clock: Clock, group: str = "GROUP", canary: Canary | None = None) -> None:
@@ -164,7 +164,7 @@ class RecentResults:
         own = [topic for topic in topics if bool(topic.variant) == bool(self._canary)]
         totals, before = totals_of(own), self._judged
         acked, attempts, failed = (totals[name] - before[name] for name in ("acked", "handled", "failed"))
-        # at least `failed`: messages that brokers refuse are never counted in `attempts`, others only after their error
+        # at least `failed`: `attempts` counts a failed message only once it is settled, and never if brokers refuse it
         vain = max(attempts - acked - self._unsettled, failed)
         self._unsettled = min(self._unsettled + vain - (attempts - acked), failed)
         errors = sorted((error for topic in own for error in topic.errors), key=lambda error: error.at)

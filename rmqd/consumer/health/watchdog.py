@@ -221,13 +221,13 @@ class Watchdog:
         if now - watch.unchanged_since < self._stall_seconds():
             return None
         problem = assigned.explain_stall()
-        # while messages move to the next step of the pipeline, neither step has them, so this cause must be seen twice
+        # `stalled_queue` must be seen twice: messages that move to the pipeline's next step are briefly in neither step
         is_sure = problem.cause != "stalled_queue" or watch.seen_cause == problem.cause
         watch.seen_cause = problem.cause
         return problem if is_sure else assigned.stall
 
     def _is_batching(self, assigned: Assignment) -> bool:
-        """Return whether only calls that the handler keeps open to collect messages stop this queue's progress."""
+        """Return whether this queue makes no progress because the handler keeps calls open to collect messages."""
         service = self._context.service
         has_calls = any(call.process_queue in assigned.process_queues for call in service.calls())
         return has_calls and service.keeps_calls_open and assigned.explain_stall().cause == "slow_handler"
@@ -271,7 +271,7 @@ class Watchdog:
             log.info("queue.recovered", queue=str(queue), cause=watch.reported_cause)
 
     def _repair(self, assigned: Assignment, watch: _Watch, now: float) -> None:
-        """Restart a loop that completed no iteration for two minutes. The waits of a working loop are shorter."""
+        """Restart a loop that completed no iteration for two minutes. A working loop never waits that long."""
         turned_at = assigned.last_iteration_at
         if turned_at is not None and now - max(turned_at, watch.restarted_at) >= LOOP_EXPIRY_SECONDS:
             watch.restarted_at = now
@@ -279,7 +279,7 @@ class Watchdog:
             assigned.restart_loop()
 
     def _check_handler(self, attempts: int) -> None:
-        """Report a failing handler or canary. Its queues progress without lag, because every message is sent back."""
+        """Report a failing handler or canary. The queues do not stall, because every failed message is sent back."""
         context = self._context
         group = context.options.group_without_namespace
         circuit = None if context.circuit is None else context.circuit.problem(group)
@@ -299,7 +299,7 @@ class Watchdog:
         context.problems.set("refused", self._refused_problem())
 
     def _refused_problem(self) -> Problem | None:
-        """Return a problem if brokers refused a message at least twice, both as retry and as dead letter."""
+        """Return a problem if brokers refused a failed message at least twice, as a retry or as a dead letter."""
         context = self._context
         for message in [message for message in context.refused_messages if not message.is_cached]:
             del context.refused_messages[message]
@@ -320,7 +320,7 @@ class Watchdog:
         return context.make_problem("retry_refused", evidence, step=step)
 
     def _check_topic(self, topic: str, now: float) -> None:
-        """Report a topic without a route or a readable queue, which has no queue to report as stalled."""
+        """Report a topic without a route, or unreadable on a broker: it has no queues there that could stall."""
         problem = self._topic_problem(topic)
         if problem is None:
             self._unserved.pop(topic, None)

@@ -1,6 +1,6 @@
-"""Assignments of lite topics: the subscription and pops at each broker, and the search for brokers that serve them.
+"""Assignments of lite topics: subscribe and pop at each broker, and find the brokers that serve the lite topics.
 
-Brokers keep lite subscriptions only in memory, for three minutes. So the subscription is sent periodically, and at once
+Brokers keep lite subscriptions in memory, for three minutes. So the subscription is sent periodically, and at once
 after a failed request, because the broker may have restarted.
 """
 
@@ -68,7 +68,7 @@ class LiteSource(PopSource):
         self._passed_over = UnhandledPops()
 
     async def begin(self) -> None:
-        """Subscribe to all wanted lite topics, and to no others. Raises RmqdError."""
+        """Store missing start offsets, and subscribe to exactly the configured lite topics. Raises RmqdError."""
         wanted = self._context.options.subscriptions[self.message_queue.topic].lite_topics
         for lite_topic in wanted:
             if lite_topic not in self._started:
@@ -102,7 +102,7 @@ class LiteSource(PopSource):
             log.debug("lite.not_unsubscribed", queue=str(self.message_queue), error=str(error))
 
     def fields(self, most: int) -> dict[str, str]:
-        """Return the fields of a pop. They name no lite topics, because the broker knows the subscription."""
+        """Return the request fields of a pop. They name no lite topics, because the broker knows the subscription."""
         options = self._context.options
         return PopLiteMessageRequestHeader(
             client_id=self._context.client.client_id,
@@ -116,7 +116,7 @@ class LiteSource(PopSource):
         ).ext_fields()
 
     def read(self, reply: RemotingCommand) -> tuple[PopMessageResponseHeader, MessageBlock]:
-        """Return the messages with their offsets in their lite topics, and with their attempts."""
+        """Return a response's header and messages. Sets each message's offset in its lite topic, and its attempts."""
         lite = PopLiteMessageResponseHeader.from_ext_fields(reply.ext_fields)
         header = PopMessageResponseHeader(
             pop_time=lite.pop_time,
@@ -127,7 +127,7 @@ class LiteSource(PopSource):
         )
         block = self._framed(reply)
         if left_out := set_offsets(block, self.message_queue, header.order_count_info, self._passed_over):
-            # messages without a lite topic cannot be acknowledged: they stay invisible until their time is over
+            # messages without a lite topic cannot be acknowledged, and stay invisible until their invisible time ends
             log.warning("pop.doubted", queue=str(self.message_queue), reason=f"{left_out} corrupt, no lite topic")
         return header, block
 
@@ -147,7 +147,7 @@ class LiteSource(PopSource):
 
     @property
     def lag_topic(self) -> str:
-        """Empty, which means all topics: the lag includes all lite topics with an offset of the group."""
+        """Empty, to request the lag of all topics: at the broker, each lite topic has a separate offset."""
         return ""
 
     def counts_lag_of(self, queue: MessageQueue) -> bool:
@@ -162,7 +162,7 @@ class LiteSource(PopSource):
         await control_lite_subscription(context.client.remoting, self._address(), told)
 
     async def _store_start(self, lite_topic: str) -> None:
-        """Store a start offset if the group has no offset in this lite topic: its first message, or its end.
+        """If the group has no offset in this lite topic, store one: 0, or the lite topic's end.
 
         Otherwise the broker would choose the offset at the first pop. A lite topic that is empty now must start with
         its next message, even if this member has stopped by then.
@@ -195,7 +195,7 @@ class LiteDivision(QueueDivision):
     async def share_of(
         self, topic: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], held: Collection[MessageQueue]
     ) -> MemberShare | None:
-        """Return all lite topics at each broker of the parent topic; None while no broker responds.
+        """Return one popped queue for each broker that serves the lite topics; None while no broker responds.
 
         Raises LiteTopicsRefusedError if the topic or the group is not set up for lite topics.
         """

@@ -56,7 +56,7 @@ class LiteBlock(PopBlock):
 
 
 class UnhandledPops:
-    """How often messages were popped here without a handler call, because an earlier message failed.
+    """Counts the pops of messages that this member returned without a handler call, because an earlier message failed.
 
     A broker counts every pop of a message as an attempt. Without this correction, messages behind a failed message
     would be dead-lettered at their own first failure.
@@ -70,12 +70,11 @@ class UnhandledPops:
         self._times.setdefault(queue, Counter()).update(offsets)
 
     def count_of(self, queue: MessageQueue, offset: int) -> int:
-        """Return how often one message was popped without a handler call."""
         known = self._times.get(queue)
         return 0 if known is None else known[offset]
 
     def forget_below(self, queue: MessageQueue, offset: int) -> None:
-        """Forget the messages below an offset, which will not be redelivered."""
+        """Forget the counts of messages below an offset. These messages will not be redelivered."""
         known = self._times.pop(queue, None)
         if known and (kept := Counter({at: times for at, times in known.items() if at >= offset})):
             self._times[queue] = kept
@@ -127,7 +126,7 @@ def blocks_by_lite_topic(
 
 
 class LiteProcessQueue(PopProcessQueue):
-    """The cache of one lite topic's popped messages. Meanwhile, other members get no messages of this lite topic.
+    """The cache of one lite topic's popped messages. While it has messages, other members get none of the lite topic.
 
     If a batch is acknowledged as a whole, the messages behind it are put into the cache. Otherwise these messages are
     returned to the broker, which redelivers them after the failed message. This keeps the order.
@@ -150,7 +149,7 @@ class LiteProcessQueue(PopProcessQueue):
         self._passed_over = passed_over
 
     def put(self, block: MessageBlock, next_offset: int, held: Sequence[Message] = ()) -> None:
-        """Add a batch. If all its messages are unwanted, continue with the messages behind it."""
+        """Add a batch. If the filter rejected all its messages, add the next batch of the same pop too."""
         assert isinstance(block, LiteBlock)
         is_wanted = bool(block.unfinished)
         super().put(block, next_offset, held)

@@ -34,7 +34,7 @@ from rmqd.wire.message_queue import MessageQueue
 log = structlog.get_logger(__name__)
 
 OFFSET_TIMEOUT_SECONDS = 5.0  # Java: updateConsumerOffset
-REPEAT_SECONDS = 30.0  # after this time, check whether the broker still has an offset: the group may have been deleted
+REPEAT_SECONDS = 30.0  # interval of checks that the broker still has an offset: the group may have been deleted
 
 
 class RemoteBrokerOffsetStore(GroupOffsetStore):
@@ -43,12 +43,12 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
     *One commit at a time.* A broker's threads may execute two requests of one connection in any order, so the lower of
     two offsets could remain. So each queue has a lock (`_turns`), and the next commit of the queue is sent only after
     the response to the previous one. A commit runs in a separate task: if the caller is cancelled, the request still
-    gets its response, failure or timeout before another one is sent.
+    gets its response, failure or timeout before the queue's next commit is sent.
 
     *Epochs.* While a commit waits for the lock, it may become invalid, because an operator resets the queue, or the
-    queue is released and acquired again. Both events increase the queue's epoch (`_epochs`). A commit remembers the
-    epoch at its decision and compares it before it is sent, so no commit from before a reset is sent after the reset.
-    A commit that may lower the offset (`downward`) is kept in `_resets` until a response confirms it.
+    queue is released and acquired again. Both events increase the queue's epoch (`_epochs`). A commit contains the
+    epoch in which it was decided, and is sent only in this epoch. So no commit from before a reset is sent after the
+    reset. A commit that may lower the offset (`downward`) is kept in `_resets` until a response confirms it.
 
     *Offsets that a broker may have lost.* A restarted broker, or a replica in its place, may have a lower offset than
     the committed one, because the last seconds were not flushed or not replicated. So an offset is committed again if
@@ -77,7 +77,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Wait for the current commit of the queue, then return the broker's stored offset; None if it has none.
+        """Wait for the current commit of the queue, then return the stored offset; None if the broker has none.
 
         Raises RmqdError. Raises SlaveUnawareError if only a slave responds and has no offset, which proves nothing.
         """
@@ -107,7 +107,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         return None if found is None else found.offset
 
     async def store_start_offset(self, queue: MessageQueue, offset: int) -> None:
-        """Store a new group's start offset if the queue, which need not be owned, has none. Raises RmqdError."""
+        """Store a start offset if the queue has no offset. This member need not own the queue. Raises RmqdError."""
         async with self._alone(queue), self._firsts.hold_turn(queue):
             if await self._prove(queue) is None:
                 await self._update(queue, offset)
@@ -123,7 +123,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
             until, highest = self._clock.monotonic() + OFFSET_WATCH_SECONDS, offset or 0
             floor = highest if in_peace else 0
             self._watches[queue] = OffsetWatch(watcher, until, self._connection(queue), floor, highest)
-        # A 4.9 broker's 0 may mean no offset, and it resets a topic only if all queues have one: commit 0 again soon.
+        # A 4.9 broker's 0 may mean no offset, and it resets a topic only if all queues have offsets. So commit 0 soon.
         at = float("-inf") if offset == 0 else self._clock.monotonic()
         self._written[queue] = ConfirmedOffset(at, self._connection(queue))
 
@@ -175,7 +175,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
     async def commit_with_pull(
         self, queue: MessageQueue, offset: int, on: RemotingConnection, may_commit: Callable[[], bool]
     ) -> CarriedCommit | None:
-        """Prepare a commit in a pull, if allowed: `pending_commits` has the rules."""
+        """Prepare a commit inside a pull if the rules in `pending_commits` allow it; otherwise return None."""
         epoch, watch = self._epoch(queue), self._watches.get(queue)
         if not self._may_carry(queue, offset, on):
             return None
@@ -209,7 +209,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         )
 
     def _stored_by_pull(self, commit: PullCommit) -> None:
-        """Called when the broker has stored the commit of a pull. It may have replaced a reset or a later commit."""
+        """Called when the broker has stored a pull's commit, which may have replaced a reset or a later commit."""
         queue, known = commit.queue, self.committed.get(commit.queue)
         if commit.epoch == self._epoch(queue) and known is not None and commit.offset > known:
             self._unanswered.settle(commit.unanswered, float("-inf"))  # it can no longer replace a later commit
@@ -246,7 +246,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         return all(await asyncio.gather(*map(self._commit_if_lost, self._unchecked(queues))))
 
     def _unchecked(self, queues: Iterable[MessageQueue]) -> Collection[list[Commit]]:
-        """Return the commits not confirmed for REPEAT_SECONDS, as one list for each topic on a broker."""
+        """Return the commits that no broker confirmed for REPEAT_SECONDS, in one list for each topic on a broker."""
         now, unchecked = self._clock.monotonic(), defaultdict[tuple[str, str], list[Commit]](list)
         for queue in queues:
             if now - self._written[queue].known_at >= REPEAT_SECONDS:
@@ -260,7 +260,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         return not any(errors)
 
     async def _commit_if_lost(self, commits: list[Commit]) -> bool:
-        """Commit unchanged offsets of a topic on one broker again if the broker lost them. Return whether it has them.
+        """If the broker has lost these offsets of one topic, commit them again. Return whether the broker has them.
 
         A broker deletes a group's offsets of a topic together. So only the offset with the oldest check is queried.
         """
@@ -290,12 +290,12 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
 
     @contextlib.asynccontextmanager
     async def _alone(self, queue: MessageQueue) -> AsyncIterator[OffsetRead | None]:
-        """Hold the queue's lock, from the end of a pull's commit on. Yields the stored offset if the wait read it."""
+        """Take the queue's lock and wait for a commit in a pull. Yields the stored offset if this wait has read it."""
         async with self._turns[queue], self._client.offset_request(queue):
             yield await self._pulls.wait_for_end(queue, self._query)
 
     async def _send(self, queue: MessageQueue, work: Coroutine[None, None, bool]) -> bool:
-        """Run a commit in a task, which continues if the caller is cancelled. Return its result."""
+        """Run a commit in a task that continues if the caller is cancelled. Return the commit's result."""
         task = asyncio.create_task(work, name=f"commit:{queue}")
         self._under_way.add(task)
         task.add_done_callback(self._sent)
@@ -313,7 +313,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
             return is_wanted and await self._write(queue, offset, epoch, lambda: True)
 
     async def _look(self, queue: MessageQueue, offset: int, look: OffsetRead | None = None) -> bool:
-        """Return whether to commit. If other clients may have changed the stored offset, check `look` or query it."""
+        """Return whether to commit. If other clients may have committed, check the stored offset: `look` or a query."""
         if (watch := self._watches.get(queue)) is None:
             return True
         now = self._clock.monotonic()
@@ -367,7 +367,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         except RmqdError as error:
             self._unanswered.failed(queue, offset, error)
             self.failures += 1
-            if isinstance(error, BrokerError) and error.stale_route:  # the next pull notices it up to 15 s later
+            if isinstance(error, BrokerError) and error.stale_route:  # pulls notice a stale route up to 15 s later
                 self._client.routes.refresh_soon([queue.topic])
             raise
 
@@ -377,7 +377,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
     def needs_commit(self, queue: MessageQueue, offset: int) -> bool:
         watch = self._watches.get(queue)
         is_wanted = self._is_news(queue, offset) or (watch is not None and not watch.is_over(self._clock.monotonic()))
-        return is_wanted and not self._pulls.is_recent(queue)  # after a recent commit in a pull, the next one is near
+        return is_wanted and not self._pulls.is_recent(queue)  # if recent, the next pull soon carries a commit
 
     def _is_news(self, queue: MessageQueue, offset: int) -> bool:
         known = self.committed.get(queue)

@@ -28,12 +28,12 @@ from rmqd.wire.message_queue import MessageQueue
 log = structlog.get_logger(__name__)
 
 OFFSETS_FILE_NAME: Final = "offsets.json"
-_IDENTITY: Final = "rmqdIdentity"  # additional key, which Java ignores: it reads only the offsetTable
+_IDENTITY: Final = "rmqdIdentity"  # a key that Java ignores: Java reads only the key offsetTable
 BACKUP_FILE_NAME: Final = "offsets.json.bak"
 
 
 class OffsetsFile:
-    """The files of one group. Every method blocks; call them from one thread at a time."""
+    """The offsets file of one group, and its backup. Every method blocks; call them from one thread at a time."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / OFFSETS_FILE_NAME
@@ -46,7 +46,7 @@ class OffsetsFile:
     def load(self) -> dict[MessageQueue, int]:
         """Return the stored offsets, from the backup if the file is damaged or missing; empty for a new group.
 
-        Raises OffsetStoreError if neither can be read, but one exists: an operator must decide where the group starts.
+        Raises OffsetStoreError if files exist but none can be read: an operator must decide where the group starts.
         """
         content, problem = _read(path := self.path)
         if content is None:
@@ -61,7 +61,7 @@ class OffsetsFile:
         return _offsets(content)
 
     def switch_to(self, identity: str) -> dict[MessageQueue, int]:
-        """Rename the present files, which belong to another identity, and load the renamed files of `identity`.
+        """Set the present files of another identity aside, by renaming them. Load and return the offsets of `identity`.
 
         Raises OSError, OffsetStoreError.
         """
@@ -79,7 +79,7 @@ class OffsetsFile:
     def offsets_of(self, identity: str) -> dict[MessageQueue, int]:
         """Return the offsets stored for `identity`, without changing a file. Raises OffsetStoreError.
 
-        If `identity` is empty, it is unknown. Then the offsets of the present file are returned.
+        An empty `identity` means that it is unknown. Then the offsets of the present file are returned.
         """
         offsets = self.load()
         if not identity or self.identity in ("", identity):
@@ -184,7 +184,7 @@ class LocalFileOffsetStore(GroupOffsetStore):
 
     @property
     def is_new(self) -> bool:
-        """Whether the group has no file yet; known after `open`."""
+        """Whether the group has no offsets file yet; known after `open`."""
         return self._file.content is None
 
     async def close(self) -> None:
@@ -196,7 +196,7 @@ class LocalFileOffsetStore(GroupOffsetStore):
         return self._wanted[queue] if queue in self.committed else None
 
     async def store_start_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Create the file of a new group with its start offsets, possibly none. Raises OffsetStoreError."""
+        """Create a new group's file with its start offsets. `offsets` may be empty. Raises OffsetStoreError."""
         for queue, offset in offsets.items():
             self._want(queue, offset, downward=False)
         if (error := await self._flush()) is not None:
@@ -205,7 +205,7 @@ class LocalFileOffsetStore(GroupOffsetStore):
     def _belong(self) -> None:
         """Switch to the files of the current cluster and namespace, if the opened files belong to others.
 
-        This cannot happen in `open`, because the cluster is known only when its queues are. Raises OffsetStoreError.
+        `open` cannot do this, because the cluster's id is unknown at that time. Raises OffsetStoreError.
         """
         identity, file = self._identity(), self._file
         if not identity or identity == file.identity:
@@ -240,7 +240,7 @@ class LocalFileOffsetStore(GroupOffsetStore):
         lock_file(self._directory / LOCK_FILE_NAME)
 
     async def _flush(self) -> OSError | None:
-        """Write the current offsets if they changed. Return the error. Callers during a write share the next one."""
+        """Write the offsets if they have changed. Return the error. Callers during a write share the next write."""
         if self._writing is not None:
             await asyncio.shield(self._writing)
         if self._wanted == self.committed and not self.is_new and self._is_noted:

@@ -1,4 +1,4 @@
-"""The check whether a group is new, and the storing of its start offsets: at brokers, or in a broadcasting file."""
+"""Checks whether a group is new, and stores its start offsets: at the brokers, or in a broadcasting group's file."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class BrokerStartOffsets(StartOffsets):
     """Decides by the stored offsets whether a group is new, and stores the start offsets of a new group.
 
     *The mark.* A group with an offset on a queue of its retry topic is not new. The founder, the member that stores the
-    start offsets, stores that offset last, on every broker. Consumers of other clients store it sooner or later.
+    start offsets, stores that offset last, on every broker. Members of other clients store it sooner or later.
     Several members may store start offsets at the same time: each reads an offset immediately before it would write
     one, and keeps an existing one.
 
     *Without a mark*, a group is new if no queue has an offset. If only some queues have one, there are two
-    explanations. Either a founder is still writing, or was killed: the order of writing shows that
-    (`in_storing_order`), and the missing offsets are then stored. Or the group belongs to another client, or has no
-    retry topic, and its topic has grown: then the group is not new.
+    explanations. First: a founder is still writing, or was killed. The order of writing shows this case
+    (`in_storing_order`), and the missing offsets are then stored. Second: the group belongs to another client, or has
+    no retry topic, and its topic has grown. Then the group is not new.
 
     *If the order shows nothing*, as for topics with a single queue, a running founder gets `FOUNDER_SECONDS` to store
     the mark. If the founder was killed before that, the group is mistaken for an existing one. Its remaining queues
@@ -73,11 +73,11 @@ class BrokerStartOffsets(StartOffsets):
         super().__init__(client, options, clock)
         self._store = store
         self._retry = retry_topic(options.group)
-        self._missing: set[MessageQueue] = set()  # since the last check, `stored` found no offset of them
+        self._missing: set[MessageQueue] = set()  # queues for which `stored` found no offset
         self._unproven: dict[MessageQueue, float] = {}  # queue -> when a slave first returned no offset (monotonic)
 
     async def stored(self, queue: MessageQueue) -> int | None:
-        """Return the broker's offset. If a slave returns none, that is believed only after BROKER_GRACE_SECONDS."""
+        """Return the broker's offset. If only a slave responds and has none, raise for BROKER_GRACE_SECONDS first."""
         try:
             offset = await self._store.read(queue)
         except SlaveUnawareError:
@@ -127,7 +127,7 @@ class BrokerStartOffsets(StartOffsets):
             await self.clock.sleep(POLL_SECONDS)
 
     def _marks(self, brokers: Collection[str]) -> list[MessageQueue]:
-        """Return the retry topic's queues: those in its route, and queue 0 of each broker even before that."""
+        """Return the retry topic's queues: all queues in its route, and each broker's queue 0 even without a route."""
         routed = self.client.routes.queues(self._retry)
         return sorted({*routed, *(MessageQueue(self._retry, name, 0) for name in brokers)})
 
@@ -148,8 +148,8 @@ class BrokerStartOffsets(StartOffsets):
     async def _store_starts(self, missing: list[MessageQueue], failed: Collection[str]) -> dict[str, RmqdError]:
         """Store the missing start offsets, and read them back. Return the brokers' failures by broker name.
 
-        They are read back because the first commit for a group and topic creates a table at the broker, without a lock.
-        If another member's first commit arrives at the same time, both commits succeed, but one of them is lost.
+        A commit may be lost without an error: the first commit for a group and topic creates a table at the broker,
+        without a lock. If another member's first commit arrives at the same time, only one of the two is kept.
         """
         failures: dict[str, RmqdError] = {}
         for _ in range(_ROUNDS):
@@ -170,7 +170,7 @@ class BrokerStartOffsets(StartOffsets):
         await self._store.store_start_offset(queue, self._starts[queue].offset)
 
     async def _mark(self, brokers: Collection[str]) -> None:
-        """Store the retry topic's offsets, the mark of a known group. If that fails, the queue's next owner does it."""
+        """Store the retry topic's offsets, the mark of a known group. If that fails, the queues' next owners do it."""
         marks = [queue for queue in self._marks(brokers) if queue.broker_name in brokers]
         failed = await self._at_brokers(marks, self._store_start)
         for name, error in failed.items():
@@ -181,7 +181,7 @@ class BrokerStartOffsets(StartOffsets):
 
 
 class FileStartOffsets(StartOffsets):
-    """The start offsets of a broadcasting group. It is new if it has no file; a queue missing there was added later."""
+    """The start offsets of a broadcasting group. The group is new while it has no offsets file."""
 
     def __init__(
         self, client: ClientInstance, options: ConsumerOptions, clock: Clock, store: LocalFileOffsetStore

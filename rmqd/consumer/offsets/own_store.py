@@ -1,9 +1,9 @@
-"""Handler calls in transactions of a custom offset store: effect and progress are committed together or not at all.
+"""Handler calls in transactions of a custom offset store: a call's effect and progress are committed together.
 
 Calls of one queue run concurrently, but write their progress and commit one after the other. Messages that the store
 has recorded as finished are not handed out again. A queue is *in doubt* after a failed commit, or if another member has
-taken it. Then `OffsetStore.take` is called again before the next handler call. It returns the stored progress, and
-rejects late writes of earlier owners.
+taken it. Then `OffsetStore.take` is called again before the next handler call. `take` returns the stored progress, and
+makes the store reject late writes of earlier owners.
 
 `CustomOffsetStore` also commits the offsets to the brokers, for tools and operators.
 """
@@ -48,8 +48,8 @@ class _Taken:
         self.owner = ""  # our name as owner in the store; empty while the queue is in doubt
         self.stored: StoredProgress | None = None
         self.is_ours = False  # whether the last take returned the progress that we had stored
-        self.is_moved = False  # the queue has moved to another offset, and that is not stored yet
-        self.recorded: set[Message] = set()  # messages that the store has as finished, and the cache perhaps not yet
+        self.is_moved = False  # the queue has moved to another offset, which is not stored yet
+        self.recorded: set[Message] = set()  # messages finished in the store, but perhaps not yet in the cache
         self._known = StoredProgress(0)  # the finished messages, according to the store
         self._ranges: list[tuple[int, int]] = []
 
@@ -64,7 +64,7 @@ class _Taken:
         return offset < self._known.offset or any(low <= offset <= high for low, high in self._ranges)
 
     def progress(self, process_queue: ProcessQueue, done: Sequence[Message] = ()) -> StoredProgress:
-        """Return the finished messages of the queue, including the messages `done`, in the form for the store."""
+        """Return which messages of the queue are finished, including the messages `done`, for the store."""
         end = process_queue.next_offset
         cached = [one for block in process_queue.blocks for one in block.messages if not one.finished]
         self.recorded.intersection_update(cached)
@@ -82,7 +82,7 @@ class _Taken:
 
 
 class OffsetTransactions:
-    """The queues of one group in its custom store."""
+    """The progress of one group's queues in its custom offset store, and the transactions that write it."""
 
     def __init__(
         self, store: OffsetStore, client_id: str, key_of: Callable[[MessageQueue], StoredQueue], clock: Clock
@@ -110,13 +110,13 @@ class OffsetTransactions:
         self._taken.pop(queue, None)
 
     def record_move(self, queue: MessageQueue, offset: int, *, downward: bool) -> None:
-        """Called when a queue continues at `offset`. If `downward`, or if that is finished, forget its progress."""
+        """Called when a queue moves to `offset`. Forgets its progress if `downward`, or if `offset` is finished."""
         if (taken := self._taken.get(queue)) is not None and (downward or taken.has(offset)):
             taken.learn(None)
             taken.is_moved = True
 
     async def write(self, queue: MessageQueue, process_queue: ProcessQueue | None, offset: int) -> None:
-        """Store the progress of the cache, or `offset` if there is none, without a handler. Raises OffsetStoreError."""
+        """Store the cache's progress, or `offset` without a cache. Calls no handler. Raises OffsetStoreError."""
         if (taken := self._taken.get(queue)) is None:
             return
         async with taken.turn:
@@ -150,7 +150,7 @@ class OffsetTransactions:
         assert process_queue is not None
         if (taken := self._taken.get(process_queue.message_queue)) is None:
             raise OffsetStoreError("the queue was released")
-        worker.batch = None  # no call is running while the store's requests are in progress
+        worker.batch = None  # the store's requests do not count as a running handler call
         async with taken.turn:
             if not taken.owner:
                 await self._take(taken)
@@ -210,7 +210,7 @@ class OffsetTransactions:
 
 @contextmanager
 def _failures_named() -> Iterator[None]:
-    """Raise OffsetStoreError for any failure of a store that no handler can have caused."""
+    """Convert every exception of the store to OffsetStoreError. The code in this context calls no handler."""
     try:
         yield
     except OffsetStoreError:
@@ -240,7 +240,7 @@ def _take_back(batch: Batch) -> None:
 class CustomOffsetStore(RemoteBrokerOffsetStore):
     """The offsets of a group in its custom store. If the store has no offset of a queue, the broker's offset counts.
 
-    Brokers receive an offset after the store, so they are never ahead of it. Resets arrive as in every group.
+    Brokers receive an offset after the store, so they are never ahead of the store. Resets arrive as in every group.
     """
 
     def __init__(self, client: ClientInstance, group: str, clock: Clock, store: OffsetStore, replay: str = "") -> None:
@@ -260,7 +260,7 @@ class CustomOffsetStore(RemoteBrokerOffsetStore):
         await self.transactions.store.close()
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Take the queue from its owner in the store. Returns the offset in the store, or else at the broker."""
+        """Take the queue from its owner in the store. Return the store's offset; without one, the broker's offset."""
         self._at_brokers[queue] = at_broker = await super().read(queue)
         stored = await self.transactions.take(queue)
         return at_broker if stored is None else stored.offset
@@ -268,7 +268,7 @@ class CustomOffsetStore(RemoteBrokerOffsetStore):
     def begin_ownership(
         self, queue: MessageQueue, offset: int | None, watcher: OffsetWatcher | None = None, *, in_peace: bool = True
     ) -> None:
-        """Begin an ownership. The broker's own offset is the lower limit of later commits to the broker."""
+        """Begin an ownership. Later commits to the broker are compared with the broker's offset, not the store's."""
         super().begin_ownership(queue, self._at_brokers.pop(queue, offset), watcher, in_peace=in_peace)
         if watcher is not None:
             self._owners[queue] = watcher
@@ -318,6 +318,6 @@ class CustomOffsetStore(RemoteBrokerOffsetStore):
         route = self._client.routes.route(queue.topic)
         brokers = [] if route is None else route.broker_datas
         cluster = next((one.cluster for one in brokers if one.broker_name == queue.broker_name), "")
-        cluster = self._client.cluster_id.id or cluster  # the id is preferred, because many clusters have one name
+        cluster = self._client.cluster_id.id or cluster  # prefer the id, because clusters may have equal names
         users = filter(None, (cluster, self._client.options.namespace_v2))  # names already contain the old `namespace`
         return StoredQueue("+".join(users), self._key_group, queue.topic, queue.broker_name, queue.queue_id)

@@ -4,11 +4,11 @@
 later commit: it executes each request that it has read, even if the connection has ended. So a lower offset may replace
 a higher, confirmed offset. While that is possible, the offset store repeats its commit, and a hand-over waits.
 
-*Commits in pulls*: bit 1 of a pull's system flag, and its `commitOffset`.
+*Commits in pulls.* A pull can carry an offset to commit: bit 1 of the pull's system flag, and its `commitOffset`.
 
 A broker stores the offset when the pull arrives, before it answers or holds the pull. It stores any value, even a
 lower offset, and even over an operator's reset, which the response then reports. The response does not mention the
-commit, and the broker may hold it for 20 s. These are the rules:
+commit, and the broker may hold the pull for 20 s. These are the rules:
 
 - A pull carries a commit only if it cannot undo a change that arrives before or after it: no other commit of the queue
   is in flight or unanswered, no reset waits to be stored, and the offset is above the stored one. The broker must be
@@ -20,9 +20,9 @@ commit, and the broker may hold it for 20 s. These are the rules:
 - The commit is known to be stored when the pull is answered. Within the 5 s it is also known when the broker returns
   its offset as the stored offset: no other commit of this member has that offset. Without this rule, a queue could not
   be released while the broker holds its pull.
-- The response of a cancelled pull is still processed. After a timeout or a lost connection the commit counts as long
-  as any other unanswered commit.
-- A suspended member may have lost the queue before it can know. So pulls carry commits only while the steps of
+- The response of a cancelled pull is still processed. After a timeout or a lost connection the commit counts as
+  unanswered for as long as any other commit.
+- A member that was suspended may have lost the queue without knowing it. So pulls carry commits only while the steps of
   `OffsetPersistence` are on time (`GroupOffsetStore.carries_until`). After a late step the stored offset is checked.
 """
 
@@ -49,7 +49,7 @@ log = structlog.get_logger(__name__)
 
 
 class Commit(NamedTuple):
-    """An offset to commit, and the queue's epoch when this was decided (`RemoteBrokerOffsetStore`)."""
+    """An offset to commit, and the queue's epoch when the commit was decided: see `RemoteBrokerOffsetStore`."""
 
     queue: MessageQueue
     offset: int
@@ -98,7 +98,7 @@ class UnansweredCommits:
         self._any_ended = asyncio.Event()  # set when an unanswered commit gets an earlier deadline
 
     def sent(self, queue: MessageQueue, offset: int, answer_seconds: float) -> UnansweredCommit:
-        """Record a commit that a pull carries. The pull's response may take longer than `answer_seconds`."""
+        """Record a commit in a pull. A broker that does not hang stores the offset within `answer_seconds`."""
         unanswered = UnansweredCommit(offset, self._clock.monotonic() + answer_seconds + HANGING_BROKER_SECONDS)
         self._commits.setdefault(queue, []).append(unanswered)
         return unanswered
@@ -118,9 +118,9 @@ class UnansweredCommits:
         self._commits.setdefault(queue, []).append(unanswered)
 
     def stored(self, queue: MessageQueue, asked_at: float) -> None:
-        """Record that the broker had our newest offset when it was asked at `asked_at`.
+        """Record that the broker had our newest offset in its response to a request at `asked_at`.
 
-        Commits that had expired before `asked_at` cannot replace that offset any more, and are forgotten.
+        Commits whose deadline was before `asked_at` cannot replace that offset any more, and are forgotten.
         """
         left = [unanswered for unanswered in self._commits.pop(queue, ()) if unanswered.until > asked_at]
         if left:
@@ -134,9 +134,9 @@ class UnansweredCommits:
         return queue in self._commits
 
     async def wait_for_end(self, queue: MessageQueue, offset: int, until: float) -> bool:
-        """Wait, at most `until` (monotonic), for the end of the unanswered commits that could replace `offset`.
+        """Wait for the end of the unanswered commits that could replace `offset`, at most until `until` (monotonic).
 
-        Returns True if all have ended: they may have replaced `offset`. Returns False if there is none, or too late.
+        Returns True if such commits existed and all have ended: they may have replaced `offset`. Otherwise False.
         """
         while others := [one.until for one in self._commits.get(queue, ()) if one.offset != offset]:
             now = self._clock.monotonic()
@@ -152,7 +152,7 @@ class UnansweredCommits:
         self._any_ended.set()
 
 
-COMMIT_ANSWER_SECONDS: Final = 5.0  # how long a pull's commit delays others; also the timeout of others
+COMMIT_ANSWER_SECONDS: Final = 5.0  # how long a pull's commit delays the queue's other commits
 # a pull that was sent less than this time ago is probably answered soon, and the next pull carries a higher offset
 RECENT_COMMIT_SECONDS: Final = 1.0
 RECHECK_INTERVAL_SECONDS: Final = 0.2
@@ -169,7 +169,7 @@ class PullCommit:
     sent_at: float
     unanswered: UnansweredCommit
     is_overdue: bool = False
-    """Whether COMMIT_ANSWER_SECONDS are over. Other commits may have its offset then, so only its response counts."""
+    """Whether COMMIT_ANSWER_SECONDS have passed. Then only the pull's response proves that the commit is stored."""
 
 
 class OffsetRead(NamedTuple):
@@ -180,7 +180,7 @@ class OffsetRead(NamedTuple):
 
 
 class PullCommits:
-    """The commits of pulls that are in flight, one for each queue. `on_stored` is called for each stored commit."""
+    """The commits that pulls in flight carry, one for each queue. `on_stored` is called for each stored commit."""
 
     def __init__(self, clock: Clock, unanswered: UnansweredCommits, on_stored: Callable[[PullCommit], None]) -> None:
         self._clock = clock
@@ -194,7 +194,7 @@ class PullCommits:
         return commit is not None and self._clock.monotonic() - commit.sent_at < RECENT_COMMIT_SECONDS
 
     def send(self, queue: MessageQueue, offset: int, epoch: int, on: RemotingConnection) -> CarriedCommit:
-        """Record a commit that the caller sends in a pull immediately."""
+        """Record a commit. The caller must send it in a pull immediately."""
         now = self._clock.monotonic()
         unanswered = self._unanswered.sent(queue, offset, COMMIT_ANSWER_SECONDS)
         commit = self._in_flight[queue] = PullCommit(queue, offset, epoch, on, now, unanswered)
@@ -253,11 +253,11 @@ class FirstCommits:
     def __init__(self, connection: Callable[[MessageQueue], RemotingConnection | None]) -> None:
         self._connection = connection
         self._turns: dict[tuple[str, str], asyncio.Lock] = {}  # (topic, broker) -> lock
-        self._begun: dict[tuple[str, str], RemotingConnection | None] = {}  # connection of the broker with the table
+        self._begun: dict[tuple[str, str], RemotingConnection | None] = {}  # table -> connection on which it existed
 
     @contextlib.asynccontextmanager
     async def hold_turn(self, queue: MessageQueue) -> AsyncIterator[None]:
-        """Hold this during one commit. Entering waits while the first commit to the same table is in flight."""
+        """A context for one commit. Entering it waits while the first commit to the same table is in flight."""
         table = (queue.topic, queue.broker_name)
         if not self.has_table(queue):
             async with self._turns.setdefault(table, asyncio.Lock()):
@@ -277,6 +277,6 @@ class FirstCommits:
         return table in self._begun and self._begun[table] is self._connection(queue)
 
     def begin(self, queue: MessageQueue, offset: int) -> None:
-        """Record that the broker returned this offset and so has the table. 0 proves nothing: it may mean no offset."""
+        """Called when the broker has returned this offset, so it has the table. 0 proves nothing: it may mean none."""
         if offset > 0:
             self._begun[queue.topic, queue.broker_name] = self._connection(queue)

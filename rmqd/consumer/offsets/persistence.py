@@ -48,9 +48,9 @@ from rmqd.wire.message_queue import MessageQueue
 # how late a step of the wait for a round may end; other members wait longer than a step plus this delay
 TOLERATED_STEP_DELAY_SECONDS: Final = 1.0
 STEP_SECONDS: Final = 1.0
-# seconds between checks whether the stored offsets of idle queues are older than `broker_store.REPEAT_SECONDS`
+# interval of checks whether an idle queue's offset was last confirmed `broker_store.REPEAT_SECONDS` ago or earlier
 IDLE_CHECK_INTERVAL_SECONDS: Final = 10.0
-QUEUES_PER_TURN: Final = 200  # a round handles so many queues, in some milliseconds, before other tasks may run
+QUEUES_PER_TURN: Final = 200  # after this number of queues, some milliseconds of work, a round lets other tasks run
 
 
 class OffsetPersistence:
@@ -93,7 +93,7 @@ class OffsetPersistence:
                 rounds.create_task(work, name=f"persist:{broker_name}")
 
     def _due(self) -> Collection[MessageQueue]:
-        """Return the queues that are not idle; after a reconnection all, because the broker may have lost commits."""
+        """Return the queues that are not idle. After a reconnection, return all: the broker may have lost commits."""
         if self._idle is None:
             return self._assigned
         client = self._context.client
@@ -104,7 +104,7 @@ class OffsetPersistence:
         return [queue for queue in self._assigned if queue not in self._idle]
 
     def _unchecked(self) -> Collection[MessageQueue]:
-        """Return the idle queues if a check of their stored offsets is due: a deleted group would have lost them."""
+        """Return the idle queues if a check is due that their offsets still exist: the group may have been deleted."""
         now = self._context.clock.monotonic()
         if (
             not self._idle
@@ -178,7 +178,7 @@ class OffsetPersistence:
         return one.is_idle(now)
 
 
-OFFSET_WATCH_SECONDS: Final = 25.0  # a broker may hold an old pull for 20 s; the rest is for a check after that
+OFFSET_WATCH_SECONDS: Final = 25.0  # a broker may hold an old pull for 20 s; 5 s more for a check after that
 PULL_CHECK_PAUSE_FACTOR: Final = 5.0  # pause after a check ahead of a pull, as a multiple of the check's duration
 RESET_REPORT_SECONDS: Final = 4.0  # within this time a pull of the owner returns a pending reset
 

@@ -1,14 +1,14 @@
 """The start offset of a queue: the meaning of `consume_from_where`, and the rule for queues added later.
 
-`StartOffsets` decides whether a group is new, or a queue was added to an existing group. Stored offsets decide, not
-this process.
+`StartOffsets` decides whether a group is new, or a queue was added to an existing group. The decision depends on stored
+offsets alone, not on the state of this process.
 
 A queue may lack a stored offset for three reasons. First: the group is new and starts as `consume_from_where`
 specifies. Second: the queue is new, because a topic grew or was created, or a broker was added. Then no message in it
 may be skipped, even if the group was not running. Third: another member is about to store the start offset. To
-distinguish these cases, the first member of a group, which finds no offset at all, at once stores the start offset of
-every queue in the topics' first routes, including the queues of other members. After that, a queue without an offset
-must have been added later.
+distinguish these cases, a member that finds no offset at all regards itself as the group's first member. It stores the
+start offset of every queue in the topics' first routes at once, including the queues of other members. After that, a
+queue without an offset must have been added later.
 
 The order of storing a new group's offsets shows whether an earlier attempt was interrupted (`in_storing_order`).
 
@@ -55,7 +55,7 @@ def in_storing_order(queues: Iterable[MessageQueue]) -> list[list[MessageQueue]]
 
 
 def is_storing_unfinished(queues: Iterable[MessageQueue], stored: Collection[MessageQueue]) -> bool:
-    """Return whether storing was interrupted, given that of these queues only those in `stored` have an offset."""
+    """Return whether the storing of start offsets is incomplete. Of `queues`, the ones in `stored` have an offset."""
     has = ([queue in stored for queue in ids] for ids in _by_place(queues).values())
     return any(of_place != sorted(of_place, reverse=True) for of_place in has)
 
@@ -101,11 +101,11 @@ class StartOffsetPolicy:
         |--------------------|--------------------------------|-------------------------|
         | last_offset        | the queue's end                | its first kept message  |
         | first_offset       | its first kept message         | its first kept message  |
-        | timestamp          | first message stored then      | the queue's end         |
+        | timestamp          | first message since that time  | the queue's end         |
 
         Java uses 0 for "first" and lets the broker correct it, but with `on_offset_illegal: stop` there is no
-        correction. If a queue's first message was stored after this member had started, the queue was empty then, and
-        starts at that message.
+        correction. If a queue's first message was stored after this member had started, the queue was empty at the
+        start of the member, and is consumed from that message on.
         """
         where, is_retry = self.where, is_retry_topic(queue.topic)
         if where == "first_offset" or (where == "last_offset" and is_retry):
@@ -118,14 +118,14 @@ class StartOffsetPolicy:
         return QueueStart(await self.search_offset(queue, self.timestamp_ms), where)
 
     async def later_queue_start(self, queue: MessageQueue) -> QueueStart:
-        """Return an existing group's start offset in a queue added later: its first message, to skip none."""
+        """Return the start offset of a queue that was added to an existing group: the queue's first message."""
         return QueueStart(await self._first(queue), "first_offset" if self.where == "first_offset" else "later_queue")
 
     async def lost_queue_start(self, queue: MessageQueue, committed: int, stored_ms: int) -> QueueStart:
         """Return the start offset if the broker has lost this process's commit, and perhaps the queue with it.
 
-        If the topic was recreated and the queue is another one, it either ends below the commit, or has messages below
-        it that are newer than every pulled message.
+        If the topic was recreated, the new queue either ends below the commit, or has messages below the commit that
+        are newer than every pulled message.
         """
         end = await self._end(get_max_offset, queue)
         if not end and is_retry_topic(queue.topic):  # the queue is empty or unreadable: the next pull shows which
@@ -143,9 +143,9 @@ class StartOffsetPolicy:
         return max(0, await self._end(get_min_offset, queue))
 
     async def _end(self, question: QueueRequest[int], queue: MessageQueue) -> int:
-        """Return one end of a queue; 0 for a retry topic that this user may not query: Java starts there at 0 too.
+        """Return one end of a queue; 0 for a retry topic that this user may not query, because Java also starts at 0.
 
-        The request needs the action Get on the group, but a member with Sub alone must receive its retries.
+        The request needs the permission Get on the group, but a member that has only Sub must receive its retries too.
         """
         try:
             return await self._ask(question, queue)
@@ -192,7 +192,7 @@ class StartOffsets(ABC):
         self._checked: dict[MessageQueue, int] = {}  # stored offsets at the end of `store_if_new_group`
 
     def note_route(self, topic: str) -> None:
-        """Record the queues of a topic's first route; none if name servers do not know it. Later calls do nothing."""
+        """Record the queues of a topic's first route. An unknown topic has no queues. Later calls do nothing."""
         self._first.setdefault(topic, frozenset(self.client.routes.queues(topic)))
 
     async def start(self, queue: MessageQueue, stored: int | None) -> QueueStart:
@@ -258,7 +258,7 @@ class StartOffsets(ABC):
     ) -> dict[str, RmqdError]:
         """Run an action for each queue, at all brokers at once. Return the brokers' failures by broker name.
 
-        A broker's first failure ends the actions for its queues, because each of them would take as long to fail.
+        A broker's first failure ends the actions for its queues, because each further action would fail as slowly.
         """
         failed: dict[str, RmqdError] = {}
 
@@ -278,7 +278,7 @@ class StartOffsets(ABC):
         return failed
 
     async def _first_queues(self) -> list[MessageQueue]:
-        """Return the queues of the first routes that still exist. A topic without a first route has none."""
+        """Look up missing first routes. Return the queues of all topics' first routes that still exist."""
         for topic in self._topics:
             if topic not in self._first:
                 with contextlib.suppress(RouteNotFoundError):

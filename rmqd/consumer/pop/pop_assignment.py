@@ -31,7 +31,7 @@ from rmqd.wire.topics import is_retry_topic
 log = structlog.get_logger(__name__)
 
 
-ACK_INTERVAL_SECONDS: Final = 0.1  # interval of acknowledgements while handlers have other messages of the same block
+ACK_INTERVAL_SECONDS: Final = 0.1  # interval of acknowledgements for blocks whose other messages are unfinished
 RENEW_AFTER_SHARE: Final = 2 / 3  # after this share of its invisible time, a message is renewed or discarded
 RENEW_RETRY_SECONDS: Final = 1.0
 MAX_FLUSH_SECONDS: Final = 3.0  # how long the responses to the last acknowledgements may take
@@ -39,10 +39,10 @@ MAX_FORCED_FLUSH_SECONDS: Final = 0.5
 
 
 class PopAssignment(Assignment):
-    """Pops messages, and keeps those in flight invisible, until it is released.
+    """Pops messages until its release, and keeps messages in flight invisible to other members.
 
-    At the release, messages that no handler has become visible to other members at once. Messages that handlers finish
-    are still acknowledged.
+    At the release, messages that still wait for a handler become visible to other members at once. Messages in flight
+    are acknowledged when handlers finish them.
     """
 
     is_popped = True
@@ -214,7 +214,7 @@ class DivisionByBroker(QueueDivision):
         popped = frozenset(one.queue for one in told if one.mode is MessageRequestMode.POP)
         if popped and (route := self._client.routes.route(topic)) is not None and route.mappings:
             raise StaticTopicNotPoppedError(topic)
-        # In POP mode every member has an assignment, so an empty one means PULL. A pulling member without queues also
+        # In POP mode every member gets queues, so an empty response means PULL. A pulling member without queues also
         # subscribes to pop retry topics: the last heartbeat of any member determines the group's subscriptions.
         mode = MessageRequestMode.POP if popped else MessageRequestMode.PULL
         if self._modes.get(topic) != mode:

@@ -16,10 +16,10 @@ _numbers = itertools.count()
 
 
 class PopBlock(MessageBlock):
-    """The messages that one pop returned from one queue. They are invisible to others until `due` (monotonic seconds).
+    """The messages that one pop returned from one queue. Other members do not see them until `due` (monotonic seconds).
 
-    The broker returns one handle for all of them, in which only the queue offset differs (`handle`). A message with a
-    changed invisible time gets a separate handle and time (`renewed`).
+    The handles of the messages differ only in the queue offset, so the block stores one `handle` for all messages. A
+    message with a changed invisible time gets a separate handle and time (`renewed`).
     """
 
     __slots__ = ("changing", "due", "handle", "number", "queue", "renew_at", "renewed", "settled", "topic")
@@ -67,8 +67,8 @@ def blocks_by_queue(
 ) -> list[PopBlock]:
     """Group a response's messages by their queue. Raises ProtocolError.
 
-    `message_queue` is the requested queue, or any queue of a broker. A block's own queue has the topic that stores the
-    message: for a message that was popped before, this is the group's retry topic. Java:
+    `message_queue` is the requested queue; its id -1 means any queue of a broker. The queue of a block has the topic
+    that stores the messages. For messages that were popped before, this is the group's retry topic. Java:
     `MQClientAPIImpl.processPopResponse`.
     """
     starts = parse_start_offsets(header.start_offset_info)
@@ -106,6 +106,6 @@ def blocks_by_queue(
 
 
 def _retry_flag(message: Message) -> RetryFlag:
-    """Return whether a retry topic stores a message, and which one. Brokers return it with its original topic."""
+    """Return which retry topic stores a message, if any. The message itself has its original topic."""
     told = message.stored_properties.get(names.POP_CK)
     return PopHandle.parse(told).retry if told else RetryFlag.of(message.record_topic)

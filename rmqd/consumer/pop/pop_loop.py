@@ -48,9 +48,9 @@ class PopClock:
     No single response shows the difference, but the response that was read soonest after its pop comes close. So the
     converted time is too late by the network delay of that response, about a millisecond.
 
-    If a broker's clock is set forward, the difference becomes smaller, which shows at once. If the clock is set back, a
-    pop soon seems to be older than its request. Until then, converted times are too early. The earlier difference
-    is forgotten after two minutes.
+    If a broker's clock is set forward, the next response shows a smaller difference at once. If the clock is set back,
+    a pop soon seems to be older than its request, and the difference is measured again. Until then, converted times are
+    too early. A measured difference is forgotten after two minutes at most.
     """
 
     def __init__(self) -> None:
@@ -204,7 +204,7 @@ class PopLoop(RequestLoop):
             if framed.is_closed or len(framed.data) > context.options.max_body_size_bytes:
                 left = await open_bodies(framed, context.options.max_body_size_bytes, self._room(), unwraps=False)
             for block in self._source.divide_into_blocks(framed, header, due):
-                if context.clock.monotonic() >= block.renew_at:  # soon visible to other members, or already
+                if context.clock.monotonic() >= block.renew_at:  # the messages are or will soon be visible to others
                     queue, seconds = str(block.queue), round(read_at - popped_at, 3)
                     log.warning("pop.came_late", queue=queue, messages=len(block.messages), seconds=seconds)
                     continue
@@ -249,7 +249,7 @@ class PopLoop(RequestLoop):
         return process_queue
 
     async def _set_aside(self, block: PopBlock, process_queue: PopProcessQueue) -> None:
-        """Apply `on_corrupt_message` to corrupt messages. With `stop` they are redelivered, and block no others."""
+        """Apply `on_corrupt_message` to a block's corrupt messages. With `stop` they stay unacknowledged."""
         context, policy = self._context, self._context.options.on_corrupt_message
         for corrupt in block.corrupt:
             message, reason = corrupt.message, corrupt.reason
@@ -308,13 +308,13 @@ class PopLoop(RequestLoop):
         return circuit.state == "open" or has_new or self.pops_in_flight > 0
 
     async def _wait_for_relief(self, reason: Reason, *, counted: bool) -> None:
-        """Wait until the reason for not popping is gone. If `counted`, report it to the statistics."""
+        """Wait while `reason` prevents pops. If `counted`, count the reason and the time in the statistics."""
         context, stats = self._context, self._context.stats[self._message_queue.topic]
         since = context.clock.monotonic()
         if counted:
             stats.count_held_back(reason, None)
             self.held_by = reason
-            if reason == "count" and self.unacknowledged + self._batch > self._threshold:  # not only due to other pops
+            if reason == "count" and self.unacknowledged + self._batch > self._threshold:  # even without other pops
                 self._full_times += 1
                 cached = {"threshold": self._threshold, "count": self.unacknowledged}
                 log_flow_control(self._full_times, self._message_queue, reason, **cached)
@@ -337,7 +337,7 @@ class PopLoop(RequestLoop):
     def _came_late(self, asked_at: float, connection: RemotingConnection, reply: RemotingCommand) -> None:
         """Make the messages of a late response visible to other members soon.
 
-        The client may know no routes by then: a broker holds a pop for longer than a group takes to stop.
+        The requests use the pop's connection, because the client may know no routes after the group has stopped.
         """
         if reply.code != _FOUND:
             return

@@ -1,10 +1,9 @@
 """Retries of popped messages, while a group pops and after it was switched to pull.
 
 A message that was popped and not acknowledged moves to a pop retry topic. Brokers return it to later pops, but not to
-pulls of the original topic. An administrator may switch a group from POP to PULL, or its `consume_mode` is changed.
-Then the group also pulls its pop retry topics, in both forms of their names, until they stay empty for the invisible
-time. After that it checks them from time to time, because a retry can arrive up to two hours after its message was sent
-back.
+pulls of the original topic. An administrator may switch a group from POP to PULL, or change its `consume_mode`. Then
+the group also pulls its pop retry topics, in both forms of their names, until they stay empty for the invisible time.
+After that it checks them from time to time, because a retry can arrive up to two hours after its message was sent back.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class PopRetries:
         self._watched: set[str] = set()  # pop retry topics whose routes the client refreshes
 
     async def run(self, modes: Mapping[str, MessageRequestMode], changed: Callable[[], None]) -> None:
-        """Check the retry topics of all topics every few seconds. `changed` is called when subscriptions changed."""
+        """Check the pop retry topics of all topics periodically. `changed` is called when the subscriptions change."""
         try:
             while True:
                 for topic in list(self._context.options.subscriptions):
@@ -112,7 +111,7 @@ class PopRetries:
         context.subscriptions[retry] = subscription
 
     def is_reading_over(self, topic: str, held: Collection[MessageQueue]) -> bool:
-        """Return whether the group stops reading this pop retry topic. It has stopped when no queue is `held`."""
+        """Return whether the group stops reading this pop retry topic. If no queue is `held` any more, unsubscribe."""
         if topic not in self.ending:
             return False
         if not held:
@@ -134,17 +133,17 @@ MODE_QUERY_SECONDS: Final = 10.0
 class DivisionAfterPop(QueueDivision):
     """Divides queues as usual, including the pop retry topics of a group that popped before.
 
-    Brokers pop for a group only if an administrator enabled it. They store that setting, so one query is enough.
+    An administrator must enable POP for a group. Brokers store this setting, so one query to each broker is enough.
     """
 
     def __init__(self, context: GroupContext) -> None:
         super().__init__(context)
         self._retries = PopRetries(context)
-        self._modes: dict[str, MessageRequestMode] = {}  # the topics in which the group possibly has popped messages
+        self._modes: dict[str, MessageRequestMode] = {}  # topics from which the group may have popped messages
         self._asked: set[str] = set()  # addresses of brokers that responded
 
     def begin(self, tasks: asyncio.TaskGroup, changed: Callable[[], None]) -> list[asyncio.Task[None]]:
-        """Called when the member joins. Return tasks that query brokers for popped topics and check their retries."""
+        """Called when the member joins. Return tasks that find popped topics and check their pop retry topics."""
         group = self._context.options.group
         reading = self._retries.run(self._modes, changed)
         return [

@@ -1,6 +1,6 @@
-"""The messages that one assignment pops: their requests, their division into blocks, and their caches.
+"""The source of one assignment's messages: sends pops, divides responses into blocks, and creates the caches.
 
-`PopSource` pops a topic, from one queue or from all queues of a broker. Lite topics are another source.
+`PopSource` pops a topic, from one queue or from all queues of a broker. `LiteSource` pops lite topics.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ class PopSource:
         self.pops_in_flight = 0
         self._context = context
         self.receipts: Final = receipts
-        # Whether pops contain a born time. If it is 0, brokers from 5.3 on use their clock, and older brokers refuse.
+        # Whether pops contain a born time. If not, it is 0: brokers from 5.3 on use their clock, older brokers refuse.
         self._tells_time = False
 
     async def begin(self) -> None:
         """Prepare the first pop. Raises RmqdError.
 
-        Stores the start offsets of a new group. After that, all of its queues have offsets. A queue without one was
-        created later, and this member may not know it yet. So each pop asks the broker to begin at the first message of
-        such a queue: see `fields`.
+        Stores the start offsets of a new group. After that, a queue without an offset was created later, and this
+        member may not know the queue yet. So each pop asks the broker to begin such a queue at its first message: see
+        `fields`.
         """
         context, ours = self._context, self.message_queue
         await context.start_offsets.store_if_new_group()
@@ -63,16 +63,16 @@ class PopSource:
                     context.store.forget(queue)
 
     async def maintain(self) -> None:
-        """Maintain the source while it is popped. Runs concurrently with the pops."""
+        """Run concurrently with the pops. A source that has a subscription at the broker renews it here."""
 
     def refresh(self) -> None:
         """Called when options changed, or a pop failed."""
 
     async def end(self) -> None:
-        """Called at the release when all pops have ended. Handlers may still have messages."""
+        """Called at the release when all pops have ended. Messages may still be in flight."""
 
     def fields(self, most: int) -> dict[str, str]:
-        """Return the fields of a pop of `most` messages by the current options. Java: `DefaultMQPushConsumerImpl`."""
+        """Return the request fields of a pop of at most `most` messages. Java: `DefaultMQPushConsumerImpl`."""
         options, subscription = self._context.options, self._context.subscriptions[self.message_queue.topic]
         return PopMessageRequestHeader(
             consumer_group=options.group,
@@ -82,7 +82,7 @@ class PopSource:
             invisible_time=round(options.pop_invisible_time_seconds * 1000),
             poll_time=0,
             born_time=0,
-            init_mode=_FROM_FIRST,  # a new group has offsets by now, so a queue without one was created later
+            init_mode=_FROM_FIRST,  # for queues without an offset, which were created after the group
             exp_type=subscription.expression_type,
             exp=subscription.sub_string,
             order=False,
@@ -99,7 +99,7 @@ class PopSource:
         """
         client, name = self._context.client, self.message_queue.broker_name
         born_ms = int(self._context.clock.wall() * 1000) if self._tells_time else 0
-        # slaves cannot record which messages are invisible
+        # pop at the master, because slaves cannot record which messages are invisible
         connection = await client.connection(client.routes.master_for(self.message_queue.topic, name))
         fields = fields | {"pollTime": str(hold_ms), "bornTime": str(born_ms)}
         future = client.remoting.call(connection, self.code, fields, hold_ms / 1000 + RESPONSE_GRACE_SECONDS)
@@ -113,7 +113,7 @@ class PopSource:
             self.pops_in_flight -= 1
 
     def was_refused_as_late(self, reply: RemotingCommand) -> bool:
-        """Return whether the broker rejected the pop as too old. The next pop then uses the other kind of born time."""
+        """Return whether the broker rejected the pop as too old. If so, switch between born time 0 and our clock."""
         if TOO_LATE_REMARK not in (reply.remark or ""):
             return False
         self._tells_time = not self._tells_time
@@ -140,9 +140,9 @@ class PopSource:
     def create_cache(
         self, queue: MessageQueue, put: Callable[[PopBlock, PopProcessQueue], None], on_room: Callable[[], None]
     ) -> PopProcessQueue:
-        """Return an empty cache for one queue of the blocks.
+        """Return an empty cache for the messages of one queue.
 
-        The cache calls `on_room` when messages are finished. A source may `put` further blocks into it.
+        The cache calls `on_room` when messages are finished. `put` adds a block to the cache; lite topics need it.
         """
         context = self._context
         stats = context.stats.get(queue.topic) or context.stats[retry_topic(context.options.group)]
@@ -150,7 +150,7 @@ class PopSource:
 
     @property
     def lag_topic(self) -> str:
-        """The topic whose lag the broker reports; empty for all topics with offsets of the group."""
+        """The topic whose lag is requested from the broker; empty for all topics with offsets of the group."""
         return self.message_queue.topic
 
     def counts_lag_of(self, queue: MessageQueue) -> bool:

@@ -1,4 +1,4 @@
-"""Requests about popped messages of one group: acknowledge, extend the invisible time, or end it."""
+"""The requests that acknowledge one group's popped messages, or change how long they stay invisible."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from rmqd.wire.receipt_handle import PopHandle
 class PopProcessQueue(ProcessQueue):
     """The messages of one queue that this member popped. Other members may have other messages of the queue.
 
-    It acknowledges finished messages, and has no offset to commit.
+    The cache acknowledges finished messages, and has no offset to commit.
     """
 
     __slots__ = ("_on_room", "_receipts")
@@ -71,7 +71,7 @@ class PopProcessQueue(ProcessQueue):
         return super().return_postponed([message for message in messages if message not in late])
 
     def acknowledge_finished(self, block: PopBlock) -> None:
-        """Acknowledge the finished messages of a block while handlers still have other messages of it."""
+        """Acknowledge the finished messages of a block, even if other messages of the block are unfinished."""
         finished = block.unsettled_offsets(message for message in block.messages if message.finished)
         if finished:
             self._receipts.acknowledge(block, finished, self.stats)
@@ -124,7 +124,7 @@ class _Ack:
 
 
 class PopReceipts:
-    """Reports the results of popped messages to brokers. Nothing here raises: unreported messages become visible again.
+    """Reports the results of popped messages to brokers. Methods never raise: unreported messages become visible again.
 
     *Receipts.* A pop makes a message invisible to the other members for a time, and returns a handle (`PopHandle`),
     which RocketMQ calls a receipt handle. All later requests identify the message by its handle: the acknowledgement
@@ -215,10 +215,10 @@ class PopReceipts:
     def make_visible(
         self, block: PopBlock, offsets: Iterable[int], connection: RemotingConnection | None = None
     ) -> None:
-        """Make messages that no handler had visible to other members. Pass `connection` if the group may have ended.
+        """Make unhandled messages visible to other members. Pass `connection` if the group may have ended.
 
-        This does not wait for the response. If the request is lost, the messages become visible when their time is
-        over. It skips messages whose time is over by now, because the broker would copy them once more.
+        This does not wait for the response. If the request is lost, the messages become visible at the end of their
+        invisible time. No request is sent for a message that is visible by now: the broker would copy it once more.
         """
         if connection is None and (address := self._client.routes.master(block.handle.broker_name)) is not None:
             connection = self._client.remoting.connected(address)
@@ -324,7 +324,7 @@ class _BrokerAcks:
                 self.idle.set()
 
     async def _send(self, acks: list[_Ack]) -> list[_Ack]:
-        """Send acknowledgements. Returns the ones to retry. If late, they are not sent, and count as duplicates."""
+        """Send acknowledgements, and return the ones to retry. Late ones are not sent, and count as duplicates."""
         now = self._clock.monotonic()
         for late in [ack for ack in acks if now >= ack.due]:
             late.stats.count_possible_duplicates(LATE_ACK_CAUSE, len(late.body.offsets))

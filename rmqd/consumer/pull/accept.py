@@ -46,13 +46,13 @@ DECOMPRESSION_THREADS: Final = 2  # per process; each decompresses one response,
 async def open_pulled_messages(block: MessageBlock, context: GroupContext, process_queue: ProcessQueue) -> bool:
     """Open a pull's messages as far as the queue's size threshold allows. Return whether the response is still valid.
 
-    During work in a thread the group's filter may have changed, or an operator may have reset the queue. Then the
-    messages were selected with outdated settings, and must be pulled again.
+    While a thread decompresses, the group's filter may change, or an operator may reset the queue. Then the response is
+    outdated, and the messages must be pulled again.
     """
     topic, offset = process_queue.message_queue.topic, process_queue.next_offset
     subscription = context.subscriptions[topic]
     room = context.thresholds.size_bytes - process_queue.cached_bytes
-    # stop at the first corrupt message, and decompress no further ones
+    # with `stop`, no message behind the first corrupt one is needed, so none is decompressed
     must_stop = context.options.on_corrupt_message == "stop"
     await open_bodies(block, context.options.max_body_size_bytes, room, offset, ends_at_corrupt=must_stop)
     is_same = context.subscriptions[topic] is subscription and process_queue.next_offset == offset
@@ -70,7 +70,7 @@ async def open_bodies(
 ) -> list[Message]:
     """Decompress messages and unwrap batches. Return the messages that were removed from the block.
 
-    Removed are: all messages from the point at which their total exceeds `room_bytes`; members of a batch below the
+    These are all messages from the point at which the total size exceeds `room_bytes`; messages of a batch below the
     offset `low`; and, with `ends_at_corrupt`, the messages behind the first corrupt message. If `unwraps` is False, a
     batch in one record counts as a corrupt message.
     """
@@ -95,7 +95,7 @@ log = structlog.get_logger(__name__)
 
 
 class MessageAcceptor:
-    """Steps 3 to 5 of the module's description, for the responses of one loop. `select_tags` sets the filter."""
+    """Selects and counts the messages of one loop's responses, and puts them into the cache (steps 3 to 5 above)."""
 
     def __init__(
         self, service: ConsumeMessageService, hooks: GroupHooks | None, rate_limit: RateLimit | None = None

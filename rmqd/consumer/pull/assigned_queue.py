@@ -1,4 +1,4 @@
-"""One ownership of a queue, from the hand-over by its previous owner to the hand-over to its next one."""
+"""One ownership of a queue, from the hand-over by the previous owner to the hand-over to the next owner."""
 
 from __future__ import annotations
 
@@ -63,15 +63,14 @@ class AssignedQueue(Assignment):
         return None if self.loop is None else self.loop.process_queue.commit_offset()
 
     def count_handled_twice(self, messages: int) -> None:
-        """Called when messages were finished both here and by another member. Counts them as duplicates."""
         if messages:
             self._context.stats[self.message_queue.topic].count_possible_duplicates("handed_over", messages)
 
     def move_to(self, offset: int) -> bool:
         """Continue at `offset` at once after an operator's reset: a pull held at the broker is interrupted.
 
-        If another member still owns the queue, the reset applies only if the queue is acquired within 5 s. Later it is
-        void, because the previous owner received the same reset and has applied it.
+        If another member still owns the queue, the reset applies only if this member acquires the queue within 5 s.
+        After that the reset is void, because the previous owner received the same reset and has applied it.
         """
         self._moved_to = offset
         is_ours = self.loop is not None and self._context.ownership.holds(self.message_queue)
@@ -80,7 +79,7 @@ class AssignedQueue(Assignment):
         return True
 
     async def seek(self, offset: int, begin: Callable[[ProcessQueue], None]) -> None:
-        """Continue at `offset`, as requested by the program that polls the queue. The cache is dropped at once.
+        """Drop the cache at once and continue at `offset`: the caller of a `PullConsumer` requested this.
 
         `begin` prepares the new cache before its first pull, which may carry a commit. Returns when that pull starts,
         or the queue is released.
@@ -105,7 +104,7 @@ class AssignedQueue(Assignment):
         self._context.problems.end(("unread", self.message_queue))
 
     async def consume(self) -> None:
-        """Acquire the queue, and pull it until `release`."""
+        """Acquire the queue, and pull it until `release` is called."""
         try:
             await self._release_signal.begun.run_until_set(self._own())
         finally:
@@ -150,7 +149,7 @@ class AssignedQueue(Assignment):
         return start
 
     def _check_released_offset(self, offset: int) -> None:
-        """Log and count a start below this process's earlier commit. The queue starts there anyway."""
+        """Log and count a start offset below this process's earlier commit. The queue is pulled from it anyway."""
         released = self._context.released_offsets.pop(self.message_queue, None)
         if released is not None and offset < released.committed:
             queue = str(self.message_queue)
@@ -186,9 +185,9 @@ class AssignedQueue(Assignment):
     async def _win_back(self, loop: PullLoop) -> None:
         """Wait for the queue's lock, and continue at the same offset unless another member has consumed the queue.
 
-        The stored offset shows that. If it is one of our commits, or a lower one on a broker that may have lost some,
-        no other member has committed, and the cache is still valid. Otherwise another member owned the queue. Then the
-        cache is dropped, and the queue is pulled from the stored offset, as after an acquisition.
+        The stored offset shows whether another member has. If it is one of our commits, or lower on a broker that may
+        have lost commits, no other member has committed, and the cache is still valid. Otherwise another member owned
+        the queue. Then the cache is dropped, and the queue is pulled from the stored offset, as after an acquisition.
         """
         context, queue = self._context, self.message_queue
         await context.ownership.acquire(queue, self._lost)
@@ -279,7 +278,7 @@ class AssignedQueue(Assignment):
         )
 
     def measure(self) -> Coroutine[Any, Any, None] | None:
-        """Query the queue's end if no pull reports it: the queue is held back, or its first pull is unanswered."""
+        """Return a query of the queue's end; None if pulls report it. A queue that is held back sends no pulls."""
         loop = self.loop
         return None if loop is None or not (loop.max_offset is None or self._is_stale(loop)) else self._measure(loop)
 

@@ -2,9 +2,9 @@
 
 An operator's reset is an order: the cache is dropped, and results of messages in flight are ignored.
 
-A broker's PULL_OFFSET_MOVED shows only where its queue begins or ends. Messages that were pulled before are in memory,
-and no other member can pull them again. So they are handled, retried and dead-lettered as usual, and the commit offset
-stays at the first unfinished message. Only the next pull starts elsewhere:
+The response PULL_OFFSET_MOVED is not an order: it reports where the queue begins or ends at the broker. Messages that
+were pulled before are in memory, and no other member can pull them again. So they are handled, retried and
+dead-lettered as usual, and the commit offset stays at the first unfinished message. The next pull starts elsewhere:
 
 | the broker offers              | the queue                                                                        |
 |--------------------------------|----------------------------------------------------------------------------------|
@@ -17,15 +17,15 @@ stays at the first unfinished message. Only the next pull starts elsewhere:
 A broker that offers a lower offset has lost the end of its queue, or the topic was recreated. Since then it may have
 reused some of the offsets for new messages. The offered end is above these messages, and if the queue has grown past
 the requested offset, the broker offers nothing. The new messages are recognized by their store time, which is later
-than the store time of every pulled message. So a queue that must go down continues at the first such message. The same
-search runs after a new connection, after the queue's topic exists again, and after `SUSPECT_SECONDS`. A member without
-a pulled message of the queue uses the time at which the broker first accepted its offset, or at which the offset file
-was written (broadcasting). A member that has just started has no such time if brokers keep the offsets. If its first
-pull is refused, it continues at the end and reports how many messages precede it: an operator knows whether the topic
-was recreated.
+than the store time of every pulled message. So if the offset of a queue must be lowered, the queue continues at the
+first new message. The same search runs after a new connection, after the queue's topic exists again, and after
+`SUSPECT_SECONDS`. A member that has not pulled a message of the queue uses the time at which the broker first accepted
+its offset, or at which the offset file was written (broadcasting). If brokers keep the offsets, a member that has just
+started has no such time. If its first pull is refused, it continues at the end and reports how many messages precede
+the end: an operator knows whether the topic was recreated.
 
 With `on_offset_illegal: stop` a queue whose offset was above its end for `SUSPECT_SECONDS` is held until an operator
-resets it, also after the queue has grown past that offset: otherwise the messages below it would be skipped.
+resets it, even if the queue has grown past that offset: otherwise the messages below the offset would be skipped.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class OffsetMoves:
         self._message_queue = message_queue
         # the broker's address, and when it first offered an offset below the committed one (monotonic)
         self._suspect: tuple[str, float] | None = None
-        self._lowest: int | None = None  # lowest offset offered since then: the queue may have grown later
+        self._lowest: int | None = None  # lowest offset that it offered since then: later the queue may have grown
         self._checked_on: RemotingConnection | None = None  # connection of the last check for a recreated queue
         self._accepted_ms = 0  # when the broker first accepted the queue's offset (Unix milliseconds of our clock)
 
@@ -76,7 +76,7 @@ class OffsetMoves:
 
     @property
     def refused_end(self) -> int | None:
-        """The lowest end of the queue while the broker refused its offset; None if the offset is not refused."""
+        """The lowest end of the queue that the broker reported while it refuses the next pull's offset; else None."""
         offset, end = self._context.refused_offsets.get(self._message_queue, (None, None))
         return end if offset == self._loop.process_queue.next_offset else None
 
@@ -85,9 +85,10 @@ class OffsetMoves:
         self._checked_on = None
 
     async def recheck_queue(self, reply: RemotingCommand) -> bool:
-        """Search for other messages at offsets that were pulled before. Return whether the queue goes back to them.
+        """Search for new messages at offsets that were pulled before: the topic may have been recreated.
 
-        `reply` is the response to a pull, and must be discarded if this returns True. Raises RmqdError.
+        `reply` is the response to a pull. Returns True if the queue must continue at another offset, so that `reply`
+        must be discarded. Raises RmqdError.
         """
         if reply.code != FOUND_CODE and reply.code not in NOTHING_FOUND_CODES:
             return False
@@ -153,9 +154,9 @@ class OffsetMoves:
         self._suspect = self._lowest = None
 
     async def handle_offered_offset(self, reply: RemotingCommand) -> None:
-        """Handle PULL_OFFSET_MOVED, or another response with an offset below the requested one, by the table above.
+        """Handle PULL_OFFSET_MOVED, or another response with an offset below the requested one. Raises RmqdError.
 
-        Raises RmqdError.
+        The table in the module's docstring has the rules.
         """
         loop, remark = self._loop, reply.remark or ""
         if not loop.request.at_master:
@@ -219,7 +220,7 @@ class OffsetMoves:
         return int(self._context.store.committed_at.get(self._message_queue, 0.0) * 1000) if is_own else 0
 
     def _is_doubtful(self, offered: int) -> bool:
-        """Return whether an offer below the committed offset still needs confirmation by later responses."""
+        """Return whether `offered` is below the committed offset and must still be confirmed by later responses."""
         committed = self._context.store.committed.get(self._message_queue, 0)
         if offered >= committed:
             return False
@@ -277,9 +278,9 @@ class OffsetMoves:
 
 
 def _check(asked: int, header: PullMessageResponseHeader) -> None:
-    """Raise ProtocolError if the offer contradicts the queue's ends in the same response.
+    """Raise ProtocolError if the offered offset contradicts the queue's ends in the same response.
 
-    An offset is illegal either below the queue's first offset, which is then offered, or above its last one.
+    Brokers refuse two kinds of offsets: below the queue's first offset, which they then offer, and above its last one.
     """
     offered = header.next_begin_offset
     if offered == asked:

@@ -140,7 +140,7 @@ class PullLoop(PulledQueue):
         return is_other
 
     def _is_at_end(self) -> bool:
-        """Return whether the queue has an end for this group and is pulled up to it."""
+        """Return whether the group reads this queue up to an end offset, and has pulled all messages below it."""
         end = self._context.end_offsets.get(self._message_queue)
         return end is not None and self.process_queue.next_offset >= end
 
@@ -161,7 +161,7 @@ class PullLoop(PulledQueue):
         return reply
 
     async def _carry(self, on: RemotingConnection) -> CarriedCommit | None:
-        """Let the next pull on this connection commit the finished messages, if allowed."""
+        """Prepare a commit of the finished messages in the next pull on this connection; None if not allowed."""
         queue, offset = self._message_queue, self.process_queue.commit_offset()
         return await self._context.store.commit_with_pull(queue, offset, on, self._may_carry)
 
@@ -219,7 +219,7 @@ class PullLoop(PulledQueue):
             self.request.broker_id, self.max_offset = header.suggest_which_broker_id, header.max_offset
             asked = self.process_queue.next_offset
             if header.next_begin_offset < asked and is_logical_broker(self._message_queue.broker_name):
-                await self.on_offset_moved(reply)  # logical queues have this in place of PULL_OFFSET_MOVED
+                await self.on_offset_moved(reply)  # for logical queues, brokers send this instead of PULL_OFFSET_MOVED
                 return
             self.process_queue.continue_at(self._validation.validate_empty(asked, header))
             self.stuck = None

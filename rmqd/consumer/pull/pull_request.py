@@ -1,4 +1,4 @@
-"""The pull requests of one queue: their broker and filter, the change to another broker, and the pauses."""
+"""The pull requests of one queue: the choice of a replica, the filter, and the pauses after failures."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def error_pause_seconds() -> float:
 
 
 async def repeat_until_answered(context: GroupContext, queue: MessageQueue, ask: Callable[[], Awaitable[T]]) -> T:
-    """Call `ask` until it raises no RmqdError, and return its result. The queue cannot start without the result."""
+    """Call `ask` until it raises no RmqdError, and return the result, without which the queue cannot start."""
     while True:
         try:
             return await ask()
@@ -84,7 +84,7 @@ class PullBackoff:
         self._went_away = False
 
     def pause_after_empty(self) -> float:
-        """Return the pause after an immediate empty response, as from a broker that shuts down or a slave that lags."""
+        """Return the pause in seconds after an immediate empty response. A slave that lags sends such responses."""
         self._unheld += 1
         return backoff_seconds(EMPTY_RESPONSE_PAUSE_SECONDS, self._unheld, MAX_EMPTY_RESPONSE_PAUSE_SECONDS)
 
@@ -92,7 +92,7 @@ class PullBackoff:
         """Return the pause after a failure, in seconds. It is random so that a broker's queues do not all pull at once.
 
         A slave that must not be read (slaveReadEnable: false) responds "busy". That does not lengthen the pause,
-        because its master may return at any moment.
+        because the master may return at any moment.
         """
         if isinstance(error, GoAwayError):
             is_first, self._went_away = not self._went_away, True
@@ -129,7 +129,7 @@ class _Waiting(NamedTuple):
     commit: CarriedCommit | None
 
     def give_up(self, on_response: Callable[[int, RemotingCommand], None]) -> None:
-        """Pass the late response, with the requested offset, to `on_response`. The caller must complete the future."""
+        """Pass a late response, with the pull's offset, to `on_response`. The caller must complete the future."""
         later = self.connection.pending.hand_over(self.future, partial(on_response, self.offset))
         if self.commit is not None:
             later.add_done_callback(self.commit.ended)
@@ -138,7 +138,7 @@ class _Waiting(NamedTuple):
 class PullRequest:
     """Sends the pulls of one queue, one after the other. `broker_id` is the preferred replica for the next pull.
 
-    If that replica is down, another one is asked. Only a pull at the master may carry a commit, so offsets are still
+    If that replica is down, the pull is sent to another replica. A pull at a slave carries no commit: offsets are
     stored at the master.
     """
 
@@ -148,9 +148,9 @@ class PullRequest:
         self.at_master = True  # whether `address` is the broker's master
         self.connection: RemotingConnection | None = None  # connection of the last pull
         self.reset_to: int | None = None
-        """An operator's reset, reported in a late response. The reader that applies it sets it to None."""
+        """The offset of an operator's reset that must still be applied, or None. The pull loop sets it to None."""
         self.on_late_reset: Callable[[int], object] | None = None
-        """Called with the offset of such a reset after the release: the broker reports it to no other member."""
+        """Set at the release. Called with the offset of a reset in a late response: no other member learns of it."""
         self._client = client
         self._group = group
         self._queue = queue
@@ -235,7 +235,7 @@ class PullRequest:
         return reply
 
     def _look_up(self) -> None:
-        """Copy the data from the routes that each pull needs."""
+        """Copy the addresses of the queue's broker from the route table, because each pull needs them."""
         routes = self._client.routes
         self._routes_version = routes.version
         self._replicas = routes.replicas(routes.endpoint(self._queue))

@@ -80,9 +80,9 @@ class PulledQueue(RequestLoop):
         return self._context.create_cache(self._message_queue, offset, stats, self._context.options.namespace)
 
     async def probe(self, offset: int | None = None) -> None:
-        """Pull one message without waiting, and discard it: such a response reports an operator's reset.
+        """Pull one message without waiting, and discard it: the response would report an operator's reset.
 
-        If `offset` is not the next offset, only a reset and the queue's end are taken from the response.
+        If `offset` is given, PULL_OFFSET_MOVED is ignored unless it reports a reset.
         """
         self._probed_at = self._context.clock.monotonic()
         asked = self.process_queue.next_offset if offset is None else offset
@@ -107,7 +107,7 @@ class PulledQueue(RequestLoop):
         await self._context.clock.sleep(PROBE_INTERVAL_SECONDS)
 
     async def wait_at(self, offset: int) -> None:
-        """Wait as after an error. Every PROBE_INTERVAL_SECONDS, pull at `offset` to learn of an operator's reset."""
+        """Wait as after an error. Every PROBE_INTERVAL_SECONDS, also probe the queue at `offset`: see `probe`."""
         self.checked_at = self._context.clock.monotonic()
         await self.pause()
         if self._context.clock.monotonic() - self._probed_at >= PROBE_INTERVAL_SECONDS:
@@ -126,7 +126,7 @@ class PulledQueue(RequestLoop):
         return exceeded_threshold(self.process_queue, self._context.thresholds)
 
     async def _wait_for_relief(self, reason: Reason) -> None:
-        """Wait while this reason prevents pulls. It is counted once in the statistics."""
+        """Wait while `reason` prevents pulls. Counts the reason once in the statistics."""
         process_queue = self.process_queue
         count_flow_control(process_queue, reason, self._context.thresholds)
 

@@ -1,4 +1,4 @@
-"""The release of one queue: its drain, its last commit, and its unlock.
+"""The release of one queue: drain, last commit and unlock.
 
 The order of the steps avoids duplicates at a hand-over between two rmqd members:
 
@@ -51,7 +51,7 @@ class QueueRelease:
         self._signal = signal
 
     async def run(self, loop: PullLoop | None, moved_to: Callable[[], int | None]) -> None:
-        """Release the queue. `loop` is None if it was never pulled. `moved_to` returns a reset's offset, or None."""
+        """Release the queue. `loop` is None if no pull was sent. `moved_to` returns the offset of a reset, or None."""
         context, signal, message_queue = self._context, self._signal, self._queue
         if loop is not None:
             process_queue = loop.process_queue
@@ -60,7 +60,7 @@ class QueueRelease:
             if (reset_to := loop.request.reset_to) is not None:
                 context.move(message_queue, reset_to)
             process_queue.start_release()
-            context.service.submit(process_queue)  # if ordered by key, messages below handled ones are still handed out
+            context.service.submit(process_queue)  # a group ordered by key still handles messages below finished ones
             drained = await self._drain(loop)
             self._prolong()
             if moved_to() is None or not context.ownership.holds(message_queue):
@@ -84,7 +84,7 @@ class QueueRelease:
         if not process_queue.is_releasing:
             process_queue.start_release()
         signal.is_last, signal.until = True, self._context.clock.monotonic() + MIN_LAST_COMMIT_SECONDS
-        # The broker reported the operator's reset once, to this member, so no other member would apply it.
+        # Brokers report an operator's reset to one member only. So this member must commit it, or it would be lost.
         move = loop.request.reset_to if moved_to() is None else moved_to()
         is_committed = move is None and await self._commit(process_queue.commit_offset())
         self._count_repeated(process_queue, is_committed=is_committed)
@@ -94,8 +94,8 @@ class QueueRelease:
     def _prolong(self) -> None:
         """Set the deadline of the last commit.
 
-        At a hand-over, it is the time until which this member certainly holds the lock. At a stop, it is at least
-        MIN_LAST_COMMIT_SECONDS from now. After a forced stop it is exactly that.
+        At a hand-over, the deadline is the time until which this member certainly holds the lock. At a stop, it is at
+        least MIN_LAST_COMMIT_SECONDS from now; at a forced stop, exactly MIN_LAST_COMMIT_SECONDS from now.
         """
         signal, now = self._signal, self._context.clock.monotonic()
         if not signal.is_last:
@@ -113,7 +113,7 @@ class QueueRelease:
             process_queue.stats.count_possible_duplicates(self._signal.cause, repeated)
 
     def _may_commit(self) -> bool:
-        """Return whether a commit may be sent. Without the lock or after the deadline, it could harm the next owner."""
+        """Return whether to send a commit. Without the lock or after the deadline, another member may own the queue."""
         return self._context.ownership.holds(self._queue) and self._context.clock.monotonic() < self._signal.until
 
     async def _drain(self, loop: PullLoop) -> bool:
@@ -138,10 +138,10 @@ class QueueRelease:
                 self._failed(offset, error)
 
     async def _commit(self, offset: int) -> bool:
-        """Commit the offset, unless the broker has a higher one. Return whether the broker has it.
+        """Commit the offset, unless the broker has a higher one. Return whether the commit or a higher one is stored.
 
-        Retries until the deadline, or until the broker has the offset and no unconfirmed earlier commit of ours can
-        replace it. Gives up at a permanent error, and at any error if the stored offset would not change.
+        Retries until the deadline, or until the broker has the offset and no unanswered earlier commit of ours can
+        replace it. Stops at a permanent error, and at any error if the offset is already committed.
         """
         store, queue = self._context.store, self._queue
         is_news = store.committed.get(queue) != offset
@@ -166,9 +166,9 @@ class QueueRelease:
         return False
 
     async def _commit_move(self, moved_to: Callable[[], int | None]) -> None:
-        """Commit the offset of an operator's reset during the release, so that the next owner starts there.
+        """Commit the offset of an operator's reset, so that the next owner starts at it. Retries until the deadline.
 
-        The reset may also arrive while the last commit or this commit is in flight. Retries until the deadline.
+        The reset may also arrive while the last commit or this commit is in flight.
         """
         stored: int | None = None
         failure: RmqdError | None = None

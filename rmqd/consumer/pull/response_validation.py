@@ -48,7 +48,7 @@ class TrustedPart:
 
     next_offset: int
     bad: list[BadRecord] = field(default_factory=list)
-    """Records that were bad in two responses. The last one is at `next_offset` if it must not be skipped."""
+    """Records that were bad in two responses. If the last record must not be skipped, it is at `next_offset`."""
     contradiction: Contradiction | None = None
     """Why the queue is pulled again at `next_offset`; None if the whole response is trusted."""
 
@@ -81,7 +81,7 @@ class ResponseValidation:
         self._fruitless = 0
 
     def is_fully_trusted(self, block: MessageBlock, asked: int, header: PullMessageResponseHeader) -> bool:
-        """Return whether the whole response is trusted, as almost always."""
+        """Return whether the whole response is trusted. This fast check suffices for almost all responses."""
         if not is_plain(block, asked, header):
             return False
         if self._gaps:
@@ -93,7 +93,7 @@ class ResponseValidation:
     ) -> TrustedPart:
         """Validate a response with messages; the block keeps the trusted ones. Raises ProtocolError.
 
-        A confirmed bad record ends the trusted part, unless `passes_over` is True: the policy skips such records.
+        A confirmed bad record ends the trusted part, unless `passes_over` is True: the policy does not stop at it.
         """
         if self.is_fully_trusted(block, asked, header):  # possible for a block that is not opened yet
             return TrustedPart(header.next_begin_offset)
@@ -107,7 +107,7 @@ class ResponseValidation:
     def validate_opened(
         self, block: MessageBlock, asked: int, trusted: TrustedPart, *, passes_over: bool
     ) -> TrustedPart:
-        """Validate the trusted messages again after decompression: if that fails, the message's flags may be wrong."""
+        """Validate the trusted messages again after decompression. A body that cannot be opened makes a record bad."""
         if block.cut_at is not None and block.cut_at < trusted.next_offset:
             trusted = TrustedPart(block.cut_at, [record for record in trusted.bad if record.at < block.cut_at])
         records = [bad_record(block, corrupt, asked) for corrupt in block.corrupt]
@@ -134,7 +134,7 @@ class ResponseValidation:
         return bool(self._bad)
 
     def made_no_progress(self, contradiction: Contradiction) -> None:
-        """Called when no part of the last response was trusted. Raises ProtocolError the second time in a row."""
+        """Called when no part of the last response was trusted. If that happens twice in a row, raise ProtocolError."""
         self._fruitless += 1
         if self._fruitless > 1:
             raise ProtocolError(
@@ -196,7 +196,7 @@ class ResponseValidation:
         log.warning("pull.doubted", queue=str(self._queue), offset=contradiction.at, reason=contradiction.reason)
 
     def _refute(self, offset: int) -> None:
-        """Forget the gaps of the last response, because this one has messages there. Log the gap at `offset`."""
+        """Forget the last response's gaps, because the new response has messages in them. Log the gap at `offset`."""
         to = self._gaps.get(offset, offset)
         if to > offset and self.takes_all:
             reason = f"offsets {offset} to {to - 1} had no messages before, but have some now"
@@ -208,8 +208,8 @@ class CorruptMessages:
     """Handles the corrupt messages of one queue, as `on_corrupt_message` specifies. The queue's pull loop owns it.
 
     A message that must be dead-lettered stays in the cache until a broker has accepted it: it is not handed out, and no
-    commit passes it. The other messages of its response are handled meanwhile, but the queue is not pulled. Each
-    attempt uses the policy at that moment.
+    commit passes it. Meanwhile the other messages of its response are handled, but the queue is not pulled. Each
+    attempt to dead-letter uses the current policy.
     """
 
     def __init__(self, loop: PulledQueue, context: GroupContext, message_queue: MessageQueue) -> None:
@@ -255,7 +255,7 @@ class CorruptMessages:
                 await self._loop.wait_at(record.offset)
 
     async def stop_at(self, record: BadRecord) -> None:
-        """Stop the queue at a record until an operator acts, and check periodically."""
+        """Mark the queue as stuck at a corrupt record, and wait PROBE_INTERVAL_SECONDS. The caller checks again."""
         self._report([record])
         evidence = f"message at offset {record.offset} is corrupt: {record.reason}"
         topic = record.message.topic

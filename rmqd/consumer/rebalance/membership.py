@@ -5,8 +5,8 @@
 The notification is the request NOTIFY_CONSUMER_IDS_CHANGED. It informs a member with queues that a new member waits for
 some of them. Brokers send it by default (`notifyConsumerIdsChangedEnable`). A member also gets it for its own joining,
 before the response to its first heartbeat. So each member knows from its start whether its brokers send notifications.
-Otherwise a previous owner may need up to `POLL_SECONDS` to notice a new member, and the new member waits longer by that
-time.
+If they do not, a previous owner may need up to `POLL_SECONDS` to notice a new member, and the new member waits longer
+by that time.
 
 `MemberList` reads the group's members from one of its brokers.
 
@@ -88,9 +88,9 @@ class ChangeNotifications:
         return is_other
 
     async def wait(self, changed: asyncio.Event, seconds: float, poll: Callable[[], Awaitable[bool]]) -> None:
-        """Wait until `changed`, which a notification sets, for at most `seconds`.
+        """Wait until a notification sets `changed`, for at most `seconds`.
 
-        If brokers send no notifications, also call `poll` every two seconds, and return when the members have changed.
+        If brokers send no notifications, also call `poll` every two seconds until it reports a change of the members.
         """
         clock = self._context.clock
         until = clock.monotonic() + seconds
@@ -160,7 +160,7 @@ KEEP_QUEUES_SECONDS: Final = 600.0  # a broker counts as removed after this time
 
 
 class MissingBrokerQueues:
-    """Tracks the missing brokers of one group, and decides which queues are kept for them."""
+    """Tracks the missing brokers of one group, and decides which of their queues this member keeps."""
 
     def __init__(self, client: ClientInstance, clock: Clock) -> None:
         self.is_unsure = False
@@ -202,12 +202,15 @@ class MissingBrokerQueues:
 
 REMEMBER_MISSING_MEMBER_SECONDS: Final = 70.0  # longer than the broker keeps a lock without renewal
 MISSING_MEMBER_SECONDS: Final = 1.0  # a member that lost only its connection soon returns with its next heartbeat
-MEMBER_RETURN_SECONDS: Final = HEARTBEAT_TIMEOUT_SECONDS  # in this time, members return to a broker that lost them all
+MEMBER_RETURN_SECONDS: Final = HEARTBEAT_TIMEOUT_SECONDS  # time for members to return to a broker that lost them all
 LIST_TIMEOUT_SECONDS: Final = 1.0  # a short timeout, because an acquisition waits; the request is repeated
 
 
 class MissingMembers:
-    """Compares each broker's list with its previous list: a joining member appears at one broker before the others."""
+    """Finds members that have left: a missing member was in a broker's previous list, and is in no broker's list now.
+
+    Each list is compared with the same broker's previous list, because a joining member appears at one broker first.
+    """
 
     def __init__(self, client: ClientInstance, group: str, clock: Clock) -> None:
         self._client = client
@@ -218,7 +221,7 @@ class MissingMembers:
         """Members that left the lists of all brokers -> when they were first missing (monotonic)."""
         self._changed_at = float("-inf")
         self.query_members = SharedCalls(self._query_members)
-        """Request the list of the broker at this address. Returns whether members missing in it have certainly left."""
+        """Request a broker's list, by its address. Returns whether members missing in the list have certainly left."""
 
     def on_members_changed(self) -> None:
         """Called when a broker reports a change: a missing member may have returned briefly."""
@@ -240,9 +243,9 @@ class MissingMembers:
         return bool(self._present() - {self._client.client_id})
 
     async def on_member_list(self, address: str, client_ids: Collection[str]) -> None:
-        """Called with the members that one broker lists now.
+        """Called with the client ids in the list of the broker at `address`.
 
-        If a member disappeared from this list, the other brokers whose last lists contain it are asked again.
+        If a member has disappeared from this list, the other brokers that still listed the member are asked again.
         """
         others = self._note(address, client_ids)
         await asyncio.gather(

@@ -62,7 +62,7 @@ class EngineConflict:
         return {client_id for client_id in client_ids if is_spark_client_id(client_id)}
 
     def may_consume(self, others: Collection[str]) -> bool:
-        """Called with the result of `other_engine_members`. Return whether this member may consume.
+        """Return whether this member may consume. `others` is the result of `other_engine_members`.
 
         Raises GroupHeldElsewhereError when the waiting time is over and this member must leave.
         """
@@ -90,7 +90,7 @@ class EngineConflict:
 
 
 class OtherOwners:
-    """The queues of a group's members that are not rmqd. Brokers list each member's language."""
+    """Finds the queues that a group's Java, Go or other clients own. Brokers list each member's language."""
 
     def __init__(self, client: ClientInstance, group: str, clock: Clock) -> None:
         self._client = client
@@ -132,9 +132,9 @@ class OtherOwners:
 
 
 LOCK_NAME_SUFFIX: Final = "-rmqd-owner"
-LOCK_RETRY_SECONDS: Final = 1.0  # between requests for locks that owned queues lack
-LOCK_POLL_SECONDS: Final = 0.05  # between requests for the lock of a queue that is being acquired
-OTHER_CLIENT_QUERY_SECONDS: Final = 0.25  # between requests to a member that is not rmqd
+LOCK_RETRY_SECONDS: Final = 1.0  # interval of requests for locks that owned queues lack
+LOCK_POLL_SECONDS: Final = 0.05  # interval of requests for the lock of a queue that is being acquired
+OTHER_CLIENT_QUERY_SECONDS: Final = 0.25  # interval of requests to a member that is not rmqd
 MAX_POLLED_QUEUES: Final = 100  # if more queues wait for their locks, each lock is requested less often
 
 
@@ -157,7 +157,7 @@ class QueueOwnership(Ownership):
         self._to_break: dict[str, list[MessageQueue]] = {}  # topic -> queues that missing members may still have locked
         self._asking: dict[str, set[MessageQueue]] = defaultdict(set)  # broker name -> queues to lock
         self._leaving: dict[str, set[MessageQueue]] = defaultdict(set)  # broker name -> queues to unlock
-        self._waiting = 0  # queues owned by other members
+        self._waiting = 0  # number of queues that this member waits for
         self.timeouts = 0
 
     async def on_member_list(self, address: str, client_ids: Collection[str]) -> None:
@@ -169,7 +169,7 @@ class QueueOwnership(Ownership):
     async def break_locks(self, topic: str, queues: Iterable[MessageQueue]) -> None:
         """Break the locks that missing members hold on these queues; otherwise the locks last up to a minute.
 
-        Every member does this, also if it does not acquire the queues. If a missing member may still return, or a
+        Every member does this, even if it does not acquire the queues. If a missing member may still return, or a
         broker's list proves nothing yet, `run` tries again.
         """
         if not self._unbroken(topic):
@@ -190,12 +190,12 @@ class QueueOwnership(Ownership):
     async def acquire(
         self, queue: MessageQueue, on_lost: Callable[[], None], max_notice_delay_seconds: float = 0.0
     ) -> bool:
-        """Own a queue once its previous owner has released it or is gone, at the latest after `queue_handover_timeout`.
+        """Wait until the previous owner has released the queue or is gone, for at most `queue_handover_timeout`.
 
         If brokers do not notify members, the previous owner may notice this member up to `max_notice_delay_seconds`
         later, and the wait is longer by that time. The wait is also longer if the topic's queues have changed, because
         the previous owner may not know them yet. Time while this member cannot reach the queue's broker does not count:
-        the previous owner may reach it, and this member could not start anyway. Returns False after a timeout.
+        the previous owner may reach the broker, and this member could not start anyway. Returns False after a timeout.
         """
         self._waiting += 1
         try:
@@ -289,7 +289,7 @@ class QueueOwnership(Ownership):
         )
 
     def _seen_by_all_at(self, queue: MessageQueue) -> float:
-        """Return when the previous owner knows the topic's current queues. Unused if brokers refuse locks."""
+        """Return when every member knows the topic's current queues (monotonic); -inf if brokers refuse locks."""
         return float("-inf") if self._locks.refused else self._client.routes.known_everywhere_at(queue.topic)
 
     def _is_out_of_reach(self, queue: MessageQueue) -> bool:

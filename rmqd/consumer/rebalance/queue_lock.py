@@ -31,7 +31,7 @@ from rmqd.wire.message_queue import MessageQueue
 log = structlog.get_logger(__name__)
 
 RENEW_INTERVAL_SECONDS: Final = 20.0  # Java: rocketmq.client.rebalance.lockInterval
-QUEUES_PER_REQUEST: Final = 200  # maximum in one request, so that a busy machine reads the response before the timeout
+QUEUES_PER_REQUEST: Final = 200  # maximum, so that a busy machine reads the response before the timeout
 
 
 class BrokerLocks:
@@ -115,7 +115,7 @@ class BrokerLocks:
 
 
 LOCK_EXPIRY_SECONDS: Final = 30.0  # Java: rocketmq.client.rebalance.lockMaxLiveTime; a broker keeps a lock for 60 s
-LOCK_REQUEST_INTERVAL_SECONDS: Final = 0.2  # between requests for a lock that another member holds
+LOCK_REQUEST_INTERVAL_SECONDS: Final = 0.2  # interval of requests for a lock that another member holds
 SLOW_REQUEST_INTERVAL_SECONDS: Final = 1.0  # the same after REQUESTS_BEFORE_SLOW_INTERVAL requests
 REQUESTS_BEFORE_SLOW_INTERVAL: Final = 100
 RENEWAL_CHECK_SECONDS: Final = 1.0
@@ -215,9 +215,9 @@ class QueueLock(Ownership):
             await self._locks.unlock(broker_name, [queue])
 
     def start_grace_period(self, queue: MessageQueue) -> float:
-        """Return for how many seconds the queue is kept while handlers overrun: as long as Java delays the unlocking.
+        """Return for how many seconds after the drain time the queue stays locked while handlers run: as in Java.
 
-        No other member can own the queue meanwhile. Handlers can see in their batch's lease that they must end.
+        No other member can own the queue meanwhile. Handlers can see in the lease of their batch that they must end.
         """
         lease = self._leases.get(queue)
         if lease is None or not lease.holds:
@@ -231,7 +231,7 @@ class QueueLock(Ownership):
             await asyncio.gather(*(self.release(queue) for queue in list(self._leases)))
 
     def holds(self, queue: MessageQueue) -> bool:
-        """Return whether this member holds the lock: its connection is open, and it was renewed in the last 30 s."""
+        """Return whether this member holds the lock: renewed in the last 30 s, on a connection that is still open."""
         lease = self._leases.get(queue)
         return lease is not None and lease.holds
 

@@ -89,7 +89,7 @@ class QueueDivision:
         return MemberShare(pulled=frozenset(share))
 
     def create_assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> Assignment:
-        """Return the assignment for a queue of a share. Queues of this division are always pulled."""
+        """Return the assignment for a queue of a share. This class supports only pulled queues."""
         assert not is_popped
         return AssignedQueue(self._context, message_queue)
 
@@ -110,7 +110,7 @@ MIN_PASS_INTERVAL_SECONDS: Final = 1.0  # Java: rocketmq.client.rebalance.minInt
 
 
 class Rebalance:
-    """Runs the passes: at the start, after a broker's notification, a changed route or a release, and every 20 s.
+    """Runs the rebalance: at the start, after a notification, a changed route or a release, and every 20 s.
 
     If the last pass could not divide all topics (for example because no member list was available), the next one
     follows after a second. Passes start at least one second apart.
@@ -119,7 +119,7 @@ class Rebalance:
     def __init__(self, context: GroupContext, division: QueueDivision) -> None:
         self.assigned: dict[MessageQueue, Assignment] = {}  # includes queues that are being released
         self._pulled = 0  # number of pulled queues
-        self._cut_short: list[Assignment] = []  # their `run` raised, or was cancelled by the group's failure
+        self._cut_short: list[Assignment] = []  # assignments whose `run` raised or was cancelled
         self.count = 0  # passes that changed the assignment
         self.unrouted: frozenset[str] = frozenset(context.subscriptions)  # topics without a first assignment
         self._context = context
@@ -143,7 +143,6 @@ class Rebalance:
         self._soon.set()
 
     def on_members_changed(self) -> None:
-        """Called when a broker reports that members joined or left."""
         self._notifications.on_notification()
         self._context.ownership.on_members_changed()
         self._soon.set()
@@ -237,7 +236,7 @@ class Rebalance:
         return balanced
 
     async def _others_came(self) -> bool:
-        """Return whether the group's members have changed, by the first topic whose brokers respond."""
+        """Return whether the member list has changed. The list comes from the brokers of any topic that respond."""
         for topic in self._context.subscriptions if self._division.joins_group else ():
             if (members := await self._members.client_ids_for(topic)) is not None:
                 return self._notifications.on_member_list(members)
@@ -268,7 +267,7 @@ class Rebalance:
         if members is None:
             return None
         await context.ownership.break_locks(topic, queues)
-        # a Spark driver that only checks for other members gets no queue
+        # a Spark driver may be in the list to check for other members; it must get no queue
         others = self._engine_conflict.other_engine_members(members)
         client_ids = sorted_client_ids([one for one in members if one not in others])
         share = await self._division.share_of(topic, queues, client_ids, self._held(topic))

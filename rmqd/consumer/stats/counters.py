@@ -79,7 +79,7 @@ _COUNTS: Final = attrgetter(*_COUNTER_NAMES)
 
 
 class TopicStats(TopicCounters):
-    """The counters for one topic's messages. With `is_retry`, messages that arrived through the group's retry topic."""
+    """The counters of one topic's messages. If `is_retry`, they count only messages from the retry topic."""
 
     def __init__(self, topic: str, is_retry: bool, variant: str = "") -> None:
         super().__init__(topic, is_retry, variant)
@@ -125,15 +125,14 @@ class TopicStats(TopicCounters):
         return self.flow_control[reason]
 
     def add_held_seconds(self, reason: str, seconds: float, oldest: Message | None) -> None:
-        """Add to the time during which queues were not pulled because of `reason`."""
+        """Add `seconds` to the time in which queues were not pulled because of `reason`."""
         self.held_seconds[reason] += seconds
 
     def count_sent_back(self, level: int) -> None:
-        """Count a message that was sent back with delay level `level`."""
         self.retries[level] = self.retries.get(level, 0) + 1
 
     def acknowledged(self, batch: Sequence[Message], seconds: float, age_seconds: float) -> None:
-        """Count a batch that was acknowledged as a whole by the handler's return: the hot path."""
+        """Count a batch that was acknowledged as a whole, because the handler returned. This is the hot path."""
         messages = len(batch)
         self.acked += messages
         if seconds <= QUICK_SECONDS and self._age_low < age_seconds <= self._age_high:
@@ -145,7 +144,7 @@ class TopicStats(TopicCounters):
             self._observe(messages, seconds, age_seconds)
 
     def count_acknowledged_singly(self, messages: Sequence[Message], seconds: float, now: float) -> None:
-        """Count calls with one message each, none longer than QUICK_SECONDS. They took `seconds`, until Unix `now`."""
+        """Count quick calls with one message each, which took `seconds` in total and ended at the Unix time `now`."""
         count = len(messages)
         oldest, newest = (now - message.store_timestamp * 0.001 for message in (messages[0], messages[-1]))
         if self._age_low < newest <= oldest <= self._age_high:
@@ -163,7 +162,7 @@ class TopicStats(TopicCounters):
         self._observe(len(batch), seconds, age_seconds)
 
     def snapshots(self) -> tuple[TopicSnapshot, ...]:
-        """Return snapshots of the counters, one for each topic that they cover."""
+        """Return one snapshot for each topic that these counters cover."""
         return (self.snapshot(),)
 
     def _observe(self, messages: int, seconds: float, age_seconds: float) -> None:
@@ -242,7 +241,7 @@ def snapshots_of(stats: Mapping[str, TopicStats]) -> tuple[TopicSnapshot, ...]:
     return tuple(topic for one in dict.fromkeys(stats.values()) for topic in one.snapshots())
 
 
-# Rate -> the totals (of `totals_of`) whose increases are added up for it.
+# Name of a rate -> names of the totals (see `totals_of`) whose increases make up the rate.
 RATE_TOTALS: Final = {
     "received": ("received",),
     "handled": ("handled",),
@@ -253,7 +252,7 @@ RATE_TOTALS: Final = {
 
 
 def totals_of(topics: Iterable[TopicSnapshot]) -> dict[str, int]:
-    """Return sums over all topics of a group, including retries, with the names and order of the status page."""
+    """Return the group's totals over all topics, including retries. Names and order are those of the status page."""
     names = "received handled acked failed retried expired dead_lettered corrupt deduplicated"
     totals = dict.fromkeys(names.split(), 0)
     for topic in topics:
@@ -276,7 +275,7 @@ def rates_between(before: Mapping[str, int], after: Mapping[str, int], seconds: 
 
 
 class DividedStats(TopicStats):
-    """Counters that divide the messages among several other counters, the `parts`.
+    """Counters that count each message in one of several other counters, the `parts`.
 
     `key_of` returns the key of a message's part. A message without a part counts in this object.
     """
@@ -327,7 +326,7 @@ class DividedStats(TopicStats):
 
 
 class CanaryStats(DividedStats):
-    """A topic of a group with a canary in live mode. The messages of the canary are counted separately."""
+    """The counters of one topic, in a group with a canary in live mode. Messages of the canary count separately."""
 
     def __init__(self, topic: str, is_retry: bool, takes: Callable[[Message], bool]) -> None:
         super().__init__(topic, is_retry, {True: TopicStats(topic, is_retry, CANARY_VARIANT)}, takes)
@@ -352,7 +351,7 @@ class RetriedStats(DividedStats):
         return times
 
     def add_held_seconds(self, reason: str, seconds: float, oldest: Message | None) -> None:
-        """Add to the time during which queues were not pulled. Without `oldest`, add it for all topics."""
+        """Add `seconds` to the time in which queues were not pulled. Without `oldest`, add them for all topics."""
         for stats in self._concerned(oldest):
             stats.held_seconds[reason] += seconds
 

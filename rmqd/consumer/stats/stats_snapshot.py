@@ -1,8 +1,8 @@
 """Snapshots of a consumer group: plain picklable values for metrics and the status page.
 
-The values of one queue are read without a pause of the event loop, so they are consistent. The same applies to a
-group's values without its queues. The daemon reads many queues in slices. Counters never decrease while one consumer
-runs. A caller that follows a group over several consumers (a restart, a lost worker) adds their counters up.
+The values of one queue are read without an `await` in between, so they are consistent. The same applies to a group's
+values without its queues. The daemon reads many queues in slices. Counters never decrease while one consumer runs. A
+caller that follows a group over several consumers (a restart, a lost worker) adds up the counters of all consumers.
 
 Each field declares its metric and the rule that merges the values of several processes (`runtime.figures`).
 docs/metrics.md lists the metrics.
@@ -390,7 +390,7 @@ class GroupSnapshot:
     canary: CanarySnapshot | None = figure(
         lambda one, other: merge_two(one, other) if one and other else one, is_counter=True, default=None
     )
-    cluster: str | None = None  # its name in the configuration; None if the consumer does not know it
+    cluster: str | None = None  # the cluster's name in the configuration; None if unknown
     members: tuple[str, ...] = figure(lambda one, other: tuple(sorted({*one, *other})[:MAX_MEMBERS]), default=())
     """Client ids of all members in the brokers' last list, at most MAX_MEMBERS."""
     member_count: int = figure(max, default=0)

@@ -1,10 +1,10 @@
-"""The interface GroupHost, and the common parts of its classes: settings, snapshots of all processes, LocalEngine.
+"""The interface GroupHost, and code for all implementations: settings, snapshots of all processes, LocalEngine.
 
 The snapshots of several worker processes, and of ended consumers and processes, are merged by the rules that their
 fields declare (`runtime.figures`).
 
-Inside a consumer, names of topics and groups include the namespace (`rmqd.plugins.model_options` adds it).
-`GroupSupervisor` removes it from snapshots, `runtime.logs` from the log, and `wire.messages` from handlers' messages.
+Inside a consumer, names of topics and groups include the namespace, which `rmqd.plugins.model_options` adds.
+`GroupSupervisor` removes the namespace from snapshots, `runtime.logs` from the log, and `wire.messages` from messages.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ with import_lazily():
 
 
 class UnknownGroupError(Exception):
-    """The group is not configured here."""
+    """The daemon's configuration has no group with this name."""
 
     def __init__(self, group: str, known: list[str]) -> None:
         super().__init__(f"unknown group {group}; expected one of {', '.join(known) or 'none'}")
@@ -102,7 +102,7 @@ class ProcessSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
-    """The form in which a worker sends its snapshot to the parent. The queues are pickled in slices, so that thousands
+    """A worker's snapshot in the form that is sent to the parent. The queues are pickled in slices, so that thousands
     of queues block neither the worker's nor the parent's event loop.
     """
 
@@ -159,7 +159,7 @@ class HostSnapshot:
         read=lambda view: None if view.workers is None else view.worker_restarts,
     )
     missing: tuple[str, ...] = figure(operator.add, default=())
-    """The reasons why the view is incomplete, such as a worker that is restarting."""
+    """The reasons why this snapshot is incomplete, such as a worker that is restarting."""
 
 
 # If a daemon has several members of a group, the group's state is the first of these states that a member has.
@@ -196,7 +196,7 @@ def _merge_members(one: GroupSnapshot, other: GroupSnapshot) -> GroupSnapshot:
 
 def _with_each_queue_once(group: GroupSnapshot) -> GroupSnapshot:
     """Return the group with each queue once. Two workers may both show a queue while it moves between them, and all
-    workers pop the same queues. The state of a popped queue is the first of the workers' states in QUEUE_STATES.
+    workers pop the same queues. A popped queue gets the state of the worker whose state is first in QUEUE_STATES.
     """
     latest: dict[tuple[str, bool, str, int], QueueSnapshot] = {}
     assigned = dict(group.assigned)
@@ -216,26 +216,26 @@ class GroupHost(Protocol):
     """Runs the configured groups until it is stopped."""
 
     async def run(self) -> None:
-        """Run until `stop` and its drain. Raises only failures that restarting a group cannot repair."""
+        """Run until `stop` has drained all groups. Raises failures that restarting a group cannot repair."""
 
     async def started(self, patience_seconds: float) -> None:
         """Wait until every group is ready, at most `patience_seconds`."""
 
     async def view(self, *, with_queues: bool = True) -> HostSnapshot:
-        """Return the current state of all groups of all processes. Queues are read in slices, with turns of the event
-        loop between them, so the values of one queue belong to one moment, but two queues may belong to two moments.
+        """Return the current state of all groups in all processes. Queues are read in slices, and the event loop runs
+        between two slices. So all values of one queue are from the same moment, but different queues may not be.
         """
 
     async def pause(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Pause a group, or some queues of it, everywhere. Raises UnknownGroupError, WholeGroupOnlyError."""
+        """Pause a group, or some of its queues, in all processes. Raises UnknownGroupError, WholeGroupOnlyError."""
 
     async def resume(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Resume a group, or some queues of it, everywhere. Raises UnknownGroupError, WholeGroupOnlyError."""
+        """Resume a group, or some of its queues, in all processes. Raises UnknownGroupError, WholeGroupOnlyError."""
 
     async def restart(self, group: str) -> None:
-        """Load a group's code in new processes, drain the group, and continue it there. Other groups are not affected.
+        """Load a group's code in new processes, drain the group, and continue the group in the new processes.
 
-        Raises UnknownGroupError, and ConfigError if the code cannot be loaded; the old code then continues.
+        Raises UnknownGroupError. Raises ConfigError if the code cannot be loaded; the old code then continues.
         """
 
     async def apply(self, config: RootConfig) -> GroupChanges:
@@ -245,7 +245,7 @@ class GroupHost(Protocol):
         """
 
     def stop(self) -> None:
-        """Drain all groups in parallel, each up to its shutdown timeout; `run` then ends."""
+        """Drain all groups in parallel, each for at most its shutdown timeout. Then `run` returns."""
 
     def force_stop(self) -> None:
         """Abandon running handlers, and end now."""
@@ -266,7 +266,7 @@ class LocalEngine:
     """Builds clients, handlers and consumers, but does not start them. Tests replace it."""
 
     def __init__(self, clock: Clock, hooks: tuple[Hook, ...] = (), spans: telemetry.Telemetry | None = None) -> None:
-        """`hooks` are called in addition to the installed ones."""
+        """`hooks` are called in addition to the installed hooks."""
         self._clock = clock
         self._hooks = hooks
         self._spans = spans
@@ -326,11 +326,11 @@ class LocalEngine:
         await consistency.check_filters(client, options.group, subscriptions)
 
     async def close(self) -> None:
-        """Send the remaining spans, which takes some seconds at most."""
+        """Send the remaining tracing spans. This takes a few seconds at most."""
         if self._spans is not None:
             await self._spans.close()
 
 
 def local_engine(config: RootConfig, clock: Clock) -> LocalEngine:
-    """Return the engine of this process, with OpenTelemetry if the configuration enables it."""
+    """Return the engine of this process. It uses OpenTelemetry if the configuration enables tracing."""
     return LocalEngine(clock, spans=telemetry.start_telemetry() if config.tracing.opentelemetry else None)

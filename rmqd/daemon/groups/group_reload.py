@@ -54,7 +54,7 @@ class ReloadReport:
 
 @dataclass(frozen=True, slots=True)
 class ConfigState:
-    """A configuration, and `files`: the contents of its certificate and key files, by cluster."""
+    """A configuration, and the contents of its certificate and key files, by cluster (`files`)."""
 
     config: RootConfig
     files: Mapping[str, tuple[bytes, ...]]
@@ -129,7 +129,7 @@ class ClusterClients:
             self._start(cluster, client)
 
     def prepare(self, before: ConfigState, after: ConfigState) -> NewClients:
-        """Return the clients for `after`: existing clients, which use the new keys from now on, and new clients."""
+        """Return the clients for `after`: new clients, and existing clients, which get the new ACL and TLS keys now."""
         kept = {name: self.current[name] for name in used_clusters(after.config) if name in self.current}
         kept = {name: client for name, client in kept.items() if before.same_client(after, name)}
         fresh = {name: self._build(after.options(name)) for name in used_clusters(after.config) if name not in kept}
@@ -141,7 +141,7 @@ class ClusterClients:
         return NewClients({name: (kept | fresh)[name] for name in used_clusters(after.config)}, fresh, secured)
 
     async def take_over(self, following: NewClients) -> None:
-        """Stop the clients that the new configuration does not use, and start the new ones."""
+        """Stop the clients that the new configuration does not use, and start the new clients."""
         gone = [name for name, client in self.current.items() if following.clients.get(name) is not client]
         await self._end(gone)
         for name in gone:
@@ -169,7 +169,7 @@ class ClusterClients:
 
 
 def used_clusters(config: RootConfig) -> list[str]:
-    """Return the clusters of all groups; without groups one cluster, because every process needs a client."""
+    """Return the clusters of all groups. Without groups, return one cluster, because every process needs a client."""
     used = {config.cluster_name(group) for group in config.groups}
     return [name for name in config.known_clusters if name in used] or list(config.known_clusters)[:1]
 
@@ -198,7 +198,7 @@ def changes_while_running(before: GroupConfig, after: GroupConfig) -> bool:
 
 
 def _same_calls(before: HandlerConfig | None, after: HandlerConfig | None) -> bool:
-    """Return whether two handlers differ at most in the number of concurrent calls, and in the canary's share."""
+    """Return whether two handlers are equal, except for the number of concurrent calls and the canary's share."""
     live: dict[str, Any] = {"concurrency": True, "max_concurrency": True, "canary": {"share"}}
     if before is None or after is None or (before.canary is None) != (after.canary is None):
         return before is after

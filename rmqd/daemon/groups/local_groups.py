@@ -72,9 +72,7 @@ class LocalGroups:
         self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
-        """Run until `stop` and its drain. Raises a client's failure, because groups cannot continue without the
-        client.
-        """
+        """Run until `stop` has drained all groups. If a client fails, raise its error, because groups need a client."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
@@ -102,7 +100,7 @@ class LocalGroups:
         return HostSnapshot((await self.read() if with_queues else self.snapshot(),))
 
     async def read(self) -> ProcessSnapshot:
-        """Return the snapshot with all queues. Queues are read in slices, so two queues may show different moments."""
+        """Return the snapshot with all queues. They are read in slices, so queues may be from different moments."""
         groups, queues = list(self._groups.values()), defaultdict[GroupSupervisor, list[QueueSnapshot]](list)
         async for found in in_slices((group, queue) for group in groups for queue in group.queue_snapshots()):
             for group, queue in found:
@@ -143,7 +141,7 @@ class LocalGroups:
             await supervisor.restart(following)
 
     async def apply(self, config: RootConfig) -> GroupChanges:
-        """Build new and changed groups, drain changed and removed groups, and start the groups that were built."""
+        """Build new and changed groups, drain changed and removed groups, then start the new and changed groups."""
         async with self._changing:
             if self.stopping:
                 raise ConfigError(["the daemon is stopping and cannot apply a new configuration"])
@@ -183,7 +181,7 @@ class LocalGroups:
             return changes
 
     async def check_filters(self, names: Iterable[str]) -> None:
-        """Check the filters of some groups with the brokers. Raises ConfigError if one is refused."""
+        """Check the filters of some groups with the brokers. Raises ConfigError if a broker refuses a filter."""
         await self._check_filters(self._state.config, names, self._clients.current)
 
     @property
@@ -321,7 +319,7 @@ class LocalGroups:
 
 
 def _problem(config: RootConfig, group: str, error: RmqdError) -> object:
-    """Return an error of a group as a problem of the configuration, with the line of a refused filter."""
+    """Convert an error of a group to a problem of the configuration. A refused filter is reported with its line."""
     namespace = config.cluster_of(group).client.namespace
     text = without_namespace(str(error), namespace)
     if isinstance(error, FilterRefusedError):

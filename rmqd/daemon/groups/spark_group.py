@@ -1,7 +1,7 @@
 """Groups that run in a child process: `ChildGroup`, and `SparkGroup`, whose child is the driver of a Spark query.
 
-The driver, its JVM and Spark's Python workers form a separate process group, so that none of them survives the driver,
-however it ends.
+The driver, its JVM and Spark's Python workers form a separate process group, so that all of them end with the driver,
+even if it crashes.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ Child = TypeVar("Child", bound=ChildProcess[Any])
 
 
 class ChildGroup(Generic[Child]):
-    """A group that runs in a child process. Its snapshot is at most a second old, unless `refresh` was called."""
+    """A group that runs in a child process. The child sends a snapshot every second, and when `refresh` is called."""
 
     def __init__(self, name: str, options: ConsumerOptions, silent_seconds: float = SILENT_SECONDS) -> None:
         """`silent_seconds`: how long the child may be silent before the group is not ready."""
@@ -97,7 +97,7 @@ class ChildGroup(Generic[Child]):
         self._switch("resume", scope)
 
     async def change(self, options: ConsumerOptions) -> None:
-        """Raise RmqdError. Instead, a reload restarts the group, or `WorkerGroup.apply` changes the configuration."""
+        """Raise RmqdError. A reload does not call this method: it restarts the group, or calls `WorkerGroup.apply`."""
         raise RmqdError(f"group {self._name} runs in another process and cannot change its options while it runs")
 
     async def refresh(self, *, with_queues: bool = True) -> None:
@@ -117,7 +117,7 @@ class ChildGroup(Generic[Child]):
             await asyncio.wait({child.reading}, timeout=ASK_SECONDS)
 
     def _shown(self, group: GroupSnapshot) -> GroupSnapshot:
-        """Return the child's last snapshot, with the state that this process knows."""
+        """Return the child's snapshot `group`, updated with pauses, and with an end or a long silence of the child."""
         group = replace(group, paused=self._pauses.is_whole_group_paused, pauses=self._pauses.scopes)
         if self._ended:
             return replace(group, state="stopped" if group.state != "failed" else "failed", queues=(), assigned={})
@@ -144,7 +144,7 @@ class SparkGroup(ChildGroup[SparkDriverProcess]):
         self._ends_when_all_is_handled = spark is not None and spark.trigger == AVAILABLE_NOW
 
     async def run(self) -> None:
-        """Run the group until `stop` and its drain.
+        """Run the group until `stop` has drained it.
 
         A group with `trigger: available_now` waits for `stop` after its last batch. Raises ConfigError, or
         SparkDriverError with the driver's reason.
@@ -177,7 +177,7 @@ class SparkGroup(ChildGroup[SparkDriverProcess]):
 
     async def _serve(self, driver: SparkDriverProcess) -> None:
         """Send the driver its specification, then request snapshots until it ends."""
-        with suppress(ChildGoneError):  # the exit code, checked below, says more
+        with suppress(ChildGoneError):  # `_check_end` reports the exit code, which says more than this error
             await driver.ask("build", DriverSpec(self._config, self._pauses.scopes))
             self._log.info("spark.driver_started", pid=driver.pid)
             if self._stop.is_set():  # `stop` was called before the driver was ready

@@ -1,8 +1,8 @@
 """Keeps one group running: replaces a failed consumer after a delay, without affecting other groups.
 
 During the delay, the group's state is `failed`, with the reason. The delay doubles from one second to a minute, and
-returns to one second after the group was healthy for a minute. Liveness of the process depends only on the event loop,
-readiness on every group.
+returns to one second after the group was healthy for a minute. The process is live if its event loop runs, and ready if
+every group is ready.
 """
 
 from __future__ import annotations
@@ -39,17 +39,15 @@ class WorkerShare:
     def of_client(self, options: ClientOptions) -> ClientOptions:
         """Return the client's options with an instance name for this worker.
 
-        Two members with the same client id would allocate the same queues. The client itself replaces the name DEFAULT
-        by a name that no other process has.
+        Two members with the same client id would allocate the same queues. The instance name DEFAULT is unchanged,
+        because the client replaces it with a name that no other process has.
         """
         if self.worker is None or options.instance_name == "DEFAULT":
             return options
         return replace(options, instance_name=f"{options.instance_name}-{self.worker}")
 
     def of_group(self, options: ConsumerOptions) -> ConsumerOptions:
-        """Return the group's options with this worker's part of the rate limit; at least 1 per second, because 0 means
-        no limit.
-        """
+        """Return the options with this worker's part of the rate limit. A part is never 0, because 0 means no limit."""
         if self.worker is None or not options.pull_rate_limit:
             return options
         part, rest = divmod(options.pull_rate_limit, self.workers)
@@ -58,8 +56,8 @@ class WorkerShare:
     def runs(self, group: GroupConfig) -> bool:
         """Return whether this process runs the group.
 
-        Only worker 1 runs broadcasting groups, where every member receives all messages, and groups on Spark, which has
-        its own processes.
+        Broadcasting groups run only in worker 1, because every member would receive all messages. Groups on Spark run
+        only in worker 1, because Spark starts its own processes.
         """
         is_shared = group.message_model != "broadcasting" and group.engine != "spark"
         return is_shared or self.worker in (None, 1)
@@ -79,7 +77,6 @@ class HealthCheck:
 
     @property
     def ok(self) -> bool:
-        """Whether the check has passed."""
         return not self.reason
 
 
@@ -132,7 +129,7 @@ HURRY_GRACE_SECONDS = 5.0
 
 
 class Backoff:
-    """Delays after failures: they double, and restart after a healthy period."""
+    """Delays before restarts. The delay doubles with each failure, and starts again at `first` after a long run."""
 
     def __init__(
         self,
@@ -171,8 +168,8 @@ class GroupSupervisor:
         cluster: str = DEFAULT_CLUSTER,
         namespace: str = "",
     ) -> None:
-        """`build` creates the next consumer. If `build` raises, the group counts as failed. `namespace` is the
-        namespace of the group's names in the cluster.
+        """`build` creates the next consumer. If `build` raises, the group counts as failed. `namespace` is a part of
+        the group's name and of its topics' names at the brokers.
         """
         self.name = name
         self.shutdown_timeout_seconds = shutdown_timeout_seconds
@@ -194,7 +191,7 @@ class GroupSupervisor:
         self._taken_over = asyncio.Event()
 
     async def run(self) -> None:
-        """Run the group until `stop` and its drain. Never raises for a group's failure."""
+        """Run the group until `stop` has drained it. A failure of the group is not raised: the group restarts."""
         while not self._stop.is_set():
             started = self._clock.monotonic()
             try:
@@ -243,18 +240,17 @@ class GroupSupervisor:
         self.consumer.resume(self._to_broker_names(scope))
 
     async def change(self, options: ConsumerOptions) -> None:
-        """Apply new options to the running consumer."""
         self.shutdown_timeout_seconds = options.shutdown_timeout_seconds
         await self.consumer.change(options)
 
     def adopt_counters(self, past: GroupSnapshot, pauses: Iterable[PauseScope]) -> None:
-        """Adopt the counters and the pauses of the group that this one replaces."""
+        """Continue the counters and the pauses of the supervisor that this supervisor replaces."""
         self._past = past
         for scope in pauses:
             self.pause(scope)
 
     def queue_snapshots(self) -> Iterable[QueueSnapshot]:
-        """Return the snapshots of the queues. A queue's snapshot shows the moment when the caller reads the queue."""
+        """Return the snapshots of the queues. Each snapshot is made when the caller reads it from the iterable."""
         queues = self.consumer.queue_snapshots()
         return (without_namespace(queue, self._namespace) for queue in queues) if self._namespace else queues
 
@@ -278,12 +274,12 @@ class GroupSupervisor:
         return add_ended_counters(group, self._past)
 
     def _consumer_snapshot(self, queues: Iterable[QueueSnapshot] = ()) -> GroupSnapshot:
-        """Return the consumer's snapshot with its cluster's name and these `queues`, without the namespace."""
+        """Return the consumer's snapshot with the cluster's name and `queues`. Names in it have no namespace."""
         group = without_namespace(self.consumer.snapshot(with_queues=False), self._namespace)
         return replace(group, cluster=self._cluster, queues=tuple(queues))
 
     def _to_broker_names(self, scope: PauseScope) -> PauseScope:
-        """Return the scope of an operator's pause in the consumer's names."""
+        """Return the scope of a pause with the topic's name at the brokers, which includes the namespace."""
         return scope if scope.topic is None else replace(scope, topic=wrap_namespace(scope.topic, self._namespace))
 
     async def _run_consumer(self) -> None:
@@ -339,7 +335,7 @@ async def wait_for_drain(
     force: Callable[[], None],
     hurry_seconds: float,
 ) -> bool:
-    """Wait for the end of a drain. After `seconds`, or at `force_stop`, call `force`, and wait `hurry_seconds` longer.
+    """Wait until `running` has ended. After `seconds`, or at `force_stop`, call `force`, and wait `hurry_seconds` more.
 
     Returns whether `running` has ended.
     """

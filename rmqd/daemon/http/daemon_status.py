@@ -73,8 +73,8 @@ class DaemonAbout:
 
 
 async def status_document(view: HostSnapshot, recorder: HistoryRecorder, about: DaemonAbout) -> dict[str, Any]:
-    """Return the whole status. With workers, the daemon and groups have the `client_id` null; each queue has its own.
-    Queues are converted in slices, so that thousands of queues do not block the event loop.
+    """Return the whole status. With `--workers`, each queue has the client id of its worker, and other `client_id` are
+    null. Queues are converted in slices, so that thousands of them do not block the event loop.
     """
     whole = merge_processes(view.processes, view.past) if view.processes else None
     only = view.processes[0] if len(view.processes) == 1 and view.workers is None else None
@@ -103,7 +103,7 @@ async def as_json(document: Mapping[str, Any]) -> bytes:
 
 
 def _text_with(fields: Mapping[str, Any], last: str, texts: list[str]) -> str:
-    """Return a JSON object of `fields`. Its key `last` is replaced by an array of `texts`, which are JSON already."""
+    """Return `fields` as a JSON object. The value of the key `last` is an array of `texts`, which are already JSON."""
     others = {key: value for key, value in fields.items() if key != last}
     return f'{_text(others)[:-1]},"{last}":[{",".join(texts)}]}}'
 
@@ -113,9 +113,7 @@ def _text(value: object) -> str:
 
 
 def pause_document(view: HostSnapshot, group: str, scope: PauseScope) -> dict[str, Any]:
-    """Return the result of a pause or resume: the number of this daemon's queues in its scope, and all current
-    pauses.
-    """
+    """Return the result of a pause or resume: the number of this daemon's queues in `scope`, and all pauses."""
     members = [member for _, member in _members_of(group, view)]
     meant = sum(_is_meant(queue, scope) for member in members for queue in member.queues)
     pauses = dict.fromkeys(paused for member in members for paused in member.pauses)
@@ -191,7 +189,7 @@ def _canary(group: GroupSnapshot) -> dict[str, Any] | None:
 
 
 def _queue(queue: QueueSnapshot, owners: Sequence[tuple[float, ProcessSnapshot, GroupSnapshot]]) -> dict[str, Any]:
-    """Return the JSON of a queue with the worker that acquired it last; null if several workers pop the queue."""
+    """Return the JSON of a queue with the worker that acquired it last; without a worker if several workers pop it."""
     _, process, member = max(owners, key=itemgetter(0))
     is_shared = queue.popped and len(owners) > 1
     shown = _queue_row(queue)
@@ -202,7 +200,7 @@ def _queue(queue: QueueSnapshot, owners: Sequence[tuple[float, ProcessSnapshot, 
 
 
 def _members(group: GroupSnapshot, here: list[tuple[ProcessSnapshot, GroupSnapshot]]) -> list[dict[str, Any]]:
-    """Return this daemon's members of the group, and then members of other processes, which brokers list."""
+    """Return this daemon's members of the group, followed by all other members that the brokers report."""
     own = [
         {
             "client_id": member.client_id,
@@ -224,7 +222,7 @@ def _rounded(values: dict[str, float]) -> dict[str, float]:
 
 
 def _latency(histogram: HistogramSnapshot | None) -> dict[str, Any]:
-    """Return the durations of handler calls, in seconds. The last count is for calls longer than the last bound."""
+    """Return the durations of handler calls, in seconds. The last of `counts` has calls longer than all `bounds`."""
     shown = histogram or HistogramSnapshot((), (), 0.0)
     return {
         "count": shown.count,

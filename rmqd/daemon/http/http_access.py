@@ -29,7 +29,7 @@ class HttpRefusal:
 
 @dataclass(frozen=True, slots=True)
 class AccessPolicy:
-    """The access rules of one configuration. A reload replaces them. Checks return None for an accepted request."""
+    """The access rules of one configuration. A reload replaces them. Methods return None for an accepted request."""
 
     token: str
     allowed_hosts: frozenset[str]
@@ -56,7 +56,7 @@ class AccessPolicy:
         """Check the Origin of a request that changes something: if a web page sent it, the page must be this daemon's.
 
         The page's host name is not enough, because other ports of localhost belong to other programs. The page's port
-        must be `own_port`, the port of this connection, or the port in `host`, which differs after port forwarding.
+        must be `own_port`, the port of this connection, or the port in `host`. These differ after port forwarding.
         """
         if origin is None:
             return None
@@ -73,10 +73,10 @@ class AccessPolicy:
     def check_change(
         self, authorization: str | None, client_address: str, header_names: Iterable[str] = ()
     ) -> HttpRefusal | None:
-        """Check the sender of a change: it needs the token, or, if none is configured, must be on this machine.
+        """Check the sender of a change. The request needs the token; without a token, it must be from this machine.
 
-        A proxy on this machine has a local address, but forwards requests of any sender. The headers that a proxy
-        adds, or an address in 127.0.0.0/8 other than 127.0.0.1, reveal it. Other proxies look like a local user.
+        A proxy on this machine has a local address, but forwards requests of any sender. A proxy is recognized by the
+        headers that it adds, or by an address in 127.0.0.0/8 other than 127.0.0.1. Other proxies look like local users.
         """
         if self.token:
             return self._check_token(authorization)

@@ -104,7 +104,7 @@ class HttpApi:
         return _checks_response(readiness(await host.view(with_queues=False), host.stopping))
 
     async def metrics(self, request: Request) -> Response:
-        """Return the metrics, with gzip if the client accepts it. Requests during a rendering share the next one."""
+        """Return the metrics. All requests that arrive while metrics are rendered share the next rendering."""
         if (rendered := await self._scrape(request.headers.get("accept", ""))) is None:
             return PlainTextResponse("no worker responds; see /readyz\n", 503)
         body, content_type = rendered

@@ -53,7 +53,7 @@ class LimitedProtocol(H11Protocol):
     _settling: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Called when a client connects: also close another connection above the limit; start the header timeout."""
+        """Called when a client connects: also start the header timeout, and enforce the limit of connections."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=0)  # pause_writing is called for any bytes that the client has not read
         self._answered_at = self.loop.time()
@@ -73,7 +73,7 @@ class LimitedProtocol(H11Protocol):
             self._expect_header()
 
     def on_response_complete(self) -> None:
-        """Called when a response is complete: also end the header timeout. uvicorn's keep-alive timeout counts now."""
+        """Called when a response is complete: also cancel the header timeout. uvicorn's keep-alive timeout follows."""
         self._answered_at = self.loop.time()
         super().on_response_complete()
         self._header_arrived()
@@ -92,7 +92,7 @@ class LimitedProtocol(H11Protocol):
                 return
         try:
             super().send_400_response(msg)
-        except h11.LocalProtocolError:  # a response to HEAD must not have this text; the status was sent
+        except h11.LocalProtocolError:  # a response to HEAD must not have a body; its status was sent
             self.transport.close()
 
     def pause_writing(self) -> None:
@@ -115,12 +115,12 @@ class LimitedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _make_room(self) -> None:
-        """Close another connection if this one exceeds the limit.
+        """Close another connection if there are more connections than the limit.
 
         The connection that has waited longest for its client, to send or to read, is closed first. So a client that
         sends its request at once, as a probe does, gets its response before its connection could be closed. A new
-        connection is not closed before it is settled (`_settle`), unless there are more than twice the limit. Closing
-        connections do not count here, although uvicorn counts them until they are lost.
+        connection is not closed before it is settled (`_settle`), unless more than twice the limit are open.
+        Connections that are already closing do not count, although uvicorn counts them until they are lost.
         """
         held = [one for one in self.connections if isinstance(one, LimitedProtocol) and not one._gave_way]
         limit = connection_limit()
@@ -197,7 +197,7 @@ class RequestLimits:
             return
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         if {b"content-length", b"transfer-encoding"} <= {name for name, _ in headers}:
-            # A proxy may use the other header for the length, and treat a part of this request as the next request.
+            # A proxy and this server may use different headers, and so disagree where the next request begins.
             await _refuse(send, 400, b"both Content-Length and Transfer-Encoding\n")
             return
         if sum(len(name) + len(value) + 4 for name, value in headers) + len(scope["raw_path"]) > MAX_HEADER_BYTES:
@@ -225,7 +225,7 @@ class RequestLimits:
 class RequestQueue:
     """ASGI middleware that processes only a few requests at once, so that many requests do not delay /livez.
 
-    A request's turn ends with the first bytes of its response, so a client that does not read delays no other client.
+    A request's turn ends when its response starts, so a client that does not read its response delays no other client.
     """
 
     def __init__(self, app: ASGIApp) -> None:

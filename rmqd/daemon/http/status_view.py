@@ -222,8 +222,8 @@ def _whole(value: int | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StatusColumn:
-    """One column of the lists of groups and queues. `width`, in characters, includes the gap before the column. The
-    first column takes the remaining width.
+    """One column in a list of groups or queues. `width`, in characters, includes the gap before the column. The first
+    column takes the remaining width.
     """
 
     key: str

@@ -2,7 +2,7 @@
 
 Python cannot unload a module: objects, threads and other modules keep references to the old code. So the new code is
 imported by a new process, which runs the whole group as `--workers` does: its client, its handler and its calls. The
-process is a new member of the group. Every later restart replaces it.
+process is a new member of the group. Every later restart replaces the process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rmqd.daemon.workers.worker_pool import HIDDEN_COMMAND, WorkerProcess, Worke
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.runtime.child_process import ChildGoneError, ChildNotUsableError, describe_exit
 
-PATIENCE_SECONDS = 1.0  # shorter than the same wait in the parent of `--workers`, whose workers may have such groups
+PATIENCE_SECONDS = 1.0  # less than a parent waits for a worker, because the worker itself may be waiting here
 
 
 class WorkerEndedError(RmqdError):
@@ -42,7 +42,7 @@ class WorkerGroup(ChildGroup[WorkerProcess]):
         share: WorkerShare,
         ended: Callable[[ProcessSnapshot], None],
     ) -> None:
-        """`ended` is called with the last snapshot of the process, whose counters must be kept."""
+        """When the process has ended, `ended` is called with its last snapshot, so that the counters are kept."""
         super().__init__(name, options)
         self._spec = WorkerSpec(config.of_group(name), share, {})
         self._report_end = ended
@@ -60,7 +60,7 @@ class WorkerGroup(ChildGroup[WorkerProcess]):
         self._loaded = worker, spec
 
     async def run(self) -> None:
-        """Run the group until `stop` and its drain. Raises ConfigError, WorkerEndedError."""
+        """Run the group until `stop` has drained it. Raises ConfigError, WorkerEndedError."""
         if self._loaded is None:
             await self.load()
         assert self._loaded is not None
@@ -68,7 +68,7 @@ class WorkerGroup(ChildGroup[WorkerProcess]):
         is_wanted = not self._stop.is_set()
         try:
             if is_wanted:
-                with suppress(ChildGoneError):  # the exit code, checked below, says more
+                with suppress(ChildGoneError):  # the exit code, checked below, says more than this error
                     self._child = worker  # set before the request, so that later pauses and stops are sent after it
                     await worker.ask("run", self._pauses.scopes)
                     self._log.info("handler.reloaded", pid=worker.pid)
@@ -86,7 +86,7 @@ class WorkerGroup(ChildGroup[WorkerProcess]):
             raise WorkerEndedError(f"the group's worker process (pid {worker.pid}) {how}")
 
     async def apply(self, config: RootConfig) -> None:
-        """Apply a configuration that changes only settings that a running group can change."""
+        """Apply a configuration. Its changes must be possible without a restart of the group."""
         self._spec = replace(self._spec, config=config.of_group(self._name))
         if self._child is not None:
             await self._child.apply(self._spec.config)
@@ -117,9 +117,9 @@ class WorkerGroup(ChildGroup[WorkerProcess]):
 
 
 async def load(consumers: Iterable[Consumer]) -> None:
-    """Load the code of those consumers that run in worker processes. If one cannot load its code, end all processes.
+    """Load the code of the groups that run in worker processes. Other consumers are ignored.
 
-    Raises ConfigError.
+    Raises ConfigError if a group cannot load its code. The processes of all these groups are then ended.
     """
     groups = [one for one in consumers if isinstance(one, WorkerGroup)]
     results = await asyncio.gather(*(group.load() for group in groups), return_exceptions=True)

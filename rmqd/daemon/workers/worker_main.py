@@ -1,6 +1,6 @@
 """The main program of a worker process, which runs the groups that its parent specifies.
 
-The process handles only one signal, SIGTERM. It also drains and ends if the parent ends, because the channel closes.
+After SIGTERM, or when the parent has ended, the process drains its groups and ends. It ignores SIGINT and SIGHUP.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ HIDDEN_COMMAND: Final = "_worker"
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """The specification of a worker: it builds these groups first, and runs them after a second request."""
+    """The groups of a worker. The worker builds them first, and runs them after the request "run"."""
 
     config: RootConfig
     share: WorkerShare
@@ -45,7 +45,7 @@ class WorkerSpec:
     imports_again: bool = False
     """See LocalGroups."""
     restarts: int = 0
-    """The number of code restarts before the worker was started. After another restart its imports are outdated."""
+    """The number of restarts with new code before this worker. If more follow, the worker's imports are outdated."""
 
 
 log = structlog.get_logger(__name__)
@@ -78,7 +78,7 @@ class WorkerProcess(ChildProcess[WorkerReport]):
             self.log.info("worker.answers", pid=self.pid)
 
     async def apply(self, config: RootConfig) -> None:
-        """Apply a configuration that a new process has accepted. If this process refuses it, kill it for a restart."""
+        """Apply a configuration that a new process has accepted. If this process refuses it, kill this process."""
         try:
             await self.ask("apply", config)
         except ChildGoneError:  # the process that replaces this one is built with the configuration
@@ -89,9 +89,9 @@ class WorkerProcess(ChildProcess[WorkerReport]):
 
 
 SPAWN_SECONDS = 3.0
-# A worker that has built its groups, and their specification.
+# A worker that has built its groups, and its specification.
 _Built = tuple[WorkerProcess, WorkerSpec]
-# How long a worker may run after its groups' drains, and after a forced stop, before it is killed.
+# A worker is forced to stop END_GRACE_SECONDS after its longest shutdown timeout, and killed HURRY_GRACE_SECONDS later.
 END_GRACE_SECONDS = 20.0
 HURRY_GRACE_SECONDS = 10.0
 # How often the parent fetches the counters of every worker, even without scrapes. If a worker is killed, its counts
@@ -134,7 +134,7 @@ class WorkerPool:
             keeping.cancel()
 
     async def started(self, patience_seconds: float) -> None:
-        """Wait until every worker runs. A process takes longer to start than a group in this process."""
+        """Wait until every worker runs, for at most `patience_seconds` plus the time to start a process."""
         await wait_within(self._clock, patience_seconds + SPAWN_SECONDS, self._all_run.wait())
 
     async def view(self, *, with_queues: bool = True) -> HostSnapshot:
@@ -253,7 +253,7 @@ class WorkerPool:
     async def _run_worker(
         self, number: int, worker: WorkerProcess, spec: WorkerSpec
     ) -> tuple[int | None, dict[str, str]]:
-        """Run a worker. Return its exit code, and its threads' stacks if it crashed; None if it did not run."""
+        """Run a worker. Return its exit code, or None if it did not run; and its threads' stacks if it crashed."""
         try:
             # the worker missed these changes: while it imported its handlers, changes were sent only to live workers
             if self.stopping or spec != self._spec(number, self._state.config):

@@ -65,17 +65,17 @@ class ManifestEntry:
     queue_id: int
     offsets: tuple[Run, ...]
     oldest_store_timestamp: int = 0
-    """The oldest store time of the file's messages, in milliseconds since 1970; 0 in entries that lack it. The file
-    does not contain a message that was stored earlier, even if it contains its offset.
+    """The oldest store time of the file's messages, in milliseconds since 1970; 0 in entries that lack it. A message
+    that was stored earlier is not in the file, even if `offsets` contains the message's offset.
     """
     newest_store_timestamp: int
-    """The latest store time. The file does not contain a message that was stored later, either."""
+    """The latest store time of the file's messages. A message that was stored later is not in the file, either."""
     stored: tuple[Run, ...] = ()
-    """For each run of a compacted file, the oldest and latest store time in the file that it comes from."""
+    """For a compacted file: the oldest and latest store time in the source file of each run of `offsets`."""
 
 
 def merge_entries(entries: Sequence[ManifestEntry], file: str, size_bytes: int) -> ManifestEntry:
-    """Return the entry of a compacted file, from the entries of its sources. All have one queue, date and topic."""
+    """Return the entry of a compacted file. The `entries` of its source files have the same queue, date and topic."""
     runs = [
         (run, stored)
         for one in entries
@@ -117,7 +117,7 @@ def offsets_in_stem(stem: str) -> Run | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchManifest:
-    """The files of a pipeline's micro-batch. Once the manifest exists, they only have to be moved to the archive."""
+    """The files of a pipeline's micro-batch. After the manifest is written, the files are moved to the archive."""
 
     version: int
     staged: str
@@ -177,7 +177,7 @@ class Layout:
         return problems
 
     def problems_after(self, former: Layout) -> list[str]:
-        """Return why files of this layout cannot share a folder with files of `former`. They may lack columns."""
+        """Return why files of this layout cannot share a folder with files of `former`. Missing columns are allowed."""
         problems = []
         if self.partition_by != former.partition_by:
             there, now = (", ".join(one.partition_by) or "nothing" for one in (former, self))

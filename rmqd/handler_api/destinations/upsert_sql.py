@@ -1,6 +1,6 @@
 """SQL for upserts: a row replaces the stored row with the same key, unless the stored row is later. No I/O.
 
-It is valid in PostgreSQL and SQLite. Also the names that describe a pipeline's rows to a sink.
+The SQL is valid in PostgreSQL and SQLite. This module also has the names that describe a pipeline's rows to a sink.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 PLACE_COLUMN: Final = "_place"
-"""A column with the source message's position. A sink reports it if it refuses the row, and does not store it."""
+"""A column with the position of the source message. Sinks report the position of a refused row, but do not store it."""
 PLACE_COLUMNS: Final = ("topic", "broker", "queue_id", "queue_offset")
 """The fields of `_place`; also columns of the source."""
 ORDER_KIND: Final = "rmqd.order"
@@ -35,7 +35,6 @@ TARGET_ALIAS: Final = "t"
 
 
 def quote_identifier(name: str) -> str:
-    """Quote an identifier for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -45,7 +44,7 @@ def quote_identifiers(names: Iterable[str]) -> str:
 
 
 def later_row_condition(one: str, other: str, names: Sequence[str]) -> str:
-    """Return the condition that row `one` is later than `other`: the first different column decides; null is first."""
+    """Return the condition that row `one` is later than row `other` in the order of the columns `names`, null first."""
     found, same = [], ""
     for name in names:
         first, second = f"{one}.{quote_identifier(name)}", f"{other}.{quote_identifier(name)}"

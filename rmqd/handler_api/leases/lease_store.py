@@ -11,19 +11,19 @@ from typing import Final, Protocol
 from rmqd.errors import RmqdError
 
 Key = tuple[str, str]
-"""How a group identifies a message: the text of its topic's identity, and its id."""
+"""How a group identifies a message: the text of the topic's identity, and the message's id."""
 # limit for each part of a key; PostgreSQL indexes at most 2.7 kB of group, topic and id together
 MAX_KEY_BYTES: Final = 200
 DIGEST_PREFIX: Final = "sha256:"
 Held = tuple[Key, str]
-"""A claim: its key, and the token that identifies the call of `claim`."""
+"""A claim: its key, and the token of the call of `claim` that claimed the key."""
 
 
 def claim_key_of(topic: str, name: str) -> Key:
     """Return the key of a message in a form that every store can write: a digest replaces a text that is too long or
     not printable.
 
-    rmqd 0.1.0 stored the plain topic instead of its identity. Its records are called former records.
+    rmqd 0.1.0 stored the plain topic instead of the topic's identity. These old records are called former records.
     """
     return _writable(topic), _writable(name)
 
@@ -55,7 +55,7 @@ class ClaimTerms:
 
     group: str
     owner: str
-    """Identifies one run of the group in one process. It may claim a key again, because a response may be lost."""
+    """Identifies one run of the group in one process. The owner of a claim may repeat it, after a lost response."""
     lease_seconds: float
     keep_seconds: float
 
@@ -66,11 +66,11 @@ class ClaimStore(Protocol):
     async def claim(self, keys: Sequence[Key], token: str, former: Sequence[str] = ()) -> list[ClaimState]:
         """Claim each key that is free, whose lease has expired, or that this owner already holds. Return the states.
 
-        The token must start with `ClaimTerms.owner`. `former` has the topic of each key's former record; empty: none.
+        The token must start with `ClaimTerms.owner`. `former` has the topic of each key's former record, "" if none.
         """
 
     async def confirm(self, keys: Sequence[Key], token: str) -> int:
-        """Record that these messages are handled. Returns how many of them have been claimed by another owner since."""
+        """Record that these messages are handled. Returns how many of them another owner has claimed meanwhile."""
 
     async def renew(self, held: Sequence[Held]) -> None:
         """Restart the leases of these claims. Claims that this owner has lost are ignored."""

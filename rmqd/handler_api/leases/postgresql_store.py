@@ -32,8 +32,8 @@ CREATE TABLE IF NOT EXISTS {TABLE} (
 )
 """
 _INDEX: Final = f"CREATE INDEX IF NOT EXISTS {TABLE}_by_end ON {TABLE} (ends_at)"
-# All statements lock rows in the same order, to avoid deadlocks. A message that is neither in `claimed` nor in the
-# statement's snapshot was claimed by another owner a moment ago.
+# All statements lock rows in the same order, to avoid deadlocks. If a message is neither in `claimed` nor in `known`,
+# another owner claimed it after the statement's snapshot, so the message counts as held.
 _CLAIM: Final = f"""
 WITH wanted AS (
     SELECT * FROM unnest(%(topics)s::text[], %(ids)s::text[], %(former)s::text[]) WITH ORDINALITY
@@ -173,12 +173,12 @@ class PostgresqlClaims:
             await _make_table(connection)
             return await _rows(connection, statement, values)
         except ReadOnlySqlTransaction:
-            await connection.close()  # this is a former primary: the pool now connects to the new one
+            await connection.close()  # the server is a former primary; the pool then connects to the new primary
             raise
         except OperationalError as error:
             if not connection.closed:
                 raise
-            # the other connections lead to the same server, and each would cost its own time limit
+            # close the other connections to this server too, because each would also wait for the time limit
             await self._pool.drain()
             raise OperationalError(
                 f"the connection ended, or the server did not respond for {duration(CALL_SECONDS)}: {error}"

@@ -109,14 +109,14 @@ class SqliteClaims:
             results = [call.work(connection) for call in calls]
             connection.execute("COMMIT")
         except BaseException:
-            self._close()  # rolls back; the next call opens the path again, which may be another file by then
+            self._close()  # rolls back; the next call opens the path again, because the file may have been replaced
             raise
         return results
 
     def _connect(self) -> sqlite3.Connection:
         if self._connection is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            # one thread at a time uses it, but not always the same thread
+            # one thread at a time uses the connection, but not always the same thread
             self._connection = sqlite3.connect(
                 self._path, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False
             )
@@ -171,7 +171,7 @@ class SqliteClaims:
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    """Change the file to WAL mode, which a file keeps.
+    """Change the file to WAL mode. The file stays in this mode.
 
     If several processes change a new file at the same moment, SQLite refuses all but one of them immediately, despite
     the connection's timeout, because each process waits for the others to stop reading. So a refused process tries

@@ -1,1 +1,1 @@
-"""Effect and record of a message in one transaction."""
+"""`message.once`: the handler's writes for a message, and the record that it is handled, in one transaction."""

@@ -1,4 +1,4 @@
-"""`message.once` of one group: it selects the code that writes marks with the handler's kind of connection."""
+"""`message.once` of one group. It selects the code for the handler's connection: psycopg or SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rmqd.wire.messages.message import Message, Once, OnceInGroup
 
 
 def once_for_group(group: str, identity: Callable[[], Identity] | None = None) -> OnceInGroup:
-    """Return the `message.once` of a group, whose name at the brokers is `group`. `identity` is called at each use,
-    because the group's complete name is not known when its handler is created.
+    """Return the `message.once` of a group, whose name at the brokers is `group`. Each use calls `identity` for the
+    group's complete name, because this name is not known when the handler is created.
     """
     return _GroupOnce(group, identity or (lambda: Identity("", "", group)))
 

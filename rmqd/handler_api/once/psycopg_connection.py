@@ -27,7 +27,7 @@ _seen: set[tuple[str, int, str, str]] = set()
 
 
 class PsycopgOnce:
-    """A block in a new transaction of psycopg, or in a savepoint of the open transaction."""
+    """The context manager for psycopg: a new transaction, or a savepoint if a transaction is open."""
 
     def __init__(self, mark: HandledMark, connection: Any) -> None:
         self._mark = mark
@@ -93,8 +93,8 @@ class PsycopgOnce:
 
 
 def _is_true(row: tuple[Any, ...] | None, place: tuple[str, int, str, str]) -> bool:
-    """Return the result of `_EXISTS`, and remember an existing table. A table that this attempt creates is not
-    remembered, because its creation may be rolled back.
+    """Return the result of `_EXISTS`, and remember the database if the table exists. A table that this attempt creates
+    is not remembered, because the creation may be rolled back.
     """
     is_there = row is not None and row[0]
     if is_there:

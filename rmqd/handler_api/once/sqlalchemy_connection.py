@@ -35,7 +35,7 @@ _seen: WeakSet[Engine] = WeakSet()
 
 
 class SQLAlchemyOnce:
-    """A block in a savepoint of the open transaction. The caller commits that transaction as usual."""
+    """The context manager for SQLAlchemy: a savepoint in the transaction, which the handler commits as usual."""
 
     def __init__(self, mark: HandledMark, connection: Any) -> None:
         self._mark = mark
@@ -60,7 +60,7 @@ class SQLAlchemyOnce:
 
     def _begin(self, connection: Connection | Session) -> None:
         direct = connection.connection() if isinstance(connection, Session) else connection
-        _make_table(direct)  # outside the savepoint: its errors do not concern the mark
+        _make_table(direct)  # outside the savepoint, because errors of the table's creation do not concern the mark
         self._savepoint = connection.begin_nested()
         try:
             direct.execute(insert(HANDLED).values(_by_name(self._mark.row)))
@@ -108,9 +108,9 @@ def _check_case(connection: Connection, row: tuple[str, str, str]) -> None:
 
 
 def _make_table(connection: Connection) -> None:
-    """Create the table if it is missing. Only an existing table is remembered, because a creation may be rolled back.
+    """Create the table if it is missing. A created table is not remembered, because its creation may be rolled back.
 
-    If two transactions create it at once, the second fails when the first is committed, and then finds the table.
+    If two transactions create it at once, the second one fails when the first is committed, and then finds the table.
     """
     if connection.engine in _seen:
         return

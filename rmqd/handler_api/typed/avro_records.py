@@ -58,7 +58,7 @@ def reader_of(payload: Payload) -> Callable[[bytes], Any]:
 
 
 def record_reader(schema: Any, *, is_registered: bool) -> Callable[[bytes], Any]:
-    """Return the function that reads the record of a body. `schema` is parsed. The function may raise any error."""
+    """Return a function that reads the record of a body, and may raise any error. `schema` is a parsed schema."""
     return lambda body: read_record(split_schema_id(body)[1] if is_registered else body, schema)
 
 

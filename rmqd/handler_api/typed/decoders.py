@@ -1,4 +1,4 @@
-"""Decoders of bodies for each format, and the reasons for invalid bodies."""
+"""Decoders of message bodies for each format, and error texts for invalid bodies."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from rmqd.wire.messages.message import Message
 
 Decode = Callable[[bytes], Any]
 
-_MAX_FAULTS: Final = 5  # the limit of faults that a reason names
-_MAX_CAUSES: Final = 10  # the limit of causes that are checked, because they may form a circle
+_MAX_FAULTS: Final = 5  # how many faults of a body an error text names
+_MAX_CAUSES: Final = 10  # how many chained causes of an exception are checked, because causes may form a circle
 _NEVER_OF_BODY: Final = (*DECISION_CLASSES, MemoryError, ImportError, NameError)
 _QUOTES_A_VALUE: Final = re.compile(r"(Invalid (enum )?value|Object contains unknown field)(?= )")
 
@@ -37,7 +37,7 @@ class Decoder:
     shown: str
     """The expected type and format, for errors."""
     check: Callable[[Any], None] | None = None
-    """For `decode`: raises if the function's result cannot be a payload. None for other formats."""
+    """For the format `decode`: raises if the function's result cannot be a payload. None for other formats."""
 
     def payload(self, message: Message) -> Any:
         """Return the decoded body. Raises InvalidPayloadError for an invalid body. Errors with other causes, such as an
@@ -176,7 +176,7 @@ def _is_unavailable(error: BaseException) -> bool:
 
 
 def _fault(error: Exception, target: Any) -> str:
-    """Return the problem of a body, without values of the body: they may be secrets, and reasons have many readers."""
+    """Return the problem of a body, without values of the body, because these may be secrets."""
     if isinstance(error, ValidationError):
         declared = set(_names(TypeAdapter(target).core_schema))
         faults = [

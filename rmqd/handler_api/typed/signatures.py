@@ -24,7 +24,7 @@ class AnnotationError(ValueError):
 def type_hint_of(
     target: Callable[..., Any], parameter: inspect.Parameter, names: Mapping[str, Any] | None = None
 ) -> Any:
-    """Return the type in a parameter's annotation with the extras of `Annotated`; `Parameter.empty` if not annotated.
+    """Return the type in a parameter's annotation, including `Annotated[...]`; `Parameter.empty` if not annotated.
 
     The annotation may use `names`, and the globals of the function's module. Other annotations of the function are not
     evaluated, because they may use names that are only imported for type checkers. Raises AnnotationError.
@@ -134,7 +134,7 @@ def takes_positional(target: Callable[..., Any], count: int) -> bool:
 def options_parameter(target: Callable[..., Any], place: int) -> inspect.Parameter | None:
     """Return the parameter for the options: the parameter `options`, else the parameter at `place` without a default.
 
-    `place` counts from 0; the parameters before it have other arguments. None if there is no such parameter.
+    `place` counts from 0. The parameters before `place` take other arguments. None if there is no such parameter.
     """
     bound = target.keywords if isinstance(target, functools.partial) else {}
     parameters = [one for one in parameters_of(target) if one.name not in bound]

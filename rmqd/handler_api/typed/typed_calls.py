@@ -1,4 +1,4 @@
-"""Calls a typed handler's function for the messages of a batch, and decides about each of them."""
+"""Calls a typed handler's function for the messages of a batch, and decides about each message."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class TypedCalls:
 
 
 class _Course:
-    """The calls for one batch. If the handler is cut off at any moment, the decisions so far are still correct."""
+    """The calls for one batch. If rmqd stops waiting for them at any moment, the decisions so far are correct."""
 
     def __init__(self, calls: TypedCalls, batch: Batch, is_cut_off: Callable[[], bool]) -> None:
         """`is_cut_off` returns whether rmqd's call has expired or was cancelled: then no further call may start."""
@@ -91,7 +91,7 @@ class _Course:
         return self._whole() if self._calls.form.per_batch else self._one_by_one()
 
     def continues_after(self, error: BaseException) -> bool:
-        """Record the exception of a call for one of several messages. Returns False if the caller must raise it."""
+        """Record the exception of a call for one message. Returns False if the exception must be raised instead."""
         if self._part is self._batch or self._is_cut_off():
             return False
         if isinstance(error, RmqdError) or not isinstance(error, Exception):  # these errors end all calls
@@ -104,7 +104,7 @@ class _Course:
     def _one_by_one(self) -> Iterator[Call]:
         batch = self._batch
         for index in range(1, len(batch)):
-            batch.decide(index, AGAIN_DECISION)  # the default if its call never starts
+            batch.decide(index, AGAIN_DECISION)  # stays in force if the call for this message never starts
         for index in range(len(batch)):
             if len(batch) > 1:
                 batch.replace_decision(index, None)
@@ -124,7 +124,7 @@ class _Course:
                 return
             if batch.ends_at(index):
                 break
-        # the handler returns now, but middleware may still raise an exception, which must apply to these messages
+        # Handled messages become undecided again: middleware may still raise, and its exception must apply to them.
         for index in [index for index, decision in batch.decisions().items() if decision is _HANDLED]:
             batch.replace_decision(index, None)
 

@@ -31,7 +31,7 @@ from rmqd.wire.messages.message import Message
 
 
 class HandlerFormError(ValueError):
-    """A typed handler, or a dependency of it, cannot be called. The text gives the problem and the expected form."""
+    """A typed handler or its dependency cannot be called. The text gives the problem and the expected form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,9 @@ class Dependency:
 
 
 def dependency_of(hint: Any, parameter: inspect.Parameter, behind: tuple[Any, ...] = ()) -> Dependency | None:
-    """Return the dependency in the annotation or the default of a parameter, or None. Raises HandlerFormError.
+    """Return the dependency that a parameter's annotation or default declares, or None. Raises HandlerFormError.
 
-    `behind` has the functions that need this dependency, directly or not, to detect circular dependencies.
+    `behind` has the functions that need this dependency, directly or indirectly, to detect circular dependencies.
     """
     if (depends := _depends(hint, parameter)) is None:
         return None
@@ -86,8 +86,8 @@ class Dependencies:
     """The objects that one handler depends on, in this process."""
 
     def __init__(self, wanted: Mapping[str, Dependency], options: Any, *, in_loop: bool) -> None:
-        """`wanted` has the dependencies by the handler's parameter. With `in_loop`, synchronous functions run in the
-        event loop, else in a thread.
+        """`wanted` has the dependency for each parameter of the handler. With `in_loop`, synchronous functions run in
+        the event loop, else in a thread.
         """
         self.values: dict[str, Any] = {}
         self._wanted = wanted
@@ -106,7 +106,7 @@ class Dependencies:
             raise
 
     async def close(self) -> None:
-        """Close the objects in reverse order. An exception of an object is raised after all are closed."""
+        """Close the objects in reverse order. If closing an object fails, raise after all objects are closed."""
         await self._stack.aclose()
 
     async def _object(self, dependency: Dependency) -> Any:
@@ -161,8 +161,8 @@ def _parameters(make: Callable[..., Any]) -> Iterator[inspect.Parameter]:
 
 
 Source = Literal["message", "messages", "batch", "options", "connection"]
-"""`message`: the payload's message; `messages`: the payloads' messages; `batch`: these as a part of the batch;
-`options`: the handler's options; `connection`: the connection of the call's transaction.
+"""The value of a parameter. `message`: the payload's message; `messages`: the payloads' messages; `batch`: a Batch of
+these messages; `options`: the handler's options; `connection`: the connection of the call's transaction.
 """
 
 _EMPTY: Final = inspect.Parameter.empty

@@ -75,7 +75,7 @@ class DlqMessage:
 
     @property
     def replay_id(self) -> str:
-        """The letter's offset id and store time. This id is unique even for a recreated topic or another cluster."""
+        """The letter's offset id and store time: together unique, even across recreated topics and clusters."""
         return f"{self.message.offset_msg_id}-{self.message.store_timestamp}"
 
     @property
@@ -127,7 +127,7 @@ class DlqMessage:
 
     @property
     def sent_back_key(self) -> str:
-        """A key for the copy that the broker makes of this letter when rmqd sends it back."""
+        """The key of the copy that the broker makes when rmqd sends this letter back."""
         origin = self.message.stored_properties.get(ORIGIN_MESSAGE_ID) or self.message.offset_msg_id
         return _copy_key(self.message, origin, self.message.reconsume_times + 1)
 
@@ -175,7 +175,7 @@ class OffsetSet:
         self._lows[first:last], self._highs[first:last] = [low], [high]
 
     def reach(self, offset: int) -> int:
-        """Return the lowest offset that is not in the set and not below `offset`."""
+        """Return the first offset, from `offset` on, that is not in the set."""
         at = bisect_right(self._lows, offset) - 1
         return max(offset, self._highs[at]) if at >= 0 else offset
 
@@ -240,7 +240,7 @@ class DlqMarks:
         try:
             make_folder(folder)
             lock_file(folder / LOCK_NAME)
-        except InUseError as error:  # its text advises another state_dir, and that would send dead letters twice
+        except InUseError as error:  # the text of `error` advises another state_dir, which would send letters twice
             raise RmqdError(
                 f"another replay or purge of this group is running (process {error.owner or '?'}); wait until it ends"
             ) from error

@@ -79,7 +79,7 @@ async def unsettled_messages(
 ) -> AsyncIterator[list[DlqMessage]]:
     """Yield the unsettled dead letters of a queue in parts, from offset `low`; None starts at the oldest message.
 
-    Copies of a replay that the broker dead-lettered at once are skipped: they are not letters. Raises RmqdError.
+    Skips a replay's copies that the broker dead-lettered at once: they are not separate letters. Raises RmqdError.
     """
     settled, group = queue.settled, queue.group
     offset = settled.reach(max(queue.min_offset, queue.min_offset if low is None else low))
@@ -127,7 +127,7 @@ async def _look_up(
 async def _is_the_same(
     remoting: RemotingClient, address: str, queue: MessageQueue, ends: TopicOffset, marks: DlqMarks
 ) -> bool:
-    """Return whether marks are from this queue, not from a deleted queue of the same name. Raises RmqdError."""
+    """Return whether the marks are about this queue, not about a deleted queue of the same name. Raises RmqdError."""
     witness = marks.witnesses.get((queue.broker_name, queue.queue_id))
     if witness is None or witness.offset < ends.min_offset:
         return True

@@ -21,7 +21,7 @@ DLQ topic are marked as settled, because they are not separate letters. Their le
 
 If the file is missing (another machine, a lost state_dir), the ids of sent letters are read from the retry topic, from
 the store time of the oldest chosen letter. The file's folder is locked, so two processes with one state_dir never
-replay a group at the same time. The command shows `DeadLetterPlan` and the members before it sends anything.
+replay a group at the same time. Before anything is sent, the command shows a `DeadLetterPlan` and the group's members.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from rmqd.wire.topics import dlq_topic
 
 @dataclass(slots=True)
 class DeadLetterPlan:
-    """The unsettled dead letters (`left`), and the ones chosen for a replay.
+    """The counts of all unsettled dead letters (`left`), and of the letters chosen for a replay or purge (`chosen`).
 
     `refused` counts chosen letters that cannot be replayed, by reason. `first_stored_ms` is the oldest store time.
     """
@@ -106,8 +106,8 @@ async def _count(brokers: Brokers, queue: DlqQueue, choice: DeadLetterFilter, pl
 
 WINDOW_LETTERS: Final = 64
 IN_FLIGHT_SECONDS: Final = 3.0
-"""How long a broker that responds may still execute an earlier request. It refuses a send that has waited for 200 ms
-(waitTimeMillsInSendQueue). The rest is for slow disks."""
+"""How long a broker may still execute an earlier request after it has answered a query. It refuses a send that waited
+for 200 ms (waitTimeMillsInSendQueue). The rest is for slow disks."""
 MAX_TRIES: Final = 3
 RETRY_PAUSE_SECONDS: Final = 1.0
 MAX_CHECKS: Final = 100
@@ -169,7 +169,7 @@ class Replay:
         self._on_progress = on_progress
         self._queues: dict[Place, DlqQueue] = {}
         self._known: dict[str, set[str]] = {}  # broker name -> replay ids in its retry topic before this run
-        self._proven: set[tuple[str, Way]] = set()  # broker name, and a way that has stored a copy there
+        self._proven: set[tuple[str, Way]] = set()  # (broker name, way that has stored a copy on it)
 
     async def run(self, plan: DeadLetterPlan) -> ReplayOutcome:
         """Replay the chosen dead letters, queue by queue. If a queue fails, its error is recorded in the outcome."""
@@ -301,7 +301,7 @@ class Replay:
     async def _look(
         self, sender: CopySender, window: ReplayWindow, answered: Set[int]
     ) -> tuple[set[int], dict[int, DlqMessage]]:
-        """Return the offsets of letters with copies in the retry topic, and the bounced copies by letter's offset.
+        """Return the offsets of letters with copies in the retry topic, and bounced copies by their letter's offset.
 
         A copy can be read only a moment after the broker's response. If a copy does not appear within five seconds, the
         response counts.

@@ -44,7 +44,7 @@ from rmqd.wire.topics import SCHEDULE_TOPIC, dlq_topic, retry_topic
 async def purge(
     client: ClientInstance, queue: DlqQueue, marks: DlqMarks, choice: DeadLetterFilter
 ) -> AsyncIterator[int]:
-    """Settle a queue's dead letters that match `choice`. Yields the number of each part. Raises RmqdError."""
+    """Settle a queue's dead letters that match `choice`, in parts. Yields the size of each part. Raises RmqdError."""
     async for letters in unsettled_messages(client.remoting, queue):
         meant = [letter for letter in letters if choice.takes(letter)]
         for letter in meant:
@@ -84,7 +84,7 @@ class CopySender:
         self._address = address
 
     async def send(self, letter: DlqMessage, way: Way) -> None:
-        """Send a copy. Raises InvalidMessageError, or RmqdError; the broker may have the copy despite RmqdError."""
+        """Send a copy of a letter. Raises InvalidMessageError, or RmqdError although the broker may store the copy."""
         message, unit_mode = letter.message, self._client.options.unit_mode
         if way == "send_back":
             await send_message_back(

@@ -22,7 +22,7 @@ from rmqd.wire.message_queue import MessageQueue
 SKEWED_SHARE: Final = 0.8
 MIN_SKEWED: Final = 100
 FAILING: Final = ((3, 0.5), (10, 0.1))
-"""Pairs of failed attempts per minute and their share of all attempts. A handler fails if both values are reached."""
+"""Pairs: failed attempts per minute, share of all attempts. A handler fails if it reaches both values of a pair."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class DiagnosisSnapshot:
     modes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """POP or PULL by broker name and topic, without topics whose mode was never set."""
     heads: Mapping[MessageQueue, FoundMessage] = field(default_factory=dict)
-    """The first waiting message of stalled queues."""
+    """The first waiting message of each stalled queue."""
     samples: Mapping[MessageQueue, tuple[str, ...]] = field(default_factory=dict)
     """The sharding keys, or keys, of the first waiting messages of each queue that `skewed` returns."""
     retried: tuple[FoundMessage, ...] = ()
@@ -149,8 +149,8 @@ class DiagnosisSnapshot:
     def place(self, queue: MessageQueue) -> int | None:
         """Return the group's offset in a queue: the higher one of the stored offset and the owner's own offset.
 
-        None if the group has no stored offset, and the owner reports neither an offset nor cached messages. It may have
-        started at the queue's end, which Java's client reports only about twenty seconds later.
+        None if the group has no stored offset, and the owner reports neither an offset nor cached messages. The owner
+        may have started at the queue's end: Java's client does not report this offset for about twenty seconds.
         """
         committed, owner = self.queues[queue].committed, self.pulled(queue)
         if owner is None:

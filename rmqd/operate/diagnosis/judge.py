@@ -1,4 +1,4 @@
-"""The evaluation of all rules of the diagnosis: which findings count, and in which order they are reported."""
+"""Evaluates all rules of the diagnosis: decides which findings count, and orders them for the report."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def judge(
         certain = [one for one in certain if one.problem.cause != "poison_message"]
     routes = [facts.route for facts in first.topics.values() if facts.route is not None]
     clusters = {broker.cluster for route in routes for broker in route.broker_datas if broker.cluster}
-    name = shlex.quote(min(clusters)) if len(clusters) == 1 else "CLUSTER"  # as the causes' commands call it
+    name = shlex.quote(min(clusters)) if len(clusters) == 1 else "CLUSTER"  # the placeholder in the next steps
     ordered = _in_order(_merged(told, certain, waiting))
     return [replace(one, next=one.next.replace("-c CLUSTER ", f"-c {name} ")) for one in ordered]
 
@@ -60,9 +60,10 @@ def _seen(snapshot: DiagnosisSnapshot) -> dict[tuple[str, ...], Finding]:
 
 
 def _merged(of_daemon: list[Finding], certain: list[Finding], waits: list[Finding]) -> list[Finding]:
-    """Return all findings. A finding of the daemon is joined with the first other finding of its cause.
+    """Return all findings. Each finding of the daemon is merged with the first other finding of the same cause.
 
-    The daemon's next step is used, because it is more precise, except that it lacks the calls a slow handler needs.
+    A merged finding has the daemon's next step, which is more precise. For a slow handler it has the other finding's
+    next step, which says how many calls the handler needs.
     """
     joined = [*certain, *waits]
     for one in of_daemon:
@@ -84,7 +85,7 @@ def _is_same(one: Finding, other: Finding) -> bool:
 
 
 def consequences(problems: Sequence[Problem]) -> dict[Problem, Problem]:
-    """Return the problems that another problem explains, each with that problem. A consequence explains no problem."""
+    """Map each problem that is the consequence of another one to that problem. A consequence explains no problem."""
     explained: dict[Problem, Problem] = {}
     for cause in problems:
         if cause not in explained:

@@ -106,7 +106,7 @@ def pulling_problem(group: str, topic: str, brokers: str, who: str) -> Problem:
 
 
 def _modes(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
-    """Yield members that are configured to pop but must pull, and topics that some members pop and others pull."""
+    """Yield problems of members that should pop but must pull, and of topics that some members pop and others pull."""
     infos = snapshot.infos
     wanting = [client_id for client_id, info in infos.items() if info.properties.get("consumeMode") == "pop"]
     for topic, facts in snapshot.topics.items():
@@ -142,7 +142,7 @@ def owners(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     unowned = [queue for queue in _subscribed(snapshot) if not snapshot.owners(queue)]
     if silent:
         yield _hung(snapshot, silent, unowned)
-    if silent or unreported:  # the other queues may belong to these members
+    if silent or unreported:  # these members may own the queues without a known owner
         return
     if snapshot.orderly:
         yield from _unlocked(snapshot)

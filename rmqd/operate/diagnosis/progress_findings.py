@@ -25,7 +25,7 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.properties import ORIGIN_MESSAGE_ID, UNIQ_KEY
 
 OLD_SECONDS: Final = 10.0
-"""Messages that wait for less time are normal, because members commit every 5 s."""
+"""It is normal that messages wait for a shorter time, because members commit every 5 s."""
 BEGUN_SECONDS: Final = 60.0
 """Every member reports its start offset within this time after its start."""
 CATCHING_UP_SECONDS: Final = 300.0
@@ -37,7 +37,7 @@ MAX_POISONED: Final = 3
 RECENT_SECONDS: Final = 600.0
 BUSY_SHARE: Final = 0.5
 MAX_RATE_LIMITED_SECONDS: Final = 60.0
-"""A queue without a pull for longer does not only wait for `pull_rate_limit`."""
+"""If a queue's last pull is older than this, `pull_rate_limit` cannot be the only reason."""
 # Java's defaults for threads, cached messages, cached MiB and span of offsets, if a member does not report its values
 _THREADS, _COUNT, _MIB, _SPAN = 20, 1000, 100, 2000
 
@@ -61,7 +61,7 @@ def illegal_offsets(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
 
 
 def failures(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
-    """Yield a problem if handlers fail repeatedly with few messages, a circuit is open, or many attempts fail."""
+    """Yield a problem if the same few messages fail repeatedly, a circuit is open, or many attempts fail."""
     ok, failed = snapshot.rates
     tried = [seen for seen in snapshot.retried if snapshot.at - seen.stored_at_ms / 1000 < RECENT_SECONDS]
     poisoned = {_first_id(seen): seen for seen in tried if seen.reconsume_times >= POISONED_TIMES}
@@ -102,7 +102,7 @@ def _failing(snapshot: DiagnosisSnapshot) -> Finding:
 
 
 def stalled_queues(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> list[MessageQueue]:
-    """Return the queues in which messages have waited for long, and no message finished between the snapshots."""
+    """Return the queues whose messages have waited for 10 s or more, with no progress between the snapshots."""
     return [queue for queue in _old(before, now) if before.place(queue) == now.place(queue)]
 
 
@@ -113,7 +113,7 @@ def late_messages(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> int:
 
 
 def waiting_findings(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> Iterator[Finding]:
-    """Yield the causes for queues with an owner in which messages have waited for long in both snapshots."""
+    """Yield the reasons why, in both snapshots, messages of owned queues have waited for 10 s or more."""
     if now.model != MessageModel.CLUSTERING:  # members of a broadcasting group store their offsets in their own files
         return
     by_finding: dict[str, list[MessageQueue]] = {}

@@ -1,1 +1,1 @@
-"""Programs that poll for messages: `PullConsumer` and `SyncPullConsumer`."""
+"""Consumers for programs that poll for messages: `PullConsumer` and `SyncPullConsumer`."""

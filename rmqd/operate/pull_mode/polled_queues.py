@@ -1,4 +1,4 @@
-"""The parts of a consumer whose messages a program polls: cache, poll service, and division of the queues."""
+"""The parts of a pull consumer: the cache of a queue, the service that answers polls, and the division of queues."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from rmqd.wire.topics import retry_topic
 
 
 class PolledQueue(ProcessQueue):
-    """A queue's cache that removes messages when a poll returns them, so its limits count only unpolled messages.
+    """A queue's cache whose messages are removed when a poll returns them. Its limits count unpolled messages.
 
-    Only the program knows when it is done with the returned messages. Until it confirms them, the commit offset stays
-    below them and the queue counts as busy, so a release waits for the program as it would wait for a handler.
+    The program that polls decides when it has handled the returned messages. Until it confirms them, the commit offset
+    stays below them and the queue counts as busy, so a release waits for the program as it would wait for a handler.
     """
 
     __slots__ = ("confirmed",)
 
     def __init__(self, message_queue: MessageQueue, next_offset: int, *more: Any) -> None:
         super().__init__(message_queue, next_offset, *more)
-        self.confirmed = next_offset  # the program is done with all messages below this offset
+        self.confirmed = next_offset  # the program has handled all messages below this offset
 
     @property
     def position(self) -> int:
@@ -47,29 +47,29 @@ class PolledQueue(ProcessQueue):
         return super().commit_offset()
 
     def commit_offset(self) -> int:
-        """Return the offset that the program has confirmed; never above `position`."""
+        """Return the offset up to which the polling program has confirmed messages; never above `position`."""
         return min(self.confirmed, self.position)
 
     def confirm(self, offset: int | None = None) -> None:
-        """Record that the program is done with all messages below `offset`, by default with all returned messages."""
+        """Record that the polling program has handled all messages below `offset`; None: all returned messages."""
         if not self.dropped:
             self.confirmed = self.position if offset is None else offset
         if self.confirmed >= self.position:
             self.release()
 
     def drop(self, because: str) -> None:
-        """End the ownership of the queue, without waiting for the program. Unconfirmed messages will be redelivered."""
+        """End the ownership of the queue immediately. Messages that are not confirmed yet will be redelivered."""
         super().drop(because)
         self.release()
 
     def release(self) -> None:
-        """Stop counting the queue as busy, so that a release does not wait for the program to confirm messages."""
+        """Stop counting the queue as busy, so that its release does not wait until messages are confirmed."""
         if self.in_flight:
             self.end_turn()
 
 
 class PollService:
-    """A replacement for a consumer's workers. It returns cached messages to polls, from all queues in turn."""
+    """Replaces the workers of a push consumer: returns cached messages to polls, from all queues in turn."""
 
     circuit: Circuit | None = None
     problem: Problem | None = None
@@ -83,7 +83,7 @@ class PollService:
         self._polled_at = clock.monotonic()
 
     async def run(self) -> None:
-        """Wait until cancelled, because the program handles the messages."""
+        """Wait until cancelled. A service with workers would call the handler here; polls call `take` instead."""
         await asyncio.Event().wait()
 
     def change(self, _: object) -> None:
@@ -95,7 +95,7 @@ class PollService:
         return []
 
     def explain(self, process_queue: ProcessQueue) -> Problem:
-        """Return the problem of a stalled queue: its messages wait for the program's next poll."""
+        """Return the reason why a queue is stalled: its messages wait until the program polls again."""
         seconds = self._clock.monotonic() - self._polled_at
         step = "call poll more often, or close the consumer: its queues then go to other members"
         return make_problem(
@@ -103,7 +103,7 @@ class PollService:
         )
 
     async def call_in_background(self, batch: Batch, ended: Callable[[], None]) -> None:
-        """Raise RmqdError. Called when an operator sends a message for the handler, which a pull consumer lacks."""
+        """Raise RmqdError. Called if an operator sends a message to the handler; a pull consumer has no handler."""
         ended()
         raise RmqdError("this member is a pull consumer: it has no handler to call")
 
@@ -132,7 +132,7 @@ class PollService:
 
 
 class ChosenDivision(QueueDivision):
-    """A division that gives this consumer the queues that the program assigned, whatever members the group has."""
+    """Gives this consumer the queues in `chosen`, which the program passed to `assign`, regardless of other members."""
 
     joins_group = False
 
@@ -154,7 +154,7 @@ class ChosenDivision(QueueDivision):
 
 
 class ChosenQueue(AssignedQueue):
-    """A queue that the program assigned. Without `auto_commit`, only the program's `commit` calls commit its offset."""
+    """A queue that the program passed to `assign`. Without `auto_commit`, only calls of `commit` commit its offset."""
 
     async def run(self) -> None:
         await (super().run() if self._context.options.auto_commit else self.consume())
@@ -179,6 +179,6 @@ _NO_HANDLER: Final = LoadedHandler("poll", lambda _batch: None, is_async=False, 
 def polled_consumer(
     options: ConsumerOptions, client: ClientInstance, polls: PollService, chosen: Collection[MessageQueue]
 ) -> PushConsumer:
-    """Return a consumer whose messages `polls` returns. It reads the `chosen` queues; if empty, a member's share."""
+    """Return a consumer for `polls`. It reads the `chosen` queues; without them, it joins the group as a member."""
     division = partial(ChosenDivision, chosen=chosen) if chosen else None
     return PushConsumer(options, _NO_HANDLER, client, service=polls, cache=PolledQueue, division=division)

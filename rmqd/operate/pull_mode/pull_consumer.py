@@ -1,4 +1,4 @@
-"""PullConsumer, which returns messages to polls of an asyncio program. rmqd calls no handler."""
+"""PullConsumer: an asyncio program polls messages from it, instead of giving rmqd a handler."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class PullConsumer:
         await self._read(subscriptions)
 
     async def unsubscribe(self, topic: str) -> None:
-        """End the subscription of a topic. Without any subscription, the consumer leaves the group."""
+        """End the subscription to a topic. After its last subscription, the consumer leaves the group."""
         check(topic, str, "the name of a topic")
         self._raise_closed()
         if topic not in self._subscriptions:
@@ -184,7 +184,7 @@ class PullConsumer:
         return sorted(queue.without(self._namespace) for queue in client.routes.queues(stored))
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Discard a queue's cached messages, and continue at an offset. Only `auto_commit` commits this offset."""
+        """Discard a queue's cached messages, and continue at `offset`. With `auto_commit`, also commit `offset`."""
         assigned = self._assigned(queue)
         await self._check_offset(queue, offset, await self._ask(queue, get_min_offset))
         await self._seek(assigned, offset, _cache_of(assigned).confirmed)
@@ -242,7 +242,7 @@ class PullConsumer:
     async def _read(
         self, subscriptions: dict[str, Expression], chosen: dict[MessageQueue, Expression] | None = None
     ) -> None:
-        """Replace the topics or queues that are read. If this fails, read the earlier ones again. Raises RmqdError."""
+        """Read these topics or queues. If this fails, read the previous topics or queues again. Raises RmqdError."""
         self._connected()
         before = self._subscriptions, self._assigned_queues
         paused = () if self._consumer is None else self._consumer.context.pauses.scopes
@@ -308,7 +308,7 @@ class PullConsumer:
         return {queue: one for queue, one in assigned.items() if isinstance(one, AssignedQueue) and one.loop}
 
     def _assigned(self, queue: MessageQueue, *, is_kept: bool = True) -> AssignedQueue:
-        """Return an acquired queue. Raises PullConsumerError without one or, with `is_kept`, during its release."""
+        """Return this consumer's queue. Raises PullConsumerError if not acquired or, with `is_kept`, being released."""
         self._current()
         assigned = self._own().get(self._stored(queue))
         if assigned is None or (is_kept and assigned.is_releasing):
@@ -371,7 +371,7 @@ class PullConsumer:
 
     @contextlib.contextmanager
     def _request(self, topic: str) -> Iterator[None]:
-        """Add the next step to an error of a request about a topic. Raises PullConsumerError if `close` ended it."""
+        """Return a context that adds the next step to request errors; after `close`, it raises PullConsumerError."""
         try:
             with self._settings.explained(topic):
                 yield

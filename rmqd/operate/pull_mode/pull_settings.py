@@ -42,14 +42,14 @@ from rmqd.wire.topics import is_retry_topic, without_namespace
 
 STATE_DIR: Final = "~/.rmqd"  # the user who runs the program may not be allowed to write to the daemon's folder
 _PLACE: Final = "PullConsumer"
-# causes of failures that last until an operator acts; polls raise them
+# causes of failures that last until an operator acts; polls raise these failures
 _LASTING: Final = frozenset(("topic_missing", "no_permission", "consumption_disabled", "group_unknown"))
 _ROOT_KEYS: Final = ("nameserver", "nameserver_url", "state_dir")
 _GROUP_KEYS: Final = ("consume_from_where", "consume_timestamp", "message_model", "pull_batch_size")
 KEYWORDS: Final = ("auto_commit", *_GROUP_KEYS, *_ROOT_KEYS, *keys_of(ClientConfig))
 
-# Names and folders that running consumers of this process use, with their event loops: the member's identity, if it has
-# an instance name, or the offsets folder of a broadcasting consumer. If a loop is closed, its consumer has ended.
+# Reservations of this process's running consumers, each with the consumer's event loop: the identity of a member with
+# an instance name, or a broadcasting consumer's offsets folder. Once the loop is closed, the consumer has ended.
 _held: dict[Settings, tuple[object, asyncio.AbstractEventLoop]] = {}
 T = TypeVar("T")
 Expression = str | Mapping[str, str]
@@ -80,7 +80,8 @@ class Settings:
     def hold(self, options: ConsumerOptions, *, is_assigned: bool) -> None:
         """Reserve the member's name, or the offsets file of a broadcasting consumer, until `release`.
 
-        With `is_assigned` the consumer is not a member. Raises PullConsumerError if another consumer has it.
+        With `is_assigned`, the consumer is not a member and needs no name. Raises PullConsumerError if another consumer
+        of this process has reserved the same name or file.
         """
         one, name = self.client, self.client.instance_name
         if options.message_model == "broadcasting":
@@ -111,7 +112,7 @@ class Settings:
         return replace(consumer_options(self._config(subscriptions), self.group), auto_commit=self.auto_commit)
 
     def check_filters(self, subscriptions: Mapping[str, Expression]) -> None:
-        """Warn the code that called PullConsumer of filters that probably match no message. Raises SettingError."""
+        """Issue a Python warning for each filter that probably matches no message. Raises SettingError."""
         for wanted in self.options(subscriptions).subscriptions.values():
             if (mistake := filter_mistake(wanted.expression, wanted.kind)) is not None:
                 warnings.warn(mistake, stacklevel=3)
@@ -149,7 +150,7 @@ class Settings:
             raise PullConsumerError(self.plain(refusal))
 
     def raise_end(self, tasks: Iterable[asyncio.Task[None]]) -> None:
-        """Raise the error of the first ended task; PullConsumerError if it has none. Return if all tasks run."""
+        """If a task has ended, raise its error, or PullConsumerError if it ended without an error."""
         for task in tasks:
             if task.done():
                 raised = None if task.cancelled() else task.exception()
@@ -190,7 +191,7 @@ def _literal(value: Any) -> Any:
 
 
 def _text(problem: object) -> str:
-    """Return the text of a problem. It names the keyword, not the path of the configuration key, and any variable."""
+    """Return the text of a problem, with the keyword instead of the key's path, and the variable if there is one."""
     assert isinstance(problem, ConfigProblem)
     path = problem.path[{"groups": 2, "client": 1}.get(str(problem.path[0]), 0) :]
     variable = f"{problem.place}: " if problem.place.startswith("$") else ""

@@ -38,7 +38,7 @@ class SyncPullConsumer:
     """The methods of PullConsumer without `await`: each call waits for its result.
 
     The event loop runs in a separate thread, so the member stays in its group while the program computes. Only one
-    thread at a time may use the consumer. If Ctrl-C interrupts a poll, the next poll returns the poll's messages.
+    thread at a time may use the consumer. If Ctrl-C interrupts a poll, the next poll returns the same messages.
     """
 
     def __init__(self, group: str, **settings: Any) -> None:
@@ -103,7 +103,7 @@ class SyncPullConsumer:
         return polled
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the loop's thread and return its result. If the wait is interrupted, cancel it."""
+        """Run a coroutine in the loop's thread and return its result. An interrupt cancels the coroutine."""
         ended = threading.Event()
 
         async def run() -> T:

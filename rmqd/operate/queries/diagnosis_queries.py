@@ -32,7 +32,7 @@ _MAX_DISK: Final = 0.90  # the maximum in Java: CleanCommitLogService limits dis
 
 
 async def broker_facts(brokers: Brokers, info: ClusterInfo) -> dict[str, BrokerFacts]:
-    """Return facts on all brokers by name. Refused values are None; a broker that responds to no query is silent."""
+    """Return facts about brokers by name. A refused value is None. `silence` is set if a broker answers no query."""
     clock = brokers.client.clock
 
     async def figures(remoting: RemotingClient, address: str) -> tuple[float, Mapping[str, str]]:
@@ -105,7 +105,7 @@ async def first_waiting(
 
 
 async def _sample(client: ClientInstance, queue: MessageQueue, offset: int) -> tuple[str, ...]:
-    """Return the sharding keys of the first waiting messages, or their keys: producers choose the queue by these."""
+    """Return the sharding key, else the keys, of the first waiting messages. Producers choose queues by these keys."""
     messages = await _waiting(client, queue, offset, MAX_SAMPLE)
     return tuple(one.properties.get(SHARDING_KEY) or one.keys or "(no key)" for one in messages)
 

@@ -31,7 +31,7 @@ from rmqd.wire.topics import dlq_topic, is_system_group, retry_topic
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """One member of a group. `queues`, a number, and `subscriptions` are None if the member does not respond."""
+    """One member of a group. If the member does not respond, `queues` (a number) and `subscriptions` are None."""
 
     client_id: str
     address: str
@@ -230,7 +230,7 @@ async def apply_mode_changes(brokers: Brokers, changes: Sequence[ModeChange]) ->
 
 
 async def remove_group(brokers: Brokers, group: str) -> dict[str, RmqdError]:
-    """Remove a group without members, its retry topic and DLQ topic. Returns errors, also about remains, by broker."""
+    """Remove a group without members, with its retry and DLQ topics. Returns errors by broker, also if parts remain."""
     topics = retry_topic(group), dlq_topic(group)
 
     async def remove(remoting: RemotingClient, address: str) -> None:

@@ -142,14 +142,14 @@ def found_message(message: Message, broker: str) -> FoundMessage:
 
 @dataclass(frozen=True, slots=True)
 class GroupTrace:
-    """A group's progress with a message, and the place of its newest copy: the original, a retry or a dead letter.
+    """A group's progress with a message, and where the newest copy is: the original, a retry or a dead letter.
 
     `committed` is the group's offset in that copy's queue, or None. `attempts` counts finished handler calls.
     """
 
     group: str
     state: str
-    """`passed`: the group has committed past the copy; `waiting`: it has not; `unknown`: the broker did not respond."""
+    """`passed`: the group committed past the copy; `waiting`: it did not; `dead_lettered`; `unknown`: no response."""
     topic: str
     broker: str
     queue: int
@@ -193,7 +193,7 @@ async def trace_message(
 
 
 def _calls_once(records: Iterable[TraceEvent]) -> tuple[TraceEvent, ...]:
-    """Return the records ordered by time. The two records of an ended handler call become one, at the call's begin."""
+    """Return the trace events by time. The two events of an ended handler call become one, at the call's start time."""
     begins = {(event.request_id, event.msg_id): event for event in records if event.kind == "begun"}
     events = []
     for event in records:

@@ -54,7 +54,7 @@ class TopicQueue:
 
 @dataclass(frozen=True, slots=True)
 class TopicDetail:
-    """All details of a topic. `messages` is the number of stored messages, `groups` read it now or did in the past."""
+    """All details of a topic. `messages` counts the stored messages; `groups` read the topic now or did in the past."""
 
     topic: str
     messages: int
@@ -115,7 +115,7 @@ async def _config(remoting: RemotingClient, address: str, topic: str) -> TopicCo
 
 
 def _is_inner(topic: str, brokers: Brokers) -> bool:
-    """Return whether a topic was created by RocketMQ, not by users. Each broker and cluster name is also a topic."""
+    """Return whether RocketMQ, not a user, created a topic, such as the topics named like a broker or a cluster."""
     is_derived = is_retry_topic(topic) or is_dlq_topic(topic) or topic.endswith(REPLY_TOPIC_SUFFIX)
     is_system = is_system_topic(topic) or topic.startswith(SYSTEM_TOPIC_PREFIX)
     return is_derived or is_system or topic in brokers.masters or topic in brokers.clusters
@@ -172,13 +172,13 @@ class OffsetWindow:
         return max(0, self.end - self.start)
 
     def limited(self, offset: int | None) -> int:
-        """Return the offset in the window, or its end, that is nearest to `offset`. None gives the start."""
+        """Return `offset` limited to the range from `start` to `end`; `start` for None."""
         return self.start if offset is None else min(max(offset, self.start), self.end)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadMessages:
-    """Messages of a part of a queue with decompressed bodies, in order, and the corrupt messages among them."""
+    """The messages read from a queue, in order and with decompressed bodies, and the corrupt messages among them."""
 
     messages: Sequence[Message] = ()
     corrupt: Sequence[CorruptMessage] = ()
@@ -220,7 +220,7 @@ async def windows_between(
 
 
 async def not_committed(client: ClientInstance, topic: str, group: str) -> list[OffsetWindow]:
-    """Return each queue's window of messages that a group has not committed, possibly all. Raises RmqdError."""
+    """Return, for each readable queue, a window of the messages that a group has not committed. Raises RmqdError."""
 
     async def cut(window: OffsetWindow) -> OffsetWindow:
         address = client.routes.address_for(window.queue)
@@ -286,7 +286,7 @@ async def read_newest(
 
 @dataclass(slots=True)
 class _Backwards:
-    """A window that is read from its end. All offsets from `reached` on were read, the oldest stored at `oldest_ms`."""
+    """A window that is read backwards. Offsets from `reached` on were read; `oldest_ms` is their first store time."""
 
     window: OffsetWindow
     subscription: SubscriptionData

@@ -145,7 +145,7 @@ class Failures:
             file.write(json.dumps(failure) + "\n")
 
     def read(self) -> Sequence[Mapping[str, Any]]:
-        """Return one failure for each message, the last one. After an interruption a message may fail again."""
+        """Return the last failure of each message. A message may fail again after an interruption."""
         try:
             lines = self.path.read_text().splitlines()
         except FileNotFoundError:

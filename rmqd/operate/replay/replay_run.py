@@ -125,11 +125,11 @@ class ReplayRun:
         )
 
     def stop(self) -> None:
-        """Ask the member to wait for running handlers, commit and leave the group. Only `run` waits for that."""
+        """Make the member drain, commit and leave the group. This call does not wait; `run` ends when that is done."""
         self._consumer.stop()
 
     async def run(self, on_progress: Callable[[ReplayProgress], None]) -> ReplayProgress:
-        """Handle messages until all are done or `stop` is called. Raises errors such as a handler's failed start."""
+        """Run until all messages are handled or `stop` is called. Raises, for example, if the handler cannot start."""
         serving = asyncio.create_task(self._client.run(), name="client")
         consuming = asyncio.create_task(self._consumer.run(), name=f"group {self._plan.shadow}")
         try:
@@ -195,7 +195,7 @@ AGAIN_SECONDS: Final = 0.5
 async def windows_of(
     client: ClientInstance, topics: Iterable[str], from_ms: int, to_ms: int
 ) -> tuple[OffsetWindow, ...]:
-    """Return each queue's offsets stored from `from_ms` to before `to_ms` (Unix milliseconds). Raises RmqdError."""
+    """Return each queue's window of messages stored from `from_ms` to before `to_ms` (Unix time). Raises RmqdError."""
     parts = await asyncio.gather(*(windows_between(client, topic, from_ms, to_ms) for topic in topics))
     return tuple(window for part in parts for window in part)
 

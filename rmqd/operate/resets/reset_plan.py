@@ -27,7 +27,7 @@ class ResetGoal:
     """The destination of a reset.
 
     `number` is an offset for `offset`, Unix milliseconds for `time`, and a number of messages for `skip`. `offsets` are
-    the new offsets for `exact`, by broker name and queue id. Queues that are not in it keep their offsets.
+    the new offsets for `exact`, by broker name and queue id. Queues that are not in `offsets` keep their offsets.
     """
 
     kind: Literal["first", "last", "offset", "time", "skip", "exact"]
@@ -68,7 +68,6 @@ class QueueSelection:
     queue_id: int | None = None
 
     def has(self, queue: MessageQueue) -> bool:
-        """Return whether a queue is selected."""
         return self.broker in (None, queue.broker_name) and self.queue_id in (None, queue.queue_id)
 
 
@@ -91,7 +90,7 @@ class ResetNotice(Enum):
     PULLED: brokers of 5.x with `useServerSideResetOffset` store the reset, and report it in the response to the group's
     next pull of the queue. They can reset any queue to any offset. PUSHED: other brokers push the reset to the
     connected members. They can only reset to a time, only all queues of the topic on that broker, and only if all these
-    queues have a stored offset. If such a group has no members, rmqd commits the offset instead.
+    queues have a stored offset. If the group has no members, rmqd commits the offset instead.
     """
 
     PULLED = "with their next pull"
@@ -172,7 +171,7 @@ def _place(queue: MessageQueue, committed: int | None, members: Iterable[MemberR
 
 @dataclass(frozen=True, slots=True)
 class PlannedMove:
-    """The plan for one queue. `place` is where the group is now, `target` an offset within `ends`, the queue's ends."""
+    """The planned reset of one queue, from the group's `place` to `target`, which is within the queue's `ends`."""
 
     queue: MessageQueue
     place: QueuePlace
@@ -233,7 +232,7 @@ class ResetPlan:
 
     @property
     def confirmed(self) -> OffsetChange:
-        """The change that the user confirmed: a skip becomes the offsets of this plan, and moves no queue back."""
+        """The change that the user confirmed. A skip becomes the planned offsets, and moves no queue back."""
         if self.change.goal.kind != "skip":
             return self.change
         shown = {(move.queue.broker_name, move.queue.queue_id): move.wanted for move in self.moves}

@@ -112,7 +112,7 @@ class ResetWatch:
         self.states: dict[MessageQueue, State] = {}
         self.now: dict[MessageQueue, QueuePlace] = {}
         self.errors: dict[MessageQueue, RmqdError] = {}
-        """By queue, the error with which its broker answered the last poll."""
+        """The brokers' errors in the last poll, by queue."""
         self.members = plan.places.members
         self.silent = plan.places.silent
         self._before = {move.queue: move.place for move in plan.moves}
@@ -125,7 +125,7 @@ class ResetWatch:
         self._lost_since: dict[MessageQueue, float] = {}
 
     async def run(self) -> None:
-        """Poll until each queue has a state, or the time to wait is over."""
+        """Poll until each queue has an entry in `states`, or the time to wait is over."""
         deadline = self._clock.monotonic() + self._wait_seconds
         while open_queues := [queue for queue in self._targets if queue not in self.states]:
             seen = await read_places(self._reader, self._plan.change.topic, open_queues)

@@ -60,7 +60,7 @@ class HandlerSource:
         return cls(os.path.dirname(os.path.abspath(file)) + os.sep if file else "")
 
     def innermost_line(self, innermost_first: Sequence[Frame]) -> Frame | None:
-        """Return the innermost frame of the handler's code, or else the innermost frame outside rmqd; None without."""
+        """Return the innermost frame of the handler's code; else the innermost frame outside rmqd, or None."""
         for is_his in (self.wrote, lambda frame: not frame.file.startswith(_OWN_FOLDER)):
             for frame in innermost_first:
                 if is_his(frame):
@@ -68,7 +68,7 @@ class HandlerSource:
         return None
 
     def wrote(self, frame: Frame) -> bool:
-        """Return whether a frame is in the handler's code, and not in rmqd, the standard library or a package."""
+        """Return whether a frame is in the handler's code, not in rmqd, the standard library or another package."""
         file = os.path.abspath(frame.file)
         if not self.folder or not file.startswith(self.folder) or file.startswith(_OWN_FOLDER):
             return False
@@ -84,7 +84,7 @@ def failing_line(error: BaseException, author: HandlerSource) -> str | None:
 
 
 def place_of_fault(stacks: str, author: HandlerSource) -> str | None:
-    """Return the handler's line that a process was running, from the stacks that Python's faulthandler wrote."""
+    """Return the handler's line that a dead process was running, from the stacks that Python's faulthandler wrote."""
     for stack in re.split(r"\n(?=(?:Current thread|Thread) )", stacks):
         lines = filter(None, map(_FAULT_LINE.match, stack.splitlines()))
         for frame in (Frame(one[1], int(one[2]), one[3]) for one in lines):

@@ -112,7 +112,7 @@ class TrialProcess(ChildProcess[None]):
 
 @dataclass(slots=True)
 class HandlerTrial:
-    """The handler of the configuration's only group, run in a process. If it dies, the next batch starts another one.
+    """Runs the handler of the configuration's only group in a process, and starts another process if it dies.
 
     `runs` counts the processes so far. `at_end` is how the last process failed at its end; None if it ended normally.
     """
@@ -226,7 +226,7 @@ class Bisection:
         return first, len(raised) - (worst is None and bool(raised))
 
     async def _fails(self, batches: list[list[Message]]) -> BatchReport | None:
-        """Handle the batches in a new process. Return its first failure of the first run's kind, or None without."""
+        """Handle the batches in a new process. Return the first failure of the first run's kind, or None."""
         found = None
         async with aclosing(self._trial.run(batches)) as reports:
             async for report in reports:
@@ -266,7 +266,7 @@ class Bisection:
     async def _find_beginning(
         self, messages: Sequence[Message], batches: list[list[Message]], failed: BatchReport
     ) -> BisectResult:
-        """Search for the shortest sequence that ends with the last batch and fails. Alone, that batch succeeds."""
+        """Find the shortest sequence of batches that ends with the last batch and fails. Alone, the last succeeds."""
         low, high = 0, len(batches) - 1  # `batches[low:]` fails, `batches[high:]` succeeds
         was_seen_again = False
         while high - low > 1:

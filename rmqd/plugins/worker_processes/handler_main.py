@@ -42,7 +42,7 @@ def main(descriptor: int) -> int:
     """Serve the daemon until it requests a stop. Return the exit code."""
     _end_with_parent()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # not SIG_IGN, which processes that the handler starts would inherit
+        # not SIG_IGN, because processes that the handler starts would inherit it
         signal.signal(number, _leave_to_daemon)
     return run_in_loop(_serve(descriptor))
 
@@ -127,7 +127,7 @@ class _HandlerCalls:
     """The handler in this process, and its calls. Raises ConfigError if the handler cannot be created."""
 
     def __init__(self, order: WorkerHandlerSpec) -> None:
-        self.lease = KnownLease()  # whether the member still owns the orderly batch's queue, by the last request
+        self.lease = KnownLease()  # whether the daemon owns the orderly batch's queue, according to its last request
         self._order = order
         self._identity = Identity("", "", order.name)  # a placeholder until the first call
         self._handler = load_handler(order.name, order.settings)
@@ -147,8 +147,8 @@ class _HandlerCalls:
         return None if self._called_with is None else CallOutcome.of(self._called_with, None, is_limited=False)
 
     def end_calls(self, working: asyncio.Task[None]) -> None:
-        """Call the handler's `end_calls`, so that it ends the call that it keeps open in the task `working`. If
-        `end_calls` raises, the group ends.
+        """Call the handler's `end_calls`, so that the handler ends the open call in the task `working`. If `end_calls`
+        raises, the group ends.
         """
         if self._called_with is None or self._handler.end_calls is None:
             return  # the open call has ended meanwhile
@@ -159,7 +159,7 @@ class _HandlerCalls:
             working.cancel()
 
     async def work(self, jobs: asyncio.Queue[ChildRequest], channel: ChildChannel) -> None:
-        """Process start, call and stop requests. One task processes all, so that context variables are kept."""
+        """Process the start, call and stop requests in one task, so that the handler's context variables are kept."""
         once_in_group.set(once_for_group(self._order.group, lambda: self._identity))
         consume_start.set(self._call_started)
         if self._handler.is_async and (working := asyncio.current_task()) is not None:

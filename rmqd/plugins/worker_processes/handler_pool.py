@@ -5,9 +5,9 @@ spare is needed. So `start` opens resources once in each running process, and a 
 milliseconds. Each slot of the group has a separate process, on a *seat* of the pool. While a slot's process is being
 replaced, the slot takes no batch; the other slots continue.
 
-`SuspectMessages` are the messages over which processes were lost. One loss may be an accident; two losses over the same
-message are not. A process may hang because of a resource that the handler waits for, regardless of the message. So a
-hang is a failed attempt, but does not count as a loss. Each member remembers only the losses of its processes.
+`SuspectMessages` are the messages that were being handled when a process was lost. One loss may be an accident; two
+losses with the same message are not. A process may hang because of a resource that the handler waits for, regardless of
+the message. So a hang is a failed attempt, but does not count as a loss. Each member remembers only its own losses.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_SUSPECTS: Final = 10_000  # maximum number of suspect messages; the oldest a
 
 @dataclass(frozen=True, slots=True)
 class ProcessLoss:
-    """The loss of a worker process. `how` is a text after "the handler's process"; `stacks` are the stacks it wrote."""
+    """The loss of a worker process: `how` it ended, such as "was killed", and the thread `stacks` that it wrote."""
 
     how: str
     stacks: str = ""
@@ -47,7 +47,7 @@ class ProcessLoss:
 
 
 class SuspectMessages:
-    """The messages over which worker processes of this member were lost or hung."""
+    """The messages that were being handled when a worker process of this member was lost or hung."""
 
     def __init__(self) -> None:
         self._losses: OrderedDict[tuple[str, str], list[ProcessLoss]] = OrderedDict()
@@ -67,7 +67,7 @@ class SuspectMessages:
         return bool(self._losses) and any(_key(message) in self._losses for message in messages)
 
     def verdict(self, message: Message) -> HandlerProcessLostError | None:
-        """Return the reason to dead-letter a message as an error; None if the message may be handled again."""
+        """Return an error with the reason to dead-letter a message; None if the message may be handled again."""
         losses = self._losses.get(_key(message), [])
         if len(losses) < MAX_LOSSES:
             return None

@@ -68,7 +68,7 @@ class RemoteError:
     values: dict[str, Any] = field(default_factory=dict)
     """The attributes that rmqd reads from exceptions, such as the `delay_level` of Retry."""
     about: int | None = None
-    """The index in the batch of the message of an AlreadyHandled; None for other exceptions."""
+    """For AlreadyHandled: the index of its message in the batch. None for other exceptions."""
     leaves: tuple[RemoteError, ...] = ()
     """The exceptions in an exception group and in its nested groups; empty for other exceptions."""
 
@@ -97,7 +97,7 @@ def describe_error(error: BaseException, batch: Sequence[Message]) -> RemoteErro
 
 
 def rebuild_error(what: RemoteError, batch: Sequence[Message]) -> BaseException:
-    """Return the stand-in for the exception that was described. `batch` is the batch of the call in the daemon."""
+    """Return a stand-in for the described exception (see the module). `batch` is the daemon's copy of the batch."""
     kind = _kind(what.classes)
     inside = (what.text, [rebuild_error(one, batch) for one in what.leaves]) if what.leaves else ()
     error: BaseException = kind.__new__(kind, *inside)
@@ -235,7 +235,7 @@ class HandlerProcess(ChildProcess[None]):
     """A worker process. Create it with `build`, then use `start`, `call` for each batch, and `end` or `dispose`."""
 
     keeps_calls_open = False
-    """Whether the handler has `end_calls`, which the request "end_calls" calls."""
+    """Whether the handler has the method `end_calls`. The request "end_calls" calls it."""
     _log: LogSettings
 
     @classmethod

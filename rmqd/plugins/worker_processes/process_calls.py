@@ -67,13 +67,13 @@ class PooledCalls:
     async def handle(self, batch: Batch) -> None:
         """Handle a batch in a worker process. Raises the handler's exception, or HandlerProcessLostError.
 
-        If a process was lost over a message of the batch, the handler is called with each message alone, because each
-        message may be the cause of the loss.
+        If a process was lost while it handled a message of this batch, the handler is called with each message alone,
+        because any of them may have caused the loss.
         """
         if not self._suspects.any_of(batch):
             await self._call(batch)
             return
-        has_whole_time = True  # the calls share consume_timeout, so only the first call may take all of it
+        has_whole_time = True  # the calls share one consume_timeout, and the first call may take all of it
         for index in range(len(batch)):
             if self._give_up(batch, index):
                 continue
@@ -94,7 +94,7 @@ class PooledCalls:
             has_whole_time = False
 
     def _give_up(self, batch: Batch, index: int) -> bool:
-        """Dead-letter a message if too many processes were lost over it. Return whether it was dead-lettered.
+        """Dead-letter a message that has cost too many processes. Return whether the message was dead-lettered.
 
         This replaces a decision that the handler made about the message before the process was lost.
         """
@@ -108,7 +108,7 @@ class PooledCalls:
     async def _call(self, batch: Batch, *, has_whole_time: bool = True) -> None:
         """Handle a batch with one call in a worker process. Raises the handler's exception, or HandlerProcessLostError.
 
-        `has_whole_time` is whether the call may take all of consume_timeout. If not, a timeout does not count as an
+        `has_whole_time`: whether the call may take all of consume_timeout. If not, a timeout does not count as an
         attempt of the messages.
         """
         process = await self._pool.take()
@@ -129,7 +129,7 @@ class PooledCalls:
         try:
             if answer.no_memory:
                 self._end_for_memory(process, batch, answer, error)
-                includes_error = len(batch.decisions()) == len(batch)  # then the decisions include the error
+                includes_error = len(batch.decisions()) == len(batch)  # the error concerns only undecided messages
             else:
                 self._pool.put(process)
                 self._clear(batch, error)

@@ -18,8 +18,8 @@ REPEAT_SECONDS: Final = 10.0
 MAX_COUNTED_ERRORS: Final = 1_000
 MAX_ORIGINS_PER_PLACE: Final = 20  # exceptions (class and line) that are counted separately; others are one count
 
-# The place of an error is the values of these fields; other fields do not matter. `problems` describes files that an
-# operator has changed, so an error with other problems is another error.
+# The values of these fields are the place of an error; other fields do not matter. `problems` describes files that an
+# operator has changed, so two errors with different problems are different errors.
 _PLACE_KEYS: Final = (
     "event", "group", "topic", "broker", "queue", "address", "handler", "hook", "call", "worker", "check", "source",
     "problems",

@@ -29,8 +29,8 @@ from rmqd.runtime.logs.log_writer import LogWriter, create_writer, escape_values
 from rmqd.runtime.plain_text import describe, text_of, traceback_of
 from rmqd.wire.topics import without_namespace
 
-# Limit for log lines of other code in the event loop's thread. A line takes about 40 µs, so this is a fifth of the
-# time.
+# Limit for log lines of other code in the event loop's thread. A line takes about 40 µs, so all lines together take at
+# most a fifth of the thread's time.
 LINES_PER_SECOND: Final = 5_000
 BURST_LINES: Final = 10_000
 
@@ -42,8 +42,8 @@ class RmqdLogHandler(logging.StreamHandler[IO[str]]):
 class QueueingHandler(RmqdLogHandler):
     """Passes formatted lines to a writer. It holds no lock, so threads do not wait for each other's lines.
 
-    If other code logs in the event loop, its rate is limited before its lines are formatted, because heartbeats and
-    probes wait meanwhile. Events of rmqd come from structlog, and RepeatLimiter limits them.
+    If code other than rmqd logs in the event loop's thread, the rate is limited before lines are formatted, because
+    heartbeats and probes wait during formatting. Events of rmqd come from structlog, and RepeatLimiter limits them.
     """
 
     def __init__(self, writer: LogWriter) -> None:
@@ -82,7 +82,7 @@ FLUSH_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """The arguments of the last `configure_logging`."""
+    """The arguments of the last call of `configure_logging`."""
 
     level: str
     log_format: LogFormat
@@ -90,7 +90,6 @@ class LogSettings:
     namespaces: tuple[str, ...]
 
     def apply(self) -> None:
-        """Configure the log of this process with these settings."""
         configure_logging(self.level, self.log_format, worker=self.worker, namespaces=self.namespaces)
 
 
@@ -107,7 +106,7 @@ def configure_logging(
 ) -> None:
     """Send structlog's and the standard library's logs to standard error. May be called again.
 
-    Lines are written to a given `stream` without a queue, so it must not block; a file is suitable.
+    If a `stream` is given, lines are written to it without a queue, so it must not block; a file is suitable.
 
     A `worker` does not log events that its parent logs for all workers. `namespaces` are removed from rmqd's own lines.
     """
@@ -257,9 +256,7 @@ log = structlog.get_logger(__name__)
 
 
 def use_standard_logging() -> bool:
-    """Send rmqd's events to `logging`, under the names of their modules. Returns False if structlog is already
-    configured.
-    """
+    """Send rmqd's events to `logging`, by module name. If structlog is already configured, only return False."""
     if structlog.is_configured():
         return False
     structlog.configure(

@@ -1,8 +1,8 @@
 """Makes the format `rocketmq` available in every Spark session, without a call of `rmqd.spark.register`.
 
 Spark imports all top-level modules on its Python path whose names start with `pyspark_`, and registers their
-`DefaultSource`. The wheel installs this module at the top level. If its import failed, Spark would find no sources of
-other modules either, so this module warns instead of raising.
+`DefaultSource`. The wheel installs this module at the top level. If the import of this module failed, Spark would not
+register the sources of other modules either. So this module warns instead of raising.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
 """The driver of one group with `engine: spark`.
 
-`group_run` runs the group until its last commit. `checkpoint_generations` chooses each query's checkpoint and start.
+`group_run` runs the group until its last commit. `checkpoint_generations` chooses where each query starts.
 """

@@ -1,8 +1,8 @@
-"""Reads a query's progress from its checkpoint, which only Spark writes; reads and writes the generation's note.
+"""Reads a query's offsets from its Spark checkpoint. Reads and writes the note of a checkpoint generation.
 
-The note is a file next to the checkpoint, with the generation's start offsets and later changes by brokers and
-operators. It is never changed: a new file `note-000007.json` replaces the files with lower numbers. So on any file
-system a note is either complete or missing.
+Only Spark writes the checkpoint. The note is a file next to the checkpoint, with the generation's start offsets and
+later changes by brokers and operators. A note file is never changed: a new file, for example `note-000007.json`,
+replaces the files with lower numbers. So on any file system a note is either complete or missing.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _FILE: Final = re.compile(r"note-([0-9]{6,})\.json")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationNote:
-    """The state of one generation, stored next to its checkpoint."""
+    """The state of one checkpoint generation, stored in a file next to the checkpoint."""
 
     start_offsets: ByQueue | None = None
-    """The start offsets of the generation's query; None: it starts at the group's offsets on the brokers."""
+    """The offsets at which the generation's query starts. If None, it starts at the group's offsets on the brokers."""
     reason: str = ""
     """Why the generation was started, as text for operators."""
     is_committed: bool = True
@@ -77,7 +77,7 @@ class GenerationNote:
 
 
 def read_note(folder: HadoopFolder, path: str) -> GenerationNote | None:
-    """Return the newest note of a generation; None if it has no note. Raises RmqdError if the note is unreadable."""
+    """Return the newest note in the generation's folder `path`, or None. Raises RmqdError if the note is invalid."""
     numbers = _note_numbers(folder, path)
     if not numbers:
         return None
@@ -113,13 +113,14 @@ IsWritten = Callable[[MicroBatch], bool]
 
 
 def read_end_offsets(folder: HadoopFolder, path: str, is_written: IsWritten | None) -> ByQueue:
-    """Return the end offsets of a query's last finished batch; before that, the start offsets of its first batch.
+    """Return the end offsets of a query's last finished batch, from the checkpoint in the folder `path`.
 
-    Return an empty mapping for a new checkpoint. Raises RmqdError if the checkpoint belongs to another program.
+    If no batch is finished, return the start offsets of the first batch. Return an empty mapping for a new checkpoint.
+    Raises RmqdError if the checkpoint does not belong to a query on RocketMQ.
 
-    Spark records a batch as finished after the sink has stored it, and the driver may end between the two steps. So
-    `is_written`, if set, checks whether the sink has stored the next planned batch. Then this batch counts as finished,
-    because a query with a new checkpoint would write its rows again, and the sink would not recognize them.
+    Spark records a batch as finished after the sink has stored it. The driver may end between these two steps. So the
+    next planned batch also counts as finished if `is_written` returns True for it. Otherwise a query with a new
+    checkpoint would write the rows of this batch again, and the sink would not recognize them.
     """
     batch = max(_numbers(folder, f"{path}/{COMMITS_FOLDER}"), default=-1)
     following = batch + 1
@@ -135,7 +136,7 @@ def read_end_offsets(folder: HadoopFolder, path: str, is_written: IsWritten | No
 
 
 def _query_id(folder: HadoopFolder, path: str) -> str:
-    """Return the query's id in the checkpoint. Sinks recognize its batches by this id."""
+    """Return the query's id in the checkpoint. Sinks recognize the query's batches by this id."""
     try:
         return str(json.loads(folder.read(f"{path}/{METADATA_FILE}"))["id"])
     except (ValueError, KeyError, TypeError) as error:
@@ -147,7 +148,7 @@ def _numbers(folder: HadoopFolder, path: str) -> list[int]:
 
 
 def _logged(folder: HadoopFolder, path: str) -> SourceOffsets:
-    """Return the offsets of rmqd's source in a file of Spark's log: version, metadata, a line for each source."""
+    """Return the offsets of rmqd's source in a file of Spark's offset log, which has a line for each source."""
     version, *lines = folder.read(path).decode("utf-8", errors="replace").splitlines() or [""]
     if version != OFFSET_LOG_VERSION:
         raise RmqdError(f"{folder.url}/{path} has version {version!r:.40}; expected {OFFSET_LOG_VERSION}")

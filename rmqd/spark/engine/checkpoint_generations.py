@@ -1,9 +1,10 @@
-"""Chooses the checkpoint of a group's next query: the last one, or a new one if the group was moved since.
+"""Chooses the checkpoint of a group's next query: the last checkpoint, or a new one if the group was moved since.
 
-Offsets are stored in the checkpoint first, and then committed to the brokers. A broker may have a different offset, for
-one of two reasons. If the driver ended before it could commit, the checkpoint is right. If the group was consumed on
-the other engine, or an operator reset it, the broker is right. Spark cannot move a query to other offsets. So in the
-second case, a new generation of the checkpoint starts at the broker's offsets, and the old generation is kept.
+The query stores its offsets in the checkpoint first, and then commits them to the brokers. A broker's offset may differ
+from the checkpoint's offset for one of two reasons. If the driver ended before it could commit, the checkpoint is
+right. If the group was consumed on the other engine, or an operator reset the group, the broker is right. Spark cannot
+move a query to other offsets. So in the second case, a new generation of the checkpoint starts at the broker's offsets,
+and the old generation is kept.
 
     <checkpoint>/generation-000001/checkpoint     written by Spark
                                   /note-000004.json
@@ -15,8 +16,8 @@ program committed it.
 
 A killed broker forgets the commits of its last seconds. So `held` is raised only to offsets that the broker had
 BROKER_FLUSH_DELAY_SECONDS ago and still has. A 5.x broker keeps an operator's reset until a pull fetches it, so the
-driver misses no reset. An older broker does not: if the driver is killed seconds after the group passed the offset of a
-reset, the reset is missed.
+driver misses no reset. An older broker does not keep resets. If the driver is killed seconds after the group passed the
+offset of a reset, the driver misses this reset.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ MAX_SHOWN_QUEUES: Final = 4
 
 
 def offsets_moved_by_others(checkpointed: ByQueue, flushed: ByQueue, stored: ByQueue) -> dict[MessageQueue, int]:
-    """Return the offsets in `stored` that another program, and not the query, must have committed.
+    """Return the offsets in `stored` that another program must have committed, because the query cannot.
 
     `stored` are the brokers' current offsets, `checkpointed` the checkpoint's offsets, and `flushed` the offsets that
     the brokers are known to have on disk.
@@ -90,9 +91,9 @@ log = structlog.get_logger(__name__)
 
 BROKER_WAIT_SECONDS: Final = 60.0  # how long to wait for unreachable brokers at the start; see unavailableToleranceMs
 NOTE_WRITE_INTERVAL_SECONDS: Final = 5.0
-# interval of reads of the checkpoint while the brokers' offsets do not change; object stores charge for each read
+# how often to read the checkpoint while the brokers' offsets do not change; object stores charge for each read
 CHECKPOINT_READ_TIMEOUT_SECONDS: Final = 30.0
-MAX_KEPT_GENERATIONS: Final = 10  # limited, because a group that fails at a corrupt message adds one at each restart
+MAX_KEPT_GENERATIONS: Final = 10  # a group that fails at a corrupt message adds a generation at each restart
 BROKER_FLUSH_DELAY_SECONDS: Final = 10.0  # brokers write offsets to disk every 5 s (flushConsumerOffsetInterval)
 
 CHECKPOINT_FOLDER: Final = "checkpoint"
@@ -101,7 +102,7 @@ _FOLDER: Final = re.compile(r"generation-([0-9]{6,})")
 
 @dataclass(frozen=True, slots=True)
 class CheckpointGeneration:
-    """One checkpoint. `path` is Spark's checkpointLocation. While it is empty, a query starts at `start_offsets`."""
+    """One checkpoint. `path` is its folder or URL. If it is empty, a query starts at `start_offsets`."""
 
     number: int
     path: str
@@ -115,7 +116,7 @@ def checkpoint_folder(spec: GroupSpec) -> str:
 
 
 def generations_of(spec: GroupSpec, spark: SparkSession) -> CheckpointGenerations:
-    """Return the generations of a group. Spark's session gives access to their file system. Raises RmqdError."""
+    """Return the checkpoint generations of a group. Raises RmqdError if Hadoop has no access to their file system."""
     if not spec.spark.checkpoint:
         with suppress(OSError):  # Hadoop reports the same error later, or the folder is not local
             make_folder(Path(checkpoint_folder(spec)))  # private; a folder that Hadoop creates is readable by all users
@@ -148,7 +149,7 @@ class CheckpointGenerations:
             return retry_until_timeout(self._current, BROKER_WAIT_SECONDS)
 
     def store_resets(self, reset_offsets: ByQueue) -> None:
-        """Store the offsets of an operator's reset, so that they survive a crash. The next generation starts there."""
+        """Write the offsets of an operator's reset to the generation's note. The next generation starts at them."""
         with self._lock:
             log.warning(
                 "spark.group_reset",
@@ -158,9 +159,9 @@ class CheckpointGenerations:
             self._write(replace(self._note, reset_offsets={**self._note.reset_offsets, **reset_offsets}))
 
     def store_resets_of(self, outcomes: Iterable[RangeOutcome]) -> bool:
-        """Store the operators' resets that executors found in a micro-batch. Return whether there are any.
+        """Store the operators' resets that executors found in a micro-batch. Return whether they found any.
 
-        Call this before the micro-batch is finished, because Spark then stores its end in the checkpoint.
+        Call this before the micro-batch is finished, because Spark then stores the batch's end offsets.
         """
         resets = {outcome.queue: outcome.reset_to for outcome in outcomes if outcome.reset_to is not None}
         if resets:
@@ -168,10 +169,10 @@ class CheckpointGenerations:
         return bool(resets)
 
     def find_moved_offsets(self) -> Mapping[MessageQueue, int]:
-        """Return and store the group's new offsets if it was moved since `current`. If there are any, end the query.
+        """Return and store the new offsets of queues that were moved since `current`. If there are any, end the query.
 
         Call this every few seconds while the query runs, because executors find a reset only in a queue with messages.
-        If some brokers do not answer, the answers of the others are used, and then the error is raised.
+        Raises RmqdError if some brokers do not answer, and no queue of the other brokers was moved.
         """
         with self._lock:
             if self._note.reset_offsets:
@@ -181,7 +182,7 @@ class CheckpointGenerations:
             asked = self._ask_stored(self._done)
             stored = _present(asked)
             if any(at != self._done[queue] for queue, at in stored.items()):
-                self._look_up_done()  # read after the answers: now the checkpoint includes every commit of the query
+                self._look_up_done()  # read after the brokers' answers, so it includes every commit of the query
             done = self._done
             changed = offsets_moved_by_others(done, self._held, stored) or self._ignored_commits(stored, done)
             if changed:
@@ -199,7 +200,7 @@ class CheckpointGenerations:
     def commit_end_offsets(self) -> None:
         """Commit the offsets at which the group continues, maybe on the other engine. Call this after the query's end.
 
-        If some brokers do not answer, the offsets are committed to the others, and then the error is raised.
+        If some brokers do not answer, commit the offsets to the other brokers, and then raise RmqdError.
         """
         with self._lock:
             asked = self._ask_stored(self._look_up_done())
@@ -269,18 +270,18 @@ class CheckpointGenerations:
             log.info("spark.generation_deleted", group=self._spec.name, generation=number, kept=MAX_KEPT_GENERATIONS)
 
     def _ignored_commits(self, stored: ByQueue, done: ByQueue) -> dict[MessageQueue, int]:
-        """Repeat commits that brokers lost. Return the offsets of pending resets: such a broker ignores commits.
+        """Repeat commits that brokers lost. Return the offsets of pending resets, which make brokers ignore commits.
 
-        A killed broker returns an old offset, and accepts a new commit. A broker with a pending reset, which no pull
-        has fetched, returns the reset's offset. It answers a commit with success, but does not store it.
+        A broker that was killed returns an old offset, and stores the repeated commit. A broker with a pending reset
+        returns the reset's offset until a pull fetches it. It answers commits with success, but does not store them.
         """
         if not self._snapshots:
             return {}
         _, had, had_done = self._snapshots[-1]
-        # a commit is lost if the stored offset did not change since the last check, when the checkpoint was above it
+        # lost: the stored offset has not changed since the last check, although the checkpoint was already above it
         lost = [queue for queue, at in stored.items() if at == had.get(queue) and at < had_done.get(queue, 0)]
         told = {queue: done[queue] for queue in lost if queue in done}
-        # errors are ignored: the next check asks the broker again, and resets at other brokers must be found
+        # ignore brokers with errors: the next check asks them again, and this check must find resets at other brokers
         taken = self._cluster.commit(self._spec.group, told).values
         now = _present(self._ask_stored(taken))
         return {queue: at for queue, at in now.items() if at == stored[queue] != told[queue]}
@@ -288,8 +289,8 @@ class CheckpointGenerations:
     def _advance_held(self, stored: ByQueue, done: ByQueue) -> None:
         """Raise `held` to the offsets that brokers had BROKER_FLUSH_DELAY_SECONDS ago and still have.
 
-        A broker has flushed such an offset to disk. A broker that does not answer now may have been killed at any time
-        since its last answer; a broker whose offset is lower than before was killed in between.
+        A broker has flushed such an offset to disk. A broker that does not answer, or returns a lower offset than
+        before, may have been killed before it flushed the offset.
         """
         now = time.monotonic()
         self._snapshots.append((now, stored, done))

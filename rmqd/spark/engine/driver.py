@@ -2,10 +2,10 @@
 
 `rmqd run` starts this process like a worker process. Through the socket DESCRIPTOR it receives the group's
 specification, and reports the group's state on request. It drains the group on request, on SIGTERM, or when the daemon
-ends; it ignores SIGINT and SIGHUP. `run_group` runs a group without a daemon, restarts and HTTP, and logs its metrics.
+ends; it ignores SIGINT and SIGHUP. `run_group` runs a group without a daemon, and logs the group's metrics.
 
-Java, and handlers in Spark's Python processes, log to the standard error that the JVM inherits. To keep a log of JSON
-lines valid, standard error is replaced by a pipe, and a thread converts its lines to log events.
+Java, and handlers in Spark's Python processes, write to the standard error that they inherit from this process. To keep
+a log of JSON lines valid, a pipe replaces standard error, and a thread converts the pipe's lines to log events.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def run_group(
 ) -> int:
     """Run a group until `stop` is set and the drain is over. Return the exit code of the process.
 
-    `force_stop` ends the drain at once. A thread or a signal handler may set both events. `on_session` is called in a
-    thread when Spark has started.
+    `force_stop` ends the drain at once. Any thread or signal handler may set the two events. `on_session` is called in
+    a thread when Spark has started.
     """
     redirect_stderr_to_log(spec.config.log.format)
     config = spec.config
@@ -108,7 +108,7 @@ async def _report_figures(run: GroupRun) -> None:
 
 
 def _when_set(event: threading.Event, loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:
-    """Call `action` in the loop when `event` is set. A daemon thread waits for the event, so it delays no exit."""
+    """Call `action` in the loop when `event` is set. A daemon thread waits, so the process can exit before that."""
 
     def wait() -> None:
         event.wait()
@@ -118,7 +118,7 @@ def _when_set(event: threading.Event, loop: asyncio.AbstractEventLoop, action: C
     threading.Thread(target=wait, name="rmqd.spark.wait", daemon=True).start()
 
 
-EVENT_END_PAUSE_SECONDS: Final = 0.2  # a pause that ends a log event; lines of one traceback arrive without a pause
+EVENT_END_PAUSE_SECONDS: Final = 0.2  # an event ends if no line arrives for so long; a traceback's lines arrive faster
 MAX_EVENT_CHARACTERS: Final = 8000
 MAX_EVENT_LINES: Final = 1000  # further lines of the same log event are dropped
 MAX_LINE_BYTES: Final = 1024 * 1024
@@ -160,7 +160,7 @@ def redirect_stderr_to_log(log_format: str) -> None:
 
 
 def flush_stderr_to_log() -> None:
-    """Wait until all redirected output so far is in the log, for one second at most. Call this before the exit."""
+    """Wait at most a second until the log contains all redirected output. Call this before the process exits."""
     if not _caught.is_set():
         return
     _settled.clear()
@@ -169,9 +169,9 @@ def flush_stderr_to_log() -> None:
 
 
 class LogEventBuilder:
-    """Combines the lines of standard error into log events. `settled` is called at END_OF_LOG_MARK.
+    """Combines the lines of standard error into log events. `settled` is called at the line END_OF_LOG_MARK.
 
-    `relay` is called with events that rmqd logged as JSON in another process: the line, and its parsed values.
+    `relay` is called with each log event that rmqd wrote as JSON in another process: with the line and its values.
     """
 
     def __init__(self, relay: Callable[[str, dict[str, Any]], None], settled: Callable[[], None]) -> None:
@@ -191,7 +191,7 @@ class LogEventBuilder:
             self._take(line.decode("utf-8", "replace").rstrip("\r"))
 
     def end_event(self) -> None:
-        """Called when no output arrived for EVENT_END_PAUSE_SECONDS. Log the current event, which is complete."""
+        """Log the collected lines as one event. Called if no output arrived for EVENT_END_PAUSE_SECONDS."""
         if not self._lines:
             return
         text, level = "\n".join(self._lines).rstrip()[:MAX_EVENT_CHARACTERS], self._level
@@ -293,7 +293,7 @@ def _build(build: DriverSpec) -> GroupRun:
 
 
 def set_python_path(path: Iterable[str]) -> None:
-    """Set PYTHONPATH, so that Spark's local Python processes find for example a handler in the working folder."""
+    """Set PYTHONPATH, so that Spark's local Python processes find modules such as a handler in the working folder."""
     os.environ["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in path)
 
 

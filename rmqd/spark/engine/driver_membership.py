@@ -1,7 +1,7 @@
 """The driver as a member of its group: brokers list it, and members of the other engine see that Spark runs the group.
 
 The driver does not take part in the rebalance, and does not pull. If both engines run the group, `EngineConflict`
-decides which one must leave.
+decides which engine must leave.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Held = Callable[[], Mapping[MessageQueue, wire.ProcessQueueInfo]]
 
 log = structlog.get_logger(__name__)
 
-# interval of member polls, as on the local engine; a broker's notification causes an earlier poll
+# how often to poll for members, as on the local engine; a broker's notification causes an earlier poll
 MEMBER_POLL_SECONDS: Final = 20.0
 CONFLICT_POLL_SECONDS: Final = 1.0  # while another member is present
 UNREGISTER_TIMEOUT_SECONDS: Final = 10.0
@@ -51,10 +51,11 @@ BROKER_WAIT_SECONDS: Final = 60.0  # how long to wait for unreachable brokers at
 
 
 class DriverMembership:
-    """The driver's membership in its group, from `join` to `leave`. An object is used once.
+    """The driver's membership in its group, from `join` to `leave`. After `leave`, create a new object.
 
-    `on_reset` is called with offsets by queue when a broker pushes an operator's reset. Brokers of 4.x push resets, and
-    later brokers only with useServerSideResetOffset=false. `held` returns the query's offsets, for the running info.
+    `on_reset` is called with the new offsets when a broker pushes an operator's reset. Brokers of 4.x push resets.
+    Later brokers push resets only with useServerSideResetOffset=false. `held` returns the query's offset of each queue,
+    for operators who request this member's running info.
     """
 
     def __init__(
@@ -89,7 +90,8 @@ class DriverMembership:
     async def join(self) -> None:
         """Join the group, and wait until this driver is its only member.
 
-        Raises GroupHeldElsewhereError if another member stays, RmqdError if no broker answers. Then it has left again.
+        Raises GroupHeldElsewhereError if another member does not leave, RmqdError if no broker answers. After an error
+        the driver is not a member.
         """
         self._running = asyncio.create_task(self._client.run(), name=f"presence:{self.group}")
         try:
@@ -107,7 +109,7 @@ class DriverMembership:
     async def store_start_offsets(self) -> None:
         """Commit start offsets if the group is new, by the same rule as the local engine. Raises RmqdError.
 
-        Call this before a query reads the group's offsets. So a queue without an offset was added after the start.
+        Call this before a query reads the group's offsets. The query then knows that a queue without an offset is new.
         """
         deadline = self._clock.monotonic() + BROKER_WAIT_SECONDS
         while True:
@@ -121,7 +123,7 @@ class DriverMembership:
             await asyncio.sleep(CONFLICT_POLL_SECONDS)
 
     async def watch_members(self) -> None:
-        """Poll for other members until cancelled. Raises GroupHeldElsewhereError if another member stays."""
+        """Poll for other members until cancelled. Raises GroupHeldElsewhereError if another member does not leave."""
         while True:
             self._changed.clear()
             try:
@@ -135,7 +137,7 @@ class DriverMembership:
             await self._until_change(CONFLICT_POLL_SECONDS if others else MEMBER_POLL_SECONDS)
 
     async def leave(self) -> None:
-        """Unregister at the brokers, so that another member can run the group at once. Raises nothing."""
+        """Unregister at the brokers, so that another member can run the group at once. Errors are only logged."""
         if self._running is None:
             return
         running, self._running = self._running, None
@@ -148,7 +150,7 @@ class DriverMembership:
             log.error("presence.failed", group=self.group, exc_info=error)
 
     def consumer_data(self) -> ConsumerData:
-        """Return this group's data for a heartbeat, as a member of the local engine sends it."""
+        """Return the group's entry in a heartbeat, the same as for a member of the local engine."""
         return ConsumerData(
             group_name=self.group,
             subscription_data_set=tuple(self._subscriptions.values()),
@@ -161,7 +163,7 @@ class DriverMembership:
         self._changed.set()
 
     async def on_request(self, command: RemotingCommand) -> Reply | None:
-        """Called with an operator's request that a broker forwards. Return the response; None if it is one-way."""
+        """Called with an operator's request that a broker forwards. Return the response; None for a one-way request."""
         match command.code:
             case RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
                 await self._reset(command)
@@ -204,7 +206,7 @@ class DriverMembership:
             self._changed.clear()
 
     async def _until_change(self, seconds: float) -> None:
-        """Wait at most `seconds` until a broker reports a change of members. Raises the error that ended the client."""
+        """Wait at most `seconds` until a broker reports a change of members. Raises the client's error if it failed."""
         change = asyncio.create_task(self._changed.wait(), name=f"members:{self.group}")
         waited_for: set[asyncio.Task[Any]] = {change} if self._running is None else {change, self._running}
         try:

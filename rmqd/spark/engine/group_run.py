@@ -4,7 +4,8 @@
 
 A query runs until the group is stopped, or until an operator moves the group to other offsets. After a move, another
 query starts with a new generation of the checkpoint. A query ends between two micro-batches, so that no messages are
-redelivered: while the pause file exists, the source starts no micro-batch, and the current one may finish.
+redelivered. To end a query, the driver creates the pause file. While this file exists, the source starts no
+micro-batch, and the current micro-batch may finish.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ log = structlog.get_logger(__name__)
 
 RESET_POLL_SECONDS: Final = 2.0
 STATUS_INTERVAL_SECONDS: Final = 1.0
-IDLE_POLL_SECONDS: Final = 0.05  # interval of polls during a drain, because Spark's progress reports may be late
-MAX_LATE_WORKER_RETRIES: Final = 5  # how many queries in a row may fail by a late Python worker
+IDLE_POLL_SECONDS: Final = 0.05  # how often a drain asks Spark whether the query is idle; progress reports may be late
+MAX_LATE_WORKER_RETRIES: Final = 5  # how many queries in a row may fail because a Python worker started late
 CONFLICT_DRAIN_SECONDS: Final = 10.0  # limit for the drain if another engine or driver also runs the group
 END_STEP_TIMEOUT_SECONDS: Final = 10.0  # limit for each step of a stop: end the query, commit, end Spark
 FORCED_STOP_TIMEOUT_SECONDS: Final = 2.0
@@ -53,7 +54,7 @@ class _StoppedError(Exception):
 
 
 class GroupRun:
-    """One run of a group on Spark, from its first heartbeat to its last commit. An object is used once."""
+    """One run of a group on Spark, from its first heartbeat to its last commit. Call `run` once."""
 
     def __init__(self, spec: GroupSpec, parts: SparkParts, clock: Clock) -> None:
         self._spec = spec
@@ -71,14 +72,14 @@ class GroupRun:
         self._state = "starting"
         self._failure: str | None = None
         self._is_handling = self._is_member = False
-        self._late_workers = 0  # queries that failed by a late Python worker since the last micro-batch
+        self._late_workers = 0  # queries that failed because of late Python workers since the last micro-batch
         self._stuck_by: list[str] = []  # reasons why the group cannot continue, such as a corrupt message
         self._membership: DriverMembership | None = None
         self._generation: int | None = None  # generation of the last query
         self._watching: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Run until `stop` is called and the drain is over, or a bounded query ends. Raises the group's failure."""
+        """Run until the group is stopped and drained, or a bounded query ends. Raises the error of a failed group."""
         work = asyncio.create_task(self._work(), name=f"group {self._spec.name}")
         force_stop = asyncio.create_task(self._force_stop.wait(), name=f"force stop of {self._spec.name}")
         try:
@@ -161,7 +162,7 @@ class GroupRun:
             thread.end()
 
     async def _run_queries(self, session: Any, thread: SingleThread) -> None:
-        asking = SingleThread("rmqd.spark.checkpoints")  # its calls may wait for brokers, and must not delay Spark's
+        asking = SingleThread("rmqd.spark.checkpoints")  # its calls wait for brokers, and must not delay calls to Spark
         try:
             checkpoints = await self._unless_stopped(asking.call(lambda: self._parts.checkpoint_generations(session)))
             is_over = False
@@ -211,7 +212,7 @@ class GroupRun:
         return RunningQuery(query, thread)
 
     async def _run_query(self, query: RunningQuery, checkpoints: CheckpointGenerations, asking: SingleThread) -> bool:
-        """Wait until the query has ended, or is drained because it must end. Return whether the group's run is over."""
+        """Wait until the query ends, or drain it if it must end. Return False if another query must be started."""
         ended = asyncio.create_task(query.wait(), name="query")
         others = [
             asyncio.create_task(self._stop.wait(), name="stop"),
@@ -227,7 +228,7 @@ class GroupRun:
                     return False
                 ended.result()
                 self._raise_if_stuck()
-                # if it was paused, a bounded query may have ended before all messages were handled: start another
+                # a bounded query that was paused may have ended before all messages were handled: start another query
                 return not self._gate.was_held
             self._gate.close()
             is_rivalled = self._watching is not None and self._watching.done()
@@ -244,7 +245,7 @@ class GroupRun:
             ended.cancel()
 
     def _is_late_worker(self, ended: asyncio.Task[None]) -> bool:
-        """Return whether the query failed by a late Python worker, and may be retried without a restart of Spark."""
+        """Return whether the query failed because a Python worker started late, and another query may be started."""
         error = ended.exception()
         is_late = isinstance(error, QueryFailedError) and error.is_late_worker
         if not is_late or self._late_workers >= MAX_LATE_WORKER_RETRIES:
@@ -254,7 +255,7 @@ class GroupRun:
         return True
 
     def _raise_if_stuck(self) -> None:
-        """Called after the drain, when the batch's messages are settled. Raise RmqdError if the group is stuck."""
+        """Raise RmqdError if the group cannot continue. Called when the last batch's messages are settled."""
         if self._stuck_by and not self._stop.is_set():
             raise RmqdError("; ".join(self._stuck_by))
 
@@ -288,7 +289,7 @@ class GroupRun:
             await asyncio.sleep(STATUS_INTERVAL_SECONDS)
 
     def _move(self, failures: Sequence[str] = ()) -> None:
-        """Called when the group must continue at other offsets. End the query; with `failures`, the group fails."""
+        """End the query, because the group must continue at other offsets. With `failures`, the group then fails."""
         self._stuck_by += failures
         self._gate.close()
         self._moved.set()
@@ -335,7 +336,7 @@ async def _ended(*tasks: asyncio.Task[Any]) -> None:
         await asyncio.wait(tasks)
         for task in tasks:
             if not task.cancelled():
-                task.exception()  # asyncio reports exceptions that are not retrieved
+                task.exception()  # retrieves the exception, which asyncio would report otherwise
 
 
 def failure_text(error: BaseException) -> str:

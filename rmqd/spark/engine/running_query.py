@@ -1,10 +1,10 @@
-"""A group's streaming query for an event loop: pause it, wait for it, stop it, and report its failure in one line.
+"""Controls a group's streaming query from an event loop: pauses, waits, stops, and reports a failure in one line.
 
-Each call to Spark blocks until the JVM answers, so it runs in a thread, which has one connection to the JVM.
+A call to Spark blocks until the JVM answers, so it runs in a thread, which has one connection to the JVM.
 
 `BatchGate` prevents new micro-batches while the group is paused, stopping or being moved. The query's source runs in
-another process. So it checks a file, the pause file: while the file exists, no micro-batch starts. Each method of the
-gate creates or removes the file. The gate does not wait for its event `stop`: after setting it, call `close`.
+another process, so it checks a file, the pause file. While the file exists, the source starts no micro-batch. Each
+method of the gate creates or removes the file. After setting the gate's event `stop`, call `close`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class BatchGate:
         self.resumed = asyncio.Event()
         """Set while the group as a whole is not paused."""
         self.was_held = False
-        """Whether the pause file existed since the last `open`, so that a query may have ended with unread messages."""
+        """Whether the pause file has existed since the last `open`. If so, a bounded query may have left messages."""
         self._stop = stop
         self._file: Path | None = None
         self._is_holding = False
@@ -62,7 +62,6 @@ class BatchGate:
         self._switch()
 
     def resume(self, scope: PauseScope) -> None:
-        """End every pause within this scope."""
         self.pauses.resume(scope)
         self._switch()
 
@@ -96,14 +95,14 @@ MAX_ERROR_CHARACTERS: Final = 20_000
 # Spark's error if a Python worker does not start in 10 s, a limit that is not configurable
 LATE_WORKER_TEXT: Final = "Python worker failed to connect back"
 # The last line of a Python traceback: `rmqd.errors.DataLossError: data loss in ...`. Spark adds a Java traceback before
-# and after it. For an error of the source, Spark may show only this line, with a text before it.
+# and after the Python traceback. If the source fails, Spark may show just this line, with a text before it.
 _PYTHON_ERROR = re.compile(
     r"(?:^|(?<=: )(?=rmqd\.))([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)): (.+)$", re.MULTILINE
 )
 
 
 class QueryFailedError(RmqdError):
-    """A query ended with an error. The text is the innermost cause; `spark_report` is the text of Spark's exception."""
+    """A query failed. The error's text is the innermost cause; `spark_report` is the text of Spark's exception."""
 
     def __init__(self, cause: str, said: str) -> None:
         super().__init__(cause)
@@ -124,7 +123,7 @@ class RunningQuery:
         self._waiting = SingleThread("rmqd.spark.query")
 
     async def wait(self) -> None:
-        """Wait until the query ends: a bounded query when it is done. Raises QueryFailedError if the query fails."""
+        """Wait until the query has ended or was stopped. Raises QueryFailedError if the query fails."""
         try:
             while not await self._waiting.call(lambda: self._query.awaitTermination(WAIT_CALL_SECONDS)):
                 pass
@@ -145,7 +144,7 @@ class RunningQuery:
             raise query_error(error) from None
 
     async def stop(self) -> None:
-        """Stop the query. A running micro-batch is aborted, and the next query repeats it. Raises nothing."""
+        """Stop the query and ignore errors. A running micro-batch is aborted, and the next query repeats it."""
         try:
             await self._thread.call(self._query.stop)
         except Exception:  # noqa: BLE001 `wait` reports a failed query, and Spark itself is stopped next
@@ -153,7 +152,7 @@ class RunningQuery:
 
 
 def query_error(error: BaseException) -> QueryFailedError:
-    """Return the error that ended a query, extracted from the text of Spark's exception, which has many tracebacks."""
+    """Return the error that ended a query. Its text is extracted from the many tracebacks of Spark's exception."""
     said = str(error)
     found = _PYTHON_ERROR.findall(said)
     # Spark repeats the cause in wrapping exceptions; the first match is the innermost cause of the first failure

@@ -55,7 +55,7 @@ log = structlog.get_logger(__name__)
 
 BATCH_DURATION_BOUNDS_SECONDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 QUEUE_STALL_SECONDS: Final = 120.0  # longer than on the local engine: a queue advances only after a whole micro-batch
-# rmqd's phase of a micro-batch, by Spark's name of the phase
+# rmqd's names for the phases of a micro-batch, by Spark's names
 PHASE_BY_SPARK_NAME: Final = {
     "latestOffset": "asking_offsets",
     "getBatch": "asking_offsets",
@@ -135,7 +135,7 @@ class DriverMetrics:
         self._moved_at = self._clock.wall()
 
     def process_queue_infos(self) -> dict[MessageQueue, ProcessQueueInfo]:
-        """Return the query's offset in each known queue, in the form in which a Java consumer reports its queues."""
+        """Return the query's offset of each queue, in the form in which a Java consumer reports its process queues."""
         moved_ms = int(self._moved_at * 1000)
         return {
             queue: ProcessQueueInfo(commit_offset=position, last_lock_timestamp=moved_ms)
@@ -143,7 +143,7 @@ class DriverMetrics:
         }
 
     def set_queue_lags(self, topic: str, lags: Iterable[QueueLag]) -> None:
-        """Record the offsets and lags of all queues of a topic, as the brokers answered. It may be the retry topic."""
+        """Record the brokers' answer for a topic, or the retry topic: the offsets and lags of all its queues."""
         self._unknown.pop(topic, None)
         self._answered.add(topic)
         found = {MessageQueue(topic, lag.broker, lag.queue): lag for lag in lags}
@@ -255,7 +255,7 @@ class DriverMetrics:
 
 
 class _Queue:
-    """The state of a queue, and since when it has this state (`since`, wall-clock time in seconds)."""
+    """The state of a queue. `since` is the wall-clock time, in seconds, at which the state began."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -290,15 +290,15 @@ class BatchProgress:
     removed_queues: int = 0
     """Number of queues that the batch removed from the checkpoint."""
     late_rows: int = 0
-    """Number of rows dropped because they were behind the watermark, as Spark counts after its first aggregation."""
+    """Number of rows dropped because they were behind the watermark. Spark counts rows after its first aggregation."""
     watermark: str = ""
     """The watermark, as text, if the batch dropped late rows; else empty."""
     outcomes: Sequence[RangeOutcome] = ()
-    """The outcomes of a pipeline's ranges. For a handler it is empty, because executors report the outcomes."""
+    """The outcomes of a pipeline's ranges. Empty for a handler, because executors return a handler's outcomes."""
 
 
 class ProgressListener(StreamingQueryListener):
-    """Calls `heard` with the progress of each micro-batch, in a Spark thread. The JVM only logs exceptions."""
+    """Calls `heard` with the progress of each micro-batch, in a Spark thread. If `heard` raises, the JVM logs it."""
 
     def __init__(self, heard: Callable[[BatchProgress], None], pipeline: GroupSpec | None = None) -> None:
         self._heard = heard
@@ -321,7 +321,7 @@ def batch_progress_of(progress: StreamingQueryProgress, pipeline: GroupSpec | No
     positions: dict[MessageQueue, int] = {}
     retired = 0
     for source in progress.sources:
-        if (end := parse_reported_offsets(source.endOffset)) is None:  # not rmqd's source: pipelines may join others
+        if (end := parse_reported_offsets(source.endOffset)) is None:  # another source, which a pipeline joins
             log.debug("spark.source_changed", source=source.description)
             continue
         positions |= end.ends

@@ -1,4 +1,4 @@
-"""The parts of a group's run that need Spark or the network, which tests replace; and the pollers of the driver.
+"""The parts of a group's run that need Spark or the network, so that tests can replace them.
 
 The driver polls the brokers for the group's offsets, even while its query makes no progress. It also polls the store of
 `deduplicate`, because a task that waits for the store reports nothing before its range is settled. Executors may reach
@@ -142,9 +142,9 @@ class DeduplicationStorePoller:
 
 
 class SparkParts:
-    """Creates the parts of one group's run. Methods that call Spark block, so a thread calls them.
+    """Creates the parts of one group's run. Call methods that use Spark in a thread, because they block.
 
-    `on_session` is called once, in that thread, with the session that has just started.
+    `on_session` is called once, in this thread, with the session that has just started.
     """
 
     def __init__(

@@ -1,11 +1,11 @@
 """The Spark data source of a group with a handler or a pipeline, and the streaming query of a group with a handler.
 
-The driver writes the duration of each micro-batch to a file next to the pause file, and the source sizes the next
-micro-batch by this duration. Without the file, the source would notice the end of a micro-batch only when Spark asks
-for the next one, up to a trigger interval later, because the source runs in a separate process.
+The driver writes the duration of each micro-batch to a file next to the pause file. The source, which runs in a
+separate process, reads the duration to choose the size of the next micro-batch. Without this file, the source would
+measure up to a trigger interval too much, because Spark calls it when the next micro-batch is due.
 
-A handler's source is the format `rmqd_handler`: its tasks pull a range, handle it and return one row, the outcome of
-the range. The driver receives the outcomes of each micro-batch.
+A handler's source is the format `rmqd_handler`. Each of its tasks pulls a queue range, handles the messages, and
+returns one row, the outcome of the range. The driver receives the outcomes of each micro-batch.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class BatchDurations:
         self._last = ""
 
     def take_latest(self) -> float | None:
-        """Return the duration of the last micro-batch in seconds; None if it was not written since the last call."""
+        """Return the last micro-batch's duration in seconds; None if none was written since the last call."""
         try:
             text = self._path.read_text()
         except OSError:
@@ -81,7 +81,7 @@ class UnmovedOffsetCommitter(GroupOffsetCommitter):
     """Commits a queue's offset only if the stored offset is between the last commit and the query's offset.
 
     If the stored offset is outside this range, an operator has reset the group, or a killed broker lost the last
-    commits. The driver detects this within seconds (`checkpoint_generations`); an earlier commit would hide the change.
+    commits. The driver detects both cases within seconds (`checkpoint_generations`), and a commit would hide them.
     """
 
     def _due(
@@ -100,9 +100,9 @@ class UnmovedOffsetCommitter(GroupOffsetCommitter):
         """Do nothing, because brokers create the retry topic when the driver sends heartbeats."""
 
 
-QUEUE_END_POLL_SECONDS: Final = 0.1  # the longest time that a message of an idle group waits until a poll finds it
+QUEUE_END_POLL_SECONDS: Final = 0.1  # how long a message of an idle group waits at most until a poll finds it
 PULLS_IN_FLIGHT_PER_QUEUE: Final = 8
-# a micro-batch should take at most 1/4 of shutdown_timeout, because a stop may have to wait for its end
+# a micro-batch should take at most 1/4 of shutdown_timeout, because a stop waits for the end of the micro-batch
 BATCHES_PER_SHUTDOWN_TIMEOUT: Final = 4
 
 
@@ -112,13 +112,13 @@ class GroupSourceSettings:
 
     spec: GroupSpec
     start_offsets: Mapping[MessageQueue, int] | None
-    """The start offsets of queues. Queues that are not in it, or all queues if None, start at the committed offset."""
+    """The start offset of each queue. Queues without an entry, or all queues if None, start at the committed offset."""
     pause_file: str
     """While this file exists, no micro-batch starts."""
 
     @property
     def target_batch_seconds(self) -> float:
-        """The target duration of a micro-batch, short enough that a stop can wait for the end of the micro-batch."""
+        """The target duration of a micro-batch. A stop must have time to wait for the end of the micro-batch."""
         return max(
             0.1, min(TARGET_BATCH_SECONDS, self.spec.settings.shutdown_timeout_seconds / BATCHES_PER_SHUTDOWN_TIMEOUT)
         )
@@ -178,11 +178,11 @@ def source_class(format_: str, ddl: str, reader: Callable[[], DataSourceStreamRe
 
 
 class GroupStreamReader(RocketMQStreamReader):
-    """Reads a group's subscriptions from the group's offsets, in batches sized by `batch_sizer`."""
+    """Reads a group's topics, starting at the group's offsets. `pace`, if set, chooses the size of each micro-batch."""
 
     # if one broker does not answer, the queues of other brokers continue, as on the local engine
     _fails_by_silent_broker = False
-    _waits_for_ends = False  # the driver asks Spark whether a batch is running, and a waiting poll looks like a batch
+    _waits_for_ends = False  # while the source waited, Spark would report to the driver that a batch is running
 
     def __init__(self, plan: GroupSourceSettings, pace: BatchSizer | None) -> None:
         super().__init__(plan.source_options())
@@ -193,7 +193,7 @@ class GroupStreamReader(RocketMQStreamReader):
         self._under_way: dict[str, Any] | None = None  # end offsets of the planned micro-batch, until it has ended
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit for Spark. With a batch sizer, `latestOffset` ignores it and sizes each micro-batch."""
+        """Return the read limit that Spark passes to `latestOffset`, which ignores it if there is a batch sizer."""
         return ReadMaxRows(1) if self._pace is not None else super().getDefaultReadLimit()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -222,7 +222,7 @@ class GroupStreamReader(RocketMQStreamReader):
         committed offset was added later.
         """
         cluster, options = cluster_of(self._options.access), self._options
-        # a missing topic is an error only without start offsets: at a group's first start its name may be misspelt
+        # without start offsets a missing topic is an error: at a group's first start, the name may be misspelt
         queues = self._subscribed.current(cluster, all_topics=self._group_plan.start_offsets is None)
         check_sql_filter(cluster, options, queues)
         starts = {queue: offset for queue, offset in (self._group_plan.start_offsets or {}).items() if queue in queues}
@@ -236,7 +236,7 @@ class GroupStreamReader(RocketMQStreamReader):
 
 FORMAT_NAME: Final = "rmqd_handler"
 OUTCOME_SCHEMA: Final = pa.schema([("outcome", pa.binary())])
-MIN_TASK_MESSAGES: Final = 1000  # a micro-batch is split into at most one task for this number of messages
+MIN_TASK_MESSAGES: Final = 1000  # ranges are not split into tasks that have fewer messages on average
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,7 +279,7 @@ class HandlerStreamReader(GroupStreamReader):
         self._plan = plan
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the queue ranges of a micro-batch, split if tasks would be idle. An orderly group's are not split."""
+        """Return the queue ranges of a micro-batch. Split ranges for idle task slots, unless the group is orderly."""
         spans = SourceOffsets.from_json(start).ranges(SourceOffsets.from_json(end))
         ranges = ranges_of(cluster_of(self._options.access), self._options, spans)
         if self._plan.spec.settings.consume_mode != "orderly":
@@ -308,10 +308,10 @@ def handler_query(
 ) -> StreamingQuery:
     """Start the query that handles a group's messages on executors.
 
-    `checkpoint` is a folder or URL. If it has no offsets, the query starts at the offsets in `starting`, or at the
-    group's committed offsets if None. While `pause_file` exists, no new micro-batch starts. `on_batch` is called in
-    this process after each micro-batch, before Spark commits the batch. It is called again for a batch that is repeated
-    after a crash. If it raises, the query ends.
+    `checkpoint` is a folder or URL. If it contains no offsets, the query starts at `starting`, or at the group's
+    committed offsets if `starting` is None. While `pause_file` exists, no new micro-batch starts. `on_batch` is called
+    in this process after each micro-batch, before Spark commits the batch, and again if the batch is repeated after a
+    crash. If `on_batch` raises, the query ends.
     """
     spark.dataSource.register(handler_source(spec, starting, pause_file, spark.sparkContext.defaultParallelism))
 

@@ -1,4 +1,4 @@
-"""A group's handler in one of Spark's Python worker processes. It is started once, and handles one range per task.
+"""A group's handler in one of Spark's Python worker processes. It is started once, and handles one range for each task.
 
 Spark runs tasks in the process's main thread, one at a time. The handler, its slots and the connections run in an
 event loop in another thread, so that a handler's background work continues between tasks.
@@ -58,9 +58,9 @@ _end_callbacks: dict[int, Callable[[], object]] = {}
 
 
 def at_worker_end(call: Callable[[], object]) -> None:
-    """Register `call` to run when this worker process ends, except by SIGKILL. It replaces an earlier callback.
+    """Register `call` to run when this worker process ends, except by SIGKILL. `call` replaces an earlier callback.
 
-    Must be called in the worker's main thread, before starting threads that could receive SIGHUP.
+    Call this in the worker's main thread, before starting threads that could receive SIGHUP.
     """
     is_first = os.getpid() not in _end_callbacks
     _end_callbacks[os.getpid()] = call
@@ -76,7 +76,7 @@ def _await_signal() -> None:
 
 
 def _end(code: int) -> None:
-    """Run the callback of this process, and exit; replaces `os._exit`. A second caller waits for the first to exit."""
+    """Run this process's callback, then exit. Replaces `os._exit`. The callback runs once, even with two callers."""
     call = _end_callbacks.get(os.getpid())
     if call is not None:
         with _end_lock:
@@ -95,7 +95,7 @@ _processes: dict[tuple[int, str], TaskHandler] = {}
 
 
 def started_task_handler(spec: GroupSpec, config_key: str) -> TaskHandler:
-    """Return this process's handler for the key of a configuration. Start it on first use; raises like `start`."""
+    """Return this process's handler for a configuration. The first call starts it, and raises like `start`."""
     whole_key = os.getpid(), config_key
     found = _processes.get(whole_key)
     if found is None or found.has_ended:
@@ -148,7 +148,7 @@ class TaskHandler:
             raise
 
     def stop(self) -> None:
-        """Stop the handler, and wait at most STOP_TIMEOUT_SECONDS. Raises nothing. A second call does nothing."""
+        """Stop the handler, wait at most STOP_TIMEOUT_SECONDS, and ignore errors. A second call does nothing."""
         if self.has_ended:
             return
         self.has_ended = True
@@ -247,7 +247,7 @@ class TaskHandler:
         raise RmqdError("the handler's slots ended without an error")
 
     def _counts(self) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
-        """Return totals since the start: hook failures and skipped messages by hook, and trace records by result."""
+        """Return totals since the handler's start: failures and skips for each hook, trace records for each result."""
         hooks, trace = self._hooks, self._trace
         failures, left_out = ({}, {}) if hooks is None else (dict(hooks.failures), dict(hooks.left_out))
         return failures, left_out, {} if trace is None else dict(trace.dispatcher.counts)

@@ -1,8 +1,8 @@
 """The outcome of a queue range that a Spark task handled, and the sizes of micro-batches. No I/O.
 
-A micro-batch should last a few seconds, within the rate limit. Short batches shorten a stop, which waits for the
-current batch, and the work after a crash, which repeats the last batch. Long batches increase throughput, because
-Spark needs about 200 ms for each batch, and 2 s on a busy machine.
+A micro-batch should last a few seconds. Short batches are better for a stop, which waits for the current batch, and
+after a crash, when the last batch is repeated. Long batches increase throughput, because Spark needs about 200 ms for
+each batch, and 2 s on a busy machine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rmqd.wire.message_queue import MessageQueue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeOutcome:
-    """The outcome of a queue range, whose messages from offset `start` to before `end` are settled.
+    """The outcome of a queue range, after its messages from offset `start` to before `end` are settled.
 
     A queue has several outcomes in one micro-batch if its range was split.
     """
@@ -30,13 +30,13 @@ class RangeOutcome:
     topic_counters: tuple[TopicSnapshot, ...] = ()
     """The range's share of the group's counters."""
     reset_to: int | None = None
-    """The offset at which the queue continues instead of `end`, after an operator's reset or with `stop_reason`."""
+    """The offset at which the queue continues after an operator's reset or a corrupt message; None: at `end`."""
     stop_reason: str = ""
     """Why the group must stop: the message at `reset_to` is corrupt. Empty if the group need not stop."""
     lost_messages: int = 0
-    """The number of offsets in the range that the broker lost, and that `on_offset_illegal: correct` skipped."""
+    """The number of messages that the broker lost. They are skipped because of `on_offset_illegal: correct`."""
     hook_failures: dict[str, int] = field(default_factory=dict)
-    """The number of failures of hooks while the range was handled, by name of the hook."""
+    """The number of hook failures while the range was handled, by name of the hook."""
     skipped_by_hooks: dict[str, int] = field(default_factory=dict)
     """The number of messages that hooks skipped, by name of the hook."""
     trace_records: dict[str, int] = field(default_factory=dict)
@@ -73,11 +73,11 @@ LATE_BATCH_FACTOR: Final = 2  # a batch is late if it takes more than this many 
 MAX_GROWTH_FACTOR_AFTER_LATE_BATCH: Final = 2  # limit of growth after a batch that was late for an unknown reason
 MAX_BATCH_MESSAGES: Final = 10_000_000
 _MEMORY: Final = 0.6  # weight of a batch relative to the batch after it
-_MIN_SPREAD: Final = 0.05  # relative spread of batch sizes above which costs per batch and per message are separable
+_MIN_SPREAD: Final = 0.05  # relative spread of batch sizes needed to separate the costs per batch and per message
 
 
 class BatchSizer:
-    """Chooses the sizes of micro-batches by the durations of earlier batches. `now` is a monotonic time in seconds."""
+    """Chooses the sizes of micro-batches from the durations of earlier ones. `now` is a monotonic time in seconds."""
 
     def __init__(
         self,
@@ -87,9 +87,10 @@ class BatchSizer:
         max_messages_per_second: int = 0,
         target_seconds: float = TARGET_BATCH_SECONDS,
     ) -> None:
-        """Each batch has `fixed_messages`, or if 0, as many as take `target_seconds`, and at least `min_messages`.
+        """If `fixed_messages` is not 0, each batch has this size.
 
-        `max_messages_per_second` limits the size in both cases; 0 means no limit.
+        Otherwise a batch has as many messages as take `target_seconds`, and at least `min_messages`. In both cases
+        `max_messages_per_second` limits the size; 0 means no limit.
         """
         self._least = min_messages
         self._size = fixed_messages or min_messages
@@ -133,7 +134,7 @@ class BatchSizer:
         self._costs.learn(count, seconds)
         fits = self._costs.messages_in(self._target)
         if fits < self._size or (is_late and self._costs.own_seconds is not None):
-            # after a late batch, alternate between the fitting size and half of it, to separate the two costs
+            # after late batches, alternate between two sizes, because batches of one size do not separate the costs
             self._halves = is_late and not self._halves
             if is_late or seconds > self._target:
                 self._size = max(
@@ -151,8 +152,8 @@ class BatchSizer:
 class _Costs:
     """Divides the duration of batches into a fixed cost for each batch, and a cost for each message.
 
-    It fits a line through the last batches by least squares, with lower weights for older batches. While all batches
-    have about the same size, the two costs cannot be separated, and the last known fixed cost is kept.
+    The costs are fitted to the durations of the last batches by least squares; older batches have lower weights. If all
+    batches have about the same size, the costs cannot be separated, and the last known fixed cost is kept.
     """
 
     def __init__(self) -> None:

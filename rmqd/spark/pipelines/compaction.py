@@ -1,18 +1,20 @@
-"""The compaction of Parquet folders: merges small files into large files, while a group writes there. No Spark.
+"""Compacts Parquet folders: merges small files into large files, while a group writes to the folder. Without Spark.
 
-A process may be killed at any time. A compaction's folder is in the staging folder. The new file is written there, and
-then a plan is stored there. From then on, every process that finds the plan carries it out: it moves each small file
-from the output folder to the compaction's folder. If all small files were available, the new file is moved to the
-output folder. This single rename commits the compaction. If another compaction has already taken a small file, the new
-file is renamed so that it is never used, and the small files are moved back. Readers never see a row in two files.
+A process may be killed at any time. Each compaction has a folder in the staging folder. The new file is written to this
+folder, and then a plan is stored there. From then on, every process that finds the plan carries it out: it moves each
+small file from the output folder to the compaction's folder. If all small files were available, the new file is moved
+to the output folder. This single rename commits the compaction. If another compaction has already taken a small file,
+the new file is renamed so that it is never used, and the small files are moved back. Readers never see a row in two
+files.
 
 Several processes may carry out the same plan, and some may take a file that another process has just put back. So
-after an undone compaction only the plan is deleted, never the compaction's folder, which may contain taken files. Taken
-files without a plan are put back. After a successful compaction, the taken files are deleted first and the plan last. A
-new file can be compacted again only when nothing remains of the compaction that wrote it.
+after an undone compaction only the plan is deleted, never the compaction's folder, which may contain taken files. If
+the folder has no plan, its taken files are put back. After a successful compaction, the taken files are deleted first
+and the plan last. A new file can be compacted again only when nothing remains of the compaction that wrote it.
 
-The handler `parquet` also writes a manifest entry for each file, to recognize redelivered messages. Entries move like
-their files. Meanwhile the new entry has another file name ending, which the handler reads and readers ignore.
+The handler `parquet` also writes a manifest entry for each file, to recognize redelivered messages. A compaction moves
+the entries like their files. Until the compaction has ended, the new entry has another file name ending. The handler
+reads entries with this ending, and readers ignore them.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ from rmqd.spark.session.hadoop_folder import FileFacts
 log = structlog.get_logger(__name__)
 
 COMPACTIONS_FOLDER: Final = ".compactions"
-"""The folder of all compactions in the staging folder. Groups have folders there too, so it is no valid group name."""
+"""The folder for compactions in the staging folder. No group can have this name for its own staging folder."""
 _PLAN: Final = "plan.json"
 _BATCHES: Final = "batches"
 _WRITTEN: Final = "written"
@@ -102,8 +104,8 @@ def chunks_to_compact(
 ) -> list[CompactionChunk]:
     """Return the chunks of files to merge: rmqd's small files that were last modified before `before_ms`.
 
-    These are files with a manifest entry, files of the sink, and files of compactions that are not in `unfinished`.
-    Files with entries are merged only with files of the same queue.
+    rmqd's files have a manifest entry, or were written by the sink or by a compaction that is not in `unfinished`.
+    Files with manifest entries are merged with files of the same queue only.
     """
     entries: dict[str, list[str]] = {}
     for path in files:
@@ -157,25 +159,26 @@ def _grouped(sizes: Mapping[str, int], wanted_bytes: int) -> Iterator[tuple[str,
 
 
 class CompactedBatches:
-    """The records of the last batch of each query with rows in a compacted file. Used on a driver.
+    """Records, for each query, the last batch that has rows in a compacted file. Used on a driver.
 
-    A sink reads the records after a checkpoint was reset. Compactions write them, possibly several at once. So a record
-    never changes: it is an empty file whose name contains query and batch, and a query's record with the highest batch
-    counts. A lower record is deleted when both are a day old, so that a concurrent listing cannot miss both.
+    A sink reads the records after a reset of its checkpoint. Several compactions may write records at the same time. So
+    a record never changes: it is an empty file whose name contains the query and the batch. Of several records of a
+    query, the record with the highest batch is valid. A lower record is deleted when both records are a day old, so
+    that a concurrent listing cannot miss both.
     """
 
     def __init__(self, staging: Any, path: str) -> None:
-        """`staging` is a `HadoopFolder`. `path` is the folder of the records below it, which has no other files."""
+        """`staging` is a `HadoopFolder`. `path` is a folder in `staging` that contains only the records."""
         self._staging = staging
         self._path = path
 
     def add(self, batches: Mapping[str, int]) -> None:
-        """Record the last batches of queries. If this raises RmqdError, do not take any files of these queries."""
+        """Record the last batch of each query, before its files are compacted. Raises RmqdError if that fails."""
         for query, batch in batches.items():
             if self.last_batch(query) >= batch:
                 continue
             path = f"{self._path}/{query}-{batch:09}"
-            # an existing record is not replaced, because a replacement is invisible for a moment on some stores
+            # do not replace an existing record, because on some stores the file would be missing for a moment
             if not self._staging.put_new(path, b"") and self.last_batch(query) < batch:
                 raise RmqdError(
                     f"{self._staging.url}/{path}, which records compacted batches, could not be written, and nothing "
@@ -187,7 +190,7 @@ class CompactedBatches:
         return dict(self._recorded(self._staging.names(self._path))).get(query, -1)
 
     def delete_outdated(self, now_ms: int) -> None:
-        """Delete records that are a day old, except the highest of them for each query. `now_ms` is the time now."""
+        """Delete records that are a day old, except each query's highest batch. `now_ms` is the current time."""
         facts = self._staging.file_facts(self._path)
         old = self._recorded(
             path.rpartition("/")[2] for path, one in facts.items() if one.modified_ms < now_ms - _DAY_MS
@@ -214,7 +217,7 @@ class Compactions:
         self.batches = CompactedBatches(staging, f"{COMPACTIONS_FOLDER}/{_BATCHES}")
 
     def compact(self, chunk: CompactionChunk, write: Callable[[str], int]) -> CompactionPlan | None:
-        """Merge the files of a chunk. Return None if one of the files disappeared meanwhile. Raises RmqdError.
+        """Merge the files of a chunk. Return None if another process has taken one of the files. Raises RmqdError.
 
         `write` writes the rows of the files to a new folder below the staging folder, and returns the number of rows.
         """
@@ -237,7 +240,7 @@ class Compactions:
         return plan if self._carry_out(plan, compaction) else None
 
     def finish_all(self) -> None:
-        """Carry out the plans of all compactions, whose processes may still be running or were killed."""
+        """Carry out the plans of all compactions, even if the processes that wrote the plans are still running."""
         for compaction in self._staging.names(COMPACTIONS_FOLDER):
             if compaction == _BATCHES:
                 continue
@@ -306,7 +309,7 @@ class Compactions:
             self._folder.delete(f"{plan.entry}{_COVER_ENDING}")
 
     def _put_back(self, compaction: str) -> None:
-        """Move the files that an undone compaction took back to the output folder."""
+        """Return the taken files of an undone compaction to the output folder."""
         taken = f"{COMPACTIONS_FOLDER}/{compaction}/{_TAKEN}/"
         for path in self._staging.files(taken.removesuffix("/")):
             self._moved(path, self._folder, path.removeprefix(taken))
@@ -318,7 +321,7 @@ class Compactions:
             if self._folder.exists(path):
                 self._moved(path, self._staging, taken, source=self._folder)
             if not self._staging.exists(taken):
-                return not self._staging.exists(f"{ours}/{plan.written}")  # missing: another process has decided
+                return not self._staging.exists(f"{ours}/{plan.written}")  # missing: another process has moved it
         return True
 
     def _moved(self, path: str, target: Any, target_path: str, source: Any = None) -> None:

@@ -58,7 +58,6 @@ def manifest_name(batch: MicroBatch) -> str:
 
 
 def batch_of_manifest(name: str) -> int | None:
-    """Return the batch number in the file name of a manifest; None for other names."""
     match = _MANIFEST.fullmatch(name)
     return int(match["batch"]) if match else None
 
@@ -68,9 +67,9 @@ def make_manifest(
 ) -> BatchManifest:
     """Return the manifest of a batch. Spark wrote `files` below `staged`; the batch replaces the files `former`.
 
-    The last part of `staged` is the unique name of the attempt, which starts with the batch number. The names of output
-    files contain it. So a driver that resumes late and deletes files of earlier attempts cannot delete files of later
-    attempts. Raises RmqdError for a file that is not named like Spark's files, because skipping it would lose rows.
+    `staged` ends with the unique name of this write attempt, and the names of output files contain this name. So if a
+    driver resumes late and deletes files of earlier attempts, it cannot delete files of later attempts. Raises
+    RmqdError for a file that is not named like Spark's files, because skipping it would lose rows.
     """
     moves, attempt = [], staged.rpartition("/")[2]
     for path in files:
@@ -177,9 +176,9 @@ class ParquetSink:
                         self._staging.delete(manifest.staged)
 
     def _take_back(self, batch: MicroBatch, ours: str, manifests: list[str]) -> list[str]:
-        """Discard the staged files of this batch's previous plan and of all later batches.
+        """Delete the staged files of this batch's previous plan and of all later batches.
 
-        Return the output files of these batches. Raises RmqdError if compaction merged their rows with other rows.
+        Return the output files of these batches. Raises RmqdError if a compaction merged their rows with other rows.
         """
         if self._compactions.batches.last_batch(batch.query_id) >= batch.number:
             raise RmqdError(
@@ -211,7 +210,8 @@ class ParquetSink:
     def _decide(self, batch: MicroBatch, manifest: BatchManifest, path: str, before: Sequence[str]) -> None:
         """Write the manifest, which commits the batch. Raises RmqdError if another driver has committed the batch.
 
-        A later manifest also shows that, because the driver of a later batch deletes this batch's manifest.
+        The manifest of a later batch also proves this, because a driver that writes a later batch deletes this batch's
+        manifest.
         """
         is_first = self._staging.put_new(path, encode(manifest))
         since = set(self._staging.names(path.rpartition("/")[0])).difference(before)
@@ -263,7 +263,7 @@ def folders_of(spark: SparkSession, sink: SinkConfig) -> tuple[HadoopFolder, Had
 
 
 def default_staging_folder(folder: HadoopFolder) -> HadoopFolder:
-    """Return the default staging folder, next to the output folder, because readers read all files in that folder.
+    """Return the default staging folder. It is not in the output folder, because readers read all files there.
 
     Raises RmqdError if the output folder is the root of a file system.
     """
@@ -273,7 +273,7 @@ def default_staging_folder(folder: HadoopFolder) -> HadoopFolder:
 
 
 def archive_to_compact(spec: GroupSpec) -> SinkConfig:
-    """Return the sink `parquet` of a group, or an equivalent of its handler `parquet`. Raises ConfigError."""
+    """Return a group's sink `parquet`, or an equivalent of its handler `parquet`. Raises ConfigError without both."""
     sink, handler = spec.settings.sink, spec.settings.handler
     if handler is not None and handler.plugin == "parquet":
         path, compression = str(handler.options["path"]), handler.options.get("compression", "zstd")
@@ -317,7 +317,7 @@ def compact_archive(
     made = 0
     options = {name: str(value) for name, value in sink.options.items()}
     present = folder.file_facts()
-    unsettled = compactions.unfinished()  # after listing the files, so that a compaction that is not in it has finished
+    unsettled = compactions.unfinished()  # read after the files, so that every other compaction has finished
     for chunk in chunks_to_compact(present, before_ms=before_ms, wanted_bytes=wanted_bytes, unfinished=unsettled):
         if dry_run:
             on_chunk(chunk)
@@ -336,7 +336,7 @@ def file_merger(
 ) -> Callable[[str], int]:
     """Return a function that merges the files of a chunk into one file, and returns the number of rows.
 
-    The function takes a path below the staging folder. It raises RmqdError, also if the new file lacks rows.
+    The function takes a path below the staging folder. It raises RmqdError, for example if the new file lacks rows.
     """
     sources = [f"{folder}/{one}" for one in chunk.paths]
 

@@ -1,8 +1,8 @@
 """The source columns that a pipeline uses, and the inferred schema of message bodies with `valueSchema: infer`.
 
-Executors decode only used columns; the other columns are null. Spark does not report the used columns to a Python
-source, and creates the source before the pipeline is known. So the driver reads them from the plan of Spark's
-optimizer, and writes them to a file next to the pause file. The source's processes read the file when the query starts.
+Executors decode the used columns; all other columns are null. Spark does not report the used columns to a Python
+source, and creates the source before the pipeline is known. So the driver reads the used columns from the plan of
+Spark's optimizer, and writes them to a file next to the pause file. The source reads this file when the query starts.
 
 A schema is inferred once from sampled messages, and stored next to the group's checkpoints. So the group has the same
 columns after each restart and reset, on any machine. A body that does not fit the schema counts as corrupt.
@@ -48,7 +48,7 @@ _PASSES: Final = ("Filter",)  # plan nodes that pass all columns on
 
 
 def used_columns(frame: DataFrame, source: str) -> frozenset[str] | None:
-    """Return the columns of the source with the format `source` that a frame depends on; None if unknown."""
+    """Return the columns that a frame uses of the source with the format name `source`; None if unknown."""
     found: frozenset[str] = frozenset()
     try:
         session = frame.sparkSession._jsparkSession  # exists only in Spark Classic, which the driver uses
@@ -80,10 +80,10 @@ def read_used_columns(pause_file: str) -> frozenset[str] | None:
 
 
 def _uses(plan: Any, source: str, wanted: frozenset[str] | None) -> Iterator[frozenset[str] | None]:
-    """Yield the used columns for each read of the source in a plan; None if all columns of a read may be used.
+    """Yield the used columns for each read of the source in a plan; None if a read may use all columns.
 
-    `wanted` are the columns that the nodes above `plan` name, up to the nearest node that selects columns, or None if
-    no node selects columns. The optimizer puts such a node above a source, with at most filters between them.
+    `wanted` are the columns that the nodes above `plan` name, up to the nearest node that selects columns; None if no
+    node selects columns. The optimizer puts a selecting node above a source, with at most filters between the two.
     """
     kind = plan.nodeName()
     if kind == "StreamingRelationV2" and plan.sourceName() == source:
@@ -107,7 +107,7 @@ def _names(attributes: Any) -> frozenset[str]:
 
 SCHEMA_FILE: Final = "value_schema.json"
 MAX_SAMPLE_MESSAGES: Final = 10_000
-"""The size of the sample: the first messages that the group will read, or without these, the messages before them."""
+"""The size of the sample: the next messages that the group will read; if there are none, the last messages before."""
 
 MAX_SAMPLE_BYTES: Final = 64 << 20
 """The approximate limit for the total size of the sampled bodies, in bytes."""
@@ -118,8 +118,8 @@ def with_pinned_schema(
 ) -> GroupSpec:
     """Replace `valueSchema: infer` in a group's specification by the inferred schema of the message bodies.
 
-    The schema is stored in `folder`, and inferred only if it is not there. `starting` are the start offsets of the
-    query, or None if unknown. Raises RmqdError if no schema can be inferred.
+    The schema is inferred once, and then stored in `folder`. `starting` are the start offsets of the query, or None if
+    unknown. Raises RmqdError if no schema can be inferred.
     """
     spark = spec.spark
     if not has_inferred_schema({name: str(value) for name, value in spark.options.items()}):

@@ -1,7 +1,7 @@
 """The micro-batch that a pipeline's sink receives, and message counts from Spark's progress reports.
 
-A pipeline's tasks can return only rows. So a task reports the number of lost messages in an extra row, in the column
-LOST_COLUMN. This column is null in the rows of messages, and removed before the pipeline's function.
+A pipeline's tasks can return nothing but rows. So a task reports the number of lost messages in an extra row, in the
+column LOST_COLUMN. The column is null in the rows of messages. The pipeline's function does not see the column.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class MicroBatch:
     """Spark's id of the query, which is stored in the checkpoint."""
     number: int
     offset_log: bytes = b""
-    """The batch's entry in Spark's offset log. It is the same if the batch is repeated, and new if it is replanned."""
+    """The batch's entry in Spark's offset log. A repeated batch has the same entry, a newly planned batch another."""
 
     def messages_since(self, former: bytes) -> str:
         """Return the queues and offsets of the batch as text. `former` is the offset log of the previous batch."""
@@ -55,7 +55,7 @@ class MicroBatch:
 
 
 def _plan_offsets(plan: bytes) -> SourceOffsets:
-    """Return the end offsets in an offset log, which has two lines of Spark, and a line of offsets for each source."""
+    """Return the end offsets of the first source in an offset log. They follow two lines of Spark."""
     lines = plan.decode().splitlines()[2:]
     return _offsets(lines[0] if lines else None)
 
@@ -69,7 +69,7 @@ LOST_DDL: Final = f"{LOST_COLUMN} bigint"
 
 
 def with_lost_messages_row(read: Generator[pa.RecordBatch, None, int], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of `read` with LOST_COLUMN added, and a row with the number of lost messages, if not 0."""
+    """Yield the batches of `read` with LOST_COLUMN added, and one more row with the number of lost messages, if any."""
     lost = 0
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -84,7 +84,6 @@ def with_lost_messages_row(read: Generator[pa.RecordBatch, None, int], schema: p
 
 
 def without_lost_rows(frame: DataFrame) -> DataFrame:
-    """Remove the rows that report lost messages, and the column LOST_COLUMN."""
     return frame.where(f"{LOST_COLUMN} IS NULL").drop(LOST_COLUMN)
 
 
@@ -92,7 +91,7 @@ OBSERVED_NAME: Final = "rmqd_read"
 
 
 def with_message_counts(frame: DataFrame, topics: Sequence[str]) -> DataFrame:
-    """Let Spark count a frame's readable and corrupt rows for each topic, and the lost messages, in each batch."""
+    """Let Spark count, in each batch, the readable and the corrupt rows of each topic, and all lost messages."""
     is_corrupt = f.isnotnull("decode_error") if "decode_error" in frame.columns else f.lit(False)
     counts = [f.sum(LOST_COLUMN).alias(LOST_COLUMN)]
     for number, topic in enumerate(topics):
@@ -105,9 +104,10 @@ def with_message_counts(frame: DataFrame, topics: Sequence[str]) -> DataFrame:
 def outcomes_of_progress(
     progress: StreamingQueryProgress, topics: Sequence[str], namespace: str = ""
 ) -> list[RangeOutcome]:
-    """Return an outcome for each queue range of a micro-batch. Counters have topic names without the namespace.
+    """Return an outcome for each queue range of a micro-batch. Topic names in counters have no namespace.
 
-    The outcome of a topic's first range has the counters of the whole topic. The first outcome has all lost messages.
+    The outcome of a topic's first range contains the counters of the whole topic. The first of all outcomes contains
+    the number of all lost messages.
     """
     row = progress.observedMetrics.get(OBSERVED_NAME)
     counts = row.asDict() if row is not None else {}

@@ -58,7 +58,7 @@ class PipelineSourceSettings(GroupSourceSettings):
     """The settings of a pipeline's Spark source, sent to each process that runs the source. Picklable."""
 
     value_format: ValueFormat | None = None
-    """How to decode message bodies, with schemas of a registry; None to use the format in the source's options."""
+    """How to decode message bodies, including schemas from a registry; None to use the format in the options."""
 
     def source_options(self) -> SourceOptions:
         """Return the source's options, with the schemas that the registry returned when the query was created."""
@@ -66,7 +66,7 @@ class PipelineSourceSettings(GroupSourceSettings):
         return options if self.value_format is None else replace(options, value_format=self.value_format)
 
     def batch_sizer(self) -> BatchSizer | None:
-        """Return the batch sizer; None if each batch takes all messages, because only the trigger paces batches."""
+        """Return the batch sizer; None if each batch takes all messages, at the interval of `spark.trigger`."""
         config = self.spec.spark
         if config.trigger and not config.max_offsets_per_trigger:
             return None
@@ -103,7 +103,7 @@ class PipelineStreamReader(GroupStreamReader):
 
 
 def sink_class(options: SinkOptions) -> type[DataSource]:
-    """Return a group's sink, to register with Spark. It has no options, because Spark displays options and secrets."""
+    """Return the DataSource class of a group's sink. It has no options, because Spark would display their secrets."""
 
     class PipelineSink(DataSource):
         @classmethod
@@ -120,7 +120,7 @@ def make_sink(spark: SparkSession, spec: GroupSpec) -> Any:
     """Return the sink of a group, chosen by `sink.format`. Raises RmqdError if the sink is unavailable.
 
     A sink's `prepare` is called before any row is read, and checks that the sink can store rows of a schema. A sink's
-    `write` stores the rows of one micro-batch. It is called again for a batch that a crash interrupted.
+    `write` stores the rows of one micro-batch. If a crash interrupts a batch, `write` is called again for this batch.
     """
     sink = spec.settings.sink
     assert sink is not None
@@ -146,10 +146,10 @@ def make_sink(spark: SparkSession, spec: GroupSpec) -> Any:
 
 
 def written_batch_check(spark: SparkSession, spec: GroupSpec) -> Callable[[MicroBatch], bool] | None:
-    """Return a function that returns whether the sink has stored a batch; None if the sink does not record batches.
+    """Return the sink's function that checks whether a batch is stored; None if the sink does not record batches.
 
-    Call `written_batch_check` before reading the group's checkpoint, because it makes the database refuse batches of
-    previous drivers. Raises RmqdError.
+    Also make a database refuse batches of previous drivers. So call this before reading the group's checkpoint. Raises
+    RmqdError.
     """
     sink = make_sink(spark, spec)
     if refuse_previous_drivers := getattr(sink, "refuse_previous_drivers", None):
@@ -201,8 +201,8 @@ def pipeline_query(
 ) -> StreamingQuery:
     """Start the streaming query of a group's pipeline. `handler_query` describes the other parameters.
 
-    `shared_folder` is the folder or URL of files that all checkpoints of the group share. Raises RmqdError before any
-    message is read if the pipeline or its sink is unavailable.
+    `shared_folder` is the folder or URL for files that all checkpoints of the group share. Raises RmqdError, before any
+    message is read, if the pipeline or its sink is unavailable.
     """
     plan = GroupSourceSettings(spec=spec, start_offsets=starting, pause_file=pause_file)
     spec = with_pinned_schema(spec, plan.source_options(), starting, HadoopFolder(spark, shared_folder))
@@ -215,7 +215,7 @@ def pipeline_query(
     if "decode_error" in read.columns:
         read = read.where("decode_error IS NULL").drop("decode_error")
     if namespace:
-        # the pipeline's function sees the topic names of the configuration, which are without the namespace
+        # remove the namespace, so that the pipeline's function sees the topic names of the configuration
         prefix = f"^((?:%RETRY%|%DLQ%)?){re.escape(namespace)}%"
         read = read.withColumn("topic", f.regexp_replace("topic", prefix, "$1"))
     frame = _applied(load_pipeline(spec.name, settings), settings.pipeline.plugin, read, spark)

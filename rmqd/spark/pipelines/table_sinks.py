@@ -1,10 +1,10 @@
-"""The sinks `delta` and `jdbc`. `delta` appends rows to a Delta Lake table, or merges them by key, each batch exactly
-once.
+"""The sinks `delta` and `jdbc`.
 
-Delta Lake stores a query's last batch in each commit (`txnAppId`, `txnVersion`). It silently skips a batch that is not
-later, without executing the batch's plan. This would lose the state of a stateful query, and the rows after a reset of
-the checkpoint to an earlier batch. So each commit also names its batch in `userMetadata`, and the first batch after a
-start checks the names in earlier commits.
+`delta` appends rows to a Delta Lake table, or merges them by key, each batch exactly once. Delta Lake stores a query's
+last batch in each commit (`txnAppId`, `txnVersion`). If the next batch has no higher number, Delta Lake silently skips
+it, without executing the batch's plan. This would lose the state of a stateful query, and the rows after a reset of the
+checkpoint to an earlier batch. So each commit also names its batch in `userMetadata`. Before the first batch after a
+start, the sink checks the names in earlier commits.
 
 `jdbc` inserts rows at least once, or exactly once if `sink.batch_column` names a column for the batch of each row.
 """
@@ -43,7 +43,7 @@ _MAX_COMMITS: Final = 100  # number of newest commits to search for the sink's l
 _NOT_FOR_THIS_SPARK: Final = tuple(
     f"java.lang.{name}Error" for name in ("NoSuchMethod", "NoSuchField", "NoClassDefFound", "IncompatibleClassChange")
 )
-# A MERGE statement takes no write options. It reads them from these properties of its session.
+# A MERGE statement takes no write options. Delta Lake reads them from these session properties instead.
 _SESSION: Final = {
     "txnAppId": "spark.databricks.delta.write.txnAppId",
     "txnVersion": "spark.databricks.delta.write.txnVersion",
@@ -52,7 +52,7 @@ _SESSION: Final = {
 
 
 class DeltaTable:
-    """A Delta Lake table, named by the path `sink.path`. Used on the driver, by one query at a time."""
+    """The Delta Lake table at `sink.path`. Used on the driver, by one query at a time."""
 
     def __init__(self, spark: SparkSession, sink: SinkConfig, options: Mapping[str, str]) -> None:
         self._spark = spark
@@ -62,7 +62,7 @@ class DeltaTable:
         self._may_be_repeated = True
 
     def prepare(self, schema: StructType) -> None:
-        """Create the table if it is missing, and check its columns. Raises RmqdError, also without Delta Lake."""
+        """Create a missing table, and check the columns. Raises RmqdError for problems, or if Delta Lake is missing."""
         if not _has_class(_java(self._spark), DELTA_EXTENSION):
             raise RmqdError(
                 "sink.format: delta needs the Delta Lake package, which Spark does not contain; "
@@ -183,7 +183,7 @@ class DeltaTable:
             )
 
     def _unless_later(self) -> str:
-        """Return the MERGE condition that does not replace a later row. Nulls are first, as Spark compares structs."""
+        """Return the MERGE condition that keeps a later row of the table. In structs, Spark orders nulls first."""
         if not self._sink.order_by:
             return ""
         names = [*map(_quoted, self._sink.order_by)]
@@ -198,7 +198,7 @@ def _named(batch: MicroBatch) -> dict[str, str]:
 
 @contextmanager
 def _attributed(session: SparkSession, options: Mapping[str, str]) -> Iterator[None]:
-    """Set the write options in `_SESSION` for the session's statements in this context, so that they name a batch."""
+    """Set write options as session properties (`_SESSION`), so that statements in this context name their batch."""
     for name, value in options.items():
         session.conf.set(_SESSION[name], value)
     try:
@@ -250,7 +250,7 @@ class JdbcTable:
         self._may_be_repeated = False
 
     def _types(self) -> dict[str, str]:
-        """Return an option with the type of the batch column, for the case that Spark creates the table."""
+        """Return the option that sets the type of the batch column if Spark creates the table."""
         if not self._column or "createTableColumnTypes" in self._options:
             return {}
         return {"createTableColumnTypes": f"`{self._column}` VARCHAR(64)"}

@@ -1,7 +1,4 @@
-"""The specification of a group on Spark, which is sent to driver and executors, and the Spark session of its driver.
-
-`build_session` starts the only session of a driver process, with the properties that every group needs.
-"""
+"""The specification of a group on Spark, for its driver and its executors; and the driver's only Spark session."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ DEFAULT_CONF: Final = {
 }
 # with master local, executors run in the driver's JVM, so the driver need not be reachable from other machines
 LOCAL_DEFAULT_CONF: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-# speculation runs a second copy of a slow task, which would handle messages twice; the configuration rejects "true"
+# speculation runs a second copy of a slow task, and the copy would handle messages twice
 FIXED_CONF: Final = {"spark.speculation": "false"}
 
 
@@ -88,9 +85,9 @@ class GroupSpec:
 
 
 def load_spec(path: Path | None, group: str, overrides: tuple[str, ...], *, any_engine: bool = False) -> GroupSpec:
-    """Return the specification of the named group; if `group` is empty, of the only group on Spark. Raises ConfigError.
+    """Return the specification of `group`; if `group` is empty, of the only group on Spark. Raises ConfigError.
 
-    With `any_engine`, the named group may have another engine than Spark.
+    With `any_engine`, a named group may have another engine than Spark.
     """
     config = load_runnable(path, overrides, groups=(group,) if group else ())
     on_spark = [name for name, settings in config.groups.items() if settings.engine == "spark"]
@@ -124,7 +121,7 @@ def _placed(config: RootConfig, name: str) -> RootConfig:
 
 
 def _from_here(place: str) -> str:
-    """Return the absolute path of a local folder. A URL is returned unchanged, also one without a host: `file:/x`."""
+    """Return the absolute path of a local folder. Return a URL unchanged, even if it has no host: `file:/x`."""
     return place if ":/" in place else os.path.abspath(place)
 
 
@@ -134,7 +131,7 @@ def session_conf(spec: GroupSpec) -> dict[str, str]:
 
 
 def build_session(spec: GroupSpec) -> SparkSession:
-    """Start a Spark session, in spark-submit's JVM if any. Raises RmqdError for missing or outdated software."""
+    """Start Spark, or use spark-submit's JVM. Raises RmqdError if Java or PySpark is missing or too old."""
     check_versions()
     properties = session_conf(spec)
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit sets this variable, and sets the driver and the master

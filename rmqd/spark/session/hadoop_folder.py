@@ -24,7 +24,7 @@ T = TypeVar("T")
 ABANDONED_FILE_AGE_MS: Final = (
     24 * 3600 * 1000
 )  # a temporary file of this age is abandoned: a write takes seconds, but clocks may differ by hours
-# does not match files that `_replace` renamed aside (they begin with a dot), which may be the only copies
+# A file that `_replace` renamed aside begins with a dot. It does not match, because it may be the only copy.
 _TEMPORARY: Final = re.compile(r"[^.].*\.[0-9a-f]{32}\.tmp")
 FILE_EXISTS_EXCEPTION: Final = "org.apache.hadoop.fs.FileAlreadyExistsException"
 
@@ -38,7 +38,7 @@ class FileFacts:
 
 
 class HadoopFolder:
-    """A folder, used on the driver. Paths are relative to the folder, with `/` between their parts.
+    """A folder, used on the driver. Methods take paths relative to this folder, with `/` as the separator.
 
     Methods raise RmqdError if the file system rejects an operation.
     """
@@ -164,7 +164,7 @@ class HadoopFolder:
         return temporary
 
     def _clear(self, folder: str, temporary: str) -> None:
-        """Delete files of writers that died during a write. The time of `temporary` is the file system's clock."""
+        """Delete old temporary files of writers that died. The time of the new file `temporary` counts as now."""
         modified_ms = {
             str(one.getPath().getName()): int(one.getModificationTime())
             for one in _attempt("list", folder, lambda: self._list(folder))
@@ -189,9 +189,8 @@ class HadoopFolder:
     def _replace(self, source: Any, destination: Any) -> bool:
         """Replace an existing file, on a file system that cannot rename over it. Return whether it succeeded.
 
-        A refused rename gives no reason. If the source is missing, another driver may have just moved it to the
-        destination. So the destination is not deleted but renamed aside until the rename succeeds. If the rename fails,
-        the destination is renamed back.
+        A refused rename gives no reason. Possibly another driver has just moved the source to the destination. So the
+        destination is not deleted, but renamed aside. If the rename fails again, the destination is renamed back.
         """
         if not self._files.exists(source) or not self._files.exists(destination):
             return False
@@ -216,7 +215,7 @@ class HadoopFolder:
 
 
 def _link(source: str, destination: str) -> bool:
-    """Create `destination` as a hard link, or a rename, of a local file. Return False if the destination exists."""
+    """Create the hard link `destination` to a local file, or rename the file. Return False if `destination` exists."""
     try:
         os.link(source, destination)
     except FileExistsError:
@@ -239,7 +238,7 @@ def _attempt(what: str, path: str, work: Callable[[], T]) -> T:
 
 @contextlib.contextmanager
 def java_errors(what: str) -> Iterator[None]:
-    """Convert errors of the JVM to RmqdErrors, with `what` and the first line of the JVM's error."""
+    """Convert errors of the JVM to RmqdErrors. Their text is `what` and the first line of the JVM's error."""
     try:
         yield
     except Py4JJavaError as error:

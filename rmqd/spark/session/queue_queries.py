@@ -1,4 +1,4 @@
-"""Requests that only rmqd on Spark sends to brokers, and the responses of brokers and name servers for many queues."""
+"""Requests that are specific to rmqd on Spark, and the responses of brokers and name servers for many queues."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ UNAVAILABLE_ERRORS: Final = RouteNotFoundError, TopicNotExistError, MasterMissin
 
 @dataclass(frozen=True, slots=True)
 class QueueResponses(Generic[T]):
-    """The responses for many queues: a value for each queue with a response, and an error for each other queue."""
+    """The results of a query for many queues. Each queue has either a value or an error."""
 
     values: dict[MessageQueue, T] = field(default_factory=dict)
     errors: dict[MessageQueue, RmqdError] = field(default_factory=dict)
@@ -91,7 +91,7 @@ FINAL_ERRORS: Final = (
 
 
 def retry_until_timeout(ask: Callable[[], T], seconds: float) -> T:
-    """Call `ask` until it succeeds, but start no new call after `seconds`. Raises the last RmqdError.
+    """Return the result of `ask`. After an RmqdError, repeat the call for at most `seconds`, then raise the error.
 
     An error in FINAL_ERRORS is raised at once.
     """
@@ -138,7 +138,7 @@ async def pending_reset(
 
 
 async def mean_message_size(remoting: RemotingClient, address: str, queue: MessageQueue, start: int) -> float:
-    """Return the mean size in bytes of the first messages from offset `start`, read from the queue's index."""
+    """Return the mean size in bytes of the next messages from offset `start`, read from the broker's consume queue."""
     header = QueryConsumeQueueRequestHeader(
         topic=queue.topic, queue_id=queue.queue_id, index=start, count=SIZE_SAMPLE_MESSAGES
     )
@@ -154,8 +154,8 @@ async def join_briefly(
 ) -> None:
     """Make the broker create a group's retry topic: join the group with one heartbeat, and leave it at once.
 
-    If the group has members, do not join, because the members would share their queues with this client. Their
-    heartbeats have already created the topic.
+    If the group has members, do not join, because they would share their queues with this client. The heartbeats of the
+    members have already created the retry topic.
     """
     subscriptions = tuple(SubscriptionData(topic) for topic in topics)
     if not await get_consumer_list(remoting, address, group):

@@ -1,4 +1,4 @@
-"""Queue ranges, the units of work of Spark tasks, with all settings needed to read them. Picklable; no I/O."""
+"""Queue ranges, with all settings that a Spark task needs to read them. Picklable; no I/O."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import TOOLS_GROUP
 
 EVERY_MESSAGE: Final = SubscriptionData("")
-"""The broker-side filter that lets every message pass. It has no topic name, because a range's `queue` has it."""
+"""The broker-side filter that lets every message pass. It names no topic, because `QueueRange.queue` does."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -50,8 +50,8 @@ class PullSettings:
 class QueueRange:
     """The messages of one queue from offset `start` to before `end`.
 
-    `replicas` are the processes of the queue's broker, the master first. If it is empty, or if none of them answers,
-    the executor queries the name servers in `access`.
+    `replicas` are the processes of the queue's broker, the master first. If there are no replicas, or no replica
+    answers, the executor queries the name servers in `access`.
     """
 
     queue: MessageQueue
@@ -105,7 +105,7 @@ def group_into_tasks(
     """Return the ranges of each Spark task. Each range is a task, unless there are more than `max_partitions` ranges.
 
     In that case ranges share tasks, so that all tasks have about the same number of messages. A task with several
-    ranges has at most `max_records` messages, even if that needs more tasks. The order of a task's ranges is kept.
+    ranges has at most `max_records` messages, even if that needs more tasks. A task's ranges keep their order.
     """
     if max_partitions is None or len(pieces) <= max_partitions:
         return [(piece,) for piece in pieces]

@@ -1,7 +1,7 @@
 """Access to RocketMQ for Spark processes, and parsers for options of `load()` and `save()`. No I/O, except for secrets.
 
 Spark passes the values of options as text, and their names in lower case. Spark shows options in plans, in its UI and
-in its event logs. So options contain only references to secrets. Each driver or executor process resolves them itself.
+in its event logs. So an option contains a reference to a secret, and each driver or executor process reads the secret.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HOST_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):[0-9]{1,5
 
 
 class GivenOptions:
-    """The options that a user gave: their values by rmqd's spelling of the name, and one line for each problem."""
+    """The options that a user gave. `values` uses rmqd's spelling of the names; `problems` lists all problems."""
 
     hints_by_wrong_name: ClassVar[Mapping[str, str]] = {}
     """For options of other Spark sources, such as Kafka's: rmqd's option with the same meaning."""
@@ -37,7 +37,7 @@ class GivenOptions:
         unknown: str = "there is no such option",
         ignored: frozenset[str] = frozenset(),
     ) -> None:
-        """An option that is not in `names` or `ignored` becomes a problem with the text `unknown`."""
+        """Add a problem with the text `unknown` for each option that is neither in `names` nor in `ignored`."""
         proper = {name.lower(): name for name in names}
         self.values: dict[str, str] = {}
         self.problems: list[object] = []
@@ -49,7 +49,7 @@ class GivenOptions:
                 self.add_problem(key, f"{unknown}; " + (f"expected {instead}" if instead else suggest_name(key, names)))
 
     def parse(self, name: str, parse: Callable[[str], T], default: T) -> T:
-        """Return the parsed value of an option; `default` if it is missing or invalid. Records a problem if invalid."""
+        """Return the parsed value of an option, or `default`. If the value is invalid, add a problem."""
         text = self.values.get(name)
         if text is None:
             return default
@@ -60,7 +60,7 @@ class GivenOptions:
             return default
 
     def parse_fields(self, table: Mapping[str, tuple[str, Callable[[str], Any]]]) -> dict[str, Any]:
-        """Return the values of the given options by field. `table` maps an option to its field and its parser."""
+        """Return the valid values by field name. `table` maps the name of an option to a field name and a parser."""
         found = {field: self.parse(name, parse, None) for name, (field, parse) in table.items() if name in self.values}
         return {field: value for field, value in found.items() if value is not None}
 
@@ -75,21 +75,19 @@ def suggest_name(wrong: str, names: Sequence[str]) -> str:
 
 
 def parse_positive_int(text: str) -> int:
-    """Return a number above 0. Raises ValueError with the expected form, like all other parsers in this module."""
+    """Return a number above 0. For other text, raise ValueError, like all parsers in this module."""
     if not text.strip().isdecimal() or int(text) == 0:
         raise ValueError(f"{text!r} is not valid; expected a number above 0")
     return int(text)
 
 
 def parse_milliseconds_as_seconds(text: str) -> float:
-    """Return a number of milliseconds in seconds."""
     if not text.strip().isdecimal():
         raise ValueError(f"{text!r} is not valid; expected a number of milliseconds")
     return int(text) / 1000
 
 
 def parse_flag(text: str) -> bool:
-    """Return whether the text is `true`, in upper or lower case. Raises ValueError unless it is `true` or `false`."""
     word = text.strip().lower()
     if word not in ("true", "false"):
         raise ValueError(f"{text!r} is not a valid truth value; expected true or false")
@@ -154,7 +152,7 @@ class ClientAccess:
 
 
 def read_access(given: GivenOptions) -> ClientAccess:
-    """Return the client settings in the options ACCESS_OPTIONS. Problems are recorded in `given`, not raised."""
+    """Return the client settings from the options in ACCESS_OPTIONS. Add problems to `given`, and raise nothing."""
     values = given.values
     if "nameserver" not in values:
         given.add_problem("nameserver", "missing; expected host:port, several separated by ;")

@@ -1,12 +1,12 @@
-"""A RocketMQ client for Spark's synchronous code. Each process has one client for each cluster access, in a thread.
+"""A RocketMQ client for Spark's synchronous code. Each process has one client for each ClientAccess, in a thread.
 
-Spark calls sources synchronously, in processes that it forks and reuses. A client is created on first use, and kept for
-the next batch. A process that is forked later creates a new client.
+Spark calls sources synchronously, in processes that it forks and reuses. A process creates a client on first use, and
+keeps the client for the next batch. A process that is forked later creates a new client.
 
 A streaming query needs the maximum offsets of its queues every 100 or 200 ms, even when idle. One request per queue
 would be 10,000 requests a second for 1,000 queues. So one request to a broker covers all queues of a topic. If a broker
 refuses requests about a topic (access control, a proxy), the client sends a request for each queue. Requests about a
-topic are sent only to masters. A request about one queue may be sent to a slave, if the caller accepts a lagging value.
+topic are sent to masters. A request about one queue may be sent to a slave if the caller accepts an outdated value.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _lock = threading.Lock()
 
 
 def cluster_of(access: ClientAccess) -> SparkCluster:
-    """Return this process's client for an access. Raises RmqdError if a required secret or file is missing."""
+    """Return this process's client for `access`. Raises RmqdError if a required secret or file is missing."""
     with _lock:
         key = os.getpid(), access
         if key not in _clusters:
@@ -107,7 +107,6 @@ class SparkCluster:
         self._of_known_kind: set[str] = set()  # topics whose type is already checked
 
     def close(self) -> None:
-        """Close the connections and end the thread. The client cannot be used afterwards."""
         self._run(self._client.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -118,7 +117,7 @@ class SparkCluster:
         return self._run(client.name_servers.ask(lambda address: topic_list(client.remoting, address)))
 
     def queues(self, topics: Iterable[str]) -> QueueResponses[list[MessageQueue]]:
-        """Return the readable queues in the topics' current routes. A key is `MessageQueue(topic, "", -1)`."""
+        """Return each topic's readable queues in its current route. A topic's key is `MessageQueue(topic, "", -1)`."""
         keys = [MessageQueue(topic, "", -1) for topic in topics]
         return self._run(self._each(keys, lambda queue: self._queues_of(queue.topic)))
 
@@ -146,19 +145,19 @@ class SparkCluster:
         return self._begin(self._ends(queues, attrgetter("max_offset"), get_max_offset, of_slaves=True))
 
     def offsets_at_times(self, times_ms: Mapping[MessageQueue, int]) -> QueueResponses[int]:
-        """Return each queue's offset of the first message stored at or after a time in milliseconds since 1970."""
+        """Return the offset of each queue's first message stored at or after its time, in milliseconds since 1970."""
         return self._with_values(times_ms, search_offset)
 
     def store_times_ms(self, offsets: Mapping[MessageQueue, int]) -> QueueResponses[int]:
-        """Return the store times of the messages at `offsets`, in milliseconds since 1970; -1 without a message."""
+        """Return the store times of the messages at `offsets`, in milliseconds since 1970; -1 for a missing message."""
         return self._with_values(offsets, store_time_at)
 
     def committed_offsets(self, group: str, queues: Iterable[MessageQueue]) -> QueueResponses[int | None]:
         """Return a group's committed offsets; None for queues without a committed offset."""
-        errors: dict[str, asyncio.Future[RmqdError | None]] = {}  # the error about the group, by broker address
+        errors: dict[str, asyncio.Future[RmqdError | None]] = {}  # by broker address: why the broker refuses
 
         async def ask(remoting: RemotingClient, address: str, queue: MessageQueue) -> int | None:
-            # brokers accept no offsets of unknown groups; this request creates the group if brokers do so automatically
+            # brokers accept no offsets of unknown groups; this request creates the group if the broker permits that
             if address not in errors:
                 answer = errors[address] = asyncio.get_running_loop().create_future()
                 try:
@@ -190,7 +189,7 @@ class SparkCluster:
         return frozenset(client_id for client_ids in found.values() for client_id in client_ids)
 
     def make_retry_topic(self, group: str, queues: Iterable[MessageQueue]) -> QueueResponses[None]:
-        """Create a group's retry topic at the brokers of `queues`. The result contains one queue of each broker."""
+        """Create a group's retry topic on the brokers of `queues`. The result has one of the queues for each broker."""
         by_broker = {queue.broker_name: queue for queue in queues}
         topics = sorted({queue.topic for queue in by_broker.values()})
         client_id = self._client.client_id
@@ -199,17 +198,17 @@ class SparkCluster:
         )
 
     def pending_resets(self, group: str, offsets: Mapping[MessageQueue, int]) -> QueueResponses[int | None]:
-        """Return the targets of operators' pending resets, or None. `offsets` are the group's current offsets."""
+        """Return the target of each queue's pending reset, or None. `offsets` are the group's current offsets."""
         return self._with_values(
             offsets, lambda remoting, address, queue, at: pending_reset(remoting, address, group, queue, at)
         )
 
     def mean_sizes(self, starts: Mapping[MessageQueue, int]) -> QueueResponses[float]:
-        """Return the mean size in bytes of each queue's next messages from an offset, read from the queue's index."""
+        """Return the mean size in bytes of each queue's next messages from its offset in `starts`."""
         return self._with_values(starts, mean_message_size, of_slaves=True)
 
     def check_filters(self, group: str, subscriptions: Sequence[SubscriptionData]) -> None:
-        """Let brokers check SQL filters. In a pull, a broker accepts an invalid filter, and lets every message pass."""
+        """Let brokers check SQL filters. In a pull, an invalid filter is not an error, but lets every message pass."""
         self._run(check_filters(self._client, group, subscriptions))
 
     async def _queues_of(self, topic: str) -> list[MessageQueue]:
@@ -367,7 +366,7 @@ def values_or_raise(answers: QueueResponses[T]) -> dict[MessageQueue, T]:
 async def current_replicas(routes: RouteTable, queue: MessageQueue) -> tuple[Replica, ...]:
     """Refresh the topic's route, and return the replicas of the queue's broker.
 
-    Empty if the topic has no route, or if the route lacks the broker. Raises RmqdError if no name server answers.
+    Return () if the topic has no route, or if the route lacks the broker. Raises RmqdError if no name server answers.
     """
     try:
         route = await routes.refresh(queue.topic)

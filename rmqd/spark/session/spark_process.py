@@ -61,7 +61,7 @@ def exclude_imports_from_gc() -> None:
 
 
 def configure_worker_gc() -> None:
-    """Configure garbage collection in a Spark worker process for handlers. Called after each start of a handler."""
+    """Configure garbage collection in a Spark worker process that runs handlers. Call this after starting a handler."""
     if is_spark_worker():
         from rmqd.runtime.event_loop import enable_gc_after_start  # imports uvloop, which other workers do not need
 

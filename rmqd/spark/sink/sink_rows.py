@@ -1,7 +1,7 @@
 """Checks the sink's options and columns before any row is sent, and converts rows to messages.
 
-The rows of a pipeline name the message that each row was read from: its topic, broker, queue and offset, in the column
-`_place`, which no sink stores, or in columns of the source. If a sink rejects a row, its error names this message.
+A pipeline's row names the message that it was read from, by topic, broker, queue and offset. These values are in the
+column `_place`, which no sink stores, or in the source's columns. If a sink rejects a row, the error names the message.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FIELDS: Final = {
     "sendParallelism": ("max_in_flight", lambda text: min(parse_positive_int(text), MAX_IN_FLIGHT)),
     "unavailableToleranceMs": ("tolerance_seconds", parse_milliseconds_as_seconds),
 }
-"""For an option that sets one field of SinkOptions: the field, and the parser of its value."""
+"""The field of SinkOptions that an option sets, and the parser of the option's value."""
 IGNORED_SPARK_OPTIONS: Final = frozenset(("path", "queryname", "checkpointlocation"))
 _TEXT: Final = ("string",)
 _NUMBER: Final = ("int", "bigint", "smallint", "tinyint")
@@ -74,7 +74,7 @@ def parse_sink_options(
     overwrite: bool,
     default_access: ClientAccess | None = None,
 ) -> SinkOptions:
-    """Parse the options of `save()` or `start()`, and check the columns, given as names and SQL types.
+    """Parse the options of `save()` or `start()`, and check the `columns`, which are SQL types by name.
 
     `default_access` is used if no option sets the access. Raises ConfigError with a line for each problem.
     """
@@ -94,7 +94,7 @@ def parse_sink_options(
 
 
 def column_problems(columns: Mapping[str, str]) -> list[str]:
-    """Return the problems of columns, given as names and SQL types. Columns that only the source has are ignored."""
+    """Return the problems of columns, which are SQL types by name. Other columns of the source are ignored."""
     problems = [] if "body" in columns else ["column body: missing; expected a binary or a string"]
     for name, type_name in columns.items():
         if name in SINK_COLUMNS:
@@ -205,7 +205,7 @@ def _values(column: pa.Array) -> list[Any]:
 
 
 def source_places(batch: pa.RecordBatch) -> list[list[Any]]:
-    """Return each of `PLACE_COLUMNS` as a list with a value for each row; None for values that the pipeline dropped."""
+    """Return a list for each of `PLACE_COLUMNS`, with a value for each row. Values that the pipeline lacks are None."""
     found = {name: batch.column(name) for name in PLACE_COLUMNS if name in batch.schema.names}
     if PLACE_COLUMN in batch.schema.names:
         place = batch.column(PLACE_COLUMN)

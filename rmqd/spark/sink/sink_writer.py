@@ -3,11 +3,11 @@
 Delivery is at least once: a task returns its commit message only when all of its rows are stored. A task that Spark
 retries sends all of its rows again, with the same RMQD_QUERY, RMQD_BATCH, RMQD_PART and RMQD_SEQ.
 
-A process on an executor keeps one producer for each RocketMQ access. The producer's event loop runs in the task's
-thread, only while a batch of rows is sent; all sends end before the loop stops, or they would time out. A second thread
-would gain nothing, because the process then reads the next batch from Spark. A request is a RocketMQ batch: several
-messages of one topic and queue, none delayed, which the broker stores separately. Rows with the same order key are sent
-in order.
+A process on an executor keeps one producer for each ClientAccess. The producer's event loop runs in the task's thread
+while a batch of rows is sent. It stops when all sends have ended, because unfinished sends would time out. A second
+thread would gain nothing, because the process then reads the next batch from Spark. A request is a RocketMQ batch:
+several messages of one topic and queue, none delayed, which the broker stores separately. Rows with the same order key
+are sent in order.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ _senders: dict[tuple[int, int, ClientAccess], RowSender] = {}
 
 
 def row_sender_of(access: ClientAccess) -> RowSender:
-    """Return the sender of this process, thread and access. Raises RmqdError if a file or secret is missing."""
+    """Return this thread's sender for `access`. Raises RmqdError if a file or secret is missing."""
     key = os.getpid(), threading.get_ident(), access
     if key not in _senders:
         _senders[key] = RowSender(access)
@@ -111,7 +111,7 @@ def close_row_senders() -> None:
 
 
 class RowSender:
-    """Sends rows, and blocks until each row is stored. Only for the thread that created it, outside an event loop."""
+    """Sends rows, and blocks until they are stored. Use it in the thread that created it, outside an event loop."""
 
     def __init__(self, access: ClientAccess) -> None:
         log_to_stderr()
@@ -132,12 +132,11 @@ class RowSender:
             raise errors.exceptions[0] from None  # the other exceptions are from concurrent requests
 
     def close(self) -> None:
-        """Close the connections. The sender cannot be used afterwards."""
         self._loop.run_until_complete(self._client.close())
         self._loop.close()
 
     def refresh_routes(self) -> None:
-        """Refresh the routes of the topics sent to so far, because queues may have changed. Ignores errors."""
+        """Refresh the routes of all topics that rows were sent to, because queues may have changed. Ignores errors."""
         for topic in self._served:
             with contextlib.suppress(RmqdError):
                 self._loop.run_until_complete(self._client.routes.refresh(topic))
@@ -160,7 +159,7 @@ class RowSender:
             turn.count += len(stored)
 
     async def _store_bundle(self, bundle: Sequence[OutgoingRow], options: SinkOptions) -> Sequence[OutgoingRow]:
-        """Send the rows in one request. If the broker refuses it, send them one by one. Return the stored rows."""
+        """Send the rows in one request, or one by one if the broker refuses the request. Return the stored rows."""
         if len(bundle) > 1:
             try:
                 await self._store(bundle, options.tolerance_seconds)
@@ -204,7 +203,7 @@ class RowSender:
 
 
 class _Turn:
-    """The bundles to send, shared by several coroutines: each is the rows of one request. `count` is of stored rows."""
+    """The bundles that several coroutines send. A bundle is the rows of one request. `count` counts stored rows."""
 
     def __init__(self, all_bundles: Iterator[Sequence[OutgoingRow]]) -> None:
         self.bundles = all_bundles
@@ -213,7 +212,7 @@ class _Turn:
 
     @contextlib.asynccontextmanager
     async def in_order(self, lane: object) -> AsyncIterator[None]:
-        """Wait until the previous bundle with this order key is stored. After an error, the task group ends."""
+        """Wait until the previous bundle with this order key is stored. If it fails, the task group is cancelled."""
         former, mine = self._last.get(lane), asyncio.Event()
         self._last[lane] = mine
         if former is not None:
@@ -251,14 +250,14 @@ def checked_sink_options(
 
 
 class RocketMQWriter(DataSourceArrowWriter):
-    """The writer of `df.write`. The driver creates it, and Spark pickles it to executors for `write`."""
+    """The writer of `df.write`. The driver creates it. Spark pickles it, and calls `write` on executors."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
         self._id = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StoredRowCount:
-        """Called on executors for each partition. Send its rows."""
+        """Called on executors for each partition. Send the partition's rows."""
         return _write(iterator, self._options, self._id)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -267,13 +266,13 @@ class RocketMQWriter(DataSourceArrowWriter):
 
 
 class RocketMQStreamWriter(DataSourceStreamArrowWriter):
-    """The writer of `df.writeStream`, created for each batch. A commit does nothing: all rows are stored then."""
+    """The writer of `df.writeStream`, created for each batch. A commit does nothing, because all rows are stored."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StoredRowCount:
-        """Called on executors for each partition of a batch. Send its rows."""
+        """Called on executors for each partition of a batch. Send the partition's rows."""
         return _write(iterator, self._options, "")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

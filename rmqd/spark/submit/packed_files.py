@@ -110,10 +110,10 @@ def files_to_pack(
 ) -> list[PackedFile]:
     """Return the files to pack, each archive name once. Raises RmqdError if a requested module cannot be packed.
 
-    `plugins` are names in a configuration. `module:attribute` adds the module unless a distribution contains it. Names
-    of entry points add nothing, because all distributions with plugins are packed. `included` are paths of additional
-    modules and packages. Files of plugin modules and of `included` that seem secret are skipped, and added to
-    `skipped_secrets` with the reason. If `skipped_secrets` is None, such files are packed.
+    `plugins` are the plugin names in a configuration. A name `module:attribute` adds the module unless a distribution
+    contains it. The name of an entry point adds nothing, because all distributions with plugins are packed. `included`
+    are paths of additional modules and packages. Files of plugin modules and of `included` that seem secret are
+    skipped, and added to `skipped_secrets` with the reason. If `skipped_secrets` is None, such files are packed.
     """
     distributions = _needed(_installed())
     found: dict[str, Path] = {}
@@ -156,7 +156,7 @@ def _needed(installed: dict[str, Distribution]) -> dict[str, Distribution]:
 
 
 def _requirements(distribution: Distribution, extra: str) -> Iterator[tuple[str, str]]:
-    """Yield required names and extras. Ignore markers except `extra`: packages that they exclude are not installed."""
+    """Yield required names and extras. Ignore markers except `extra`, because excluded packages are not installed."""
     for requirement in distribution.requires or ():
         text, _, marker = requirement.partition(";")
         named = _NAME.match(text)
@@ -193,7 +193,7 @@ def _editable_folder(distribution: Distribution) -> Path | None:
 
 
 def _editable_files(distribution: Distribution, folder: Path) -> Iterator[PackedFile]:
-    """Yield the files of the packages that the entry points name. Nothing else identifies an editable's packages."""
+    """Yield the files of the packages in the entry points. An editable distribution has no other list of packages."""
     modules = sorted({point.module.partition(".")[0] for point in distribution.entry_points})
     if not modules:
         raise RmqdError(

@@ -1,8 +1,9 @@
-"""The submission of a group to a Spark cluster: writes files for spark-submit, and runs and stops spark-submit.
+"""Submits a group to a Spark cluster: writes files for spark-submit, and runs and stops spark-submit.
 
-Executors start Python by the launcher of the packed environment, by a path relative to their working directory. Spark
-starts the driver's helper processes for Python sources by the same path. So the driver's folder needs a launcher too:
-in deploy mode cluster Spark unpacks the archive there; for a driver here, `write_submit_files` writes a launcher.
+Executors start Python with the launcher of the packed environment, whose path is relative to the working directory. The
+driver starts Python processes for Python sources with the same path. So the driver's working directory needs a launcher
+too. In deploy mode cluster, Spark unpacks the archive in this directory. For a driver on this machine,
+`write_submit_files` writes a launcher.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ def write_submit_files(submission: Submission, folder: Path) -> None:
 def run_spark_submit(submission: Submission, spark_submit: str, folder: Path) -> int:
     """Run spark-submit until it ends, and return its exit code.
 
-    A stop signal to this process stops the group gracefully; a second signal kills it. If a driver on this machine
-    stopped gracefully, its exit code is returned instead of the JVM's, which fails after a signal. Raises OSError.
+    A stop signal to this process stops the group gracefully; a second signal kills it. The JVM reports failure after a
+    signal. So if a driver on this machine has written its own exit code, return the driver's code. Raises OSError.
     """
     with (
         subprocess.Popen(
@@ -105,7 +106,7 @@ def _forwarding_signals(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def _end_with_parent() -> None:
-    """Called in the child process before spark-submit starts. On Linux, it gets SIGTERM when this process dies."""
+    """Called in the child process before it starts spark-submit. On Linux, let the child get SIGTERM if rmqd dies."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
@@ -137,7 +138,7 @@ EXIT_CODE_FILE: Final = "ended"
 SECRET_PROPERTIES_FILE: Final = "secret.properties"
 ARCHIVES_CONF: Final = "spark.archives"
 FILES_CONF: Final = "spark.files"
-# Options of spark-submit that must not be given after --, because they would override rmqd's; with the replacement.
+# Options of spark-submit that must not follow --, because they would override rmqd's options; and their replacements.
 RESERVED_OPTIONS: Final = {
     "--master": "the option --master before --",
     "--deploy-mode": "the option --deploy-mode before --",
@@ -171,11 +172,10 @@ class Submission:
 
     @property
     def is_on_kubernetes(self) -> bool:
-        """Whether the cluster is Kubernetes, so that Spark runs in containers."""
         return self.master.startswith("k8s://")
 
     def command(self, spark_submit: str, folder: Path) -> list[str]:
-        """Return the command line of spark-submit. `write_submit_files` writes the files that it names to `folder`."""
+        """Return the command line of spark-submit. It names files that `write_submit_files` writes to `folder`."""
         return [spark_submit, *self._options(folder), *self.spark_submit_options, *self._program(folder)]
 
     def public_conf(self) -> dict[str, str]:

@@ -46,14 +46,14 @@ def avro_column_kind(text: str) -> ColumnKind:
 
 
 def avro_decoder(text: str, *, is_registered: bool) -> Callable[[bytes], Any]:
-    """Return a function that decodes bodies with the Avro schema `text`. It may raise any exception for a bad body."""
+    """Return a function that decodes bodies with the Avro schema `text`, and may raise any exception for a bad body."""
     return record_reader(_parsed(text), is_registered=is_registered)
 
 
 def registered_avro_decoder(text: str, registry: SchemaRegistry) -> Callable[[bytes], Any]:
     """Return a function that decodes a body with its writer's schema, and converts the record to the schema `text`.
 
-    It raises RegistryUnavailableError if the registry does not answer, and any other exception for an invalid body.
+    The function raises RegistryUnavailableError if the registry does not answer, and other exceptions for bad bodies.
     """
     reader = _parsed(text)
     unknown: dict[int, str] = {}  # error texts by record id; a kept exception would keep its body in memory
@@ -85,7 +85,7 @@ def _parsed(text: str) -> Any:
 
 
 def _check_records(schema: Any) -> None:
-    """Raise ValueError if a record in the schema has no fields, because fastavro accepts it."""
+    """Raise ValueError if a record in the schema has no fields. fastavro would accept such a record."""
     if isinstance(schema, list):
         for part in schema:
             _check_records(part)

@@ -31,7 +31,7 @@ _WIDEST: Final = Context(prec=MAX_DECIMAL_DIGITS)  # Python's default context ro
 
 
 def converter_to(kind: ColumnKind) -> Fit:
-    """Return a function that converts a value to this type, or raises ValueError. It is not called with None."""
+    """Return a function that converts a value, which must not be None, to this type, or raises ValueError."""
     fits = [(name, converter_to(inner)) for name, inner in kind.fields]
     match kind.name:
         case "struct":
@@ -257,7 +257,7 @@ def _depth(kind: ColumnKind) -> int:
 
 
 def _settled(kind: ColumnKind) -> ColumnKind:
-    """Replace unknown types by string. Of fields whose names differ only in case, keep the first: SQL ignores case."""
+    """Replace unknown types by string. If field names differ only in case, keep the first, because SQL ignores case."""
     if kind == _UNKNOWN:
         return _STRING
     if kind.name == "array":

@@ -32,7 +32,7 @@ def protobuf_column_kind(descriptors: bytes, message: str) -> ColumnKind:
 
 
 def protobuf_decoder(descriptors: bytes, message: str) -> Callable[[bytes], Any]:
-    """Return a function that decodes bodies of this message. It may raise any exception for an invalid body."""
+    """Return a function that decodes bodies of this message, and may raise any exception for an invalid body."""
     descriptor = _descriptor(descriptors, message)
     make, (_, values_of) = GetMessageClass(descriptor), _message_column(descriptor, ())
     return lambda body: values_of(make.FromString(body))

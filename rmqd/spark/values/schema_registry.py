@@ -66,15 +66,15 @@ class SchemaRegistry:
 
     @functools.lru_cache(_KEPT_SCHEMAS)  # noqa: B019  a process uses few registries, and keeps them until its end
     def writer_schema(self, record_id: int) -> Any:
-        """Return the schema of a body's writer by its record id, parsed by fastavro.
+        """Return the schema with which a body was written, by the body's record id. fastavro has parsed the schema.
 
-        It is cached for the life of the process, because the schema of a record id never changes. Raises
+        The schema is cached for the life of the process, because the schema of a record id never changes. Raises
         UnknownRecordIdError, and RegistryUnavailableError if the registry is unavailable for `patience_seconds`.
         """
         return retry_until_timeout(lambda: self.query_writer_schema(record_id), self.patience_seconds)
 
     def query_writer_schema(self, record_id: int) -> Any:
-        """Return the same as `writer_schema`, without the cache, and without retries while it is unavailable."""
+        """Query the schema that `writer_schema` returns, without a cache and without retries."""
         import fastavro
 
         path = f"/subject/{quote(self.subject, safe='')}/recordId/{record_id}/schema"

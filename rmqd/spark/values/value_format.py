@@ -1,7 +1,7 @@
 """The source's `value…` options: the format of bodies, and their schema.
 
-The driver parses the options and reads schema files; executors need no files. It asks a registry for the schema of the
-column `value` only once, in `with_latest_schema`. This schema is used until the read or query ends.
+The driver parses the options and reads schema files; executors need no files. The driver asks a registry once, in
+`with_latest_schema`, for the schema of the column `value`. This schema is used until the read or query ends.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class ValueFormat:
         return replace(self, kind=parse_schema(f"{VALUE_COLUMN} {sql}").fields[0][1])
 
     def with_default_subject(self, topics: Sequence[str]) -> ValueFormat:
-        """Return the format with the only topic as the default subject. Raises ConfigError if there are more topics."""
+        """Use the topic as the default subject. Raises ConfigError unless there is exactly one topic."""
         if self.registry is None or self.registry.subject:
             return self
         if len(topics) != 1:
@@ -94,7 +94,7 @@ class ValueFormat:
     def with_latest_schema(self, patience_seconds: float) -> ValueFormat:
         """Return the format with the registry's latest schema, unless `valueSchema` is set.
 
-        Even then the registry is queried, to check that it is available. Raises RegistryUnavailableError.
+        With `valueSchema` the registry is also queried, to check that it is available. Raises RegistryUnavailableError.
         """
         if self.registry is None:
             return self
@@ -110,7 +110,7 @@ class ValueFormat:
             raise RegistryUnavailableError(f"the schema of {registry.display_name}: {error}") from None
 
     def decoder(self) -> Callable[[bytes], Any]:
-        """Return a function that decodes a body to a value of `kind`. It may raise any exception for a bad body."""
+        """Return a function that decodes a body to a value of `kind`, and may raise any exception for a bad body."""
         assert self.kind is not None
         read, fit = self._reader(), converter_to(self.kind)
 
@@ -137,7 +137,7 @@ class ValueFormat:
 
 
 def parse_value_format(given: GivenOptions) -> ValueFormat | None:
-    """Return the format that the `value…` options request; None without one. Problems are recorded in `given`."""
+    """Return the format that the `value…` options request, or None. Add problems to `given` instead of raising."""
     chosen = given.parse("value", _format, "")
     for name, format_ in _OF.items():
         if name in given.values and chosen and chosen != format_:

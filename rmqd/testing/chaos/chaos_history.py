@@ -1,7 +1,7 @@
-"""Histories: deliveries in a possible order. Hypothesis generates them, and finds the simplest one with a wrong result.
+"""Histories of deliveries to a handler. Hypothesis generates them, and finds the simplest history with a wrong result.
 
-Messages of one queue keep their order. But a queue may go back, and repeat all messages from an earlier one, as if
-their offset had not been committed. Messages of different queues have no order.
+Messages of one queue keep their order. But a queue may go back to an earlier message, and deliver this message and all
+later ones again, as if their offset had not been committed. Messages of different queues have no order.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ History = tuple[ChaosDelivery, ...]
 
 
 def each_part_once(parts: Sequence[QueueBatch]) -> History:
-    """Return the history without disturbance: each part is delivered once, in this order."""
+    """Return the undisturbed history: each batch of `parts` is delivered once, in this order."""
     return tuple(ChaosDelivery(part) for part in parts)
 
 
 Turn = tuple[int, Literal["whole", "cut", "expired", "back"], int]
-"""A queue's number, the event in the queue, and a size that selects the await of a cut or how far `back` goes."""
+"""A queue's number, an event in the queue, and a size: it selects the await of a cut, or how far `back` goes."""
 
 
 def simplest(
@@ -89,13 +89,13 @@ def histories(parts: Sequence[QueueBatch], awaits: int, *, is_async: bool) -> Se
         st.tuples(st.integers(0, 7), st.sampled_from(kinds), st.integers(0, max(awaits - 1, longest, 0))),
         max_size=min(3 * len(parts), _MAX_TURNS),
     )
-    # the maximum of 4 numbers is mostly large, because histories with few messages find less; each number can shrink
+    # The maximum of 4 numbers is usually large: histories with few messages find less. Each number can still shrink.
     large = st.lists(st.integers(0, longest), min_size=4, max_size=4).map(max)
     return st.builds(partial(_history, parts, awaits), large, large, turns)
 
 
 def _history(parts: Sequence[QueueBatch], awaits: int, last: int, at_end: int, turns: Sequence[Turn]) -> History:
-    """Return a history of the last `at_end` + 1 parts without those after index `last`: the turns, then the rest."""
+    """Return the turns, then all remaining parts. The history has the last `at_end` + 1 parts up to index `last`."""
     chosen = parts[len(parts) - 1 - at_end : last + 1] or parts[last : last + 1]
     queues = [[*ones] for _, ones in groupby(chosen, key=lambda part: part.queue)]
     next_ones, found = [0] * len(queues), list[ChaosDelivery]()
@@ -115,7 +115,8 @@ def _history(parts: Sequence[QueueBatch], awaits: int, last: int, at_end: int, t
 def killed(parts: Sequence[QueueBatch], lines: int) -> Iterator[History]:
     """Yield histories in which the handler's process dies once, and a new process receives messages again.
 
-    It dies after the last batch, whose batch or queue is then repeated, or before a line, each time in another batch.
+    The process dies after the last batch, and the batch or its whole queue is repeated. Or the process dies before one
+    of the handler's `lines`, each time in another batch.
     """
     once = each_part_once(parts)
     last = once[-1]

@@ -1,7 +1,8 @@
 """Reads and restores a handler's memory in this process: attributes, closure variables, and module variables.
 
-Only objects whose class the handler's author wrote, and containers in them, are inspected. Objects of libraries, such
-as a connection, are neither read nor restored. States are compared as values, without parts that vary in every run.
+Objects are inspected if the handler's author wrote their class, together with the containers in them. Objects of
+libraries, such as a connection, are neither read nor restored. States are compared as values, without parts that vary
+in every run.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from rmqd.runtime.plain_text import text_of
 
 _LIBRARY_FOLDERS: Final = ("/site-packages/", "/dist-packages/")
 _VARIABLES: Final = {"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME"}
-_THROUGH: Final = "rmqd.handler_api.typed"  # wraps the author's function for the consumer
+_THROUGH: Final = "rmqd.handler_api.typed"  # objects of this module wrap the author's function
 
 
 class ReachableObjects:
     """All objects that `roots`, such as a handler's functions, refer to directly or indirectly at construction."""
 
     def __init__(self, roots: Iterable[object], package: str = "") -> None:
-        """`package` is the handler's top-level package. It counts as the author's, even in site-packages."""
+        """`package` is the handler's top-level package. Its author wrote it, even if it is in site-packages."""
         self._package = package
         self._seen: dict[int, object] = {}  # keeps visited objects alive, so that ids stay unique
         self._puts_back: list[Callable[[], object]] = []
         self.places: dict[str, Callable[[], object]] = {}
-        """For each of the author's variables, by name, the function that reads its current value."""
+        """The author's variables by name. Each function returns the variable's current value."""
         for root in roots:
             self._visit(root)
 
@@ -48,7 +49,7 @@ class ReachableObjects:
         return self.wrote(type(value).__module__) and not isinstance(value, type | types.ModuleType)
 
     def wrote(self, module_name: str | None) -> bool:
-        """Return whether the handler's author wrote a module: it is not of rmqd, the standard library or a package."""
+        """Return whether the handler's author wrote a module. Modules of rmqd, Python and libraries are excluded."""
         top = (module_name or "").partition(".")[0]
         if top == self._package and top:
             return True
@@ -58,7 +59,7 @@ class ReachableObjects:
         return not any(folder in file.replace("\\", "/") for folder in _LIBRARY_FOLDERS)
 
     def values(self) -> dict[str, object]:
-        """Return the current values, by the names of the variables."""
+        """Return the current values of the author's variables, by name."""
         return {name: read() for name, read in self.places.items()}
 
     def _visit(self, value: object) -> None:
@@ -200,7 +201,7 @@ def _same(value: object) -> object:
 Path = tuple[object, ...]
 DIFFERS_EACH_TIME: Final = "(differs each time)"
 _ANY: Final = "*"  # in a path: all elements of a list, because a part that varies in one element is ignored in all
-# last step of the path to a dict whose keys vary in every run: only its values are compared, as a list
+# The last step of a path to a dict whose keys vary in every run. Its keys are ignored, and its values become a list.
 _KEYS: Final = "(keys)"
 _PLAIN: Final = (bool, int, float, str, bytes, type(None))
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -258,7 +259,7 @@ def differing_paths(one: Any, other: Any, path: Path = ()) -> Iterator[Path]:
 
 
 def settled(state: Any, leave_out: Collection[Path], path: Path = ()) -> Any:
-    """Return a state to compare: without the paths `leave_out`; lists are sorted, because queues have no order."""
+    """Return a state for comparison, without the paths `leave_out`. Lists are sorted, because queues have no order."""
     if path in leave_out:
         return DIFFERS_EACH_TIME
     if isinstance(state, dict):

@@ -18,7 +18,7 @@ Compared = tuple[Any, Mapping[int, str]]
 
 @dataclass(frozen=True, slots=True)
 class FailedHistory:
-    """A history, its result, and the expected result."""
+    """A history whose result differs from the expected result."""
 
     messages: Sequence[Message]
     ending: HistoryResult

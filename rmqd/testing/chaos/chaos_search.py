@@ -60,7 +60,7 @@ def split_by_queue(messages: Sequence[Message], size: int) -> list[QueueBatch]:
 
 @dataclass(slots=True)
 class ChaosSearch:
-    """The search over one handler and its messages."""
+    """The search for a history with a wrong result, for one handler and its messages."""
 
     bench: chaos_trial.ChaosBench
     parts: Sequence[QueueBatch]
@@ -73,7 +73,7 @@ class ChaosSearch:
     _expected: dict[frozenset[QueueBatch], Any] = field(default_factory=dict)
 
     def run(self) -> FailedHistory | None:
-        """Return the simplest history found whose result differs from an undisturbed run; None if none differs."""
+        """Return the simplest history whose result differs from an undisturbed run; None if none was found."""
         if not self.parts:
             return None
         once, began = each_part_once(self.parts), time.monotonic()
@@ -99,7 +99,7 @@ class ChaosSearch:
             except NoProcessError as error:
                 _warn(f"{_NO_KILLS}{error}")
         self.bench.fresh()
-        self.bench.run(once)  # leaves the state of an undisturbed run to the test
+        self.bench.run(once)  # so that the test finds the state of an undisturbed run
         return None
 
     def _over_kills(self) -> FailedHistory | None:
@@ -135,7 +135,7 @@ class ChaosSearch:
 
         def is_wrong(history: History) -> bool:
             nonlocal until
-            if not known:  # the limit starts only now, because importing Hypothesis may take seconds
+            if not known:  # the limit starts at the first history: importing Hypothesis may take seconds
                 until = time.monotonic() + SEARCH_SECONDS
             if history not in known and time.monotonic() < until:
                 known[history] = self._is_wrong(history) and self._is_no_pause(history)
@@ -160,7 +160,7 @@ class ChaosSearch:
         return bool(self._compared(ending) != self._expected[parts])
 
     def _is_no_pause(self, history: History) -> bool:
-        """Return whether a hung call also hangs with a longer time limit, because the machine may be busy."""
+        """Return False if a hung call returns within a longer time limit, so that the machine was merely busy."""
         if not self._hung or self._is_patient:
             return True
         self._is_patient = True
@@ -203,7 +203,7 @@ def _backs(parts: Sequence[QueueBatch]) -> Iterator[History]:
 
 
 def _warn(text: str) -> None:
-    warnings.warn(text, ChaosSeesLessWarning, stacklevel=6)  # the line of the test
+    warnings.warn(text, ChaosSeesLessWarning, stacklevel=6)  # shows the line of the test
 
 
 def _queue(message: Message) -> tuple[str, int]:
@@ -212,15 +212,15 @@ def _queue(message: Message) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Chaos:
-    """Arguments of `run_handler`: functions that return and restore the compared state, and whether to kill."""
+    """Arguments of `run_handler`: functions that return and restore the state, and whether to kill processes."""
 
     state: Callable[[], object] | None = None
     reset: Callable[[], object] | None = None
     kills: bool = field(default=False, kw_only=True)
-    """Whether the handler also runs in processes that are killed, without the test's patches."""
+    """Whether the handler also runs in separate processes that are killed. They do not have the test's patches."""
 
     def prepared(self, group: GroupToRun, options: ConsumerOptions, run_in_loop: RunsInLoop) -> chaos_trial.ChaosBench:
-        """Record the state before the first message. Raises TypeError, RmqdError, and the constructor's errors."""
+        """Return a bench with the state before the first message. Raises TypeError, RmqdError, constructor errors."""
         if find_spec("hypothesis") is None:
             raise RmqdError(f"chaos needs Hypothesis, which is not installed; run {install_command('testing')}")
         for name, function in (("state", self.state), ("reset", self.reset)):

@@ -1,6 +1,6 @@
-"""One history from the same starting state: a new handler, its calls, and the resulting state.
+"""Runs one history from the recorded starting state, with a new handler, and reads the resulting state.
 
-A call runs to its end, or is cancelled at one of its awaits, as by a deadline or the end of a group.
+A call of the handler runs to its end, or is cancelled at one of its awaits, as by a deadline or the end of a group.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ async def _caught(work: Awaitable[object]) -> BaseException | None:
 
 @dataclass(slots=True)
 class _Counted:
-    """The call of an asynchronous handler, counting the awaits that suspend it."""
+    """A call of an asynchronous handler that counts the awaits at which the call is suspended."""
 
     _handler: LoadedHandler
     _batch: Batch
@@ -120,7 +120,7 @@ def _line(called: Any, is_authors: Callable[[str], bool]) -> str:
 
 T = TypeVar("T")
 
-MAX_ATTEMPTS: Final = 17  # Java's meaning of max_reconsume_times -1; also used without a limit
+MAX_ATTEMPTS: Final = 17  # the first attempt and 16 retries, as in Java if max_reconsume_times is -1
 PATIENCE_SECONDS: Final = 10.0
 MIN_PATIENCE_SECONDS: Final = 1.0
 HANG_FACTOR: Final = 50  # a call hangs if it takes this many times the average duration in the first history
@@ -151,7 +151,6 @@ class HistoryResult:
 
     @property
     def hung(self) -> bool:
-        """Whether a call hung."""
         return HUNG in self.fates.values()
 
 
@@ -181,7 +180,7 @@ class ChaosBench:
         self.before = self.look()
 
     def fresh(self) -> bool:
-        """Restore the state before the first message. Returns False if `state` still returns another state."""
+        """Restore the state before the first message. Returns False if `state` then returns another state."""
         self.memory.put_back()
         if self.reset is not None:
             self.reset()
@@ -201,7 +200,7 @@ class ChaosBench:
     def run(self, history: History, *, look_each: bool = False) -> HistoryResult:
         """Run a history with a new handler. Raises the errors of its constructor, `start` and `stop`.
 
-        Deliveries before a kill run in a process that dies: raises NoProcessError if no process can be used.
+        Deliveries up to a kill run in a separate process. Raises NoProcessError if no process can be used.
         """
         steps, fates = list[ChaosStep](), dict[int, str]()
         while kills := [number for number, one in enumerate(history, start=1) if one.how == "killed"]:
@@ -310,7 +309,7 @@ class ChaosTrial:
         return outcomes if not failures else f"{outcomes}, after {len(failures)} failed attempts: {failures[-1]}"
 
     async def _attempt(self, messages: list[Message]) -> tuple[CallEnd, dict[int, str]]:
-        """Make one call. Returns it, and the outcomes of messages that are not acknowledged, by their index."""
+        """Call the handler once. Returns the call's end, and the outcomes of unacknowledged messages by index."""
         options = self._bench.options
         batch = make_background_batch(options, messages)
         called = await self._call(batch, 0)

@@ -42,10 +42,10 @@ class NoProcessError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class KillSpec:
-    """The group and messages for a new process. Picklable if the handler's options are."""
+    """The group and messages for a new process. Picklable if the handler's options are picklable."""
 
     group: GroupToRun
-    """The group, without the object of its handler."""
+    """The group, without its handler object: the new process imports the handler."""
     state_dir: str
     messages: Sequence[Message]
     patience_seconds: float
@@ -70,7 +70,7 @@ class KillPlace:
 
 @dataclass(slots=True)
 class ProcessResults:
-    """The results of a process before it ended."""
+    """The results that a process reported before it ended, and the state after each delivery."""
 
     outcomes: list[str] = field(default_factory=list)
     states: list[Any] = field(default_factory=list)
@@ -87,7 +87,7 @@ class ProcessResults:
 
 
 class KilledProcess(child_process.ChildProcess[KillPlace]):
-    """A process that makes deliveries until it kills itself. Before that, it reports the line as a `KillPlace`."""
+    """A process that makes deliveries until it kills itself. Just before, it reports the location as a `KillPlace`."""
 
     snapshot_type = KillPlace
 

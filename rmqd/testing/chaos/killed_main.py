@@ -77,7 +77,7 @@ def _delivered(trial: ChaosTrial, delivery: ChaosDelivery, killing: _Killing) ->
 
 
 class _Killing:
-    """Counts the author's lines that a call runs, and ends the process before one of them."""
+    """Counts the author's lines that a call runs, and kills the process before the line number `moment`."""
 
     def __init__(self, descriptor: int) -> None:
         self.moment: int | None = None

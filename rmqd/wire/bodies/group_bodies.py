@@ -25,7 +25,7 @@ PROP_CONSUMER_START_TIMESTAMP: Final = "PROP_CONSUMER_START_TIMESTAMP"
 
 
 class ProcessQueueInfo(json_body.Body, called="a process queue"):
-    """A member's report on one of its queues. Times are Unix ms; `transaction_*` describe an orderly batch."""
+    """A member's report on one of its queues. Times are Unix ms; `transaction_*` is an orderly batch in flight."""
 
     commit_offset: int = 0
     cached_msg_min_offset: int = 0
@@ -124,7 +124,7 @@ class ResetOffsetBody(json_body.Body):
     offset_table: Annotated[dict[MessageQueue, int], json_body.Wire(read=_read_reset)]
 
     def to_json(self, *, as_list: bool = False) -> bytes:
-        """Return the body. Use `as_list` if a C++ client requested the reset: it expects a list instead of a map."""
+        """Return the body. With `as_list`, it contains a list instead of a map, as C++ clients expect it."""
         if not as_list:
             return json_body.Body.to_json(self)
         entries = [
@@ -194,7 +194,7 @@ class LockBatchRequestBody(json_body.Body):
 
 
 class LockBatchResponseBody(json_body.Body):
-    """The response to LOCK_BATCH_MQ (41): the client's locked queues. Other clients lock missing queues."""
+    """The response to LOCK_BATCH_MQ (41): the requested queues, without the queues that other clients have locked."""
 
     queues: Annotated[frozenset[MessageQueue], WireName("lockOKMQSet")]
 

@@ -46,7 +46,7 @@ class ConsumeFromWhere(StrEnum):
 
 
 class SubscriptionData(Body, called="a subscription"):
-    """A group's subscription to one topic. Brokers use the one with the highest `sub_version` (Unix milliseconds)."""
+    """A group's subscription to one topic. Brokers use the subscription with the highest `sub_version` (Unix ms)."""
 
     topic: str
     sub_string: str = SUBSCRIPTION_ALL
@@ -95,7 +95,7 @@ class HeartbeatData(Body):
 
 
 class CheckClientRequestBody(Body):
-    """The body of CHECK_CLIENT_CONFIG (46): asks a broker to check a subscription. Only SQL expressions need this."""
+    """The body of CHECK_CLIENT_CONFIG (46): asks a broker to check a subscription with an SQL expression."""
 
     client_id: str
     group: str

@@ -1,7 +1,7 @@
 """Body: the base class of all bodies, which reads a dataclass from JSON and writes it to JSON.
 
 The wire name of a field is the field's name in camel case. A field's type is str, int (64 bits), bool, float,
-MessageQueue, another Body, a tuple or frozenset of these, a dict or Mapping, or one of these or None. Two annotations
+MessageQueue, another Body, a tuple or frozenset of these, a dict or Mapping; any may be optional. Two annotations
 describe exceptions: `WireName` gives another wire name, and `Wire` another default, position, reader or writer.
 
     class LockBatchRequestBody(Body):
@@ -45,7 +45,6 @@ from rmqd.wire.message_queue import MessageQueue
 
 
 def queue_to_dict(queue: MessageQueue) -> dict[str, Any]:
-    """Return a queue as a JSON object."""
     return {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}
 
 

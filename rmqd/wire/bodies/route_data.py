@@ -1,8 +1,9 @@
 """Bodies about the routes of topics, the brokers of a cluster, and static topics.
 
 A static topic (`mqadmin updateStaticTopic`) has logical queues. Each is mapped to a queue of a broker, and may move to
-another broker. Clients use a placeholder as the broker name of a logical queue, so that its name stays when it moves.
-They send requests about it to its present leader: the broker that translates its queue id and offsets.
+another broker. Clients use a placeholder as the broker name of a logical queue, so that the queue keeps its name when
+it moves. Clients send requests about a logical queue to its present leader, the broker that translates its queue id and
+offsets.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class TopicQueueMappingDetail(Body, called="mappingDetail"):
 
 
 def is_logical_broker(broker_name: str) -> bool:
-    """Return whether the name is a placeholder, as the logical queues of static topics have for a broker name."""
+    """Return whether the name is a placeholder, which logical queues of static topics have instead of a broker name."""
     return broker_name.startswith(MOCK_BROKER_PREFIX)
 
 

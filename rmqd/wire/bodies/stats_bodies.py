@@ -60,7 +60,7 @@ class ConsumeStatsList(Body):
     broker_addr: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object with two sums of lags. As in Java, an offset beyond a queue's end reduces them."""
+        """Return the JSON object with two sums of lags. As in Java, an offset beyond a queue's end reduces a sum."""
         offsets = [
             offsets
             for topics in self.consume_stats_list.values()
@@ -74,7 +74,7 @@ class ConsumeStatsList(Body):
 
 
 class TopicOffset(Body, called="a queue's ends"):
-    """The ends of one queue. `max_offset` is the offset of the next message, the time is Unix milliseconds."""
+    """The ends of one queue. `max_offset` is the offset of the next message. The timestamp is Unix milliseconds."""
 
     min_offset: int = 0
     max_offset: int = 0
@@ -126,7 +126,7 @@ class ConsumerConnection(Body):
 class ConsumeQueueData(Body, called="an entry of a queue"):
     """One entry of a queue's index: a message's commit log offset, its size in bytes, and the hash of its tag.
 
-    `eval` is the result of a filter by an extended index. It is always False, because the embedded broker has none.
+    `eval` is the result of a filter by an extended index. It is False, because the embedded broker has no such index.
     """
 
     constants: ClassVar[Mapping[str, Any]] = {"eval": False}

@@ -10,7 +10,7 @@ from rmqd.wire.headers.request_header import Header, RequestHeader
 
 
 class UnregisterClientRequestHeader(RequestHeader, code=RequestCode.UNREGISTER_CLIENT):
-    """Unregisters a client from a group. Otherwise the broker removes the client when its connection ends."""
+    """Unregisters a client from a group before the client's connection ends, when the broker would remove it anyway."""
 
     client_id: Annotated[str, WireName("clientID")]
     producer_group: str | None = None
@@ -37,8 +37,6 @@ class QuerySubscriptionByConsumerRequestHeader(RequestHeader, code=RequestCode.Q
 
 
 class GetSubscriptionGroupConfigRequestHeader(RequestHeader, code=RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG):
-    """Asks for a group's configuration."""
-
     group: str
 
 
@@ -58,7 +56,7 @@ class DeleteSubscriptionGroupRequestHeader(RequestHeader, code=RequestCode.DELET
 
 
 class UpdateGroupForbiddenRequestHeader(RequestHeader, code=RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN):
-    """Allows or forbids a group to read a topic. If `readable` is None, only asks for the current permission."""
+    """Allows or forbids a group to read a topic. If `readable` is None, asks for the current permission instead."""
 
     group: str
     topic: str
@@ -72,7 +70,10 @@ class NotifyConsumerIdsChangedRequestHeader(RequestHeader, code=RequestCode.NOTI
 
 
 class GetConsumerStatusRequestHeader(RequestHeader, code=RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT):
-    """Asks a member for its offsets in a topic. INVOKE_BROKER_TO_GET_CONSUMER_STATUS asks a broker for all members'."""
+    """Asks a member for its offsets in a topic.
+
+    With the code INVOKE_BROKER_TO_GET_CONSUMER_STATUS, the header asks a broker for the offsets of all members.
+    """
 
     topic: str
     group: str
@@ -175,7 +176,7 @@ class ResetOffsetRequestHeader(RequestHeader, code=RequestCode.INVOKE_BROKER_TO_
 
 
 class CloneGroupOffsetRequestHeader(RequestHeader, code=RequestCode.CLONE_GROUP_OFFSET):
-    """Copies a group's offsets to another group. Unless `offline`, only topics that the source subscribes to count."""
+    """Copies a group's offsets to another group; unless `offline`, only in topics that the group subscribes to."""
 
     src_group: str
     dest_group: str

@@ -16,7 +16,7 @@ class PopMessageRequestHeader(RequestHeader, code=RequestCode.POP_MESSAGE):
     """Pops messages of one queue (`queue_id` -1: any queue of the topic), and hides them for `invisible_time`.
 
     `poll_time` is how long the broker may wait for messages. `init_mode` is a new group's start offset (0: first, 1:
-    last). An orderly member whose response may be lost repeats the pop with the same `attempt_id`.
+    last). If the response may be lost, a member of an orderly group repeats the pop with the same `attempt_id`.
     """
 
     consumer_group: str
@@ -53,7 +53,7 @@ class PopMessageResponseHeader(Header):
 
 
 class AckMessageRequestHeader(RequestHeader, code=RequestCode.ACK_MESSAGE):
-    """Acknowledges one popped message. `topic` stores it, and may be a retry topic. `extra_info` is the handle.
+    """Acknowledges one popped message. `topic`, which stores it, may be a retry topic. `extra_info` is its handle.
 
     If `lite_topic` is set, `topic` is the parent topic, and `offset` is the offset in the lite topic's queue.
     """
@@ -145,7 +145,7 @@ class PopLiteMessageResponseHeader(Header):
 
 
 class NotifyUnsubscribeLiteRequestHeader(RequestHeader, code=RequestCode.NOTIFY_UNSUBSCRIBE_LITE):
-    """Notifies a client, sent by a broker, that the client's subscription to a lite topic has ended."""
+    """Sent by a broker to notify a client that the client's subscription to a lite topic has ended."""
 
     lite_topic: str
     consumer_group: str

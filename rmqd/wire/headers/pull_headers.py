@@ -106,7 +106,7 @@ class PullRequestTemplate:
         extra_fields: Mapping[str, str] | None = None,
         credentials: Credentials | None = None,
     ) -> None:
-        """Give `subscription` for PullSysFlag.SUBSCRIPTION. Requests have `extra_fields`; `credentials` sign them."""
+        """`subscription` is for PullSysFlag.SUBSCRIPTION. Requests get `extra_fields`, and `credentials` sign them."""
         fixed = {
             **(extra_fields or {}),
             **(credentials.fields() if credentials is not None else {}),

@@ -1,7 +1,7 @@
 """The base classes of headers, which convert a dataclass to ext fields and back.
 
 The wire name of a field is the field's name in camel case, unless its annotation has a `WireName`. A field has the type
-str, int or bool, or one of these or None. A field that is None is omitted from the ext fields.
+str, int or bool, and may be optional. A field that is None is omitted from the ext fields.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class SendMessageRequestHeaderV2(RequestHeader, code=RequestCode.SEND_MESSAGE_V2
 
 
 class SendBatchMessageRequestHeader(SendMessageRequestHeaderV2, code=RequestCode.SEND_BATCH_MESSAGE):
-    """Sends several messages to one queue. `batch` must be True. `properties` are of the batch, not of its messages."""
+    """Sends several messages to one queue. `batch` must be True. `properties` belong to the batch, not to a message."""
 
 
 _LETTERS: Final = dict(

@@ -22,8 +22,6 @@ class GetAllTopicConfigRequestHeader(RequestHeader, code=RequestCode.GET_ALL_TOP
 
 
 class QueryTopicConsumeByWhoRequestHeader(RequestHeader, code=RequestCode.QUERY_TOPIC_CONSUME_BY_WHO):
-    """Asks which groups consume a topic."""
-
     topic: str
 
 
@@ -99,7 +97,7 @@ class GetConsumeStatsRequestHeader(RequestHeader, code=RequestCode.GET_CONSUME_S
 
 
 class QueryConsumeTimeSpanRequestHeader(RequestHeader, code=RequestCode.QUERY_CONSUME_TIME_SPAN):
-    """Asks for the age of the messages in a topic that a group has not handled."""
+    """Asks for the age of a group's unhandled messages in a topic."""
 
     topic: str
     group: str
@@ -151,8 +149,6 @@ class GetKVConfigResponseHeader(Header):
 
 
 class DeleteKVConfigRequestHeader(RequestHeader, code=RequestCode.DELETE_KV_CONFIG):
-    """Deletes a key from a name server's key-value table."""
-
     namespace: str
     key: str
 
@@ -164,8 +160,6 @@ class GetKVListByNamespaceRequestHeader(RequestHeader, code=RequestCode.GET_KVLI
 
 
 class GetTopicsByClusterRequestHeader(RequestHeader, code=RequestCode.GET_TOPICS_BY_CLUSTER):
-    """Asks for the topics of a cluster."""
-
     cluster: str | None = None
 
 

@@ -144,7 +144,7 @@ NO_SIZE_LIMIT: Final = 2**63
 class BlockDecompression:
     """The opening of one block's bodies. Call `at_once`, then `rest` if `at_once` returned False, then `finish`.
 
-    No body is opened after the block exceeds `room_bytes`. Messages of a batch with an offset below `low` are omitted.
+    After the block exceeds `room_bytes`, no body is opened. A batch's messages with an offset below `low` are omitted.
     Without `unwraps`, batches count as corrupt. With `ends_at_corrupt`, nothing is opened after a corrupt message.
     """
 
@@ -186,8 +186,8 @@ class BlockDecompression:
     def finish(self) -> list[Message]:
         """Replace the block's messages by the opened messages. Returns the unopened messages.
 
-        The block does not keep references to them. They refer to the block, so only the garbage collector would free
-        the cycle.
+        The block does not keep references to the unopened messages, because they refer to the block, and such a cycle
+        is freed only by the garbage collector.
         """
         block, left = self._block, self._block.messages[self._next :]
         if left:

@@ -2,8 +2,8 @@
 
 The total size of a record (`record` has the layout) must agree with the lengths of body, topic and properties. So a
 damaged length is found at once, before the next record is searched at a wrong position. The magic must be one of
-RocketMQ's two. The CRC protects only the body; no checksum protects the other fields. So records with unknown bits in
-the sys flag are rejected here, because such bits may change the meaning of the body, and `pull_walk` compares the queue
+RocketMQ's two magics. The CRC protects the body; no checksum protects the other fields. So this module rejects records
+with unknown bits in the sys flag, because such bits may change the meaning of the body. `pull_walk` compares the queue
 offsets with the response's header. A record that cannot be decoded becomes a CorruptMessage, whose body is all of the
 record's bytes.
 
@@ -66,7 +66,7 @@ _NO_QUEUE: Final = MessageQueue("", "", -1)
 
 
 def decode_messages(data: bytes, message_queue: MessageQueue, start: int = 0, namespace: str = "") -> MessageBlock:
-    """Decode the records that fill `data` from `start`, and open their bodies without a limit of the block's memory.
+    """Decode the records that fill `data` from `start`, and open their bodies without a memory limit.
 
     Raises ProtocolError if a record cannot be decoded. A record with a wrong CRC, or a body that cannot be opened, goes
     to `MessageBlock.corrupt`.
@@ -88,7 +88,7 @@ def frame_decodable_messages(
 
 
 def open_all_bodies(block: MessageBlock) -> MessageBlock:
-    """Decompress all bodies of a block and split its batches, without a limit of the block's memory."""
+    """Decompress all bodies of a block and split its batches, without a memory limit."""
     if block.is_closed:
         opening = BlockDecompression(block)
         opening.rest()
@@ -206,7 +206,7 @@ def stored_properties(record: bytes) -> dict[str, str]:
 
 
 def decode_record(record: bytes) -> StoredMessage:
-    """Return the message of a record. The body is not decompressed, and its CRC ignored. Raises ProtocolError."""
+    """Return the message of a record. The body is not decompressed; a wrong CRC is ignored. Raises ProtocolError."""
     block = frame_messages(record, _NO_QUEUE)
     if block.broken is not None or not record:
         raise ProtocolError(f"a record cannot be read: {block.broken or 'it is empty'}")

@@ -73,7 +73,7 @@ def encode_message(message: StoredMessage) -> bytes:
 def encode_record(
     message: StoredMessage, queue_offset: int, commit_log_offset: int, store_timestamp: int, store_host: bytes
 ) -> bytes:
-    """Return a message's record with these values of the storing broker. `store_host` is a result of `parse_host`."""
+    """Return a message's record. The other arguments replace the message's fields; `parse_host` makes `store_host`."""
     topic, properties, body = message.topic.encode(), encode_properties(message.properties), message.body
     born_host = parse_host(message.born_host)
     if len(topic) > _MAX_TOPIC_BYTES:

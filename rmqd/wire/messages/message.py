@@ -30,8 +30,8 @@ from rmqd.wire.topics import RETRY_PREFIX, is_retry_topic, topic_of_retry, unwra
 _INT = Struct(">i")
 
 consume_start: ContextVar[Callable[[Message], int | None]] = ContextVar("consume_start", default=lambda _: None)
-"""Returns when the handler call with a message began (milliseconds since 1970), or None. The code that calls handlers
-sets it. So no time is written into messages, most of which are never asked."""
+"""A function that returns when the handler call with a message began (milliseconds since 1970), or None. The code that
+calls handlers sets this variable. So the time is not written into every message, because few handlers read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class MessageBlock:
         self.cursor = 0
 
     def of(self, left: list[Message]) -> MessageBlock:
-        """Return a new block, over the same bytes, for messages whose bodies did not fit into this block's limit."""
+        """Return a new block, over the same bytes, for messages that exceeded this block's memory limit."""
         block = MessageBlock(self.data, self.message_queue)
         block.namespace = self.namespace  # the queue is already without the namespace
         block.messages, block.is_closed, block.unfinished = left, True, len(left)
@@ -347,6 +347,6 @@ once_in_group: ContextVar[OnceInGroup] = ContextVar("once_in_group")
 
 
 def identity_of_running_group() -> Identity:
-    """Return the identity of the group whose handler is running. If none is, as in unit tests, its names are empty."""
+    """Return the identity of the group whose handler is running. Without such a group, the names in it are empty."""
     running = once_in_group.get(None)
     return Identity("", "", "") if running is None else running.identity

@@ -40,7 +40,7 @@ def parse_offset_message_id(message_id: str) -> OffsetMessageId:
 
 @lru_cache(maxsize=1024)  # cached, because the embedded broker writes the producer's address into every message
 def parse_host(address: str) -> bytes:
-    """Convert "ip:port" (IPv6 in brackets) to the form in records. Raises InvalidMessageError if it is not valid."""
+    """Convert "ip:port" (IPv6 in brackets) to the bytes in records. Raises InvalidMessageError if it is invalid."""
     import ipaddress  # slow to import, and consumers do not need it
 
     host, _, port = address.rpartition(":")

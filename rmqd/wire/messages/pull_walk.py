@@ -1,17 +1,18 @@
 """The walk over the records of a pull response, which stops at offsets that contradict each other or the header.
 
 No checksum protects a record's queue offset or the header's nextBeginOffset. If one bit is wrong, the next pull or
-commit uses another offset, and messages are lost. But the offsets are redundant. So the walk counts the offset that it
-has reached, from the requested offset on, and checks each record:
+commit uses another offset, and messages are lost. But the offsets are redundant. So the walk starts at the requested
+offset, moves its reached offset past each record, and checks these conditions:
 
-- the record's offset is not below the reached offset, and is below nextBeginOffset;
-- it equals the reached offset if no filter selects messages, because brokers assign a queue's offsets without gaps;
-- it is below the offset of the next record.
+- The record's offset is not below the reached offset, and is below nextBeginOffset.
+- If no filter selects messages, the record's offset equals the reached offset, because brokers assign a queue's offsets
+  without gaps.
+- The record's offset is below the offset of the next record.
 
 nextBeginOffset must follow the last record, or be at most the queue's end. On a contradiction or a corrupt record, the
-walk stops with a `Contradiction`. The caller uses the records before it, and pulls the queue again from that offset. If
-the second response agrees, the contradiction is real, because compaction and deletions leave gaps, and a message may be
-stored corrupt. The walk then continues after the gap or the corrupt record.
+walk stops with a `Contradiction`. The caller uses the records before the contradiction, and pulls the queue again from
+its offset. If the second response agrees with the first, the contradiction is real: compaction and deletions leave
+gaps, and a message may be stored corrupt. The walk then continues after the gap or the corrupt record.
 
 A batch that is stored as one record has the offset of its first message and takes one offset for each message. It may
 begin before the requested offset.
@@ -73,7 +74,7 @@ def is_plain(block: MessageBlock, asked: int, header: PullMessageResponseHeader)
 
 
 def bad_record(block: MessageBlock, corrupt: CorruptMessage, asked: int) -> BadRecord:
-    """Return the contradiction for a message whose body cannot be opened, which only shows after the walk."""
+    """Return the contradiction for a message whose body cannot be opened. The walk does not open bodies."""
     message = corrupt.message
     frame = block.data[message._start : message._start + message.store_size]
     at = max(asked, message.queue_offset)
@@ -81,7 +82,7 @@ def bad_record(block: MessageBlock, corrupt: CorruptMessage, asked: int) -> BadR
 
 
 class ResponseWalk:
-    """The walk over one response to a pull at the offset `asked`. `takes_all`: no filter selects messages."""
+    """The walk over one response to a pull at the offset `asked`. `takes_all` is True if no filter selects messages."""
 
     def __init__(self, block: MessageBlock, asked: int, header: PullMessageResponseHeader, *, takes_all: bool) -> None:
         self.offset = asked

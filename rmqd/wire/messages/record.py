@@ -14,9 +14,9 @@ Layout of a record, as `MessageDecoder.java` reads it; all numbers are big-endia
 | 36 | 4    | sys flag          |    |    |      | topic, properties         |
 
 A host takes 8 bytes with an IPv4 address, and 20 with an IPv6 address; bits of the sys flag select the size. The topic
-begins with its length (one byte, or two with MAGIC_V2), the properties with theirs (two bytes). All fields after the
-hosts have a fixed distance from the body's start, and topic and properties are found from the body's end. So a Record
-keeps only three positions: the record's start, the body's start and the body's end.
+begins with its length (one byte, or two with MAGIC_V2), and the properties begin with their length (two bytes). All
+fields after the hosts have a fixed distance from the body's start, and topic and properties are found from the body's
+end. So a Record stores three positions: the record's start, the body's start and the body's end.
 
 In topics with the attribute queue.type=BatchCQ, a broker stores a batch of messages (the members) as one record.
 

@@ -1,4 +1,4 @@
-"""The meaning of the values in a table's order columns, and the function that copies rows to the staging table.
+"""The meaning of values in order columns (`sink.order_by`), and the function that copies rows to the staging table.
 
 Order values with different meanings, such as a time and an offset, cannot be compared. A pipeline describes an order
 column in the column's metadata `rmqd.order`, in which `{topics}` stands for the group's topics. The description is
@@ -6,7 +6,8 @@ recorded in the table `rmqd_order_kinds`, with the topics of all groups that wri
 of a batch holds a shared lock on the record, so the record changes only between batches.
 
 Offsets of two topics are not comparable. This is harmless if no key is in both topics, but the record does not contain
-the keys. So an additional topic is assumed to have other keys, and a topic that replaces others to have the same keys.
+the keys. So a topic that is added is assumed to have other keys than the previous topics. A topic that replaces
+previous topics is assumed to have the same keys.
 """
 
 from __future__ import annotations
@@ -51,19 +52,19 @@ class OrderColumn:
         return self._of(self.topics)
 
     def matches(self, noted: str) -> bool:
-        """Return whether the recorded description `noted` is the same as this one, possibly with more topics."""
+        """Return whether the recorded description `noted` equals this description, possibly with more topics."""
         there = self._topics_in(noted)
         return noted == self.full_description or (there is not None and self.topics <= there)
 
     def description_with(self, noted: str) -> str | None:
-        """Return the description to record instead of `noted`; None if values of the two are not comparable."""
+        """Return the description to record instead of `noted`; None if the order values cannot be compared."""
         if self.matches(noted):
             return noted
         there = self._topics_in(noted)
         return self.full_description if there is not None and there <= self.topics else None
 
     def description_with_all_topics(self, noted: str) -> str | None:
-        """Return the description with the topics of this group and of `noted`; None if more than topics differs."""
+        """Return the description with the topics of this group and of `noted`; None unless only the topics differ."""
         there = self._topics_in(noted)
         return None if there is None else self._of(there | self.topics)
 
@@ -128,7 +129,7 @@ class OrderColumns:
                 )
 
     def lock_record(self, connection: Connection[tuple[Any, ...]]) -> None:
-        """Lock the recorded meanings until the transaction ends. Raises RmqdError if another group has changed one."""
+        """Lock the recorded meanings until the transaction ends. Raises RmqdError if another group has changed them."""
         for name, kind in self.order_columns.items():
             there = self._noted(connection, name, "SHARE")
             if there is not None and not kind.matches(there):
@@ -146,10 +147,10 @@ class OrderColumns:
         return None if found is None else str(found[0])
 
     def _filled(self, connection: Connection[tuple[Any, ...]], name: str) -> Iterator[str]:
-        """Yield the tables that have a value in the order column. Nulls do not count: they compare with all values.
+        """Yield the tables that have a value in the order column. Nulls do not count: they are before all values.
 
         The table of deletions is checked even for a group without `delete_column`, because another group may have
-        written to it. This table has the column only if the other group uses the same order column.
+        written to it. The table of deletions lacks the column if the other group does not use this order column.
         """
         deletions = self.statements.deletions_table
         for table in (self.statements.target_table, deletions):
@@ -162,12 +163,12 @@ class OrderColumns:
                 yield table
 
     def _clearing_statement(self, table: str, name: str) -> str:
-        """Return the statement that removes the values of the order column. Deletions are removed as a whole."""
+        """Return the statement that removes the values of the order column, or all rows of the table of deletions."""
         is_target = table == self.statements.target_table
         return f"UPDATE {table} SET {quote_identifier(name)} = NULL" if is_target else f"TRUNCATE {table}"
 
     def _joining(self, name: str, kind: OrderColumn, there: str) -> str:
-        """Return the text of an additional remedy for the case that only the topics differ; empty otherwise."""
+        """Return a text that proposes to record all topics; empty if more than the topics differs."""
         if (joined := kind.description_with_all_topics(there)) is None:
             return ""
         where = {"target": self.statements.table, "column_name": name, "kind": there}

@@ -70,7 +70,7 @@ class PostgresqlSink:
     def prepare(self, schema: StructType) -> None:
         """Check that the table can store rows of this schema, and create the missing auxiliary tables.
 
-        From now on, batches of previous drivers are refused. Raises ConfigError with all problems.
+        After this call, batches of previous drivers are refused. Raises ConfigError with all problems.
         """
         sink = self._sink
         schema = _without(schema, PLACE_COLUMN)
@@ -109,7 +109,7 @@ class PostgresqlSink:
             self._drop_former_stagings(connection)
 
     def refuse_previous_drivers(self) -> None:
-        """Increase the epoch, so that batches of previous drivers are refused from now on."""
+        """Increase the epoch, so that the batches of previous drivers are refused."""
         with self._connected() as connection:
             shape = read_shape(connection, self._sink.table, StructType())  # the pipeline's columns are not known yet
             self._statements = UpsertStatements(self._writer, shape.schema, shape.table, ())
@@ -198,7 +198,7 @@ class PostgresqlSink:
     def _is_written(self, connection: Connection[tuple[Any, ...]], batch: MicroBatch, *, lock: bool) -> bool:
         """Return whether the batch is recorded as the last batch. `lock` locks the record until the transaction ends.
 
-        Raises RmqdError if a newer driver has started, or if another or a later batch of the query is recorded.
+        Raises RmqdError if a newer driver has started, or if the record is a later or a different batch of the query.
         """
         last = self._last_batch(connection, " FOR UPDATE" if lock else "")
         if last is None:

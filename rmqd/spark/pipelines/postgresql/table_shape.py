@@ -1,4 +1,4 @@
-"""The columns and unique indexes of a PostgreSQL table, checks of a pipeline's rows, connections, and short errors."""
+"""Reads the columns of a PostgreSQL table and checks a pipeline's rows. Opens connections, and shortens errors."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def conninfo_of(url: str, options: Mapping[str, str], group: str) -> str:
 
 @contextlib.contextmanager
 def open_connection(conninfo: str, where: str) -> Iterator[Connection[tuple[Any, ...]]]:
-    """Open a connection in autocommit mode. Database errors in this context become RmqdErrors, which name `where`."""
+    """Open a connection in autocommit mode. Convert database errors in this context to RmqdErrors that name `where`."""
     try:
         with psycopg.connect(conninfo, autocommit=True) as connection:
             yield connection
@@ -69,7 +69,7 @@ def create_if_missing(connection: Connection[tuple[Any, ...]], table: str, *stat
     """Execute the statements that create a table, if the table is missing. Return whether it was missing.
 
     The caller must have begun a transaction. The transaction takes a lock, because concurrent attempts to create a
-    table fail. An existing table needs no CREATE privilege.
+    table fail. If the table exists, the user needs no CREATE privilege.
     """
     if table_exists(connection, table):
         return False
@@ -82,7 +82,7 @@ def create_if_missing(connection: Connection[tuple[Any, ...]], table: str, *stat
 
 
 def db_error(error: psycopg.Error) -> str:
-    """Return the text of a database error without values of rows, which its quotes, DETAIL and CONTEXT may contain."""
+    """Return a database error's text without row values, which may be in its quotes, its DETAIL and its CONTEXT."""
     state, diagnosis = error.sqlstate, error.diag
     if state is None:  # psycopg itself raised the error, about the connection or a value
         is_of_connection = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
@@ -108,7 +108,7 @@ def is_row_refused(error: psycopg.Error, columns: Sequence[str] | None = None) -
     if state == _SEQUENCE_ENDED:
         return False
     is_raised = diagnosis.source_function == "exec_stmt_raise" and not state.startswith(_OPERATIONAL)
-    is_of_values = state.startswith(_OF_VALUES) or isinstance(error, psycopg.DataError)  # psycopg's have no state
+    is_of_values = state.startswith(_OF_VALUES) or isinstance(error, psycopg.DataError)  # psycopg's own have no state
     return is_of_values or is_raised or bool(_COPIED_COLUMN.search(diagnosis.context or ""))
 
 
@@ -286,7 +286,7 @@ def _is_coarser(written: str, kind: str) -> bool:
 
 
 def read_shape(connection: Connection[tuple[Any, ...]], table: str, rows: StructType) -> TableShape:
-    """Return the shape of a table. If it is missing, raises RmqdError, which proposes a CREATE TABLE for `rows`."""
+    """Return the shape of a table. For a missing table, raise RmqdError, which proposes a CREATE TABLE for `rows`."""
     found = connection.execute(_TABLE, (table,)).fetchone()
     if found is None:
         made = ", ".join(

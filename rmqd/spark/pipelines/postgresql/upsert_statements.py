@@ -23,7 +23,7 @@ DELETED_AT_COLUMN: Final = "rmqd_deleted_at"
 ATTEMPT_COLUMN: Final = "rmqd_attempt"
 """A column of the staging table: the random id of the task attempt that copied the row."""
 ROW_COLUMN: Final = "rmqd_row"
-"""A column of the staging table: a number that increases with the row's partition, and its position there."""
+"""A column of the staging table: the row's number. It orders rows by partition, then by position in the partition."""
 OFFSET_COLUMN: Final = "rmqd_queue_offset"
 MESSAGE_COLUMNS: Final = ("rmqd_topic", "rmqd_broker", "rmqd_queue_id", OFFSET_COLUMN)
 REASON_COLUMN: Final = "rmqd_reason"
@@ -55,7 +55,7 @@ class UpsertStatements:
     order_by: tuple[str, ...] = ()
     """The columns that decide which of two rows with the same key is later."""
     delete_column: str = ""
-    """A column of the pipeline's rows but not of the table: whether the row deletes its key. Empty if not used."""
+    """The pipeline's column that says whether a row deletes its key. The table lacks this column. Empty if not used."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -71,7 +71,7 @@ class UpsertStatements:
 
     @property
     def staging_prefix(self) -> str:
-        """The name prefix of all staging tables of this group and table, a hash because names have at most 63 bytes."""
+        """The name prefix of this group's staging tables for this table. A hash keeps names within 63 bytes."""
         digest = hashlib.sha256(f"{self.writer}\0{self.table}".encode()).hexdigest()[:16]
         return f"rmqd_staged_{digest}_"
 
@@ -79,7 +79,7 @@ class UpsertStatements:
         return self.qualified(f"{self.staging_prefix}{epoch}")
 
     def qualified(self, name: str) -> str:
-        """Return the quoted name of a table in the target table's schema, with the schema."""
+        """Return the quoted name of a table, qualified with the schema of the target table."""
         return f"{quote_identifier(self.schema)}.{quote_identifier(name)}"
 
     def companion_table(self, prefix: str) -> str:
@@ -113,11 +113,11 @@ class UpsertStatements:
         )
 
     def lock_deletions_table(self) -> str:
-        """Return the statement that serializes the groups, so that no group misses another's uncommitted deletion."""
+        """Return the statement that lets groups write one after another, so that no group misses a deletion."""
         return f"LOCK TABLE {self.deletions_table} IN SHARE ROW EXCLUSIVE MODE"
 
     def create_staging_table(self, epoch: int) -> str:
-        """Return the statement that creates a staging table. If a crash empties the table, the batch is repeated."""
+        """Return the statement for an unlogged staging table. If a database crash empties it, the batch is repeated."""
         delete = f", false AS {quote_identifier(self.delete_column)}" if self.delete_column else ""
         more = ", ".join(f"NULL::{kind} AS {name}" for name, kind in _MORE.items())
         return (
@@ -133,18 +133,18 @@ class UpsertStatements:
         return f"COPY {self.staging_table(epoch)} ({columns}) FROM STDIN"
 
     def refuse_row(self, epoch: int) -> str:
-        """Return the INSERT for a refused row. Parameters as in `copy_rows`, with reason and content as the columns."""
+        """Return the INSERT for a refused row. Its parameters are attempt, number, MESSAGE_COLUMNS, reason, content."""
         names = (ATTEMPT_COLUMN, ROW_COLUMN, *MESSAGE_COLUMNS, REASON_COLUMN, CONTENT_COLUMN)
         marks = ", ".join(["%s"] * len(names))
         return f"INSERT INTO {self.staging_table(epoch)} ({quote_identifiers(names)}) VALUES ({marks})"
 
     def from_staged_rows(self, epoch: int, part: range | None = None) -> str:
-        """Return FROM and WHERE of staged rows that were not refused. `part` limits ROW_COLUMN; parameter: attempts."""
+        """Return FROM and WHERE for accepted rows. The parameter is a list of attempts; `part` limits row numbers."""
         between = "" if part is None else f" AND {ROW_COLUMN} >= {part.start} AND {ROW_COLUMN} < {part.stop}"
         return f"FROM {self.staging_table(epoch)} WHERE {ATTEMPT_COLUMN} = ANY(%s) AND {REASON_COLUMN} IS NULL{between}"
 
     def order_newest_first(self) -> str:
-        """Return the ORDER BY columns that put the latest row of each key first. Ties: by offset, then row number."""
+        """Return ORDER BY columns that put each key's latest row first: by order columns, then offset, then number."""
         columns = [
             quote_identifiers(self.keys),
             *(f"{quote_identifier(name)} DESC NULLS LAST" for name in self.order_by),
@@ -152,9 +152,9 @@ class UpsertStatements:
         return ", ".join([*columns, f"{OFFSET_COLUMN} DESC NULLS LAST", f"{ROW_COLUMN} DESC"])
 
     def move_rows(self, epoch: int, part: range | None = None) -> str:
-        """Return the statement that moves the staged rows of attempts, its parameter, to the target table.
+        """Return the statement that moves staged rows to the target table. Parameters as in `from_staged_rows`.
 
-        Its result is the number of keys that were skipped, because the table has a later row or a later deletion.
+        The statement returns the number of keys that it skipped because the table has a later row or a later deletion.
         """
         if self.delete_column:
             return self._move_with_deletions(epoch, part)
