@@ -1,9 +1,8 @@
 """SQL92 conditions on properties: a parser that returns a function, and the comparison of values as in Java.
 
 The language is defined by `SelectorParser.jj`. This module accepts the same conditions as RocketMQ's broker, with the
-same results. A property is a string; a constant is a string, a number or a boolean. A property that is
-compared with an integer is parsed as an integer. So a message whose property is "5.5" does not pass. None stands for
-SQL's "unknown".
+same results. A property is a string; a constant is a string, a number or a boolean. A property that is compared with an
+integer is parsed as an integer. So a message whose property is "5.5" does not pass. None stands for SQL's "unknown".
 """
 
 from __future__ import annotations
