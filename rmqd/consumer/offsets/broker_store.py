@@ -313,7 +313,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
             return is_wanted and await self._write(queue, offset, epoch, lambda: True)
 
     async def _look(self, queue: MessageQueue, offset: int, look: OffsetRead | None = None) -> bool:
-        """Return whether to commit. If other clients may have committed, check the stored offset: `look` or a query."""
+        """Return whether to commit. Checks the stored offset, `look` or a query, if others may have changed it."""
         if (watch := self._watches.get(queue)) is None:
             return True
         now = self._clock.monotonic()
@@ -337,6 +337,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         if self._epoch(queue) != epoch:
             return False
         if not is_taken:  # a reset waits for the next pull, so this commit was ignored
+            self._unanswered.stored(queue, asked_at)  # otherwise the last commit would be repeated until its deadline
             if (watch := self._watches.get(queue)) is not None:
                 watch.is_reset, watch.on = True, self._connection(queue)
             return True

@@ -328,6 +328,22 @@ async def test_a_late_commit_does_not_count_as_an_operators_reset(owner: Owner) 
     assert not await owner.store.wait_for_commits(owner.queue, 9, until)
 
 
+async def test_a_last_commit_ends_while_a_reset_waits_for_the_next_pull(owner: Owner) -> None:
+    """The broker ignores commits meanwhile. An earlier commit without a response must not repeat the last one."""
+    go_on = owner.hold_next_commit()
+    late = await owner.begin(owner.persist(7))
+    await owner.let_deadline_pass()
+    assert not await late
+    go_on.set()
+    await owner.clock.until(lambda: owner.commits == [7], "the broker stores the late commit")
+    await owner.clock.advance(1.0)
+    owner.set_back(0)
+    owner.broker.peer.on(UPDATE, Reply(remark="Offset has been previously reset"))
+    await owner.store.commit(owner.queue, 8, downward=True)
+    assert await owner.store.commit_upward(owner.queue, 9)
+    assert not await owner.store.wait_for_commits(owner.queue, 9, owner.clock.monotonic() + 20)
+
+
 async def test_cancelling_the_caller_does_not_cancel_its_commit(owner: Owner) -> None:
     """The next commit must not overtake the request in flight."""
     go_on = owner.hold_next_commit()
