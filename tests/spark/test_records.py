@@ -171,6 +171,15 @@ def test_a_wrong_offset_is_an_error(stored: tuple[int, ...], wrong: int) -> None
         records.finish(permissive=True)
 
 
+def test_a_wrong_offset_of_a_batch_is_an_error() -> None:
+    """The messages of the batch would seem to be before the range."""
+    data = encode_message(batch_of(BATCH, 1, STORED)) + encode_message(replace(STORED, queue_offset=8))
+    records = Records()
+    records.add(FramedResponse(data, 0), 5, 9, QueueOrigin(QUEUE), 9)
+    with pytest.raises(ProtocolError, match="the offset 3 of a message contradicts its place"):
+        records.finish()
+
+
 def test_an_arrow_batch_may_have_messages_of_several_queues() -> None:
     """Each queue has its own offsets and tags. Retries name their original topic too."""
     retry = {"RETRY_TOPIC": "orders", "TAGS": "y"}

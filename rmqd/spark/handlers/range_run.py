@@ -23,11 +23,11 @@ from rmqd.consumer.pull.accept import MessageAcceptor, dead_letter_corrupt, log_
 from rmqd.errors import RemotingTimeoutError, RmqdError
 from rmqd.runtime.clock import wait_within
 from rmqd.spark.session.spark_cluster import current_replicas
-from rmqd.spark.source.range_plan import RangePlan, ResetByOperator, wrong_offset
+from rmqd.spark.source.range_plan import RangePlan, ResetByOperator
 from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
 from rmqd.wire.messages.decode import frame_messages
 from rmqd.wire.messages.message import MessageBlock
-from rmqd.wire.messages.pull_walk import is_plain
+from rmqd.wire.messages.pull_walk import BadRecord, Gap, ResponseWalk, is_plain
 
 if TYPE_CHECKING:
     from rmqd.client.instance import ClientInstance
@@ -116,10 +116,11 @@ class RangePulls:
         if reply.code == _FOUND:
             namespace = self._client.options.namespace
             block = frame_messages(reply.payload, self._range.queue, reply.body_start, namespace)
-            if block.is_closed and block.broken is None:
-                await self._open_bodies(block, self.plan.spans[0].low)
+            low, takes_all = self.plan.spans[0].low, self._range.subscription.takes_all
+            damage = block.broken or _wrong_offset(block, low, reply, takes_all=takes_all)
+            if block.is_closed and damage is None:
+                await self._open_bodies(block, low)
             cut_at = block.cut_at
-            damage = block.broken or _wrong_offset(block, self.plan.spans[0].low, reply)
         decision = self.plan.handle_response(reply, damage, cut_at)
         if decision is None or isinstance(decision, ResetByOperator):
             return decision
@@ -140,15 +141,19 @@ class RangePulls:
         self._pulls.clear()
 
 
-def _wrong_offset(block: MessageBlock, asked: int, reply: RemotingCommand) -> str | None:
-    """Return why a message's offset is wrong, by the same rule as `Records.finish`; None if none is wrong."""
+def _wrong_offset(block: MessageBlock, asked: int, reply: RemotingCommand, *, takes_all: bool) -> str | None:
+    """Return why a message's offset, or the response's next begin offset, is wrong; None if they fit together."""
     header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
-    if not block.messages or is_plain(block, asked, header):
+    if block.messages and is_plain(block, asked, header):
         return None
-    offsets = [message.queue_offset for message in block.messages]
-    for offset, following in zip(offsets, [*offsets[1:], header.next_begin_offset], strict=True):
-        if offset >= following or (offset < asked and offset + 1 != following):
-            return wrong_offset(offset, following)
+    walk = ResponseWalk(block, asked, header, takes_all=takes_all)
+    while (found := walk.advance()) is not None:
+        if isinstance(found, Gap):
+            walk.skip_confirmed_gap(found.to)
+        elif isinstance(found, BadRecord) and found.offset == found.message.queue_offset:
+            walk.skip_bad_record(found)  # a corrupt message
+        else:
+            return found.reason
     return None
 
 
@@ -222,7 +227,7 @@ class RangeRun:
                 await asyncio.sleep(self._options.pull_interval_seconds)
 
     def _leave(self, reset_to: int) -> None:
-        """Discard messages that are not in flight, because an operator reset the queue to the offset `reset_to`."""
+        """Discard messages that no handler has, because an operator reset the queue to the offset `reset_to`."""
         queue, offset = str(self._range.queue), self.queue.next_offset
         log.warning("spark.queue_reset", queue=queue, offset=offset, reset_to=reset_to)
         self.reset_to = reset_to

@@ -6,9 +6,9 @@ topic, which a broker creates when a consumer connects. A stream is not a member
 the group briefly to create the retry topic. Three rules protect other users of the group:
 
 - A committed offset never decreases. If the broker's offset of a queue is above the query's offset, nothing is
-  committed until the query has passed the broker's offset. Another consumer has handled the messages in between, or an
-  operator has moved the group, and a lower commit would repeat these messages. The exception is a recreated queue,
-  whose old offset may be above its end.
+  committed for this queue until the query has passed the broker's offset. Another consumer has handled the messages in
+  between, or an operator has moved the group, and a lower commit would repeat these messages. The exception is a
+  recreated queue, whose old offset may be above its end.
 - While consumers are connected in the group, nothing is committed. The consumers read the group's offsets at each
   rebalance, and would skip messages that only the query has read.
 - Offsets of a queue without a route or without a master are committed when the queue is available again.
@@ -67,7 +67,7 @@ class SubscribedQueues:
             answers = cluster.queues(self._topics(cluster))
             others = [] if all_topics else [queue for queue in answers.values if queue.topic != options.retry_topic]
             for queue in _without_route(answers):
-                # accepted: a retry topic without retries, a deleted topic of a pattern, or if other topics exist
+                # accept a retry topic without retries, a deleted topic of a pattern, and any topic if `others` exist
                 if queue.topic not in options.topics or others:
                     del answers.errors[queue]
             found = values_or_raise(answers)

@@ -130,8 +130,8 @@ def read_ranges(ranges: Sequence[QueueRange], decoding: Decoding) -> Generator[p
     """Yield the messages of a task's ranges as record batches, one range after the other, in order of offsets.
 
     Return the number of lost messages. Raises DataLossError if messages are lost and a range has `fail_on_data_loss`,
-    ProtocolError for a corrupt message unless `decoding.is_permissive`, and the last pull's error if no replica
-    returns a readable response for `patience_seconds`.
+    ProtocolError for a wrong offset or (unless `decoding.is_permissive`) a corrupt message, and the last pull's error
+    if no replica returns a readable response for `patience_seconds`.
     """
     log_to_stderr()
     builder, lost = BatchBuilder(decoding), 0
@@ -238,7 +238,7 @@ class RangePuller:
 def ranges_of(
     cluster: SparkCluster, options: SourceOptions, spans: dict[MessageQueue, tuple[int, int]]
 ) -> list[QueueRange]:
-    """Return a range for each queue that has offsets to read. `spans` has the start and exclusive end of each queue."""
+    """Return a range for each queue with offsets to read, sorted. `spans` has each queue's start and exclusive end."""
     return [
         QueueRange(
             queue=queue,

@@ -35,13 +35,14 @@ range, such a response looks like a response to a pull whose messages do not mat
 Only the master (broker id 0) knows which messages the broker has. A slave copies the master's log and may be behind it;
 the slave's topics, groups and permissions may be outdated too. After a failure, the route is queried again, and after a
 pause the pull is sent to the next replica. If no offset is settled for `patience_seconds` after the first failure, the
-range fails, and no messages are skipped. If the route does not name the broker then, this is a loss, see below.
+range fails, and no messages are skipped. But if the route no longer names the broker, this is a loss, see below.
 
 Bytes may be damaged on the network, or in the store of one replica. If a response has damaged bytes, the pull is
 repeated like a pull without a response. So a puller must find the messages of a response before it reports the
 response. The puller also handles corrupt messages, and removes messages without the wanted tags. No checksum protects a
-message's offset, so both pullers compare it with the next message's offset, or with nextBeginOffset. `range_fetch`
-compares whole record batches, because a comparison for each response is slow. A wrong offset then ends the task.
+message's offset, so both pullers compare it with the next message's offset, or with nextBeginOffset. In `range_run` a
+response with a wrong offset counts as damaged. `range_fetch` compares whole record batches, because a comparison for
+each response is slow, and a wrong offset ends the task.
 
 A range loses messages in two cases, both reported by `_lose`:
 
@@ -78,7 +79,7 @@ from rmqd.wire.messages.properties import PullSysFlag
 FIRST_RETRY_PAUSE_SECONDS: Final = 0.1  # pause before the next replica is tried; doubles each time
 MAX_RETRY_PAUSE_SECONDS: Final = 2.0
 MAX_RESPONSE_MESSAGES: Final = 32  # messages in a response; the broker's default for maxTransferCountOnMessageInMemory
-# number of empty responses until messages count as lost: a master's index may lack the newest messages for a moment
+# number of empty responses before the master is believed: its index may lack the newest messages for a moment
 MAX_EMPTY_RESPONSES: Final = 5
 
 
@@ -100,11 +101,6 @@ class ResetByOperator:
     """An operator's reset of the group to `offset`. The broker reports a reset once, in place of a pull's messages."""
 
     offset: int
-
-
-def wrong_offset(offset: int, following: int) -> str:
-    """Return the error text for a message's offset that cannot be before the next offset `following`."""
-    return f"the offset {offset} of a message contradicts its place in the queue: it is before {following}"
 
 
 class OffsetSpan:

@@ -21,7 +21,10 @@ _BEGINNING_MS: Final = 1_000_000  # times up to this one, such as 0, mean the fi
 
 @dataclass(frozen=True, slots=True)
 class OffsetBound:
-    """The start or end of a read. `by_queue` has offsets for the kind `offsets`, and times in ms for `timestamps`."""
+    """The start or end of a read.
+
+    `by_queue` has offsets, LATEST_OFFSET or EARLIEST_OFFSET for the kind `offsets`, and times in ms for `timestamps`.
+    """
 
     kind: Kind
     timestamp_ms: int = 0

@@ -188,7 +188,10 @@ def parse_options(values: Mapping[str, str]) -> SourceOptions:
 
 
 def _decoded(given: GivenOptions, default: tuple[str, ...], *, permissive: bool = False) -> dict[str, Any]:
-    """Return the fields `columns` and `value_format`. Without the option `columns`, the columns are `default`."""
+    """Return the fields `columns` and `value_format`. `default` are the columns if the option `columns` is not set.
+
+    VALUE_COLUMNS and `decode_error` are added to `default` if they are valid columns.
+    """
     more = tuple(VALUE_COLUMNS) if "value" in given.values else ()
     errors = ("decode_error",) if permissive else ()
     columns = given.parse("columns", lambda text: parse_columns(text, more, errors), (*default, *errors, *more))

@@ -180,7 +180,7 @@ class QueueEnds:
         self.last = dict(self._pinned)
 
     def raise_pinned_ends(self, start_offsets: Mapping[MessageQueue, int]) -> None:
-        """Increase fixed end offsets to at least the start offsets. A lower end would be reported as data loss."""
+        """Increase fixed end offsets to at least the start offsets. A lower end could be reported as data loss."""
         if self._pinned is not None:
             self._pinned |= {queue: max(self._pinned.get(queue, at), at) for queue, at in start_offsets.items()}
 

@@ -33,7 +33,6 @@ from rmqd.spark.source.buffer_arrays import (
     to_strings,
     values_without_copy,
 )
-from rmqd.spark.source.range_plan import wrong_offset
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.compression import decompress
 from rmqd.wire.messages.decode import decode_messages
@@ -233,24 +232,23 @@ class Records:
         """
         data = b"".join(self._parts)
         replies = np.array(self._replies or [(0, 0, 0, 0, 0, 0)], np.int64).T
-        counts = replies[5]
-        lows, highs, following, origins, shifts = (np.repeat(each, counts) for each in replies[:5])
-        starts = positions_of_runs(self._runs) + shifts
+        reply_of = np.repeat(np.arange(replies.shape[1]), replies[5])
+        starts = positions_of_runs(self._runs) + replies[4][reply_of]
         layout = _Layout(data, starts)
+        batches = frozenset(np.flatnonzero(layout.head["sys_flag"] & NEED_UNWRAP).tolist())
+        if batches:
+            data, starts, rows = unpack_batches(data, starts, layout.ends, batches)
+            layout, reply_of = _Layout(data, starts), reply_of[rows]
+        lows, highs, ends, origins = (each[reply_of] for each in replies[:4])
         offsets, is_batch = layout.head["queue_offset"], (layout.head["sys_flag"] & NEED_UNWRAP) != 0
-        is_last = np.zeros(len(offsets), np.bool_)
-        is_last[np.cumsum(counts)[counts > 0] - 1] = True
-        following = np.where(is_last, following, np.roll(offsets, -1))
-        # no checksum protects an offset; if one bit is wrong, the message would seem to be outside the range
+        # No checksum protects an offset. If one bit is wrong, the message would seem to be outside the range.
+        following = np.where(np.roll(reply_of, -1) == reply_of, np.roll(offsets, -1), ends)
+        following[-1:] = ends[-1:]
         wrong = ~is_batch & ((offsets >= following) | ((offsets < lows) & (offsets + 1 != following)))
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
-            raise ProtocolError(f"{self._origins[origins[row]].queue}: {wrong_offset(offsets[row], following[row])}")
-        batches = frozenset(np.flatnonzero(is_batch).tolist())
-        if batches:
-            data, starts, rows = unpack_batches(data, starts, layout.ends, batches)
-            layout, lows, highs, origins = _Layout(data, starts), lows[rows], highs[rows], origins[rows]
-        offsets, is_batch = layout.head["queue_offset"], (layout.head["sys_flag"] & NEED_UNWRAP) != 0
+            place = f"the offset {offsets[row]} of a message contradicts its place in the queue"
+            raise ProtocolError(f"{self._origins[origins[row]].queue}: {place}: it is before {following[row]}")
         # a batch that cannot be unpacked may start before the range, although some of its messages are in the range
         taken = ((lows <= offsets) | is_batch) & (offsets < highs)
         if any(origin.tags for origin in self._origins):
