@@ -70,15 +70,9 @@ def too_early(history: History) -> Iterator[Wrong]:
 
 
 def _leads_to(former: Call, retry: Call) -> bool:
-    """Whether a failed call can be the reason for a retry.
-
-    A member whose send-back or dead letter failed calls the handler again with the attempt counted. If that call fails
-    too, the broker counts from the stored message, which has no attempt yet.
-    """
-    if former.until is None or former.verdict is not Verdict.FAILED:
-        return False
-    is_local_repeat = not former.is_retry and former.attempt > 0
-    return former.attempt == retry.attempt - 1 or (is_local_repeat and retry.attempt == 1)
+    """Whether a call can be the reason for a retry. If a dead letter cannot be sent, the member repeats the call."""
+    is_unfinished = former.verdict in (Verdict.FAILED, Verdict.DEAD) and former.until is not None
+    return is_unfinished and former.attempt == retry.attempt - 1
 
 
 def _due(history: History, failed: Call, again: Call) -> float:
