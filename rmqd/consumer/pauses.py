@@ -53,7 +53,11 @@ class Pauses:
     @property
     def scopes(self) -> tuple[PauseScope, ...]:
         """All scopes in a stable order."""
-        return tuple(sorted(self._scopes, key=lambda scope: (scope.topic or "", scope.broker or "", scope.queue or -1)))
+
+        def order(scope: PauseScope) -> tuple[str, str, int]:
+            return scope.topic or "", scope.broker or "", -1 if scope.queue is None else scope.queue
+
+        return tuple(sorted(self._scopes, key=order))
 
     def is_paused(self, queue: MessageQueue) -> bool:
         return bool(self._scopes) and any(scope.includes(queue) for scope in self._scopes)

@@ -205,10 +205,12 @@ class ChildProcess(Generic[Snapshot]):
                     stderr=output, stdin=asyncio.subprocess.DEVNULL, env=_environment(),
                     start_new_session=cls.leads_group,
                 )  # fmt: skip
-        except OSError as error:
+        except BaseException as error:
             ours.close()
             os.close(faults)
-            raise ChildNotUsableError(f"cannot start a process: {error}") from error
+            if isinstance(error, OSError):
+                raise ChildNotUsableError(f"cannot start a process: {error}") from error
+            raise
         try:
             channel = await ChildChannel.over(ours)
         except BaseException:  # no other code knows the process, so end it here
@@ -234,7 +236,7 @@ class ChildProcess(Generic[Snapshot]):
             self._waiting.pop(number, None)
 
     async def refresh(self, argument: object = None) -> Snapshot | None:
-        """Return a new snapshot; None if the child does not answer in time. While `is_silent`, send no request.
+        """Return a new snapshot; None if the child does not answer in time. While it `is_silent`, only return None.
 
         Raises ChildGoneError.
         """
@@ -279,7 +281,7 @@ class ChildProcess(Generic[Snapshot]):
             self._channel.post(ChildRequest(next(self._numbers), action, argument))
 
     async def end(self) -> str | None:
-        """Stop the child, and kill it if necessary. Returns None, or the problem as words after the child's name."""
+        """Stop the child; kill it if necessary. Returns None, or the problem in words that follow the child's name."""
         try:
             async with asyncio.timeout(STOP_SECONDS):
                 await self.ask("stop")

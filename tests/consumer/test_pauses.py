@@ -47,6 +47,12 @@ def state(m: Member, number: int) -> str:
     return "" if queue is None else queue.state
 
 
+def test_the_scopes_are_sorted() -> None:
+    """A broker precedes its queues."""
+    scopes = [PauseScope("t", broker, queue) for broker in "abcdef" for queue in (None, 0, 1)]
+    assert Pauses(reversed(scopes)).scopes == tuple(scopes)
+
+
 @pytest.mark.parametrize("mode", ["concurrently", "orderly"])
 async def test_a_paused_queue_stops_and_other_queues_continue(
     broker: ScriptedBroker, seen: Seen, mode: str, flowing: ManualClock
