@@ -26,7 +26,7 @@ MAX_SECONDS: Final = 2.0
 
 
 class AwayError(Exception):
-    """The handler's counterpart, such as a database, is unavailable. The next attempt must wait for `wait_seconds`.
+    """A counterpart, such as a database, is unavailable. The next attempt must wait for at least `wait_seconds`.
 
     With `is_attempt`, the failure counts as an attempt of the message, because the handler's options say so.
     """
@@ -115,7 +115,7 @@ def valid(batch: Batch, make: Callable[[ParsedMessage], T], on_invalid: OnInvali
 
 
 def acknowledge_written(batch: Batch, waiting: Collection[Message] = ()) -> None:
-    """If some messages are retried or `waiting`, acknowledge the undecided messages, because they were written.
+    """If some messages are retried or `waiting`, acknowledge the other undecided messages, because they were written.
 
     Otherwise an orderly group would handle the undecided messages after a retried message again, and write them twice.
     """

@@ -95,7 +95,7 @@ def select(frame: DataFrame, spark: SparkSession, options: SelectOptions) -> Dat
     elif options.bad_rows:
         told = [f.lit("a body does not fit: "), BAD, *(part for name in place for part in (f.lit(f", {name} "), name))]
         rows = rows.where(f.when(f.isnull(BAD), True).otherwise(f.raise_error(f.concat(*told)).cast("boolean")))
-    rows = rows.where(options.where) if options.where else rows  # last, because `where` may exclude bad rows
+    rows = rows.where(options.where) if options.where else rows  # last, because it may silently exclude bad rows
     try:
         return rows.selectExpr(*options.columns, f"struct({', '.join(place)}) AS {PLACE_COLUMN}")
     except AnalysisException:  # for example for an aggregate, whose rows are not messages

@@ -199,7 +199,7 @@ class ConsumerOffsetManager:
             self.commit(to_group, topic, queue_id, offset)
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Reset a group's offset for an operator. The reset is pending until a pull response reports it."""
+        """Reset a group's offset at once, for an operator. The reset is pending until a pull or pop takes it."""
         self._resets[group, topic][queue_id] = offset
         self._journal.put(JournalKind.RESET, key_of(topic, group, queue_id), str(offset))
         self.commit(group, topic, queue_id, offset)

@@ -144,7 +144,7 @@ class RebalanceLockManager:
         self._locks: dict[str, dict[MessageQueue, tuple[str, float]]] = {}
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> frozenset[MessageQueue]:
-        """Lock the queues that no other client has locked. Returns the queues that the client has locked."""
+        """Lock the queues that no other client has locked. Returns those that the client has locked now."""
         held, now = self._locks.setdefault(group, {}), self._now()
         got = set()
         for queue in queues:
@@ -299,7 +299,7 @@ class BrokerController:
             tasks.create_task(self.lite.run(), name="lite subscriptions")
 
     async def expire_clients(self) -> None:
-        """Every 10 s, remove clients that sent no heartbeat for `channelExpiredTimeout`, until cancelled."""
+        """Every 10 s, disconnect clients that sent no heartbeat for `channelExpiredTimeout`, until cancelled."""
         expired_seconds = self.settings.channelExpiredTimeout / 1000
         while True:
             await asyncio.sleep(SCAN_SECONDS)
@@ -327,7 +327,7 @@ class BrokerController:
         self.held_lite_pops.wake(GroupQueue(client_id, group, ANY_QUEUE))
 
     def _consumer_ids_changed(self, group: str, members: Collection[Channel]) -> None:
-        """Called when a group's members change. Sends NOTIFY_CONSUMER_IDS_CHANGED (40) before the heartbeat's reply."""
+        """Called when group members change. Sends them NOTIFY_CONSUMER_IDS_CHANGED (40) before a heartbeat's reply."""
         if self.settings.notifyConsumerIdsChangedEnable:
             header = NotifyConsumerIdsChangedRequestHeader(consumer_group=group)
             for channel in members:

@@ -6,7 +6,8 @@ queue receives only messages that the pull's filter rejects. So the consumer's o
 
 Pops and notifications (`PopLongPollingService.java`): for each group, a new message wakes one pop that waits for any
 queue of the topic, and one pop that waits for the message's queue. A message of a pop retry topic wakes pops of the
-original topic. RocketMQ's broker does so only if the retry topic has the second form of name (`enableRetryTopicV2`).
+original topic. RocketMQ's broker does so only for the second form of the retry topic's name (`enableRetryTopicV2`).
+With the first form, the next pop finds the message.
 """
 
 from __future__ import annotations
@@ -172,7 +173,7 @@ class PopLongPollingService(HeldRequests):
             self.wake(GroupQueue(arrival.topic, group, arrival.queue_id), arrival)
 
     def wake(self, place: GroupQueue, arrival: StoredArrival | None = None) -> bool:
-        """Wake the oldest pop that waits for `place`, unless its filter rejects `arrival`. Returns whether it did."""
+        """Wake the oldest pop for `place`, unless its filter rejects `arrival`. Returns whether a pop was woken."""
         pop = next(iter(self._held.get(place, ())), None)
         if pop is None or (arrival is not None and not pop.wants(arrival)):
             return False

@@ -174,7 +174,7 @@ log = structlog.get_logger(__name__)
 RETRY_SECONDS: Final = 1.0
 """The pause between attempts while the store refuses messages."""
 POLL_AGAIN_SECONDS: Final = 1.0
-"""The longest sleep while a message waits. In the meantime, the clock may be set or the machine suspended."""
+"""The longest sleep while a message waits, because the clock may be set or the machine suspended meanwhile."""
 _MAX_AT_ONCE: Final = 1000
 """The limit of deliveries in one turn of the event loop, so that requests are answered in between."""
 _LEVELS: Final = re.compile(r"\s*\d+[smhd](\s+\d+[smhd])*\s*", re.ASCII)

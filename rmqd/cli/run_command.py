@@ -187,7 +187,7 @@ class DevSession:
 def write_no_bytecode() -> None:
     """Stop this process and its workers from writing compiled modules.
 
-    Python would run the old compiled module if an edit changes neither the size nor the second of a source file.
+    Python would run the old compiled module if an edit changes neither a file's size nor its time in whole seconds.
     """
     sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"

@@ -72,7 +72,7 @@ def compact(
         raise typer.BadParameter(f"{error}; expected a size such as 128MiB", param_hint="--size") from None
     spec = group_spec.load_spec(config, group, tuple(overrides or ()), any_engine=True)
     with _errors_of("compact"):
-        check_versions()  # raises if PySpark is missing, because groups with engine: local run without it
+        check_versions()  # raises if PySpark is missing: a group with engine: local does not need it
     parquet_sink.archive_to_compact(spec)
     log_setup.configure_logging(spec.config.log.level, spec.config.log.format)
 

@@ -29,7 +29,7 @@ from rmqd.wire.message_queue import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class PushedReset:
-    """A reset that a broker pushes to all members of a group: an operator's new offsets for all queues of a topic."""
+    """A reset that a broker pushes to all members of a group: new offsets for all of the broker's queues of a topic."""
 
     topic: str
     offsets: dict[MessageQueue, int]

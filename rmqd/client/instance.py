@@ -49,7 +49,7 @@ class Replicas:
         routes.on_change(self._routes_changed)
 
     def to_read(self, broker_name: str, broker_id: int = 0) -> str | None:
-        """Return the address of a replica to pull from, preferably replica `broker_id`; None if no replica is known."""
+        """Return the address to pull from: replica `broker_id`, or another if it is missing or down; None if none."""
         address = self._routes.address(broker_name, broker_id)
         if address is None or not self._remoting.is_down(address):
             return address
@@ -270,7 +270,7 @@ class ClientInstance:
                 log.warning("group.not_unregistered", group=group, address=address, reason=str(error))
 
     async def _get_route(self, topic: str) -> TopicRouteData:
-        """Return a topic's route. If groups are registered, also learn the cluster's id for the groups' records."""
+        """Return a topic's route. If groups are registered, first learn the cluster's id for the groups' records."""
         route = await self.name_servers.get_route(topic)
         if self.groups:
             await self.cluster_id.learn()

@@ -155,7 +155,7 @@ class Circuit:
             self.on_change()
 
     def abandoned(self, batch: object) -> None:
-        """Called when a call is still running at its deadline. If the call is the probe, the probe has failed."""
+        """Called when a call still runs at its deadline. A probe has then failed. The call's end is reported too."""
         if batch is self._probe:
             self._abandoned.add(batch)
             self._error = "the handler exceeded consume_timeout and is still running"

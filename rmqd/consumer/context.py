@@ -91,7 +91,7 @@ class GroupContext:
 
     @property
     def circuit(self) -> Circuit | None:
-        """The state of the group's circuit breaker; None if the group has no circuit breaker."""
+        """The circuit of the group's circuit breaker; None if the group has no circuit breaker."""
         return self.service.circuit
 
     @property

@@ -75,7 +75,7 @@ class GroupHooks:
         return wrap_handler(handler, self._around_async if handler.is_async else self._around)
 
     def unwanted_messages(self, messages: Sequence[Message], message_queue: MessageQueue) -> list[Message]:
-        """Return the messages of a pull that a hook's `wants` rejects. If `wants` raises, the message is kept."""
+        """Return the messages of a pull that a hook's `wants` rejects. A `wants` that raises rejects nothing."""
         context = HookContext(self._group, message_queue, self._client_id)
         return [message for message in messages if not message.finished and not self._is_wanted(message, context)]
 

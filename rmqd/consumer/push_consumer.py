@@ -205,7 +205,7 @@ class PushConsumer(Consumer):
         return self._status.queue_snapshots()
 
     def assignments(self) -> list[Assignment] | None:
-        """Return this member's assignments; None until the first rebalance is done and all queues are acquired."""
+        """Return this member's assignments; None while a topic is not yet divided, or a queue not yet acquired."""
         assigned = list(self.assigned.values())
         return None if self._rebalance.unrouted or any(one.loop is None for one in assigned) else assigned
 
@@ -226,7 +226,7 @@ class PushConsumer(Consumer):
 
     async def on_request(self, command: RemotingCommand) -> Reply | None:
         """Answer a broker's request for this group."""
-        once_in_group.set(self._in_group)  # the handler may be called in this task, which is not a child of `run`
+        once_in_group.set(self._in_group)  # the request may call the handler, and its task is no child of `run`
         return await self._requests.answer(command)
 
     async def _consume(self) -> None:

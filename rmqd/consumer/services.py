@@ -58,7 +58,7 @@ class ConsumeMessageService(Protocol):
         """Start handler calls again after `pause`."""
 
     def halt(self, process_queue: ProcessQueue) -> None:
-        """Let workers that are processing this queue stop after their current batch."""
+        """Let workers that are processing this queue leave it after their current batch."""
 
     def calls(self) -> list[RunningCall]:
         """Return the running calls; each takes one slot of the group's concurrency."""

@@ -65,7 +65,7 @@ _WHOLE: Final = frozenset({"lag"})
 
 
 class GroupSeries:
-    """A ring buffer of a group's last POINTS points. A point has a 4-byte value for each column; all take 26 KB."""
+    """A ring buffer of a group's last POINTS points. A point has 4 bytes for each column; a full ring takes 26 KB."""
 
     __slots__ = ("_values",)
 

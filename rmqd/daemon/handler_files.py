@@ -38,7 +38,7 @@ class HandlerFiles:
 def _watch_of(settings: GroupConfig, before: FileWatch | None = None) -> FileWatch:
     """Return a watch of a group's handler files. It replaces `before`, the group's previous watch.
 
-    The handler must already be imported, as the configuration's check does. Installed packages are not watched.
+    The configuration's check must have imported the handler in this process. Installed packages are not watched.
     """
     below, inside = set[Path](), set[Path]()
     for name in _top_modules(settings):

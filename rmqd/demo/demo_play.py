@@ -1,8 +1,8 @@
 """One run of the demo: the group's configuration, the broker, the producer and group, and an orderly end.
 
 On Spark, Python processes on this machine report each handled message to the demo, as a datagram to the loopback
-address. A hook sends the datagrams. It is in a distribution that the demo creates in a folder on Python's path. If a
-datagram is lost, a line of the view is missing, and nothing else.
+address. A hook sends the datagrams. The processes find it by a distribution that the demo creates on Python's path. If
+a datagram is lost, a line of the view is missing, and nothing else.
 """
 
 from __future__ import annotations

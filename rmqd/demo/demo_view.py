@@ -41,7 +41,7 @@ class DemoQueueRow:
 
 @dataclass(frozen=True, slots=True)
 class MessageAccount:
-    """The messages of the group's topics by state. Usually the other four counts add up to `stored`."""
+    """The messages of the group's topics by state. The other four counts and `unaccounted` add up to `stored`."""
 
     stored: int
     acknowledged: int

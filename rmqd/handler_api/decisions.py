@@ -210,7 +210,7 @@ def decision_for_error(error: BaseException | None) -> Decision:
 
 
 def wait_seconds(error: BaseException) -> float | None:
-    """Return the value of `WAIT_ATTRIBUTE`, at least _MIN_WAIT_SECONDS; None if the exception lacks it."""
+    """Return the value of `WAIT_ATTRIBUTE`, at least _MIN_WAIT_SECONDS; None if it is missing or invalid."""
     seconds = checked_field(error, WAIT_ATTRIBUTE, checked_seconds)
     return None if seconds is None else max(float(seconds), _MIN_WAIT_SECONDS)
 

@@ -28,7 +28,7 @@ HOPS_PROPERTY: Final = "RMQD_HOPS"
 """The message property that counts how often a message was forwarded."""
 
 MAX_HOPS: Final = 9999
-"""The number of hops for a HOPS_PROPERTY with too many digits for `int`. It is above any valid `max_hops`."""
+"""Used for numbers with more digits, because `int` cannot parse arbitrarily many. It is above any `max_hops`."""
 
 
 def hops(message: Message) -> int:

@@ -123,7 +123,7 @@ class _Passing:
         return (self._batch.part(indexes) if is_new else given).undecided()
 
     def result(self, result: Any) -> Any:
-        """Retry the messages that were neither decided nor passed to `call_next`, and return the argument `result`."""
+        """Return `result`. If `call_next` was called, retry the messages that were neither decided nor passed to it."""
         raise_returned_decision(result)
         if self._passed is not None and -1 not in self._passed and not nobody_waits.get()():
             told = f"the middleware {self._name} did not pass on a message; to skip it, call batch.ack(message)"

@@ -61,7 +61,7 @@ class Clock(Protocol):
         """Schedule a callback in the running event loop. It is called when `monotonic()` reaches this value."""
 
     def call_later(self, delay_seconds: float, callback: Callable[..., object], *args: Any) -> None:
-        """Schedule a callback in the running event loop. RocketMQ prescribes the delay, for example before a retry."""
+        """Schedule a callback in the running event loop after a delay, for example before a retry."""
 
 
 async def wait_within(clock: Clock, seconds: float | None, event: Awaitable[object]) -> bool:

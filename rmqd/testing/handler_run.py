@@ -283,7 +283,7 @@ def is_cache_idle(process_queue: ProcessQueue, held: set[tuple[str, int]]) -> bo
 
 
 def is_pop_idle(assignment: PopAssignment, held: set[tuple[str, int]]) -> bool:
-    """Return whether a pop assignment has nothing to do: its pop is held, and its messages are acked or delayed."""
+    """Return whether a pop assignment is idle: its pop is held, and its messages are acked or wait for time to pass."""
     queue = assignment.message_queue
     queues = assignment.loop.process_queues
     waits = any(one.is_batching or one.retrying for one in queues) and all(

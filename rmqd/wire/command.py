@@ -21,7 +21,7 @@ from rmqd.wire.acl import SECRET_FIELDS
 from rmqd.wire.loose_json import STRICT_DECODER
 
 LANGUAGE: Final = LanguageCode.PYTHON
-# 5.5.0. Clients of this version receive routes in strict JSON, and GO_AWAY before a server that shuts down disconnects
+# 5.5.0. Servers send routes in strict JSON to clients of this version, and GO_AWAY before they close connections
 VERSION: Final = 513
 RESPONSE_FLAG: Final = 1
 ONEWAY_FLAG: Final = 2

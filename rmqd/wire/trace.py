@@ -112,7 +112,7 @@ def sub_after_record(
     timestamp_ms: int,
     group: str,
 ) -> str:
-    """Return the record of a handler call that ended. `cost_ms` is the duration per message."""
+    """Return the record of a handler call that ended. `cost_ms` is its duration divided by the number of messages."""
     return (
         f"SubAfter\x01{request_id}\x01{msg_id}\x01{cost_ms}\x01{'true' if success else 'false'}\x01"
         f"{keys or _ABSENT}\x01{code:d}\x01{timestamp_ms}\x01{group}\x02"

@@ -123,7 +123,7 @@ def tree(value: Any, what: str) -> Mapping[str, Any]:
 
 
 def rows_unnamed(table: str, what: str) -> str:
-    """Return the error text for an emptied or dropped table, because the event does not contain its rows' keys."""
+    """Return the error text for an emptied or dropped table, whose event does not contain the keys of its rows."""
     return (
         f"{table} {what}: this event does not name the rows, so the copy keeps them; "
         "delete them there by hand, and set bad_rows: leave_out to continue"

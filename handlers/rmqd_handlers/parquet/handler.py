@@ -113,7 +113,7 @@ class UnwrittenRows:
             self._done.set_exception(error)
 
     async def settled(self, rows: list[Row]) -> None:
-        """If this file contains redelivered `rows`, wait until the file is written."""
+        """If some of the redelivered `rows` are among these rows, wait until the write has ended."""
         if not self._offsets.isdisjoint(row.message.queue_offset for row in rows):
             await asyncio.wait((self._done,))
 

@@ -253,7 +253,7 @@ class ListedOffsets:
         return all(first >= self._floor.get(number, first + 1) for number in _ranges(first, last))
 
     def read(self, first: int, last: int) -> ManifestReading:
-        """Read new entries with these or later offsets. Returns the known entries, and an index with the new entries.
+        """Read new entries with these or later offsets. Returns the known entries, and an index of all entries.
 
         The index is None if no entry is new. Blocks, so call it in a thread: there may be tens of thousands of entries.
         Raises OSError. Entries that are added or forgotten meanwhile are not considered.

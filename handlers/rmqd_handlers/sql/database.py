@@ -101,7 +101,7 @@ def _cancel_process(engine: Engine, process: int) -> None:
 
 
 def _cancel_or_cut(driver: Any, cancel: Callable[[], None]) -> None:
-    """Cancel a statement of PostgreSQL. If that fails or takes too long, shut the socket down to end the statement.
+    """Cancel a statement of PostgreSQL. If that fails or takes too long, shut the socket down, so that the call fails.
 
     Before libpq 17, `cancel_safe` waits for the server without a limit.
     """

@@ -20,7 +20,7 @@ PREFIX: Final = "whsec_"
 
 
 def key_of(secret: str, scheme: Scheme) -> bytes:
-    """Return a secret's bytes. Raises ValueError if the secret is empty, or starts with PREFIX and is not base64."""
+    """Return a secret's bytes. Raises ValueError if it is empty, or if a Standard Webhooks secret is not base64."""
     if not secret.removeprefix(PREFIX):
         raise ValueError("signing_secret is empty; expected a secret, or no signing_secret")
     if scheme == "standard_webhooks" and secret.startswith(PREFIX):

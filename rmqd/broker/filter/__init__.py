@@ -1,4 +1,4 @@
 """Filters for messages: by the hashes of tags, or by an SQL92 condition on properties.
 
-Conditions are accepted and evaluated exactly as by RocketMQ's parser (`SelectorParser.jj`), including its oddities.
+Conditions are accepted and evaluated exactly as in RocketMQ (`SelectorParser.jj`), including its oddities.
 """

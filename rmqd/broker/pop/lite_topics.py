@@ -1,7 +1,7 @@
 """The subscribers of lite topics, and their notifications (`LiteSubscriptionRegistry`, `LiteEventDispatcher`).
 
-A member is notified of a lite topic when a message arrives, when the member subscribes, and when messages that another
-member popped are settled or visible again. The member's next pop reads these lite topics. If several members of a group
+A member is notified of a lite topic when a message arrives, when the member subscribes, and when all popped messages
+of the topic are settled or visible again. The member's next pop reads these lite topics. If several members of a group
 subscribe to a lite topic, one of them is chosen at random and notified.
 """
 

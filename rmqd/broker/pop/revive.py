@@ -49,7 +49,7 @@ class PopReviveService:
     """The service that hides popped messages, and stores unacknowledged messages again, in a pop retry topic.
 
     `wake` is called with the time of each revival, in milliseconds since 1970. The message in the retry topic and the
-    end of the hidden message become durable together, so a restart loses no message.
+    removal of the hidden message become durable together, so a restart loses no message.
     """
 
     def __init__(

@@ -101,7 +101,7 @@ class AckProcessor(RequestProcessor):
         return Reply(remark=NO_CODE, ext_fields=_hidden(now_ms, header.invisible_time, handle.revive_queue_id))
 
     def _acknowledge_lite(self, header: AckMessageRequestHeader) -> Reply:
-        """Acknowledge a message of a lite topic. The topic is blocked until all messages of a pop are acknowledged."""
+        """Acknowledge a message of a lite topic. A pop's last acknowledgement frees the topic for the next pop."""
         broker, key = self._broker, self._lite_key(header)
         known_topic(broker, header.topic)
         config = broker.groups.find(key.group)

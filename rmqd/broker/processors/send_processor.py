@@ -142,7 +142,7 @@ class SendProcessor(RequestProcessor):
         return Reply(ext_fields=_FIELDS | reply.ext_fields())
 
     def _send_batch(self, channel: Channel, header: ReceivedSendHeader, config: TopicConfig, body: bytes) -> Reply:
-        """Store the messages of a batch. Unlike a single message, they do not get the additional properties _FIELDS."""
+        """Store the messages of a batch with unchanged properties. A single message gets more, such as _FIELDS."""
         topic, queue_id = header.topic, _queue(header, config)
         if len(topic) > _MAX_V1_TOPIC:
             raise Refusal(ResponseCode.MESSAGE_ILLEGAL, f"message topic length too long {len(topic)}")

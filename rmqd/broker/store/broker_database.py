@@ -51,7 +51,7 @@ class LastRecord:
         self._place = _NONE
 
     def begin(self, is_new: bool) -> None:
-        """Warn if the database lacks the file's record, unless it is new. Then update the file."""
+        """Warn if the database lacks the file's record and is not new. Then update the file."""
         found = self._newest()
         self._place = self._noted()
         noted = _NONE if is_new else self._place

@@ -1,4 +1,4 @@
-"""Typer commands: import of a command's module when the command is called, parameters, help and errors.
+"""Typer commands with parameters, help and errors. A command's module is imported only when the command is called.
 
 A command is a function of a module in `rmqd.cli`. Its parameters become options and arguments as Typer documents it,
 and its docstring is the help. If a parameter's type is a dataclass, each field becomes an option. So options that

@@ -2,5 +2,6 @@
 
 The first arguments are the RemotingClient and the peer's address. A coroutine returns a typed response. It raises a
 subclass of BrokerError for an error code, RemotingError without a response, and ProtocolError for an invalid response.
-The package has no pulls and pops of consumers, because many are in flight at once, and templates create their frames.
+The consumer sends its pulls and pops without this package, because many are in flight at once, and templates create
+their frames.
 """

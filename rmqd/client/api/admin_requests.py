@@ -45,7 +45,7 @@ async def cluster_info(remoting: RemotingClient, address: str) -> ClusterInfo:
 
 
 async def get_kv(remoting: RemotingClient, address: str, namespace: str, key: str) -> str:
-    """Return a value from a name server's table. Raises QueryNotFoundError or RequestCodeNotSupportedError."""
+    """Return a name server's value. Raises QueryNotFoundError, or RequestCodeNotSupportedError if it has no table."""
     header = GetKVConfigRequestHeader(namespace=namespace, key=key)
     reply = await request(remoting, address, header, timeout_seconds=KEY_TIMEOUT_SECONDS)
     value = GetKVConfigResponseHeader.from_ext_fields(reply.ext_fields).value
@@ -150,8 +150,8 @@ async def reset_offset(
     """Reset a group's offsets in a topic on one broker to a time (Unix milliseconds, or RESET_TO_END).
 
     With `queue_id`, only this queue is reset, to `offset` if it is not None. Offsets may move forward and back. Returns
-    the new offsets. A 5.x broker notifies each member in the response to its next pull. A 4.x broker pushes the reset
-    to the members, and raises ConsumerNotOnlineError if the group has no members.
+    the new offsets. A 5.x broker notifies each member in the response to its next pull. A 4.x broker always resets all
+    queues by time: it pushes the reset to the members, and raises ConsumerNotOnlineError if the group has no members.
     """
     header = ResetOffsetRequestHeader(
         topic=topic,

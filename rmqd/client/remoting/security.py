@@ -61,7 +61,7 @@ class Refusals:
 
     def __init__(self, clock: Clock) -> None:
         self.current: dict[tuple[str, str], tuple[bool, float]] = {}
-        """By (address, reason): whether the refusal concerns all requests to the address, and when it last occurred."""
+        """By (address, reason): whether a refusal concerns all the address's requests, and its last monotonic time."""
         self.hidden: re.Pattern[str] | None = None
         """The pattern of present and previous keys, to replace them by *** in servers' texts; None without keys."""
         self.version = 0
@@ -70,7 +70,7 @@ class Refusals:
         self._reported_at = float("-inf")
 
     def about(self, names: Iterable[str]) -> str | None:
-        """Return why a refusal stops a group from consuming, or None. `names` has the group's name and its topics."""
+        """Return the reason of a refusal that stops a group, or None. `names` has the group's name and its topics."""
         if not self.current:
             return None
         self._forget_old()

@@ -74,7 +74,7 @@ class Routes:
         )
 
     def replaced(self, changes: Mapping[str, TopicRouteData | None]) -> Routes:
-        """Return a copy with the routes in `changes`, by topic; None removes a route. These routes count as newest."""
+        """Return a copy updated with `changes`: routes by topic; None removes a route. These routes count as newest."""
         if not changes:
             return self
         kept = {topic: route for topic, route in self.by_topic.items() if topic not in changes}

@@ -73,7 +73,7 @@ MessageQueueSelector = Callable[[Sequence[MessageQueue]], MessageQueue]
 
 
 def select_by_hash(sharding_key: str) -> MessageQueueSelector:
-    """Return a selector that chooses the queue by the key's hash, like Java's `SelectMessageQueueByHash`."""
+    """Return a selector by a key's hash (Java: `SelectMessageQueueByHash`), which depends on the number of queues."""
     return lambda queues: queues[abs(java_hash(sharding_key)) % len(queues)]
 
 

@@ -152,7 +152,7 @@ class Producer:
                 await self._clock.sleep(SAME_BROKER_PAUSE_SECONDS)
             last_broker, remaining = queue.broker_name, max(deadline - self._clock.monotonic(), 0)
             if isinstance(outcome, RmqdError) and remaining < SHORTEST_TRY_SECONDS:
-                raise outcome  # the error of the previous attempt
+                raise outcome  # the previous attempt's error; if it is a timeout, its text has that attempt's limit
             # a hanging broker must not use up all the time, so that an attempt at another broker can follow
             outcome = await self._send_once(queue, sending, remaining / 2 if tries < MAX_TRIES else remaining)
             if isinstance(outcome, SendResult):

@@ -176,7 +176,7 @@ def _wrong_value(root: type[BaseModel], path: KeyPath, details: ErrorDetails) ->
 
 
 def model_at(root: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
-    """Return the model that declares the keys at a path of the configuration; None if there is no model."""
+    """Return the model of the section at a path of the configuration; None if the path leads to no model."""
     kind: object = root
     for step in path:
         if isinstance(kind, type) and issubclass(kind, BaseModel):

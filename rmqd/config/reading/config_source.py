@@ -295,7 +295,7 @@ def _literal_secrets(node: Node, path: tuple[str, ...] = ()) -> Iterator[tuple[s
 
 
 def is_secret(path: KeyPath) -> bool:
-    """Return whether the value at a path is a secret, which `--set` refuses, because every user can see command lines.
+    """Return whether the value at a path is a secret. `--set` refuses literal secrets: all users see command lines.
 
     Models declare secrets. Options of handlers, offset stores and sinks with names like `password` are secrets, too.
     """

@@ -55,7 +55,7 @@ def deduplicate_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
 
 
 def package_findings(name: str, group: GroupConfig) -> Iterator[ConfigFinding]:
-    """Yield a finding if the store of `deduplicate` needs a Python package that is not installed."""
+    """Yield a finding, with its whole path, if the store of `deduplicate` needs a missing Python package."""
     store = "" if group.deduplicate is None else group.deduplicate.store
     absent = [package for package in _PACKAGES.get(store, ()) if find_spec(package) is None]
     if absent:
@@ -351,6 +351,6 @@ def _local_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
     if group.handler is None:
         accepted = "a mapping with the keys plugin, options, concurrency"
         yield ConfigFinding(("handler",), f"missing; expected {accepted}", missing=True)
-    for key in ("pipeline", "sink"):  # the key `spark` is allowed, so that a group can move by changing `engine`
+    for key in ("pipeline", "sink"):  # `spark` is allowed: to move a group, it is enough to change `engine`
         if getattr(group, key) is not None:
             yield ConfigFinding((key,), "has no effect here; it needs engine: spark", at_key=True)

@@ -212,7 +212,7 @@ def _property_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
 
 
 def missing_findings(name: str, group: GroupConfig) -> Iterator[ConfigFinding]:
-    """Yield findings if a group on Spark needs Python packages that are not installed."""
+    """Yield findings, with whole paths, if a group on Spark needs Python packages that are not installed."""
     if group.engine != "spark":
         return
     if group.sink is not None and group.sink.format == "postgresql" and find_spec("psycopg") is None:

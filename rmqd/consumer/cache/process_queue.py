@@ -129,7 +129,7 @@ class ProcessQueue:
         self.last_store_timestamp = stored_ms
 
     def continue_at(self, offset: int) -> None:
-        """Set the offset of the next pull, after the broker corrected an illegal offset. Cached messages stay."""
+        """Set the offset of the next pull, after an empty response or a corrected offset. Cached messages stay."""
         self.next_offset = offset
 
     def note_skipped_by_broker(self, stored_ms: int) -> None:

@@ -221,7 +221,7 @@ class BatchHoldingBreaker(CircuitBreaker):
         return self.circuit.state != "closed" and any(map(self._settlement.retry_policy.is_last_attempt, failed))
 
     async def _settle(self, held: _Held, *, again: bool) -> None:
-        """Settle a held batch: hand out the failed messages to the handler (`again`), or send them back."""
+        """Settle a held batch: hand out its failed messages once more if `again`, otherwise send them back."""
         batch, error = held.batch, held.error
         if again:
             for index in failures_of(batch, error):

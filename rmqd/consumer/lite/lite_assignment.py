@@ -1,6 +1,6 @@
 """Assignments of lite topics: subscribe and pop at each broker, and find the brokers that serve the lite topics.
 
-Brokers keep lite subscriptions in memory, for three minutes. So the subscription is sent periodically, and at once
+Brokers keep lite subscriptions only in memory, for three minutes. So the subscription is sent periodically, and at once
 after a failed request, because the broker may have restarted.
 """
 

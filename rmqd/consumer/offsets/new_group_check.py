@@ -73,11 +73,11 @@ class BrokerStartOffsets(StartOffsets):
         super().__init__(client, options, clock)
         self._store = store
         self._retry = retry_topic(options.group)
-        self._missing: set[MessageQueue] = set()  # queues for which `stored` found no offset
+        self._missing: set[MessageQueue] = set()  # queues for which `stored` found no offset since the last check
         self._unproven: dict[MessageQueue, float] = {}  # queue -> when a slave first returned no offset (monotonic)
 
     async def stored(self, queue: MessageQueue) -> int | None:
-        """Return the broker's offset. If only a slave responds and has none, raise for BROKER_GRACE_SECONDS first."""
+        """Return the broker's offset. While only a slave responds and has none, raise for BROKER_GRACE_SECONDS."""
         try:
             offset = await self._store.read(queue)
         except SlaveUnawareError:
@@ -181,7 +181,7 @@ class BrokerStartOffsets(StartOffsets):
 
 
 class FileStartOffsets(StartOffsets):
-    """The start offsets of a broadcasting group. The group is new while it has no offsets file."""
+    """A broadcasting group's start offsets. It is new if it has no file; a queue missing in it was added later."""
 
     def __init__(
         self, client: ClientInstance, options: ConsumerOptions, clock: Clock, store: LocalFileOffsetStore

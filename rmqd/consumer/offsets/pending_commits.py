@@ -152,7 +152,7 @@ class UnansweredCommits:
         self._any_ended.set()
 
 
-COMMIT_ANSWER_SECONDS: Final = 5.0  # how long a pull's commit delays the queue's other commits
+COMMIT_ANSWER_SECONDS: Final = 5.0  # how long a pull's commit delays the queue's other commits, and their timeout
 # a pull that was sent less than this time ago is probably answered soon, and the next pull carries a higher offset
 RECENT_COMMIT_SECONDS: Final = 1.0
 RECHECK_INTERVAL_SECONDS: Final = 0.2

@@ -55,7 +55,7 @@ def in_storing_order(queues: Iterable[MessageQueue]) -> list[list[MessageQueue]]
 
 
 def is_storing_unfinished(queues: Iterable[MessageQueue], stored: Collection[MessageQueue]) -> bool:
-    """Return whether the storing of start offsets is incomplete. Of `queues`, the ones in `stored` have an offset."""
+    """Return whether the order shows that storing is unfinished. Of `queues`, only those in `stored` have an offset."""
     has = ([queue in stored for queue in ids] for ids in _by_place(queues).values())
     return any(of_place != sorted(of_place, reverse=True) for of_place in has)
 

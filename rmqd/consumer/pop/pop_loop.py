@@ -249,7 +249,7 @@ class PopLoop(RequestLoop):
         return process_queue
 
     async def _set_aside(self, block: PopBlock, process_queue: PopProcessQueue) -> None:
-        """Apply `on_corrupt_message` to a block's corrupt messages. With `stop` they stay unacknowledged."""
+        """Apply `on_corrupt_message` to corrupt messages. With `stop` they are redelivered, and block no others."""
         context, policy = self._context, self._context.options.on_corrupt_message
         for corrupt in block.corrupt:
             message, reason = corrupt.message, corrupt.reason

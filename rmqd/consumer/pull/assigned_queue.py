@@ -278,7 +278,7 @@ class AssignedQueue(Assignment):
         )
 
     def measure(self) -> Coroutine[Any, Any, None] | None:
-        """Return a query of the queue's end; None if pulls report it. A queue that is held back sends no pulls."""
+        """Return a query of the queue's end; None if pulls report it. They do not while they are held back or fail."""
         loop = self.loop
         return None if loop is None or not (loop.max_offset is None or self._is_stale(loop)) else self._measure(loop)
 

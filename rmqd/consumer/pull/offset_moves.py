@@ -76,7 +76,7 @@ class OffsetMoves:
 
     @property
     def refused_end(self) -> int | None:
-        """The lowest end of the queue that the broker reported while it refuses the next pull's offset; else None."""
+        """The queue's lowest end that the broker has reported, if it has refused the next pull's offset; else None."""
         offset, end = self._context.refused_offsets.get(self._message_queue, (None, None))
         return end if offset == self._loop.process_queue.next_offset else None
 
@@ -87,8 +87,8 @@ class OffsetMoves:
     async def recheck_queue(self, reply: RemotingCommand) -> bool:
         """Search for new messages at offsets that were pulled before: the topic may have been recreated.
 
-        `reply` is the response to a pull. Returns True if the queue must continue at another offset, so that `reply`
-        must be discarded. Raises RmqdError.
+        `reply` is the response to a pull. Returns True if it must be discarded, because the queue continues at another
+        offset or is held for an operator. Raises RmqdError.
         """
         if reply.code != FOUND_CODE and reply.code not in NOTHING_FOUND_CODES:
             return False

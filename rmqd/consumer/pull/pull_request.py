@@ -84,7 +84,7 @@ class PullBackoff:
         self._went_away = False
 
     def pause_after_empty(self) -> float:
-        """Return the pause in seconds after an immediate empty response. A slave that lags sends such responses."""
+        """Return the pause in seconds after an immediate empty response: a slave lags, or the broker shuts down."""
         self._unheld += 1
         return backoff_seconds(EMPTY_RESPONSE_PAUSE_SECONDS, self._unheld, MAX_EMPTY_RESPONSE_PAUSE_SECONDS)
 

@@ -51,7 +51,7 @@ class QueueRelease:
         self._signal = signal
 
     async def run(self, loop: PullLoop | None, moved_to: Callable[[], int | None]) -> None:
-        """Release the queue. `loop` is None if no pull was sent. `moved_to` returns the offset of a reset, or None."""
+        """Release the queue. `loop` is None if pulling has not begun. `moved_to` returns a reset's offset, or None."""
         context, signal, message_queue = self._context, self._signal, self._queue
         if loop is not None:
             process_queue = loop.process_queue

@@ -107,7 +107,7 @@ class ResponseValidation:
     def validate_opened(
         self, block: MessageBlock, asked: int, trusted: TrustedPart, *, passes_over: bool
     ) -> TrustedPart:
-        """Validate the trusted messages again after decompression. A body that cannot be opened makes a record bad."""
+        """Validate the trusted messages again after decompression: if that fails, the record's flags may be wrong."""
         if block.cut_at is not None and block.cut_at < trusted.next_offset:
             trusted = TrustedPart(block.cut_at, [record for record in trusted.bad if record.at < block.cut_at])
         records = [bad_record(block, corrupt, asked) for corrupt in block.corrupt]

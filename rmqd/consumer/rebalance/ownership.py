@@ -195,7 +195,8 @@ class QueueOwnership(Ownership):
         If brokers do not notify members, the previous owner may notice this member up to `max_notice_delay_seconds`
         later, and the wait is longer by that time. The wait is also longer if the topic's queues have changed, because
         the previous owner may not know them yet. Time while this member cannot reach the queue's broker does not count:
-        the previous owner may reach the broker, and this member could not start anyway. Returns False after a timeout.
+        the previous owner may reach the broker, and this member could not start anyway. Returns False after a timeout:
+        the queue is owned then too.
         """
         self._waiting += 1
         try:

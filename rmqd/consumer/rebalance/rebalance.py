@@ -110,7 +110,7 @@ MIN_PASS_INTERVAL_SECONDS: Final = 1.0  # Java: rocketmq.client.rebalance.minInt
 
 
 class Rebalance:
-    """Runs the rebalance: at the start, after a notification, a changed route or a release, and every 20 s.
+    """Runs the rebalance's passes: at the start, after a notification, a changed route or a release, and every 20 s.
 
     If the last pass could not divide all topics (for example because no member list was available), the next one
     follows after a second. Passes start at least one second apart.
@@ -236,7 +236,7 @@ class Rebalance:
         return balanced
 
     async def _others_came(self) -> bool:
-        """Return whether the member list has changed. The list comes from the brokers of any topic that respond."""
+        """Return whether the members have changed, according to the first topic whose brokers respond."""
         for topic in self._context.subscriptions if self._division.joins_group else ():
             if (members := await self._members.client_ids_for(topic)) is not None:
                 return self._notifications.on_member_list(members)

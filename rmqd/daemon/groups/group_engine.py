@@ -233,7 +233,7 @@ class GroupHost(Protocol):
         """Resume a group, or some of its queues, in all processes. Raises UnknownGroupError, WholeGroupOnlyError."""
 
     async def restart(self, group: str) -> None:
-        """Load a group's code in new processes, drain the group, and continue the group in the new processes.
+        """Load a group's code in new processes, drain only this group, and continue it in the new processes.
 
         Raises UnknownGroupError. Raises ConfigError if the code cannot be loaded; the old code then continues.
         """

@@ -61,7 +61,7 @@ Child = TypeVar("Child", bound=ChildProcess[Any])
 
 
 class ChildGroup(Generic[Child]):
-    """A group that runs in a child process. The child sends a snapshot every second, and when `refresh` is called."""
+    """A group that runs in a child process. Its snapshot is requested every second, and when `refresh` is called."""
 
     def __init__(self, name: str, options: ConsumerOptions, silent_seconds: float = SILENT_SECONDS) -> None:
         """`silent_seconds`: how long the child may be silent before the group is not ready."""

@@ -73,8 +73,8 @@ class DaemonAbout:
 
 
 async def status_document(view: HostSnapshot, recorder: HistoryRecorder, about: DaemonAbout) -> dict[str, Any]:
-    """Return the whole status. With `--workers`, each queue has the client id of its worker, and other `client_id` are
-    null. Queues are converted in slices, so that thousands of them do not block the event loop.
+    """Return the whole status. With `--workers`, the `client_id` of the daemon and of each group is null, because each
+    worker has its own. Queues are converted in slices, so that thousands of them do not block the event loop.
     """
     whole = merge_processes(view.processes, view.past) if view.processes else None
     only = view.processes[0] if len(view.processes) == 1 and view.workers is None else None

@@ -73,7 +73,7 @@ class AccessPolicy:
     def check_change(
         self, authorization: str | None, client_address: str, header_names: Iterable[str] = ()
     ) -> HttpRefusal | None:
-        """Check the sender of a change. The request needs the token; without a token, it must be from this machine.
+        """Check the sender of a change: it needs the token or, if none is configured, must be on this machine.
 
         A proxy on this machine has a local address, but forwards requests of any sender. A proxy is recognized by the
         headers that it adds, or by an address in 127.0.0.0/8 other than 127.0.0.1. Other proxies look like local users.

@@ -78,7 +78,7 @@ class WorkerProcess(ChildProcess[WorkerReport]):
             self.log.info("worker.answers", pid=self.pid)
 
     async def apply(self, config: RootConfig) -> None:
-        """Apply a configuration that a new process has accepted. If this process refuses it, kill this process."""
+        """Apply a configuration that a new process has accepted. If this process refuses it, kill it for a restart."""
         try:
             await self.ask("apply", config)
         except ChildGoneError:  # the process that replaces this one is built with the configuration

@@ -117,7 +117,7 @@ def offsets_in_stem(stem: str) -> Run | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchManifest:
-    """The files of a pipeline's micro-batch. After the manifest is written, the files are moved to the archive."""
+    """The files of a pipeline's micro-batch. Once the manifest is written, only the moves to the archive remain."""
 
     version: int
     staged: str

@@ -84,7 +84,7 @@ class CopySender:
         self._address = address
 
     async def send(self, letter: DlqMessage, way: Way) -> None:
-        """Send a copy of a letter. Raises InvalidMessageError, or RmqdError although the broker may store the copy."""
+        """Send a copy of a letter. Raises InvalidMessageError, or RmqdError; then the broker may have the copy."""
         message, unit_mode = letter.message, self._client.options.unit_mode
         if way == "send_back":
             await send_message_back(

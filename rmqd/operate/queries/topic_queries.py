@@ -286,7 +286,7 @@ async def read_newest(
 
 @dataclass(slots=True)
 class _Backwards:
-    """A window that is read backwards. Offsets from `reached` on were read; `oldest_ms` is their first store time."""
+    """A window that is read backwards. Offsets from `reached` on were read; `oldest_ms` is their oldest store time."""
 
     window: OffsetWindow
     subscription: SubscriptionData

@@ -112,7 +112,7 @@ class TrialProcess(ChildProcess[None]):
 
 @dataclass(slots=True)
 class HandlerTrial:
-    """Runs the handler of the configuration's only group in a process, and starts another process if it dies.
+    """Runs the handler of the configuration's only group in a process. If it dies, the next batch starts another.
 
     `runs` counts the processes so far. `at_end` is how the last process failed at its end; None if it ended normally.
     """

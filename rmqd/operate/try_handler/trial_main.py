@@ -119,7 +119,7 @@ class HandlerCalls:
         await self._client.close()
 
     async def call(self, messages: list[Message]) -> CallResult:
-        """Call the handler with messages of one queue. Raises HandlerNotAwaitedError if a coroutine was not run."""
+        """Call the handler with messages of one queue. Raises HandlerNotAwaitedError if it returned unfinished work."""
         batch = make_background_batch(self._options, messages)
         started = time.monotonic()
         error = await exception_of_background_call(self._context.service, batch)

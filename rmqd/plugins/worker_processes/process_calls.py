@@ -129,7 +129,7 @@ class PooledCalls:
         try:
             if answer.no_memory:
                 self._end_for_memory(process, batch, answer, error)
-                includes_error = len(batch.decisions()) == len(batch)  # the error concerns only undecided messages
+                includes_error = len(batch.decisions()) == len(batch)  # then the decisions include the error
             else:
                 self._pool.put(process)
                 self._clear(batch, error)

@@ -29,8 +29,8 @@ from rmqd.runtime.logs.log_writer import LogWriter, create_writer, escape_values
 from rmqd.runtime.plain_text import describe, text_of, traceback_of
 from rmqd.wire.topics import without_namespace
 
-# Limit for log lines of other code in the event loop's thread. A line takes about 40 µs, so all lines together take at
-# most a fifth of the thread's time.
+# Limit for log lines of other code in the event loop's thread. A line takes about 40 µs, so lines at this rate take a
+# fifth of the thread's time.
 LINES_PER_SECOND: Final = 5_000
 BURST_LINES: Final = 10_000
 

@@ -148,7 +148,7 @@ def _numbers(folder: HadoopFolder, path: str) -> list[int]:
 
 
 def _logged(folder: HadoopFolder, path: str) -> SourceOffsets:
-    """Return the offsets of rmqd's source in a file of Spark's offset log, which has a line for each source."""
+    """Return rmqd's offsets in a file of Spark's offset log. Its lines are: version, metadata, one for each source."""
     version, *lines = folder.read(path).decode("utf-8", errors="replace").splitlines() or [""]
     if version != OFFSET_LOG_VERSION:
         raise RmqdError(f"{folder.url}/{path} has version {version!r:.40}; expected {OFFSET_LOG_VERSION}")

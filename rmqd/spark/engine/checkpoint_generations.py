@@ -102,7 +102,7 @@ _FOLDER: Final = re.compile(r"generation-([0-9]{6,})")
 
 @dataclass(frozen=True, slots=True)
 class CheckpointGeneration:
-    """One checkpoint. `path` is its folder or URL. If it is empty, a query starts at `start_offsets`."""
+    """One checkpoint. `path` is its URL. While the checkpoint is empty, a query starts at `start_offsets`."""
 
     number: int
     path: str
@@ -116,7 +116,7 @@ def checkpoint_folder(spec: GroupSpec) -> str:
 
 
 def generations_of(spec: GroupSpec, spark: SparkSession) -> CheckpointGenerations:
-    """Return the checkpoint generations of a group. Raises RmqdError if Hadoop has no access to their file system."""
+    """Return a group's checkpoint generations. Raises RmqdError if their file system or the sink is unavailable."""
     if not spec.spark.checkpoint:
         with suppress(OSError):  # Hadoop reports the same error later, or the folder is not local
             make_folder(Path(checkpoint_folder(spec)))  # private; a folder that Hadoop creates is readable by all users

@@ -1,8 +1,8 @@
 """The Spark data source of a group with a handler or a pipeline, and the streaming query of a group with a handler.
 
 The driver writes the duration of each micro-batch to a file next to the pause file. The source, which runs in a
-separate process, reads the duration to choose the size of the next micro-batch. Without this file, the source would
-measure up to a trigger interval too much, because Spark calls it when the next micro-batch is due.
+separate process, reads the duration to choose the size of the next micro-batch. Without this file, the measured
+duration would be up to a trigger interval too long, because Spark calls the source when the next micro-batch is due.
 
 A handler's source is the format `rmqd_handler`. Each of its tasks pulls a queue range, handles the messages, and
 returns one row, the outcome of the range. The driver receives the outcomes of each micro-batch.
@@ -118,7 +118,7 @@ class GroupSourceSettings:
 
     @property
     def target_batch_seconds(self) -> float:
-        """The target duration of a micro-batch. A stop must have time to wait for the end of the micro-batch."""
+        """The target duration of a micro-batch, short enough that a stop can wait for the end of the micro-batch."""
         return max(
             0.1, min(TARGET_BATCH_SECONDS, self.spec.settings.shutdown_timeout_seconds / BATCHES_PER_SHUTDOWN_TIMEOUT)
         )

@@ -173,7 +173,7 @@ class CompactedBatches:
         self._path = path
 
     def add(self, batches: Mapping[str, int]) -> None:
-        """Record the last batch of each query, before its files are compacted. Raises RmqdError if that fails."""
+        """Record the last batch of each query. If this raises RmqdError, do not take any files of these queries."""
         for query, batch in batches.items():
             if self.last_batch(query) >= batch:
                 continue
@@ -190,7 +190,7 @@ class CompactedBatches:
         return dict(self._recorded(self._staging.names(self._path))).get(query, -1)
 
     def delete_outdated(self, now_ms: int) -> None:
-        """Delete records that are a day old, except each query's highest batch. `now_ms` is the current time."""
+        """Delete records that are a day old, except the highest of these for each query. `now_ms` is the time now."""
         facts = self._staging.file_facts(self._path)
         old = self._recorded(
             path.rpartition("/")[2] for path, one in facts.items() if one.modified_ms < now_ms - _DAY_MS
@@ -217,7 +217,7 @@ class Compactions:
         self.batches = CompactedBatches(staging, f"{COMPACTIONS_FOLDER}/{_BATCHES}")
 
     def compact(self, chunk: CompactionChunk, write: Callable[[str], int]) -> CompactionPlan | None:
-        """Merge the files of a chunk. Return None if another process has taken one of the files. Raises RmqdError.
+        """Merge the files of a chunk. Return None if one of the files was moved or deleted meanwhile. Raises RmqdError.
 
         `write` writes the rows of the files to a new folder below the staging folder, and returns the number of rows.
         """
@@ -309,7 +309,7 @@ class Compactions:
             self._folder.delete(f"{plan.entry}{_COVER_ENDING}")
 
     def _put_back(self, compaction: str) -> None:
-        """Return the taken files of an undone compaction to the output folder."""
+        """Move the taken files of an undone compaction back to the output folder."""
         taken = f"{COMPACTIONS_FOLDER}/{compaction}/{_TAKEN}/"
         for path in self._staging.files(taken.removesuffix("/")):
             self._moved(path, self._folder, path.removeprefix(taken))

@@ -67,9 +67,10 @@ def make_manifest(
 ) -> BatchManifest:
     """Return the manifest of a batch. Spark wrote `files` below `staged`; the batch replaces the files `former`.
 
-    `staged` ends with the unique name of this write attempt, and the names of output files contain this name. So if a
-    driver resumes late and deletes files of earlier attempts, it cannot delete files of later attempts. Raises
-    RmqdError for a file that is not named like Spark's files, because skipping it would lose rows.
+    `staged` ends with the unique name of this write attempt, which starts with the batch number. The names of output
+    files contain this name. So a driver that resumes late and deletes files of earlier attempts cannot delete files of
+    later attempts. Raises RmqdError for a file that is not named like Spark's files, because skipping it would lose
+    rows.
     """
     moves, attempt = [], staged.rpartition("/")[2]
     for path in files:
@@ -273,7 +274,7 @@ def default_staging_folder(folder: HadoopFolder) -> HadoopFolder:
 
 
 def archive_to_compact(spec: GroupSpec) -> SinkConfig:
-    """Return a group's sink `parquet`, or an equivalent of its handler `parquet`. Raises ConfigError without both."""
+    """Return a group's sink `parquet`, or an equivalent of its handler `parquet`. Raises ConfigError without either."""
     sink, handler = spec.settings.sink, spec.settings.handler
     if handler is not None and handler.plugin == "parquet":
         path, compression = str(handler.options["path"]), handler.options.get("compression", "zstd")

@@ -66,7 +66,7 @@ class PipelineSourceSettings(GroupSourceSettings):
         return options if self.value_format is None else replace(options, value_format=self.value_format)
 
     def batch_sizer(self) -> BatchSizer | None:
-        """Return the batch sizer; None if each batch takes all messages, at the interval of `spark.trigger`."""
+        """Return the batch sizer; None if each batch takes all messages, because only `spark.trigger` paces batches."""
         config = self.spec.spark
         if config.trigger and not config.max_offsets_per_trigger:
             return None

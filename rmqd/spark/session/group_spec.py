@@ -37,7 +37,7 @@ DEFAULT_CONF: Final = {
 }
 # with master local, executors run in the driver's JVM, so the driver need not be reachable from other machines
 LOCAL_DEFAULT_CONF: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-# speculation runs a second copy of a slow task, and the copy would handle messages twice
+# speculation copies a slow task, so messages would be handled twice; the configuration check rejects "true" too
 FIXED_CONF: Final = {"spark.speculation": "false"}
 
 

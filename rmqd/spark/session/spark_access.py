@@ -1,7 +1,7 @@
 """Access to RocketMQ for Spark processes, and parsers for options of `load()` and `save()`. No I/O, except for secrets.
 
 Spark passes the values of options as text, and their names in lower case. Spark shows options in plans, in its UI and
-in its event logs. So an option contains a reference to a secret, and each driver or executor process reads the secret.
+in its event logs. So options contain only references to secrets, which each driver or executor process resolves.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ keeps the client for the next batch. A process that is forked later creates a ne
 A streaming query needs the maximum offsets of its queues every 100 or 200 ms, even when idle. One request per queue
 would be 10,000 requests a second for 1,000 queues. So one request to a broker covers all queues of a topic. If a broker
 refuses requests about a topic (access control, a proxy), the client sends a request for each queue. Requests about a
-topic are sent to masters. A request about one queue may be sent to a slave if the caller accepts an outdated value.
+topic are sent only to masters. A request about one queue may be sent to a slave if the caller accepts an old value.
 """
 
 from __future__ import annotations

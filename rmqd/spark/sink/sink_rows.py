@@ -94,7 +94,7 @@ def parse_sink_options(
 
 
 def column_problems(columns: Mapping[str, str]) -> list[str]:
-    """Return the problems of columns, which are SQL types by name. Other columns of the source are ignored."""
+    """Return the problems of `columns`, which are SQL types by name. Columns that only the source has are ignored."""
     problems = [] if "body" in columns else ["column body: missing; expected a binary or a string"]
     for name, type_name in columns.items():
         if name in SINK_COLUMNS:

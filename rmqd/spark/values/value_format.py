@@ -81,7 +81,7 @@ class ValueFormat:
         return replace(self, kind=parse_schema(f"{VALUE_COLUMN} {sql}").fields[0][1])
 
     def with_default_subject(self, topics: Sequence[str]) -> ValueFormat:
-        """Use the topic as the default subject. Raises ConfigError unless there is exactly one topic."""
+        """Return the format with a subject, by default the topic. Raises ConfigError if there is no single topic."""
         if self.registry is None or self.registry.subject:
             return self
         if len(topics) != 1:

@@ -95,7 +95,7 @@ def histories(parts: Sequence[QueueBatch], awaits: int, *, is_async: bool) -> Se
 
 
 def _history(parts: Sequence[QueueBatch], awaits: int, last: int, at_end: int, turns: Sequence[Turn]) -> History:
-    """Return the turns, then all remaining parts. The history has the last `at_end` + 1 parts up to index `last`."""
+    """Return the turns, then the rest. Only the last `at_end` + 1 parts occur, without those after index `last`."""
     chosen = parts[len(parts) - 1 - at_end : last + 1] or parts[last : last + 1]
     queues = [[*ones] for _, ones in groupby(chosen, key=lambda part: part.queue)]
     next_ones, found = [0] * len(queues), list[ChaosDelivery]()

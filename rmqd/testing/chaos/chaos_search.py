@@ -160,7 +160,7 @@ class ChaosSearch:
         return bool(self._compared(ending) != self._expected[parts])
 
     def _is_no_pause(self, history: History) -> bool:
-        """Return False if a hung call returns within a longer time limit, so that the machine was merely busy."""
+        """Return False if a hung call returns within a longer time limit: then the machine was merely busy."""
         if not self._hung or self._is_patient:
             return True
         self._is_patient = True

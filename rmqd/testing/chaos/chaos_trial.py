@@ -120,7 +120,7 @@ def _line(called: Any, is_authors: Callable[[str], bool]) -> str:
 
 T = TypeVar("T")
 
-MAX_ATTEMPTS: Final = 17  # the first attempt and 16 retries, as in Java if max_reconsume_times is -1
+MAX_ATTEMPTS: Final = 17  # the first attempt and 16 retries, as in Java if max_reconsume_times is -1; also the maximum
 PATIENCE_SECONDS: Final = 10.0
 MIN_PATIENCE_SECONDS: Final = 1.0
 HANG_FACTOR: Final = 50  # a call hangs if it takes this many times the average duration in the first history

@@ -25,7 +25,7 @@ PROP_CONSUMER_START_TIMESTAMP: Final = "PROP_CONSUMER_START_TIMESTAMP"
 
 
 class ProcessQueueInfo(json_body.Body, called="a process queue"):
-    """A member's report on one of its queues. Times are Unix ms; `transaction_*` is an orderly batch in flight."""
+    """A member's report on one of its queues. Times are Unix ms; `transaction_*` is the orderly batch being handled."""
 
     commit_offset: int = 0
     cached_msg_min_offset: int = 0

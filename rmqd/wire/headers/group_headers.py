@@ -10,7 +10,7 @@ from rmqd.wire.headers.request_header import Header, RequestHeader
 
 
 class UnregisterClientRequestHeader(RequestHeader, code=RequestCode.UNREGISTER_CLIENT):
-    """Unregisters a client from a group before the client's connection ends, when the broker would remove it anyway."""
+    """Unregisters a client from a group at once. Otherwise the broker removes it when the client's connection ends."""
 
     client_id: Annotated[str, WireName("clientID")]
     producer_group: str | None = None
@@ -176,7 +176,7 @@ class ResetOffsetRequestHeader(RequestHeader, code=RequestCode.INVOKE_BROKER_TO_
 
 
 class CloneGroupOffsetRequestHeader(RequestHeader, code=RequestCode.CLONE_GROUP_OFFSET):
-    """Copies a group's offsets to another group; unless `offline`, only in topics that the group subscribes to."""
+    """Copies a group's offsets to another group; unless `offline`, only in topics that `src_group` subscribes to."""
 
     src_group: str
     dest_group: str

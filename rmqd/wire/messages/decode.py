@@ -66,7 +66,7 @@ _NO_QUEUE: Final = MessageQueue("", "", -1)
 
 
 def decode_messages(data: bytes, message_queue: MessageQueue, start: int = 0, namespace: str = "") -> MessageBlock:
-    """Decode the records that fill `data` from `start`, and open their bodies without a memory limit.
+    """Decode the records that fill `data` from `start`, and open their bodies without a memory limit for the block.
 
     Raises ProtocolError if a record cannot be decoded. A record with a wrong CRC, or a body that cannot be opened, goes
     to `MessageBlock.corrupt`.
@@ -88,7 +88,7 @@ def frame_decodable_messages(
 
 
 def open_all_bodies(block: MessageBlock) -> MessageBlock:
-    """Decompress all bodies of a block and split its batches, without a memory limit."""
+    """Decompress all bodies of a block and split its batches, without a memory limit for the block."""
     if block.is_closed:
         opening = BlockDecompression(block)
         opening.rest()
