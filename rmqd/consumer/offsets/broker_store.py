@@ -42,13 +42,12 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
 
     *One commit at a time.* A broker's threads may execute two requests of one connection in any order, so the lower of
     two offsets could remain. So each queue has a lock (`_turns`), and the next commit of the queue is sent only after
-    the response to the previous one. A commit runs in a separate task: if the caller is cancelled, the request still
-    gets its response, failure or timeout before the queue's next commit is sent.
+    the response to the previous one. A commit runs in a separate task, which continues if the caller is cancelled.
 
-    *Epochs.* While a commit waits for the lock, it may become invalid, because an operator resets the queue, or the
-    queue is released and acquired again. Both events increase the queue's epoch (`_epochs`). A commit contains the
-    epoch in which it was decided, and is sent only in this epoch. So no commit from before a reset is sent after the
-    reset. A commit that may lower the offset (`downward`) is kept in `_resets` until a response confirms it.
+    *Epochs.* While a commit waits for the lock, an operator may reset the queue, or the queue may be released and
+    acquired again. Both increase the queue's epoch (`_epochs`). A commit is sent only in the epoch in which it was
+    decided, so never after a later reset. A commit that may lower the offset (`downward`) is kept in `_resets` until a
+    response confirms it.
 
     *Offsets that a broker may have lost.* A restarted broker, or a replica in its place, may have a lower offset than
     the committed one, because the last seconds were not flushed or not replicated. So an offset is committed again if
