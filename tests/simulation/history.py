@@ -81,6 +81,8 @@ class History:
         """When the topic's queues or permissions changed."""
         self.comings: list[float] = []
         """When members joined or left."""
+        self.cuts: list[tuple[float, str]] = []
+        """When a trial cut a member's connections, and the member. A cut excuses only a failed send-back."""
         self.java = JavaQueues(self.timeline, self.changes)
         self.passed = Passed(self.ledger, self._explains_unheeded, self.causes.show_at)
         at_masters = Commits(self.ledger, self.passed, self._explains_lower)

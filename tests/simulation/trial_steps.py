@@ -109,6 +109,7 @@ async def be(history: History, count: int) -> None:
 def cut(history: History, member: Member, brokers: Iterable[str]) -> None:
     """Reset a member's connections to some brokers."""
     history.harm()
+    history.cuts.append((history.timeline.now(), member.name))
     names = set(brokers)
     for connection in list(history.network.connections):
         is_there = connection.far.host.name.partition("/")[0] in names

@@ -9,6 +9,7 @@ from rmqd.broker.broker_settings import BrokerSettings
 from rmqd.consumer.handling.send_back import FIRST_DELAY_LEVEL
 from rmqd.consumer.handling.settlement import LOCAL_RETRY_SECONDS
 from tests.simulation.judging.java import SEEN_SECONDS
+from tests.simulation.judging.trouble import SENT_BACK_SECONDS
 from tests.simulation.judging.twice import counted_twice, settled_times
 from tests.simulation.judging.wrong import Wrong
 from tests.simulation.ledger import Call, Verdict
@@ -20,6 +21,8 @@ SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
 NOTICED_SECONDS: Final = 3.0
 """How long members need to notice a change of members: the network takes up to a second, and a rebalance follows at
 most a second after the last."""
+CONNECTED_SECONDS: Final = 1.0
+"""How long after a cut a member has connected again."""
 BROKERS_SECONDS: Final = 0.001
 """Brokers count in milliseconds."""
 LEVELS: Final = [int(text[:-1]) * SECONDS[text[-1]] for text in BrokerSettings().messageDelayLevel.split()]
@@ -82,9 +85,17 @@ def _due(history: History, failed: Call, again: Call) -> float:
         return failed.until + seconds
     level = history.plan.delay_level if failed.level is None else failed.level
     after: float = LEVELS[(level or FIRST_DELAY_LEVEL + failed.attempt) - 1]
-    if again.member == failed.member and any(one.explains_attempts([failed]) for one in history.causes):
+    may_fail = _is_cut(history, failed) or any(one.explains_attempts([failed]) for one in history.causes)
+    if again.member == failed.member and may_fail:
         after = min(after, LOCAL_RETRY_SECONDS)  # the send-back failed
     return failed.until + after
+
+
+def _is_cut(history: History, failed: Call) -> bool:
+    """Whether a trial cut the member's connections just before, or while the message was sent back."""
+    assert failed.until is not None
+    first, last = failed.until - CONNECTED_SECONDS, failed.until + SENT_BACK_SECONDS
+    return any(first <= at <= last and name == failed.member for at, name in history.cuts)
 
 
 def _is_explained(history: History, same: list[Call]) -> bool:
