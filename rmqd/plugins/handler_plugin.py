@@ -93,8 +93,10 @@ class TypedForm:
         return any(True for _ in self._functions_with_options(handler))
 
     def options_model(self, handler: TypedHandler, own: type[BaseModel] | None = None) -> type[BaseModel] | None:
-        """Return the options model of the handler's function, its dependencies and its class (`own`); None without a
-        model. Raises PluginFaultError if no model fits all of them, because all receive the same options.
+        """Return the model of the handler's options; None without a model.
+
+        The function, its dependencies and the handler's class (model `own`) receive the same options. Raises
+        PluginFaultError if none of their models is a subclass of all the others.
         """
         models = [own] if own is not None else []
         for function, names in self._functions_with_options(handler):

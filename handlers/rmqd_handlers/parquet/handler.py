@@ -308,7 +308,7 @@ class _QueueFiles:
             for closing in list(self.closing):
                 await closing.settled(rows)
             now = time.monotonic()
-            # after a pause, the manifest may have later offsets, from a member that owned the queue and did not commit
+            # after a pause, read the manifest again: another owner may have written files and not committed
             is_news = first < self._next_offset or now - self._seen_at > NEWS_AFTER_SECONDS
 
             async def look() -> None:

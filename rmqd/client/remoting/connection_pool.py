@@ -102,9 +102,9 @@ class ConnectionPool:
         except RemotingError:
             if self._connections.get(address) is not current or current.is_suspect:
                 raise
-            # The first connection received bytes while the second connection could not be opened, as after a short
-            # network failure. The bytes closed the breaker, and then the failure opened it again. So close it here.
-            # Later bytes would not close it: only a connection's first bytes, or its first bytes after a silence, do.
+            # After a short network failure, the first connection has received bytes, and a second one was not opened.
+            # The bytes closed the breaker, and then the failed attempt opened it again. So close it here: later bytes
+            # of the first connection do not, unless they follow a silence.
             self.breakers.answered(address)
             return current
         if self._closed or self._connections.get(address) is not current or not current.is_suspect:

@@ -57,7 +57,7 @@ ESSENTIAL_REQUESTS: Final = frozenset(
 
 
 class Refusals:
-    """The current refusals, which are logged once a minute. Access keys in the texts of servers are replaced by ***."""
+    """The requests that servers refuse now, logged once a minute. Access keys in servers' texts are replaced by ***."""
 
     def __init__(self, clock: Clock) -> None:
         self.current: dict[tuple[str, str], tuple[bool, float]] = {}

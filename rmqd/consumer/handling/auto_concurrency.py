@@ -54,7 +54,7 @@ GROWTH_FACTOR: Final = 1.1  # the limit grows by this factor in a step
 FAST_GROWTH_FACTOR: Final = 1.25  # larger steps would exceed the knee so far that the p99 grows by more than half
 STEPS_BEFORE_FAST_GROWTH: Final = 2  # steps up in a row before the limit grows by FAST_GROWTH_FACTOR
 INTERVALS_BETWEEN_TRIALS: Final = 16  # intervals between two trials
-# an interval with calls somewhat slower than the baseline counts as this many of INTERVALS_BETWEEN_TRIALS
+# an interval whose calls are somewhat slower than the baseline counts as three, so the next trial is sooner
 DOUBTFUL_INTERVAL_WEIGHT: Final = 3
 TRIAL_LIMIT_SHARE: Final = 0.75  # limit of a trial, as a share of the limit before it
 EXCLUSION_CALLS: Final = 300  # a limit that a probe showed to be too high stays excluded for this number of calls

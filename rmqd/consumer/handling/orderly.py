@@ -272,12 +272,13 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         self._following: dict[MessageQueue, ProcessQueue] = {}  # queue -> its newer cache, which waits
 
     def begin_turn(self) -> Turn | None:
-        """Take the next ready queue, in an orderly group only with its lock. With `order_by`, the queue stays ready."""
+        """Take the next ready queue. An orderly group needs the queue's lock. With `order_by`, the queue stays ready."""
         ready_queues = self.ready_queues
         process_queue = ready_queues.queues.popleft()
         message_queue = process_queue.message_queue
         if self._serving.setdefault(message_queue, process_queue) is not process_queue:
-            # the newer cache stays in `queued`, so that it does not become ready before `_end_serving` submits it
+            # a former cache still has a batch; the newer cache stays in `queued`, so that `submit` ignores it until
+            # `_end_serving` submits it
             if (former := self._following.get(message_queue)) is not None:
                 ready_queues.queued.discard(former)
             self._following[message_queue] = process_queue

@@ -122,9 +122,8 @@ RATE_WINDOW_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 2.0
 MIN_FAILING_SECONDS: Final = 20.0  # a service that restarts is available again sooner
 MIN_ATTEMPTS: Final = 3
-# at this share of failed attempts a group counts as failing; below, it makes progress
-FAILING_SHARE: Final = 0.9
-RECOVERED_SHARE: Final = 0.5
+FAILING_SHARE: Final = 0.9  # at a smaller share of failed attempts, the row of failed attempts ends
+RECOVERED_SHARE: Final = 0.5  # the same for a canary; at a smaller share, the problem of any group ends
 
 
 class RecentResults:

@@ -45,10 +45,10 @@ from rmqd.errors import RmqdError
 from rmqd.runtime.clock import Clock, suspended_seconds, wait_for_tick
 from rmqd.wire.message_queue import MessageQueue
 
-# how late a step of the wait for a round may end; other members wait longer than a step plus this delay
+# a step of `_wait` may end this late: before other members acquire the queues, they wait longer than a step and this
 TOLERATED_STEP_DELAY_SECONDS: Final = 1.0
 STEP_SECONDS: Final = 1.0
-# interval of checks whether an idle queue's offset was last confirmed `broker_store.REPEAT_SECONDS` ago or earlier
+# interval of checks of idle queues: brokers must have confirmed their offsets in the last REPEAT_SECONDS
 IDLE_CHECK_INTERVAL_SECONDS: Final = 10.0
 QUEUES_PER_TURN: Final = 200  # after this number of queues, some milliseconds of work, a round lets other tasks run
 

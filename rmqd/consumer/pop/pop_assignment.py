@@ -137,7 +137,7 @@ class PopAssignment(Assignment):
             *(self._receipts.extend_invisible_time(block, offset, invisible_ms) for offset in offsets)
         )
         if all(renewed):
-            # the new time counts from the request, not from the response
+            # the new invisible time starts at the request, not at the response
             block.renew_at = min(block.due_of(offset) for offset in offsets) - seconds * (1 - RENEW_AFTER_SHARE)
         else:
             block.renew_at = self._context.clock.monotonic() + RENEW_RETRY_SECONDS

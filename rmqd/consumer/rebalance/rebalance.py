@@ -267,7 +267,7 @@ class Rebalance:
         if members is None:
             return None
         await context.ownership.break_locks(topic, queues)
-        # a Spark driver may be in the list to check for other members; it must get no queue
+        # a Spark driver may be among the members, because it checks whether others exist; it must get no queue
         others = self._engine_conflict.other_engine_members(members)
         client_ids = sorted_client_ids([one for one in members if one not in others])
         share = await self._division.share_of(topic, queues, client_ids, self._held(topic))

@@ -64,7 +64,7 @@ class SQLAlchemyOnce:
         self._savepoint = connection.begin_nested()
         try:
             direct.execute(insert(HANDLED).values(_by_name(self._mark.row)))
-            # after the insert: in SQLite, a transaction that starts with a read cannot always write later
+            # read after the insert, because a transaction of SQLite that starts with a read cannot always write later
             former = self._mark.former_row  # equals `row` outside of a group, for example in a handler's tests
             is_known = former != self._mark.row and former in _equal_rows(direct, former)
         except IntegrityError:

@@ -57,7 +57,7 @@ MAX_SHOWN_QUEUES: Final = 4
 
 
 def offsets_moved_by_others(checkpointed: ByQueue, flushed: ByQueue, stored: ByQueue) -> dict[MessageQueue, int]:
-    """Return the offsets in `stored` that another program must have committed, because the query cannot.
+    """Return the offsets in `stored` that the query cannot have committed, so another program has.
 
     `stored` are the brokers' current offsets, `checkpointed` the checkpoint's offsets, and `flushed` the offsets that
     the brokers are known to have on disk.

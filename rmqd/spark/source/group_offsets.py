@@ -67,7 +67,7 @@ class SubscribedQueues:
             answers = cluster.queues(self._topics(cluster))
             others = [] if all_topics else [queue for queue in answers.values if queue.topic != options.retry_topic]
             for queue in _without_route(answers):
-                # accept a retry topic without retries, a deleted topic of a pattern, and any topic if `others` exist
+                # may be missing: a retry topic without retries, a deleted topic of a pattern, any topic if others exist
                 if queue.topic not in options.topics or others:
                     del answers.errors[queue]
             found = values_or_raise(answers)

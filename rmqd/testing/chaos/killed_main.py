@@ -127,7 +127,7 @@ class _Killing:
             self._die("after its last line, before return" if self.moment else "after its last line")
 
     def _die(self, place: str) -> None:
-        """Report the place, and kill this process and the handler's forks: its process group, which it leads."""
+        """Report the place. Then kill the process group that this process leads: itself, and the handler's forks."""
         with self._lock:
             send_without_loop(self._descriptor, KillPlace(place))
             os.killpg(os.getpid(), signal.SIGKILL)
