@@ -9,6 +9,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -140,10 +141,15 @@ async def test_a_stop_does_not_wait_for_a_server_that_hangs(shop: Shop, left_ope
 
 
 @POSTGRESQL
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
 async def test_a_statement_ends_even_if_the_server_does_not_cancel_it(
-    shop: Shop, left_open: list[Any], monkeypatch: pytest.MonkeyPatch
+    shop: Shop, driver: str, left_open: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server's main process, which handles cancellations, is stopped; the statement's process waits for a row."""
+    """The server's main process, which handles cancellations, is stopped; the statement's process waits for a row.
+
+    The `cancel` of psycopg2 would block all threads until the server continues.
+    """
+    shop = replace(shop, url=shop.url.replace("+psycopg:", f"+{driver}:"))
     monkeypatch.setattr("rmqd_handlers.sql.database.CONNECT_SECONDS", 0.2)
     shop.query(ORDERS)
     assert shop.server is not None
