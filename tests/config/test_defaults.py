@@ -131,7 +131,9 @@ def test_only_keys_that_start_with_x_are_ignored_in_any_file() -> None:
     Path("rmqd.yaml").write_text("nameserver: a:1\ndefaults: {handler: {plugin: log}}\nlog: {x-level: loud}\n")
     Path("groups/a.yaml").write_text("x-b: &b {orders: '*'}\ngroups: {a: {subscriptions: *b}}\n")
     Path("groups/b.yaml").write_text("x-b: &b {orders: '*'}\nsubscriptions: *b\n")
-    assert list(load_config(Path("rmqd.yaml"), environ={}).groups) == ["a", "b"]
+    for name in ("c", "d"):
+        Path(f"groups/{name}.yaml").write_text(f"x-b: &b {{orders: '*'}}\n{name}: {{subscriptions: *b}}\n")
+    assert list(load_config(Path("rmqd.yaml"), environ={}).groups) == ["a", "b", "c", "d"]
     [told] = problems("nameserver: a:1\nX-Log: 1\n")
     assert told.startswith("test.yaml:2:1: X-Log: unknown key")
 

@@ -247,7 +247,7 @@ def _merge_groups(found: dict[str, YamlEntry], source: ConfigFiles) -> None:
         return  # the models report that `groups` is not a mapping
     groups = entry.node.entries
     for name, group in found.items():
-        if name in groups:
+        if name in groups and not name.startswith(NOTE):
             message = f"duplicate group, first defined at {groups[name].place}; remove one of them"
             source.problems.append(ConfigProblem(group.place, ("groups", name), message))
         else:

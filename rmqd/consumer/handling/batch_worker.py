@@ -308,6 +308,8 @@ class Worker:
                 run.append(messages[0])
                 self.started = started = ended
                 continue
+            if ended - started > BLOCKED_SECONDS:
+                service.warn_if_blocked(started)
             if run:
                 self._finish_run(started)
             if is_plain:
@@ -321,8 +323,6 @@ class Worker:
                     return
                 ended = clock()
             if ended > slice_end:
-                if ended - started > BLOCKED_SECONDS:
-                    service.warn_if_blocked(started)
                 await asyncio.sleep(0)
                 return
             self.started = started = ended

@@ -272,7 +272,7 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         self._following: dict[MessageQueue, ProcessQueue] = {}  # queue -> its newer cache, which waits
 
     def begin_turn(self) -> Turn | None:
-        """Take the next ready queue. An orderly group needs the queue's lock. With `order_by`, the queue stays ready."""
+        """Take the next ready queue. An orderly group needs its lock. With `order_by`, the queue stays ready."""
         ready_queues = self.ready_queues
         process_queue = ready_queues.queues.popleft()
         message_queue = process_queue.message_queue

@@ -268,7 +268,7 @@ class LocalGroups:
         return self._engine.build_consumer(options, handler, clients[config.cluster_name(name)])
 
     def _options(self, config: RootConfig, name: str) -> ConsumerOptions:
-        return self._share.of_group(consumer_options(config, name))
+        return self._share.of_group(config.groups[name], consumer_options(config, name))
 
     def _worker_groups(self) -> dict[str, worker_group.WorkerGroup]:
         if not self._in_workers:

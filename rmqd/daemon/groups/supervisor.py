@@ -46,9 +46,12 @@ class WorkerShare:
             return options
         return replace(options, instance_name=f"{options.instance_name}-{self.worker}")
 
-    def of_group(self, options: ConsumerOptions) -> ConsumerOptions:
-        """Return the options with this worker's part of the rate limit. A part is never 0, because 0 means no limit."""
-        if self.worker is None or not options.pull_rate_limit:
+    def of_group(self, group: GroupConfig, options: ConsumerOptions) -> ConsumerOptions:
+        """Return the options with this worker's part of the rate limit. A part is never 0, because 0 means no limit.
+
+        A group that runs only in worker 1 has the whole limit.
+        """
+        if self.worker is None or not options.pull_rate_limit or not _runs_in_all_workers(group):
             return options
         part, rest = divmod(options.pull_rate_limit, self.workers)
         return replace(options, pull_rate_limit=max(1, part + (1 if self.worker <= rest else 0)))
@@ -59,8 +62,11 @@ class WorkerShare:
         Broadcasting groups run only in worker 1, because every member would receive all messages. Groups on Spark run
         only in worker 1, because Spark starts its own processes.
         """
-        is_shared = group.message_model != "broadcasting" and group.engine != "spark"
-        return is_shared or self.worker in (None, 1)
+        return _runs_in_all_workers(group) or self.worker in (None, 1)
+
+
+def _runs_in_all_workers(group: GroupConfig) -> bool:
+    return group.message_model != "broadcasting" and group.engine != "spark"
 
 
 TICK_SECONDS = 1.0

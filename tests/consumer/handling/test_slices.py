@@ -201,27 +201,29 @@ async def test_two_messages_of_two_queues_are_handled_at_once(pool: StartPool) -
 
 
 async def test_only_a_call_that_blocks_the_loop_for_more_than_a_second_is_reported(pool: StartPool) -> None:
-    """A call that awaits for longer is not."""
+    """A call that awaits for longer is not. A call that fails is reported too."""
     clock = ManualClock()
-    seconds = iter((0.9, 1.0, 1.1))
+    seconds = iter((0.9, 1.0, 1.1, 1.2))
 
     async def handle(batch: Batch) -> None:
-        if batch.message_queue.queue_id == 4:
+        if batch.message_queue.queue_id == 5:
             await clock.sleep(2)
         else:
             clock.turn(next(seconds))
+        if batch.message_queue.queue_id == 4:
+            raise ValueError
 
     with capture_logs() as logs:
         async with pool(handle, clock=clock, concurrency=1) as running:
-            for number in (1, 2, 3):
+            for number in (1, 2, 3, 4):
                 await clock.advance(0.25)
                 await clock.advance(0.125)  # a tick came before the call
                 queue = running.queue(1, number)
                 await eventually(done(queue), "it is handled")
-            queue = running.queue(1, 4)
+            queue = running.queue(1, 5)
             await clock.until(done(queue), "it is handled")
     told = [(entry["handler"], entry["seconds"]) for entry in logs if entry["event"] == "handler.blocked_loop"]
-    assert told == [("testing", pytest.approx(1.1))]
+    assert told == [("testing", pytest.approx(1.1)), ("testing", pytest.approx(1.2))]
 
 
 async def test_a_handler_that_cancels_its_own_task_does_no_harm(pool: StartPool) -> None:

@@ -118,12 +118,18 @@ async def test_an_error_of_the_engine_is_reported_as_a_problem_of_its_group() ->
         LocalGroups(config("mailer"), engine, clock, LoopMonitor(clock))
 
 
-def test_a_limit_that_is_divided_among_workers_is_never_zero() -> None:
-    """0 means no limit."""
-    options = options_of_group(
-        config("mailer", changes={"mailer": {"pull_rate_limit": 1}}).groups["mailer"], "mailer", ""
-    )
-    assert [WorkerShare(worker, 3).of_group(options).pull_rate_limit for worker in (1, 2, 3)] == [1, 1, 1]
+@pytest.mark.parametrize(
+    ("limit", "changes", "shares"),
+    [(1, {}, [1, 1, 1]), (40, {}, [14, 13, 13]), (40, {"message_model": "broadcasting"}, [40, 40, 40])],
+)
+def test_the_rate_limit_is_divided_among_the_workers_of_a_group(
+    limit: int, changes: dict[str, str], shares: list[int]
+) -> None:
+    """A share is never 0, which means no limit. A broadcasting group runs in one worker."""
+    group = config("mailer", changes={"mailer": {"pull_rate_limit": limit, **changes}}).groups["mailer"]
+    options = options_of_group(group, "mailer", "/tmp/rmqd")
+    found = [WorkerShare(worker, 3).of_group(group, options).pull_rate_limit for worker in (1, 2, 3)]
+    assert found == shares
 
 
 async def test_any_change_restarts_a_group_on_spark() -> None:
