@@ -23,7 +23,7 @@ import structlog
 
 from bench.instructions import COUNTED, VALGRIND
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.health.group_status import RecentResults
+from rmqd.consumer.health.group_status import RecentAttempts
 from rmqd.consumer.health.watchdog import Watchdog
 from rmqd.consumer.offsets.persistence import OFFSET_WATCH_SECONDS, OffsetPersistence
 from rmqd.consumer.push_consumer import PushConsumer
@@ -45,7 +45,7 @@ def _commit_round(consumer: PushConsumer) -> Callable[[], Awaitable[object]]:
 
 
 def _watchdog_round(consumer: PushConsumer) -> Callable[[], Awaitable[object]]:
-    results = {"handler": RecentResults(consumer.context.clock)}
+    results = {"handler": RecentAttempts(consumer.context.clock)}
     return Watchdog(consumer.context, consumer.assigned, results).poll
 
 

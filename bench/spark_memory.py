@@ -25,7 +25,7 @@ from rmqd.spark.handlers.range_run import PulledResponse
 from rmqd.spark.session.group_spec import GroupSpec
 from rmqd.spark.session.queue_range import PullSettings, QueueRange
 from rmqd.spark.source.arrow_columns import BatchBuilder
-from rmqd.spark.source.source_columns import DEFAULT_COLUMNS, Decoding, schema_ddl
+from rmqd.spark.source.source_columns import GROUP_COLUMNS, DecodingOptions, schema_ddl
 from rmqd.spark.source.source_records import FramedResponse, QueueOrigin
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
@@ -74,7 +74,7 @@ def answers(queue_id: int) -> tuple[bytes, ...]:
 @functools.cache
 def rows(queue_id: int) -> tuple[pa.RecordBatch, ...]:
     """Return the same records as rows of the source, in batches of its size."""
-    builder, origin = BatchBuilder(Decoding(DEFAULT_COLUMNS)), QueueOrigin(MessageQueue(TOPIC, BROKER, queue_id))
+    builder, origin = BatchBuilder(DecodingOptions(GROUP_COLUMNS)), QueueOrigin(MessageQueue(TOPIC, BROKER, queue_id))
     batches = []
     for number, answer in enumerate(answers(queue_id), 1):
         builder.records.add(FramedResponse(answer, 0), 0, HELD, origin, number * PULL_BATCH)
@@ -105,13 +105,13 @@ class MemoryPulls:
         return len(self.spans) * PULL_BATCH
 
     @property
-    def reaches_to(self) -> int:
+    def planned_end(self) -> int:
         return (self._taken + len(self.spans)) * PULL_BATCH
 
     def add_span(self) -> bool:
         if len(self.spans) >= self._in_flight or self._taken + len(self.spans) >= len(self._answers):
             return False
-        self.spans.append(self.reaches_to)
+        self.spans.append(self.planned_end)
         return True
 
     async def take(self) -> PulledResponse:
@@ -187,7 +187,7 @@ class MemoryRows(DataSource):
         return "bench_memory_rows"
 
     def schema(self) -> str:
-        return schema_ddl(DEFAULT_COLUMNS)
+        return schema_ddl(GROUP_COLUMNS)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return RowsReader(int(self.options["rounds"]))

@@ -31,7 +31,7 @@ from bench.machine import QUIET_SHARE, Usage, wait_until_quiet
 from bench.scenarios import BODY_BYTES, BROKER_HEAP, QUEUES, TIMEOUT_SECONDS, WARM_UP_DRAINS, say
 from bench.spark_processes import BROKER, JVM, PYTHON, own, spent_seconds
 from bench.spark_session import session
-from rmqd.spark.source.source_columns import DEFAULT_COLUMNS, PIPELINE_COLUMNS
+from rmqd.spark.source.source_columns import GROUP_COLUMNS, LOAD_COLUMNS
 from tests.rocketmq import ClusterSpec, RealCluster
 from tests.rocketmq.archives import prepare as prepare_archives
 
@@ -43,9 +43,9 @@ PARTS = ("source", "kafka", "handler", "delay")
 THREE = "body, queue_offset, store_timestamp"
 SEVEN = "the seven columns of load()"
 COLUMNS = {
-    SEVEN: PIPELINE_COLUMNS,
-    "all columns": DEFAULT_COLUMNS,
-    "without properties": tuple(name for name in DEFAULT_COLUMNS if name != "properties"),
+    SEVEN: LOAD_COLUMNS,
+    "all columns": GROUP_COLUMNS,
+    "without properties": tuple(name for name in GROUP_COLUMNS if name != "properties"),
     THREE: ("body", "queue_offset", "store_timestamp"),
 }
 RAW, KAFKA = "raw puller", f"Kafka source of PySpark {kafka.PYSPARK}"

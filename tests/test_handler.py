@@ -12,7 +12,7 @@ import pytest
 
 import rmqd
 from rmqd import Batch, DeadLetter, Message, MessageQueue, Retry, Suspend
-from rmqd.handler_api.batch import Decision, ManualBatch, OrderlyBatch, Outcome, TransactionEnd
+from rmqd.handler_api.batch import Decision, ManualCommitBatch, OrderlyBatch, Outcome, TransactionEnd
 
 QUEUE = MessageQueue("orders", "broker-a", 3)
 
@@ -120,13 +120,13 @@ def test_ack_index_can_be_combined_with_other_decisions() -> None:
 
 def test_a_part_passes_its_decisions_to_the_whole_batch() -> None:
     _, messages = make(4)
-    whole = ManualBatch(Held(), messages, QUEUE)
+    whole = ManualCommitBatch(Held(), messages, QUEUE)
     whole.dead_letter(messages[1], "by middleware")
     whole.decide(3, Decision(Outcome.DEAD_LETTER, error=ValueError("by rmqd")))
     part = whole.undecided().part([1])
     part.ack_index = 0
     assert (list(part), outcomes(whole)) == ([messages[2]], {1: "dead_letter", 3: "dead_letter", 2: "ack"})
-    assert isinstance(part, ManualBatch)
+    assert isinstance(part, ManualCommitBatch)
     part.rollback()
     assert whole.closing is TransactionEnd.ROLLBACK
     whole.ack_index = 3
@@ -172,7 +172,7 @@ def test_a_batch_of_an_orderly_group_is_revoked_when_the_lock_is_lost() -> None:
 
 def test_the_last_call_of_commit_or_rollback_counts() -> None:
     _, messages = make(1)
-    batch = ManualBatch(Held(), messages, QUEUE)
+    batch = ManualCommitBatch(Held(), messages, QUEUE)
     assert batch.closing is None
     batch.commit()
     assert batch.closing is TransactionEnd.COMMIT

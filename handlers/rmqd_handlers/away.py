@@ -25,7 +25,7 @@ FIRST_SECONDS: Final = 0.1
 MAX_SECONDS: Final = 2.0
 
 
-class AwayError(Exception):
+class CounterpartUnavailableError(Exception):
     """A counterpart, such as a database, is unavailable. The next attempt must wait for at least `wait_seconds`.
 
     With `is_attempt`, the failure counts as an attempt of the message, because the handler's options say so.
@@ -37,7 +37,7 @@ class AwayError(Exception):
         self.is_attempt = is_attempt
 
 
-class ChangedError(Exception):
+class TargetChangedError(Exception):
     """An object that an attempt relies on has changed, such as a table. `try_again` restarts the attempt at once."""
 
 
@@ -46,7 +46,7 @@ def mark_waiting(error: Exception, seconds: float = MAX_SECONDS) -> None:
 
     Use this for any error that is not caused by the values of a message: see `faults`.
     """
-    if not (isinstance(error, AwayError) and error.is_attempt):
+    if not (isinstance(error, CounterpartUnavailableError) and error.is_attempt):
         setattr(error, "rmqd_wait_seconds", seconds)  # noqa: B010  rmqd reads it from any exception
 
 
@@ -69,11 +69,11 @@ async def try_again(
     while True:
         try:
             return await attempt()
-        except ChangedError:
+        except TargetChangedError:
             continue
         except state as error:
             wait_seconds = random.uniform(most / 2, most)
-            if isinstance(error, AwayError):
+            if isinstance(error, CounterpartUnavailableError):
                 wait_seconds += error.wait_seconds
             if is_first:
                 extra = {"counterpart": name, "error": str(error) or repr(error)}

@@ -59,7 +59,7 @@ RAISE_ROUTINE: Final = "exec_stmt_raise"
 _OPERATIONAL: Final = ("08", "40", "53", "55", "57", "58")  # states of the server, even if a function raises them
 
 
-def fault_of(error: Any, written: Collection[str] | None) -> ErrorCause:
+def cause_of(error: Any, written: Collection[str] | None) -> ErrorCause:
     """Return the cause of a database driver's error. `written` are the columns that the handler sets, if known."""
     number, state, column = number_of(error), state_of(error), null_column(error)
     if is_standby(error) or (written is not None and column is not None and column not in written):

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from rmqd import Batch
-from rmqd_handlers.away import ON_INVALID, RETRY_FOR, AwayError, OnInvalid, acknowledge_written, try_again, valid
+from rmqd_handlers.away import (
+    ON_INVALID,
+    RETRY_FOR,
+    CounterpartUnavailableError,
+    OnInvalid,
+    acknowledge_written,
+    try_again,
+    valid,
+)
 from rmqd_handlers.message_values import (
     InvalidBodyError,
     MessageValue,
@@ -168,7 +176,7 @@ class RedisHandler:
             until = time.monotonic() + self._options.retry_for
             await try_again(
                 lambda: self._add(entries, until),
-                (RedisError, AwayError),
+                (RedisError, CounterpartUnavailableError),
                 self._options.retry_for,
                 "redis",
                 # a plain ResponseError is permanent; its subclasses, such as OutOfMemoryError, may be temporary
@@ -235,7 +243,9 @@ class RedisHandler:
                 raise
             if self._options.wait_replicas:
                 left_seconds = until - time.monotonic()
-                await try_again(lambda: self._wait_replicas(connection), (AwayError,), left_seconds, "redis")
+                await try_again(
+                    lambda: self._wait_replicas(connection), (CounterpartUnavailableError,), left_seconds, "redis"
+                )
 
     def _go_to(self, host: str, port: int) -> None:
         """Send further commands to this cluster node, which has the key."""
@@ -250,7 +260,7 @@ class RedisHandler:
         wanted = self._options.wait_replicas
         count = await _ask(connection, "WAIT", wanted, round(self._options.timeout * 1000))
         if count < wanted:
-            raise AwayError(f"only {count} of {wanted} replicas acknowledged the batch")
+            raise CounterpartUnavailableError(f"only {count} of {wanted} replicas acknowledged the batch")
 
 
 async def _ask(connection: Redis, *command: bytes | str | int) -> Any:

@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from rmqd import AlreadyHandled, Batch, Message
-from rmqd_handlers.away import ChangedError, OnInvalid, acknowledge_written, refuse, try_again, valid
+from rmqd_handlers.away import OnInvalid, TargetChangedError, acknowledge_written, refuse, try_again, valid
 from rmqd_handlers.faults import ErrorCause
 from rmqd_handlers.message_values import ParsedMessage, Value, number_in
 from rmqd_handlers.option_kinds import option
@@ -48,7 +48,7 @@ def check_key(columns: Mapping[str, Value], mode: str, key: Sequence[str], versi
         raise ValueError(f"key or version is not one of the columns: {', '.join(missing)}")
 
 
-def rows_of(
+def make_rows(
     batch: Batch, parts: Mapping[str, Callable[[ParsedMessage], Any]], key: Sequence[str], on_invalid: OnInvalid
 ) -> list[tuple[Message, Row]]:
     """Return the row of each message, with the values of `parts`. Refuses messages that cannot be rows.
@@ -94,7 +94,7 @@ class RefusedRow:
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenRows:
+class UnwrittenOutcome:
     """The rows of a batch that were not written, and why. All other rows were written."""
 
     refused: list[RefusedRow] = field(default_factory=list)
@@ -152,7 +152,7 @@ class RowHandler(ABC, Generic[Target]):
         """Read the target from the database again. Raises one of `_errors`."""
 
     @abstractmethod
-    async def _write(self, target: Target, rows: Rows) -> WrittenRows:
+    async def _write(self, target: Target, rows: Rows) -> UnwrittenOutcome:
         """Write the rows. Raises one of `_errors` if the rows' messages must wait."""
 
     async def handle(self, batch: Batch) -> None:
@@ -165,17 +165,17 @@ class RowHandler(ABC, Generic[Target]):
             await self._has_changed(self._target)
         target, rest = self._target, batch.undecided()  # an earlier attempt may have written some rows
         trial = Batch(list(rest), rest.message_queue)  # its decisions apply if the attempt succeeds
-        rows = rows_of(trial, target.parts, target.key, self._on_invalid)
+        rows = make_rows(trial, target.parts, target.key, self._on_invalid)
         if trial.decisions() and await self._has_changed(target):
-            raise ChangedError
+            raise TargetChangedError
         try:
-            written = await self._write(target, rows) if rows else WrittenRows()
+            written = await self._write(target, rows) if rows else UnwrittenOutcome()
             for index, decision in trial.decisions().items():
                 rest.replace_decision(index, decision)
             is_refused = any(one.fault is not ErrorCause.COUNTERPART for one in written.refused)
             if is_refused and await self._has_changed(target):
                 acknowledge_written(batch, [one.message for one in written.refused])
-                raise ChangedError
+                raise TargetChangedError
             self._decide(batch, written)
         except self._errors:
             self._is_target_doubted = True
@@ -188,7 +188,7 @@ class RowHandler(ABC, Generic[Target]):
         self._is_target_doubted = False
         return self._target.kinds != read.kinds
 
-    def _decide(self, batch: Batch, written: WrittenRows) -> None:
+    def _decide(self, batch: Batch, written: UnwrittenOutcome) -> None:
         """Decide about the messages of rows that were not written. Raises RowsRefusedError if a cause is unknown."""
         unknown: list[str] = []
         for one in written.refused:

@@ -159,7 +159,7 @@ def parse_attributes(text: str) -> dict[str, str]:
     return changes
 
 
-def changed_attributes(current: Mapping[str, str] | None, changes: Mapping[str, str]) -> dict[str, str]:
+def apply_attribute_changes(current: Mapping[str, str] | None, changes: Mapping[str, str]) -> dict[str, str]:
     """Return a topic's `current` attributes (None for a new topic) with `changes`. Raises TopicAttributeError."""
     seen = set()
     for signed in changes:

@@ -96,7 +96,7 @@ class BrokerStatsManager:
             "BROKER_GET": {cluster: self.gets},
         }
 
-    def arrived(self, arrival: StoredArrival) -> None:
+    def count_stored(self, arrival: StoredArrival) -> None:
         """Called when a message is stored. Counts the message."""
         now, size = self.now(), len(arrival.record)
         self.puts.add(now, 1, size)
@@ -105,7 +105,7 @@ class BrokerStatsManager:
             item = self._topics[arrival.topic] = StatsItem(now)
         item.add(now, 1, size)
 
-    def pulled(self, group: str, topic: str, count: int, size_bytes: int) -> None:
+    def count_pulled(self, group: str, topic: str, count: int, size_bytes: int) -> None:
         """Count the messages in the response to a pull, pop or peek. A response without messages is a miss."""
         now = self.now()
         if not count:
@@ -126,7 +126,7 @@ class BrokerStatsManager:
         """Return how many messages per second a group received from a topic over the last minute."""
         return self._per_second(self._groups.get(_group_key(group, topic)))
 
-    def named(self, name: str, key: str) -> Callable[[float], BrokerStatsItem] | None:
+    def find_counter(self, name: str, key: str) -> Callable[[float], BrokerStatsItem] | None:
         """Return a function that returns a counter, such as TOPIC_PUT_NUMS, for the last N seconds; None if unknown."""
         item = self._tables.get(name.removesuffix(_NUMS).removesuffix(_SIZE), {}).get(key)
         if item is None or not name.endswith((_NUMS, _SIZE)):

@@ -13,7 +13,7 @@ from typing import Final
 from rmqd.broker.broker_settings import BrokerSettings
 from rmqd.broker.peer_channel import Refusal
 from rmqd.broker.store.journal import SEPARATOR, Journal, JournalKind, key_of
-from rmqd.broker.topic_registry import fault_of_name
+from rmqd.broker.topic_registry import name_error
 from rmqd.codes import ResponseCode
 from rmqd.runtime.clock import Clock
 from rmqd.wire import loose_json
@@ -49,14 +49,14 @@ class SubscriptionGroupManager:
             mode = SetMessageRequestModeRequestBody.from_json(value.encode())
             self._modes[mode.topic, mode.consumer_group] = mode
 
-    def find(self, group: str) -> SubscriptionGroupConfig | None:
+    def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:
         """Return a group's configuration. A missing group is created; None if that is disabled or the name illegal."""
         known = self._configs.get(group)
         if known is not None:
             return known
         if not self.settings.autoCreateSubscriptionGroup and not group.startswith(SYSTEM_GROUP_PREFIX):
             return None
-        if fault_of_name("group", group, MAX_GROUP_LENGTH):
+        if name_error("group", group, MAX_GROUP_LENGTH):
             return None
         return self.put(SubscriptionGroupConfig(group_name=group))
 
@@ -185,7 +185,7 @@ class ConsumerOffsetManager:
         """Record the offset after the last message that a group pulled from a queue."""
         self._pulled[group, topic][queue_id] = offset
 
-    def pulled(self, group: str, topic: str, queue_id: int) -> int | None:
+    def pulled_offset(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the offset after a group's last pulled message; None if it has not pulled since the broker started."""
         return self._pulled.get((group, topic), {}).get(queue_id)
 

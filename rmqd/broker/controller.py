@@ -31,7 +31,7 @@ from rmqd.runtime.clock import Clock
 from rmqd.wire.bodies.route_data import LogicQueueMappingItem, TopicQueueMappingDetail
 from rmqd.wire.headers.group_headers import NotifyConsumerIdsChangedRequestHeader
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.receipt_handle import ANY_QUEUE
+from rmqd.wire.receipt_handle import ANY_QUEUE_ID
 from rmqd.wire.topics import is_light_queue
 
 _VERSION: Final = "V5_5_0"
@@ -188,7 +188,9 @@ class TopicQueueMappingManager:
         if self._details.pop(topic, None) is not None:
             self._journal.delete(JournalKind.STATIC_TOPIC, topic)
 
-    def checked(self, detail: TopicQueueMappingDetail, broker_name: str, *, force: bool) -> TopicQueueMappingDetail:
+    def merge_request(
+        self, detail: TopicQueueMappingDetail, broker_name: str, *, force: bool
+    ) -> TopicQueueMappingDetail:
         """Return a requested mapping, merged with the topic's existing queues. Raises Refusal if it is invalid."""
         for queue_id, items in detail.hosted_queues.items():
             if detail.bname != broker_name or not _is_plain(queue_id, items, broker_name):
@@ -248,7 +250,9 @@ class BrokerController:
         self.held_notifications = PopLongPollingService(settings, clock)
         self.held_lite_pops = PopLongPollingService(settings, clock)
         """Held pops of lite topics. The topic of their GroupQueue is the client id, and its queue id is ANY_QUEUE."""
-        self.lite = LiteSubscriptions(self.groups, self._loop.time, self.store.light.below, self._wake_lite)
+        self.lite = LiteSubscriptions(
+            self.groups, self._loop.time, self.store.light.names_of_parent_topic, self._wake_lite
+        )
         wake = self.schedule.wake_for
         self.revive = PopReviveService(self.store, self.topics, self.offsets, settings, journal, wake)
         self.pop_order = ConsumerOrderInfoManager(journal, self._free_of_order, wake)
@@ -257,7 +261,7 @@ class BrokerController:
         self.booted_at = clock.wall()
         """When the broker started, in seconds since 1970."""
         self.stats = BrokerStatsManager(self._loop.time, clock, settings.brokerClusterName)
-        self.store.on_arrival(self.stats.arrived)
+        self.store.on_arrival(self.stats.count_stored)
         self.store.on_arrival(self.held_pulls.arrived)
         self.store.on_arrival(self.held_pops.arrived)
         self.store.on_arrival(self.held_notifications.arrived)
@@ -303,9 +307,9 @@ class BrokerController:
         expired_seconds = self.settings.channelExpiredTimeout / 1000
         while True:
             await asyncio.sleep(SCAN_SECONDS)
-            self.close_silent(self.now() - expired_seconds)
+            self.close_expired_clients(self.now() - expired_seconds)
 
-    def close_silent(self, heard_before: float) -> None:
+    def close_expired_clients(self, heard_before: float) -> None:
         """Remove clients without a heartbeat since `heard_before` (loop time), and close their connections."""
         silent = self.producers.remove_silent(heard_before) + self.consumers.remove_silent(heard_before)
         for client in {client.channel: client for client in silent}.values():
@@ -318,13 +322,13 @@ class BrokerController:
         if is_light_queue(topic):
             self.lite.notify(topic, group)
             return
-        if not self.held_pops.wake(GroupQueue(topic, group, ANY_QUEUE)):
+        if not self.held_pops.wake(GroupQueue(topic, group, ANY_QUEUE_ID)):
             self.held_pops.wake(GroupQueue(topic, group, queue_id))
-        self.held_notifications.wake(GroupQueue(topic, group, ANY_QUEUE))
+        self.held_notifications.wake(GroupQueue(topic, group, ANY_QUEUE_ID))
         self.held_notifications.wake(GroupQueue(topic, group, queue_id))
 
     def _wake_lite(self, client_id: str, group: str) -> None:
-        self.held_lite_pops.wake(GroupQueue(client_id, group, ANY_QUEUE))
+        self.held_lite_pops.wake(GroupQueue(client_id, group, ANY_QUEUE_ID))
 
     def _consumer_ids_changed(self, group: str, members: Collection[Channel]) -> None:
         """Called when group members change. Sends them NOTIFY_CONSUMER_IDS_CHANGED (40) before a heartbeat's reply."""

@@ -44,7 +44,7 @@ def numeric_host(host: str) -> str:
     return min(addresses, key=lambda one: one[0])[1]
 
 
-def announced_host(listened: str, broker_ip1: str) -> str:
+def host_for_clients(listened: str, broker_ip1: str) -> str:
     """Return the host for clients: `broker_ip1` if set, this machine's address for 0.0.0.0, else `listened`."""
     if broker_ip1:
         return broker_ip1
@@ -144,7 +144,7 @@ async def _running(
     broker_server, name_server = RemotingServer("broker", commit), RemotingServer("name server", commit)
     try:
         host = numeric_host(options.host)
-        announced = announced_host(host, options.settings.brokerIP1)
+        announced = host_for_clients(host, options.settings.brokerIP1)
         port = await _listen(broker_server, host, options.broker_port)
         if options.broker_port > VIP_DISTANCE:  # not for port 0 (a free port): the port two below may be in use
             await _listen(broker_server, host, options.broker_port - VIP_DISTANCE)

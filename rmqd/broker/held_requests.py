@@ -24,7 +24,7 @@ from rmqd.broker.store.message_store import StoredArrival
 from rmqd.codes import ResponseCode
 from rmqd.runtime.clock import Clock, Timer
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.receipt_handle import ANY_QUEUE
+from rmqd.wire.receipt_handle import ANY_QUEUE_ID
 from rmqd.wire.topics import pop_retry_topic, pop_retry_topic_v2
 
 CHECK_INTERVAL_SECONDS: Final = 5.0  # the interval at which Java checks the held pulls
@@ -69,7 +69,7 @@ class HeldRequests:
         self._by_channel: defaultdict[Channel, set[HeldRequest]] = defaultdict(set)
         self._loop = asyncio.get_running_loop()
 
-    def waiting(self, place: GroupQueue) -> int:
+    def waiting_count(self, place: GroupQueue) -> int:
         return len(self._held.get(place, ()))
 
     def queues_of(self, group: str) -> set[tuple[str, int]]:
@@ -152,7 +152,7 @@ class PopLongPollingService(HeldRequests):
         if left_ms <= 0 or poll_ms <= 0:
             return ResponseCode.POLLING_TIMEOUT
         limits = self.settings
-        if self.count >= limits.maxPopPollingSize or self.waiting(pop.place) > limits.popPollingSize:
+        if self.count >= limits.maxPopPollingSize or self.waiting_count(pop.place) > limits.popPollingSize:
             return ResponseCode.POLLING_FULL
         if group not in self._groups[topic]:
             self._groups[topic][group] = None
@@ -166,10 +166,10 @@ class PopLongPollingService(HeldRequests):
         retried = self._retries.get(arrival.topic)
         if retried is not None:
             topic, group = retried
-            self.wake(GroupQueue(topic, group, ANY_QUEUE))
+            self.wake(GroupQueue(topic, group, ANY_QUEUE_ID))
             self.wake(GroupQueue(topic, group, arrival.queue_id))
         for group in self._groups.get(arrival.topic, ()):
-            self.wake(GroupQueue(arrival.topic, group, ANY_QUEUE), arrival)
+            self.wake(GroupQueue(arrival.topic, group, ANY_QUEUE_ID), arrival)
             self.wake(GroupQueue(arrival.topic, group, arrival.queue_id), arrival)
 
     def wake(self, place: GroupQueue, arrival: StoredArrival | None = None) -> bool:

@@ -154,7 +154,7 @@ class NameServer(RequestProcessor):
         """DELETE_TOPIC_IN_NAMESRV (216): hide a topic for REGISTER_SECONDS, or until the broker changes it."""
         header = headers.DeleteTopicFromNamesrvRequestHeader.from_ext_fields(request.ext_fields)
         if not header.cluster_name or header.cluster_name == self._broker.settings.brokerClusterName:
-            config = self._broker.topics.registered(header.topic)
+            config = self._broker.topics.get_registered(header.topic)
             self._own[header.topic] = _OwnView(config, None, self._now() + REGISTER_SECONDS)
         return Reply()
 
@@ -228,7 +228,7 @@ class NameServer(RequestProcessor):
         view = self._view()
         for topic, queues in view.items():
             self._own[topic] = _OwnView(
-                self._broker.topics.registered(topic), replace(queues, perm=change(queues.perm))
+                self._broker.topics.get_registered(topic), replace(queues, perm=change(queues.perm))
             )
         return len(view)
 
@@ -238,7 +238,7 @@ class NameServer(RequestProcessor):
         return {topic: queues for topic in names if (queues := self._queues(topic)) is not None}
 
     def _queues(self, topic: str) -> route_data.QueueData | None:
-        config, own = self._broker.topics.registered(topic), self._own.get(topic)
+        config, own = self._broker.topics.get_registered(topic), self._own.get(topic)
         if own is not None:
             if own.config is config and self._now() < own.until:
                 return own.queues

@@ -50,7 +50,7 @@ class Refusal(RmqdError):
 
 
 @contextlib.contextmanager
-def refusing_with(ext_fields: Mapping[str, str]) -> Iterator[None]:
+def set_refusal_fields(ext_fields: Mapping[str, str]) -> Iterator[None]:
     """Set the ext fields of each Refusal in the block. Java's error responses have the response header's numbers."""
     try:
         yield
@@ -136,7 +136,7 @@ class Channel(asyncio.Protocol):
             self._server.flush_soon(self)
         self._out.append(frame)
 
-    def refuse(self, reply: Reply) -> None:
+    def replace_responses(self, reply: Reply) -> None:
         """Replace every queued response by `reply`. Queued requests to the client stay."""
         queued, self._out = self._out, []
         for frame in queued:
@@ -179,7 +179,7 @@ class Channel(asyncio.Protocol):
         try:
             payloads = self._decoder.feed(data)
             if self._decoder.held_bytes or self.half_frame_bytes:
-                self._server.half_frame(self, self._decoder.held_bytes, begins=bool(payloads))
+                self._server.record_partial_frame(self, self._decoder.held_bytes, begins=bool(payloads))
             for payload in payloads:
                 command = decode_command(payload)
                 if command.is_response:
@@ -283,9 +283,9 @@ class RemotingServer:
 
     def lost(self, channel: Channel) -> None:
         self.channels.discard(channel)
-        self.half_frame(channel, 0, begins=False)
+        self.record_partial_frame(channel, 0, begins=False)
 
-    def half_frame(self, channel: Channel, held_bytes: int, *, begins: bool) -> None:
+    def record_partial_frame(self, channel: Channel, held_bytes: int, *, begins: bool) -> None:
         """Record how many bytes of an incomplete frame a channel holds. `begins` is True if the frame is a new frame.
 
         If all channels together hold more than HALF_FRAMES_BYTES, the channels whose frames began first are closed.
@@ -305,7 +305,7 @@ class RemotingServer:
 
     def _give_up(self, channel: Channel) -> None:
         log.warning("broker.frame_unfinished", client=channel.address, bytes=channel.half_frame_bytes)
-        self.half_frame(channel, 0, begins=False)
+        self.record_partial_frame(channel, 0, begins=False)
         channel.abort()
 
     def flush_soon(self, channel: Channel) -> None:
@@ -367,7 +367,7 @@ class RemotingServer:
             self._before_flush()
         except StorageError as error:
             for channel in dirty:
-                channel.refuse(Reply(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)))
+                channel.replace_responses(Reply(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)))
         for channel in dirty:
             channel.flush()
 

@@ -96,9 +96,9 @@ class TimerMessageStore:
         for offset, row in journal.items(JournalKind.TIMER):
             due_ms, _, key = row.partition(_SEPARATOR)
             self._add(int(offset), int(due_ms), key)
-        store.keep(self._needed_from)
+        store.add_retention_rule(self._needed_from)
 
-    def hold(self, message: StoredMessage, delivery_ms: int) -> tuple[PutResult, StoredMessage]:
+    def put(self, message: StoredMessage, delivery_ms: int) -> tuple[PutResult, StoredMessage]:
         """Store a message in the timer topic. Returns position and stored message. Raises like MessageStore.put."""
         properties = {
             **message.properties,
@@ -216,7 +216,7 @@ class ScheduleMessageService:
         self._wake_at = math.inf  # when `run` wakes, in seconds since 1970
         self._woken = asyncio.Event()
         self.change_settings(settings)
-        store.keep(self._needed_from)
+        store.add_retention_rule(self._needed_from)
 
     def change_settings(self, settings: BrokerSettings) -> None:
         """Apply other settings. Raises UnknownSettingError if the delay levels are invalid."""
@@ -240,7 +240,7 @@ class ScheduleMessageService:
         if not REQUESTED.isdisjoint(properties) and message.topic != TIMER_TOPIC:
             delivery_ms = timer_delivery_ms(properties, self._now_ms(), self._settings)
             if delivery_ms is not None:
-                held = ScheduledMessage(*self._timers.hold(message, delivery_ms))
+                held = ScheduledMessage(*self._timers.put(message, delivery_ms))
                 self.wake_for(delivery_ms + PRECISION_MS)
                 return held
         return ScheduledMessage(self._store.put(message), message)

@@ -88,10 +88,10 @@ _ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _MAX_DERIVED_LENGTH: Final = 255
 
 
-def fault_of_topic(topic: str) -> str:
+def topic_name_error(topic: str) -> str:
     """Validate a topic's name. Returns the error text of Java's `TopicValidator`; empty if the name is valid."""
     is_derived = topic.startswith((topics.RETRY_PREFIX, topics.DLQ_PREFIX))
-    fault = fault_of_name("topic", topic, len(topic) if is_derived else topics.MAX_TOPIC_LENGTH)
+    fault = name_error("topic", topic, len(topic) if is_derived else topics.MAX_TOPIC_LENGTH)
     if is_derived and not fault and len(topic) > _MAX_DERIVED_LENGTH:
         return (
             f"The specified topic is DLQ or Retry topic: {topic}, and it's longer than topic max length: "
@@ -100,8 +100,8 @@ def fault_of_topic(topic: str) -> str:
     return fault
 
 
-def fault_of_name(kind: str, name: str, most: int) -> str:
-    """Validate the name of a topic or group, like `fault_of_topic`. `kind` is "topic" or "group"."""
+def name_error(kind: str, name: str, most: int) -> str:
+    """Validate the name of a topic or group, like `topic_name_error`. `kind` is "topic" or "group"."""
     if not name.strip():
         return f"The specified {kind} is blank."
     if not _ALLOWED.fullmatch(name):
@@ -129,7 +129,7 @@ class TopicConfigManager:
             return TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
         return config
 
-    def registered(self, topic: str) -> TopicConfig | None:
+    def get_registered(self, topic: str) -> TopicConfig | None:
         """Return the configuration of a topic that name servers know, or None. Light queues are not registered."""
         return self._configs.get(topic)
 

@@ -80,7 +80,7 @@ async def _run(options: embedded.EmbeddedOptions) -> int:
     stop = asyncio.Event()
     try:
         # SIGHUP also stops the broker: there is no configuration to reload, so it means that the terminal was closed
-        with event_loop.signals_handled(lambda _: stop.set(), stop.set):
+        with event_loop.handle_signals(lambda _: stop.set(), stop.set):
             async with embedded.embedded_rocketmq(options) as rocketmq:
                 print(f"nameserver: {rocketmq.nameserver}", flush=True)
                 _print_hints(options, rocketmq.nameserver, rocketmq.broker.address)

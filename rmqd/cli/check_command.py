@@ -67,7 +67,7 @@ def check(
         _filters_without_match(checked),
     )
     say((f"warning: {one}" for found in warnings for one in found), err=True)
-    checks, code = list[check_connect.Check](), ExitCode.OK
+    checks, code = list[check_connect.CheckResult](), ExitCode.OK
     if connect:
         checks = check_connect.check_cluster(checked)
         code = check_connect.exit_code(checks)
@@ -110,7 +110,9 @@ def _limited_calls(config: root_model.RootConfig) -> Iterator[object]:
         if group.handler is None or (limit := handler_catalogue.call_limit(group)) is None:
             continue
         is_auto = group.handler.concurrency == "auto"
-        wanted = f"auto, which may become {group.handler.max_calls}" if is_auto else group.handler.concurrency
+        wanted = (
+            f"auto, which may become {group.handler.max_concurrent_calls}" if is_auto else group.handler.concurrency
+        )
         yield group.problem(
             name,
             ("handler", "concurrency"),
@@ -245,10 +247,10 @@ def _ok_lines(config: root_model.RootConfig) -> list[str]:
 
 def _settings(config: root_model.RootConfig) -> dict[str, Any]:
     """Return the keys of each group that the configuration or `--set` sets, for the group itself or in `defaults`."""
-    groups: dict[str, Any] = load.given_config(config).get("groups", {})
+    groups: dict[str, Any] = load.explicit_settings(config).get("groups", {})
     return {
         name: given
-        | {"subscriptions": {topic: one.written() for topic, one in config.groups[name].subscriptions.items()}}
+        | {"subscriptions": {topic: one.to_config() for topic, one in config.groups[name].subscriptions.items()}}
         for name, given in groups.items()
     }
 

@@ -52,7 +52,7 @@ PROXY = (
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class CheckResult:
     """The result of one check. An `error` prevents a group from working as configured; a `warning` may prevent it."""
 
     level: Level
@@ -63,7 +63,7 @@ class Check:
         return f"{'OK' if self.level == 'ok' else self.level:<11}  {self.subject}: {self.message}"
 
 
-def exit_code(checks: Iterable[Check]) -> ExitCode:
+def exit_code(checks: Iterable[CheckResult]) -> ExitCode:
     """Return 69 if a server did not respond, else 1 if there are errors, else 0."""
     levels = {check.level for check in checks}
     if "unreachable" in levels:
@@ -71,9 +71,9 @@ def exit_code(checks: Iterable[Check]) -> ExitCode:
     return ExitCode.FAILURE if "error" in levels else ExitCode.OK
 
 
-def check_cluster(config: RootConfig) -> list[Check]:
+def check_cluster(config: RootConfig) -> list[CheckResult]:
     """Check each cluster that has configured groups, and these groups on it."""
-    checks: list[Check] = []
+    checks: list[CheckResult] = []
     for cluster, settings in config.known_clusters.items():
         on_it = {name: consumer_options(config, name) for name in config.groups if config.cluster_name(name) == cluster}
         prefix = f"clusters.{cluster}: " if len(config.known_clusters) > 1 else ""
@@ -82,7 +82,7 @@ def check_cluster(config: RootConfig) -> list[Check]:
     return checks
 
 
-async def _check(wanted: Mapping[str, ConsumerOptions], prefix: str, client: ClientInstance) -> list[Check]:
+async def _check(wanted: Mapping[str, ConsumerOptions], prefix: str, client: ClientInstance) -> list[CheckResult]:
     checks = await _check_name_servers(client, prefix)
     if all(check.level == "unreachable" or check.message == PROXY for check in checks):
         return checks  # without a name server, no broker is known
@@ -91,11 +91,13 @@ async def _check(wanted: Mapping[str, ConsumerOptions], prefix: str, client: Cli
     return without_namespace([*checks, *(check for part in parts for check in part)], client.options.namespace)
 
 
-async def _check_name_servers(client: ClientInstance, prefix: str) -> list[Check]:
+async def _check_name_servers(client: ClientInstance, prefix: str) -> list[CheckResult]:
     await client.name_servers.look_up()
     addresses = client.name_servers.addresses
     if not addresses:
-        return [Check("unreachable", f"{prefix}name servers", "the address server lists none, or does not answer")]
+        return [
+            CheckResult("unreachable", f"{prefix}name servers", "the address server lists none, or does not answer")
+        ]
     asked = [_or_error(cluster_info(client.remoting, address)) for address in addresses]
     answers = dict(zip(addresses, await asyncio.gather(*asked), strict=True))
     known = {
@@ -106,22 +108,24 @@ async def _check_name_servers(client: ClientInstance, prefix: str) -> list[Check
     for address, answer in answers.items():
         subject = f"{prefix}name server {address}"
         if isinstance(answer, RequestCodeNotSupportedError):
-            checks.append(Check("warning", subject, PROXY))
+            checks.append(CheckResult("warning", subject, PROXY))
         elif isinstance(answer, RmqdError):
             # groups work as long as one name server responds
             level: Level = "warning" if known else "unreachable"
-            checks.append(Check(level, subject, f"does not answer ({answer})"))
+            checks.append(CheckResult(level, subject, f"does not answer ({answer})"))
         elif missing := everything - known[address]:
-            checks.append(Check("warning", subject, f"does not know {_join(missing)}, which another name server knows"))
+            checks.append(
+                CheckResult("warning", subject, f"does not know {_join(missing)}, which another name server knows")
+            )
         else:
-            checks.append(Check("ok", subject, f"answers, and knows {count(len(everything), 'broker')}"))
+            checks.append(CheckResult("ok", subject, f"answers, and knows {count(len(everything), 'broker')}"))
     return checks
 
 
-async def _check_brokers(client: ClientInstance, prefix: str) -> list[Check]:
+async def _check_brokers(client: ClientInstance, prefix: str) -> list[CheckResult]:
     """Check for read-only brokers and wrong clocks, like `rmqd diagnose`. `_GroupCheck` finds other broker problems."""
     brokers = Brokers(client)
-    info = await _or_error(brokers.learn())
+    info = await _or_error(brokers.load_cluster_info())
     if isinstance(info, RmqdError):
         return []
     snapshot = DiagnosisSnapshot(group="", at=client.clock.wall(), brokers=await broker_facts(brokers, info))
@@ -142,7 +146,7 @@ class _GroupCheck:
         self._subscriptions = subscription_data_of(group, 0)
         self._subscriptions.pop(retry_topic(group.group), None)
 
-    async def run(self) -> list[Check]:
+    async def run(self) -> list[CheckResult]:
         topics = list(self._group.subscriptions)
         routes = dict(
             zip(topics, await asyncio.gather(*(_or_error(self._client.routes.lookup(t)) for t in topics)), strict=True)
@@ -153,12 +157,12 @@ class _GroupCheck:
         parts = await asyncio.gather(*(self._broker_checks(broker, found) for broker in brokers))
         return checks + [check for part in parts for check in part]
 
-    def _route_checks(self, topic: str, route: TopicRouteData | RmqdError) -> Iterator[Check]:
+    def _route_checks(self, topic: str, route: TopicRouteData | RmqdError) -> Iterator[CheckResult]:
         subject = f"{self._subject}.subscriptions.{topic}"
         if isinstance(route, RouteNotFoundError):
             yield _check_of("error", subject, group_problems.missing_topic_problem(topic))
         elif isinstance(route, RmqdError):
-            yield Check("unreachable" if isinstance(route, RemotingError) else "error", subject, str(route))
+            yield CheckResult("unreachable" if isinstance(route, RemotingError) else "error", subject, str(route))
         else:
             closed = sorted(queues.broker_name for queues in route.queue_datas if not queues.is_readable)
             queues = self._client.routes.queues(topic)
@@ -167,12 +171,12 @@ class _GroupCheck:
                 yield _check_of(level, subject, group_problems.unreadable_topic_problem(topic, closed))
             if queues:
                 brokers = len({queue.broker_name for queue in queues})
-                yield Check("ok", subject, f"{count(len(queues), 'queue')} on {count(brokers, 'broker')}")
+                yield CheckResult("ok", subject, f"{count(len(queues), 'queue')} on {count(brokers, 'broker')}")
 
-    async def _broker_checks(self, broker: str, routes: dict[str, TopicRouteData]) -> list[Check]:
+    async def _broker_checks(self, broker: str, routes: dict[str, TopicRouteData]) -> list[CheckResult]:
         address = self._client.routes.address(broker)
         if address is None:
-            return [Check("unreachable", self._subject, f"no address of {broker} is known: it is down")]
+            return [CheckResult("unreachable", self._subject, f"no address of {broker} is known: it is down")]
         topics = [topic for topic, route in routes.items() if any(b.broker_name == broker for b in route.broker_datas)]
         where = f"{broker} ({address})"
         # settings of all groups are queried, because a query for one group may create the group on the broker
@@ -185,7 +189,7 @@ class _GroupCheck:
         )
         if isinstance(settings, RemotingError) or isinstance(members, RemotingError):
             silent = settings if isinstance(settings, RemotingError) else members
-            return [Check("unreachable", self._subject, f"{where} does not answer ({silent})")]
+            return [CheckResult("unreachable", self._subject, f"{where} does not answer ({silent})")]
         makes_groups = isinstance(config, RmqdError) or config.get("autoCreateSubscriptionGroup") != "false"
         is_known = isinstance(settings, dict) and self._name in settings
         return [
@@ -198,20 +202,20 @@ class _GroupCheck:
             *modes,
         ]
 
-    async def _mode_check(self, address: str, where: str, topic: str) -> Check:
+    async def _mode_check(self, address: str, where: str, topic: str) -> CheckResult:
         """Check whether a broker lets the group pop the topic. Called for groups with `consume_mode: pop`."""
         subject = f"{self._subject}.subscriptions.{topic}"
         try:
             mode = await self._mode(address, topic)
         except RequestCodeNotSupportedError:
-            return Check(
+            return CheckResult(
                 "error", subject, f"{where} does not support POP; use RocketMQ 5, or consume_mode: concurrently"
             )
         except RmqdError as error:
             level: Level = "unreachable" if isinstance(error, RemotingError) else "error"
-            return Check(level, subject, _refusal(where, "the group's mode", error))
+            return CheckResult(level, subject, _refusal(where, "the group's mode", error))
         if mode is MessageRequestMode.POP:
-            return Check("ok", subject, f"{where} lets the group pop")
+            return CheckResult("ok", subject, f"{where} lets the group pop")
         return _check_of("warning", subject, pulling_problem(self._name, topic, where, "the configuration"))
 
     async def _mode(self, address: str, topic: str) -> MessageRequestMode:
@@ -222,12 +226,14 @@ class _GroupCheck:
         was_set = (await request_modes(self._client.remoting, address)).get((topic, self._name))
         return MessageRequestMode.PULL if was_set is None else MessageRequestMode(was_set.mode)
 
-    async def _rights_checks(self, address: str, queues: Iterable[MessageQueue], *, is_known: bool) -> list[Check]:
+    async def _rights_checks(
+        self, address: str, queues: Iterable[MessageQueue], *, is_known: bool
+    ) -> list[CheckResult]:
         """Send a member's requests that change nothing. Returns an error for each that access control refuses.
 
         The pulls are for queue id -1, which no topic has. An unknown group sends no pull, which would create the group.
         """
-        remoting, group, checks = self._client.remoting, self._name, list[Check]()
+        remoting, group, checks = self._client.remoting, self._name, list[CheckResult]()
         for queue in queues:
             pull = PullMessageRequestHeader(
                 consumer_group=group,
@@ -248,34 +254,34 @@ class _GroupCheck:
             ]
             for answer in await asyncio.gather(*map(_or_error, questions)):
                 if isinstance(answer, AccessRefusedError):
-                    checks.append(Check("error", f"{self._subject}.subscriptions.{queue.topic}", str(answer)))
+                    checks.append(CheckResult("error", f"{self._subject}.subscriptions.{queue.topic}", str(answer)))
         return checks
 
     def _settings_checks(
         self, where: str, groups: dict[str, SubscriptionGroupConfig] | RmqdError, *, makes_groups: bool
-    ) -> Iterator[Check]:
+    ) -> Iterator[CheckResult]:
         if isinstance(groups, RmqdError):
-            yield Check("error", self._subject, _refusal(where, "its settings", groups))
+            yield CheckResult("error", self._subject, _refusal(where, "its settings", groups))
             return
         settings = groups.get(self._name)
         if settings is None and not makes_groups:
             yield _check_of("error", self._subject, group_problems.unknown_group_problem(where, self._name))
         elif settings is None:
             told = "creates it when the group first connects, if autoCreateSubscriptionGroup is on there"
-            yield Check("warning", self._subject, f"{where} does not know the group yet; it {told}")
+            yield CheckResult("warning", self._subject, f"{where} does not know the group yet; it {told}")
         elif problem := group_problems.group_settings_problem(
             where, self._name, settings, self._group.announced_message_model
         ):
             yield _check_of("error", self._subject, problem)
         else:
-            yield Check("ok", self._subject, f"{where} allows the group to consume")
+            yield CheckResult("ok", self._subject, f"{where} allows the group to consume")
 
-    def _member_checks(self, where: str, members: ConsumerConnection | RmqdError) -> Iterator[Check]:
+    def _member_checks(self, where: str, members: ConsumerConnection | RmqdError) -> Iterator[CheckResult]:
         if isinstance(members, ConsumerNotOnlineError):
-            yield Check("ok", self._subject, f"{where} has no member of the group now")
+            yield CheckResult("ok", self._subject, f"{where} has no member of the group now")
             return
         if isinstance(members, RmqdError):
-            yield Check("error", self._subject, _refusal(where, "its members", members))
+            yield CheckResult("error", self._subject, _refusal(where, "its members", members))
             return
         clients: dict[str, list[str]] = {}
         for connection in members.connection_set:
@@ -288,7 +294,7 @@ class _GroupCheck:
             if len(addresses) > 1:
                 yield _check_of("error", self._subject, conflict_problem(client, where, addresses))
         if not found_differences:
-            yield Check("ok", self._subject, f"agrees with {count(len(clients), 'member')} on {where}")
+            yield CheckResult("ok", self._subject, f"agrees with {count(len(clients), 'member')} on {where}")
 
     def _differences(self, members: ConsumerConnection) -> Iterator[group_problems.MemberDifference]:
         """Yield the differences between the members' last heartbeat at a broker and the configuration."""
@@ -296,17 +302,17 @@ class _GroupCheck:
         yield from group_problems.subscription_differences(members.subscription_table, self._subscriptions, us)
         yield from group_problems.model_difference(members.message_model, self._group.announced_message_model, us)
 
-    async def _filter_check(self, address: str, where: str, topic: str) -> Check | None:
+    async def _filter_check(self, address: str, where: str, topic: str) -> CheckResult | None:
         if self._group.subscriptions[topic].kind == "TAG":
             return None
         subject, data = f"{self._subject}.subscriptions.{topic}", self._subscriptions[topic]
         try:
             await check_client_config(self._client.remoting, address, self._client.client_id, self._name, data)
         except BrokerError as error:
-            return Check("error", subject, describe_filter_refusal(where, data, error))
+            return CheckResult("error", subject, describe_filter_refusal(where, data, error))
         except RemotingError as error:
-            return Check("unreachable", subject, f"{where} does not answer ({error})")
-        return Check("ok", subject, f"{where} accepts the SQL filter")
+            return CheckResult("unreachable", subject, f"{where} does not answer ({error})")
+        return CheckResult("ok", subject, f"{where} accepts the SQL filter")
 
 
 async def _or_error(question: Awaitable[Answer]) -> Answer | RmqdError:
@@ -316,8 +322,8 @@ async def _or_error(question: Awaitable[Answer]) -> Answer | RmqdError:
         return error
 
 
-def _check_of(level: Level, subject: str, problem: Problem) -> Check:
-    return Check(level, subject, f"{problem.evidence}; {problem.next}")
+def _check_of(level: Level, subject: str, problem: Problem) -> CheckResult:
+    return CheckResult(level, subject, f"{problem.evidence}; {problem.next}")
 
 
 def _refusal(where: str, what: str, error: RmqdError) -> str:

@@ -14,7 +14,7 @@ import typer
 from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.daemon_client import DaemonClient, DaemonRefusedError, DaemonUnreachableError, find_daemon
 from rmqd.cli.terminal.options import GroupName, Http, Output, group_names, topic_names
-from rmqd.cli.terminal.output import Answer, count, say, say_json, table, with_options
+from rmqd.cli.terminal.output import Answer, add_command_options, count, say, say_json, table
 from rmqd.daemon.http import status_view
 from rmqd.errors import ConfigError, ExitCode
 from rmqd.runtime.plain_text import printable_values
@@ -79,7 +79,9 @@ def pause(queues: QueueOptions, daemon: DaemonOptions, group: GroupName) -> None
 
     Example: rmqd pause order-mailer --topic orders --broker broker-a --queue 3
     """
-    report = daemon.ask(lambda client: client.switch("pause", group, queues.topic, queues.broker, queues.queue))
+    report = daemon.ask(
+        lambda client: client.pause_or_resume("pause", group, queues.topic, queues.broker, queues.queue)
+    )
     daemon.say(report, status_view.outcome_text(report))
 
 
@@ -88,7 +90,9 @@ def resume(queues: QueueOptions, daemon: DaemonOptions, group: GroupName) -> Non
 
     Example: rmqd resume order-mailer
     """
-    report = daemon.ask(lambda client: client.switch("resume", group, queues.topic, queues.broker, queues.queue))
+    report = daemon.ask(
+        lambda client: client.pause_or_resume("resume", group, queues.topic, queues.broker, queues.queue)
+    )
     daemon.say(report, status_view.outcome_text(report))
 
 
@@ -183,7 +187,7 @@ def status(
     def lines(document: dict[str, Any]) -> list[str]:
         for one in document["groups"]:
             for problem in (*one["problems"], *filter(None, (queue["stall"] for queue in one["queues"]))):
-                problem["next"] = with_options(problem["next"], config, http)
+                problem["next"] = add_command_options(problem["next"], config, http)
         return status_lines(document)
 
     typer.echo("\n".join(_lines(lines, document)))

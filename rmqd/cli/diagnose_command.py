@@ -14,7 +14,7 @@ from rmqd.cli.terminal.cluster_command import ClusterOptions, end_for_errors
 from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.daemon_client import DaemonUnreachableError, find_daemon
 from rmqd.cli.terminal.options import GroupName, Http
-from rmqd.cli.terminal.output import count, with_options
+from rmqd.cli.terminal.output import add_command_options, count
 from rmqd.errors import ExitCode
 from rmqd.runtime.lazy_imports import import_lazily
 
@@ -43,18 +43,18 @@ def diagnose(cluster: ClusterOptions, group: GroupName, http: Http = None) -> No
 
     async def ask(client: instance.ClientInstance) -> diagnosis_queries.Diagnosis:
         configured = target.groups.get(group)
-        topics = [] if configured is None else [target.wrapped(topic) for topic in configured.subscriptions]
+        topics = [] if configured is None else [target.with_namespace(topic) for topic in configured.subscriptions]
         found = cluster_findings.findings_of_daemon(of_daemon, group, options.namespace)
-        return await diagnosis_queries.diagnose(client, target.wrapped(group), topics, found)
+        return await diagnosis_queries.diagnose(client, target.with_namespace(group), topics, found)
 
-    diagnosis = target.shown(target.ask(ask))
+    diagnosis = target.for_output(target.ask(ask))
     of_cluster = {"--nameserver": cluster.nameserver, "--cluster": cluster.cluster}
     own = [str(one.get("client_id")) for one in of_daemon.get("members") or () if one.get("here")]
 
     def next_step(problem: causes.Problem) -> str:
         is_own = any(re.search(rf"{re.escape(one)}(?![\w@#])", problem.evidence) for one in own)
         elsewhere = "the member is " in problem.evidence and not is_own
-        return with_options(problem.next, cluster.config, http, of_cluster, other_daemon=elsewhere)
+        return add_command_options(problem.next, cluster.config, http, of_cluster, other_daemon=elsewhere)
 
     lines = _lines(diagnosis, next_step)
     cluster.say(_document(diagnosis), lines)

@@ -105,7 +105,7 @@ def list_dead_letters(cluster: ClusterOptions) -> None:
 
     async def ask(
         brokers: broker_queries.Brokers,
-    ) -> tuple[list[dead_letter_listing.DeadLetters], Mapping[str, RmqdError]]:
+    ) -> tuple[list[dead_letter_listing.DeadLetterCounts], Mapping[str, RmqdError]]:
         read = await marks_reader(target, brokers.client)
         return await dead_letter_listing.list_dead_letters(brokers, read, namespace=target.options.namespace)
 
@@ -133,7 +133,7 @@ def show(
     async def ask(
         brokers: broker_queries.Brokers,
     ) -> tuple[list[tuple[message_queries.FoundMessage, dict[str, Any]]], Mapping[str, RmqdError]]:
-        name = target.wrapped(group)
+        name = target.with_namespace(group)
         marks = None if with_settled else (await marks_reader(target, brokers.client))(name)
         newest, errors = await dead_letter_listing.newest_dlq_messages(brokers, name, marks, choice, most + 1)
         if len(newest) > most:
@@ -166,7 +166,7 @@ class _Selection:
     def of(cls, cluster: ClusterOptions, letters: LetterOptions, group: str) -> _Selection:
         """Return the selection that a command's options describe. `plan` loads its marks. Raises InvalidNameError."""
         choice, target = letters.filter(), cluster.target(group)
-        name = check_group(target.wrapped(group))  # checked because it becomes the name of a folder
+        name = check_group(target.with_namespace(group))  # checked because it becomes the name of a folder
         return cls(target, group, name, dead_letter.DlqMarks(target.state_dir, name), choice)
 
     async def plan(
@@ -176,11 +176,11 @@ class _Selection:
 
         `to_write` locks the marks against other processes. An unknown group raises RmqdError, and no folder is created.
         """
-        await dead_letter_replay.expect_group(brokers, self.name)
+        await dead_letter_replay.check_group_exists(brokers, self.name)
         await brokers.client.cluster_id.learn(may_write=to_write)
         self.marks.use_identity(brokers.client.identity(self.name))
         if to_write:
-            self.marks.hold()
+            self.marks.lock()
         self.marks.load()
         return await dead_letter_replay.make_plan(brokers, self.name, self.marks, self.choice)
 
@@ -233,16 +233,18 @@ def replay(
     if not plan.chosen and not selection.marks.windows:
         none_chosen = f"the options select none of the {count(plan.left, 'dead letter')} left"
         line = none_chosen if plan.left else f"{group} has no dead letters left"
-        cluster.say(target.shown(_replayed(group, plan, dead_letter_replay.ReplayOutcome(), plan.left)), [line])
+        cluster.say(target.for_output(_replayed(group, plan, dead_letter_replay.ReplayOutcome(), plan.left)), [line])
         end_for_errors(unasked, [target.options.namespace])
         return
-    planned = target.shown(_replayed(group, plan, dead_letter_replay.ReplayOutcome(untried=plan.chosen), plan.left))
+    planned = target.for_output(
+        _replayed(group, plan, dead_letter_replay.ReplayOutcome(untried=plan.chosen), plan.left)
+    )
     orderly = any(one.orderly for one in members)
-    lines = target.shown(_replay_lines(selection, plan, len(members), rate, orderly=orderly))
+    lines = target.for_output(_replay_lines(selection, plan, len(members), rate, orderly=orderly))
     confirmation.ask(lines, as_json=cluster.as_json, document=planned)
     outcome = _replay(selection, plan, rate, orderly=orderly)
     left = max(0, plan.left - outcome.sent - outcome.found)
-    cluster.say(target.shown(_replayed(group, plan, outcome, left)), _outcome_lines(outcome, left))
+    cluster.say(target.for_output(_replayed(group, plan, outcome, left)), _outcome_lines(outcome, left))
     more = [f"rmqd: {count(outcome.untried, 'message')} {was(outcome.untried)} not tried"] if outcome.untried else []
     more += [f"rmqd: {count(len(outcome.failed), 'message')} failed"] if outcome.failed else []
     errors = {**unasked, **outcome.errors}
@@ -257,7 +259,7 @@ def _replay(
     progress = CommandProgress(plan.chosen, "replayed")
 
     async def run(client: instance.ClientInstance) -> dead_letter_replay.ReplayOutcome:
-        one = dead_letter_replay.Replay(
+        one = dead_letter_replay.DeadLetterReplay(
             client,
             selection.name,
             selection.marks,
@@ -341,15 +343,15 @@ def purge(confirmation: Confirmation, letters: LetterOptions, cluster: ClusterOp
             *selection.lines(plan, ": to be settled without being handled again"),
             "brokers keep them until they expire; rmqd will no longer count, show or replay them",
         ]
-        planned = target.shown(_purged(group, plan, purged))
-        confirmation.ask(target.shown(lines), as_json=cluster.as_json, document=planned)
+        planned = target.for_output(_purged(group, plan, purged))
+        confirmation.ask(target.for_output(lines), as_json=cluster.as_json, document=planned)
         progress = CommandProgress(plan.chosen, "settled")
         try:
             purged, errors = target.ask(lambda client: _purge(client, plan, selection, progress))
         except KeyboardInterrupt:
             done = f"{progress.done} of {plan.chosen} settled"
             fail(ExitCode.INTERRUPTED, f"rmqd: interrupted; {done}; run the same command to continue")
-    document = target.shown(_purged(group, plan, purged))
+    document = target.for_output(_purged(group, plan, purged))
     cluster.say(document, [f"{purged} settled; {document['left']} left"])
     end_for_errors({**unasked, **errors}, [target.options.namespace])
 

@@ -86,7 +86,7 @@ def set_mode(
     if mode not in ("pop", "pull"):
         raise typer.BadParameter(f"unknown mode {mode}; expected pop or pull", param_hint="MODE")
     target = cluster.target(group)
-    names = target.wrapped(topic), target.wrapped(group)
+    names = target.with_namespace(topic), target.with_namespace(group)
     wanted = config_bodies.SetMessageRequestModeRequestBody(*names, mode.upper(), share_queues if mode == "pop" else 0)
     changes, is_known = target.ask_brokers(partial(_plan, wanted))
     due = [change for change in changes if change.is_due]
@@ -149,7 +149,7 @@ def show_group(cluster: ClusterOptions, group: GroupName) -> None:
     Example: rmqd groups show order-mailer -o json
     """
     target = cluster.target(group)
-    cluster.show(target, lambda brokers: group_queries.show_group(brokers, target.wrapped(group)), _say_group)
+    cluster.show(target, lambda brokers: group_queries.show_group(brokers, target.with_namespace(group)), _say_group)
 
 
 def _say_group(group: dict[str, Any]) -> None:
@@ -250,7 +250,7 @@ async def _read(
             if isinstance(error, RemotingError):
                 raise error
     if any(isinstance(error, RouteNotFoundError) for error in errors.values()):
-        await broker_queries.Brokers.look_up(client)
+        await broker_queries.Brokers.from_name_server(client)
     return lags, errors
 
 

@@ -88,7 +88,7 @@ def new_handler(
     elif keyword.iskeyword(module) or module in sys.stdlib_module_names or module in _TAKEN or _is_installed(module):
         exists = "which exists in Python, rmqd or an installed package; expected another name"
         wrong = f"{name!r} would create the module {module}, {exists}"
-    elif name in entry_points.installed(handler_catalogue.HANDLER_ENTRY_POINTS):
+    elif name in entry_points.installed_entry_points(handler_catalogue.HANDLER_ENTRY_POINTS):
         told = "which a configuration could not distinguish; expected another name"
         wrong = f"{name!r} is the name of an installed handler, {told}"
     elif (folder := Path(name)).exists():

@@ -54,9 +54,9 @@ def get(
     """
     target = cluster.target()
 
-    async def ask(brokers: broker_queries.Brokers) -> message_queries.Found:
+    async def ask(brokers: broker_queries.Brokers) -> message_queries.MessagesAndErrors:
         found, errors = await message_queries.find_by_id(
-            brokers, msg_id, None if topic is None else target.wrapped(topic)
+            brokers, msg_id, None if topic is None else target.with_namespace(topic)
         )
         if not found and not errors:
             raise RmqdError(f"no broker has a message with the id {msg_id}, or it is not indexed yet")
@@ -90,8 +90,8 @@ def query(
     """
     target = cluster.target()
 
-    async def ask(brokers: broker_queries.Brokers) -> message_queries.Found:
-        found, errors = await message_queries.find_by_key(brokers, target.wrapped(topic), key, most=most)
+    async def ask(brokers: broker_queries.Brokers) -> message_queries.MessagesAndErrors:
+        found, errors = await message_queries.find_by_key(brokers, target.with_namespace(topic), key, most=most)
         if not found and not errors:
             raise RmqdError(f"no broker has a message of {topic} with the key {key}, or it is not indexed yet")
         return found, errors
@@ -128,7 +128,7 @@ def trace(
     ) -> tuple[list[message_queries.MessageTraceReport], dict[str, RmqdError]]:
         ids, errors = [msg_id or ""], dict[str, RmqdError]()
         if topic is not None and key is not None:
-            found, errors = await message_queries.find_by_key(brokers, target.wrapped(topic), key)
+            found, errors = await message_queries.find_by_key(brokers, target.with_namespace(topic), key)
             ids = list(dict.fromkeys(one.msg_id for one in found))
         reports = []
         for one in ids:
@@ -193,7 +193,7 @@ def tail(
     since_ms = None if since is None else moment_or_age_ms(since, "--since")
     target = cluster.target()
     namespace = target.options.namespace
-    subscription = _subscription(target.wrapped(topic), tags, sql)
+    subscription = _subscription(target.with_namespace(topic), tags, sql)
     write: Callable[[dict[str, Any]], str] = json.dumps if cluster.as_json else _as_line
 
     async def run(client: instance.ClientInstance) -> None:

@@ -18,8 +18,8 @@ from rmqd.cli.terminal.commands import Failed, fail
 from rmqd.cli.terminal.output import Columns, count, document_table, say
 from rmqd.client.brokers import Brokers
 from rmqd.errors import ExitCode
-from rmqd.operate.resets.reset_plan import OffsetChange, PlannedMove, ResetPlan, plan_reset
-from rmqd.operate.resets.reset_requests import MovedQueue, ResetOutcome, State, apply_reset_plan
+from rmqd.operate.resets.reset_plan import OffsetChange, PlannedQueueReset, ResetPlan, plan_reset
+from rmqd.operate.resets.reset_requests import QueueResetOutcome, QueueResetState, ResetOutcome, apply_reset_plan
 from rmqd.runtime.files import make_folder, replace_file, sync_folder
 from rmqd.wire.topics import unwrap_namespace
 
@@ -50,7 +50,7 @@ class Backup:
     cluster: str = ""
     """The id of the cluster; empty if the cluster has none, or if rmqd 0.1.0 wrote the file."""
 
-    def difference(self, cluster: str, nameserver: str, namespace: str) -> str:
+    def mismatch_error(self, cluster: str, nameserver: str, namespace: str) -> str:
         """Return an error text if the backup was made on another cluster or in another namespace; otherwise ""."""
         is_same = self.cluster == cluster if self.cluster and cluster else self.nameserver == nameserver
         if is_same and self.namespace == namespace:
@@ -102,7 +102,7 @@ def _saved(document: dict[str, Any]) -> SavedOffset:
 
 
 _MOVES: Final[Columns] = ("broker", "queue", "from", "to", ("messages", "effect"), "member")
-_WORDS: dict[State, str] = {
+_WORDS: dict[QueueResetState, str] = {
     "moved": "reset, and applied by members",
     "stored": "stored",
     "unchanged": "there already",
@@ -134,7 +134,7 @@ def change_offsets(
 
     namespaces = [target.options.namespace]
     plans = target.ask_brokers(plan_all)
-    documents = [target.shown(_document(plan)) for plan in plans]
+    documents = [target.for_output(_document(plan)) for plan in plans]
     errors = {
         f"{one['topic']}: {name}" if as_list else name: error
         for one, plan in zip(documents, plans, strict=True)
@@ -148,7 +148,7 @@ def change_offsets(
     shown = [line for plan in plans for line in _plan_lines(plan)]
     others = "the group's retries" if as_list else "the topic's retries, and the group's other topics,"
     shown.append(f"{others} are not reset")
-    confirmation.ask(target.shown(shown), as_json=cluster.as_json, document=document(documents))
+    confirmation.ask(target.for_output(shown), as_json=cluster.as_json, document=document(documents))
     lines: list[str] = []
     missed: list[str] = []
     earlier: list[str] = []
@@ -256,7 +256,7 @@ def _plan_lines(plan: ResetPlan) -> Iterable[str]:
         yield "no members read the topic now, so the offsets are only stored"
 
 
-def _effect(move: PlannedMove) -> str:
+def _effect(move: PlannedQueueReset) -> str:
     cut = "" if move.target == move.wanted else f", because it has {move.ends.min_offset} to {move.ends.max_offset}"
     if not move.is_due:
         return f"stays{cut}"
@@ -314,7 +314,7 @@ def _result(outcome: ResetOutcome) -> dict[str, Any]:
     return {"queues": [_as_moved(one) for one in outcome.queues], "members": members}
 
 
-def _as_planned(move: PlannedMove) -> dict[str, Any]:
+def _as_planned(move: PlannedQueueReset) -> dict[str, Any]:
     return {
         "broker": move.queue.broker_name,
         "queue": move.queue.queue_id,
@@ -329,7 +329,7 @@ def _as_planned(move: PlannedMove) -> dict[str, Any]:
     }
 
 
-def _as_moved(one: MovedQueue) -> dict[str, Any]:
+def _as_moved(one: QueueResetOutcome) -> dict[str, Any]:
     return {
         **_as_planned(one.move),
         "member": one.now.owner or None,

@@ -78,10 +78,10 @@ def _topics(target: ClusterTarget, group: str) -> list[str]:
         return sorted(configured.subscriptions)
 
     async def ask(brokers: broker_queries.Brokers) -> list[str]:
-        reader = group_reader.GroupReader(brokers, target.wrapped(group))
+        reader = group_reader.GroupReader(brokers, target.with_namespace(group))
         return sorted(topic for topic in await reader.topics() if not is_retry_topic(topic))
 
-    topics = target.shown(target.ask_brokers(ask))
+    topics = target.for_output(target.ask_brokers(ask))
     if not topics:
         fail(ExitCode.FAILURE, f"rmqd: {group} has no offset on any broker; run `rmqd groups list` to see all groups")
     return topics
@@ -94,7 +94,7 @@ def _change(
     configured = target.groups.get(group)
     if configured is not None and configured.message_model == "broadcasting":
         fail(ExitCode.FAILURE, f"rmqd: {reset_plan.broadcasting(group)}")
-    return reset_plan.OffsetChange(target.wrapped(group), target.wrapped(topic), goal, scope)
+    return reset_plan.OffsetChange(target.with_namespace(group), target.with_namespace(topic), goal, scope)
 
 
 def _goal(to: str | None, skip: int | None) -> reset_plan.ResetGoal:
@@ -130,7 +130,7 @@ def restore(
     target = cluster.target(backup.group)
     options = target.options
     if not force and (
-        other := backup.difference(
+        other := backup.mismatch_error(
             target.ask(_known_cluster_id), options.nameserver_for_output, options.joined_namespaces
         )
     ):
@@ -172,8 +172,8 @@ def show(
     target = cluster.target(group)
 
     async def ask(brokers: broker_queries.Brokers) -> tuple[list[group_reader.TopicLag], Mapping[str, RmqdError]]:
-        reader = group_reader.GroupReader(brokers, target.wrapped(group))
-        return await reader.lags() if topic is None else ([await reader.lag(target.wrapped(topic))], {})
+        reader = group_reader.GroupReader(brokers, target.with_namespace(group))
+        return await reader.lags() if topic is None else ([await reader.lag(target.with_namespace(topic))], {})
 
     cluster.show(target, ask, _say_queues, _documents)
 

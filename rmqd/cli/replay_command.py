@@ -77,7 +77,7 @@ def replay(
     shown = without_namespace(plan, ours.options.namespace)
     if abandon:
         confirmation.ask([f"{shown.shadow} will be removed from the brokers"], as_json=cluster.as_json)
-        ours.target.ask_brokers(lambda brokers: replay_run.refuse_second_run(brokers, plan))
+        ours.target.ask_brokers(lambda brokers: replay_run.check_not_running(brokers, plan))
         raise typer.Exit(_end(ours, folder, plan))
     passed = 0 if is_new else ours.target.ask(lambda client: replay_run.count_handled(client, plan))
     if cluster.as_json and confirmation.dry_run:
@@ -139,7 +139,7 @@ async def _new_plan(
 async def _begin(
     brokers: broker_queries.Brokers, plan: replay_plan.ReplayPlan, folder: replay_plan.ReplayFolder
 ) -> None:
-    await replay_run.refuse_second_run(brokers, plan)
+    await replay_run.check_not_running(brokers, plan)
     if not plan.is_begun:
         folder.write(plan)
         await replay_run.create_shadow_group(brokers, plan)
@@ -147,7 +147,7 @@ async def _begin(
 
 
 def _run(
-    ours: ConfigGroup, plan: replay_plan.ReplayPlan, failures: replay_plan.Failures, rate: int, retries: int
+    ours: ConfigGroup, plan: replay_plan.ReplayPlan, failures: replay_plan.ReplayFailuresFile, rate: int, retries: int
 ) -> tuple[replay_run.ReplayProgress, int]:
     """Replay until all messages are handled or a signal arrives. Returns the progress, and an exit code.
 
@@ -164,7 +164,7 @@ def _run(
             signals.append(number)
             one.stop()
 
-        with event_loop.signals_handled(stop, lambda: None):
+        with event_loop.handle_signals(stop, lambda: None):
             return await one.run(_ProgressPrinter(plan))
 
     log_setup.configure_logging("warning", ours.config.log.format, namespaces=ours.config.namespaces)
@@ -218,7 +218,11 @@ def _progress_line(plan: replay_plan.ReplayPlan, progress: replay_run.ReplayProg
 
 
 def _report(
-    plan: replay_plan.ReplayPlan, progress: replay_run.ReplayProgress, failures: replay_plan.Failures, *, as_json: bool
+    plan: replay_plan.ReplayPlan,
+    progress: replay_run.ReplayProgress,
+    failures: replay_plan.ReplayFailuresFile,
+    *,
+    as_json: bool,
 ) -> None:
     given_up = failures.read()
     if as_json:

@@ -89,7 +89,7 @@ def send(
     others = _properties(properties or [], {name: option for name, (option, value) in named.items() if value})
     target = cluster.target()
     message = outgoing_message.OutgoingMessage(
-        target.wrapped(topic),
+        target.with_namespace(topic),
         _body(body),
         tags=tags,
         keys=keys,

@@ -73,7 +73,7 @@ def compact(
     spec = group_spec.load_spec(config, group, tuple(overrides or ()), any_engine=True)
     with _errors_of("compact"):
         check_versions()  # raises if PySpark is missing: a group with engine: local does not need it
-    parquet_sink.archive_to_compact(spec)
+    parquet_sink.sink_to_compact(spec)
     log_setup.configure_logging(spec.config.log.level, spec.config.log.format)
 
     def show_chunk(chunk: compaction.CompactionChunk) -> None:
@@ -217,7 +217,7 @@ def submit(
 
 def _submission(
     spec: group_spec.GroupSpec, deploy_mode: str, archive: str, *, is_named: bool, passed: list[str]
-) -> submitting.Submission:
+) -> submitting.SparkSubmission:
     """Return the submission. On Kubernetes, rmqd is in the image unless an archive is named. Raises ConfigError."""
     settings = spec.settings.spark
     is_in_image = settings is not None and settings.master.startswith("k8s://")

@@ -25,7 +25,7 @@ with import_lazily():
 ENDINGS = (".py", ".yaml", ".yml", ".toml")
 
 
-def run_again_and_again(path: Path) -> None:
+def run_on_changes(path: Path) -> None:
     """Run the cases now and after each change of a watched file, until Ctrl-C.
 
     Each run is a new process, so it imports the changed code, and keeps no objects of earlier runs.
@@ -81,7 +81,7 @@ def run_cases(
     Example: rmqd test tests/mailer.cases.yaml
     """
     if watch:
-        run_again_and_again(path)
+        run_on_changes(path)
         return
     cases = _read(path, config)
     log_setup.configure_logging("critical", "auto")  # handlers fail on purpose in cases, and the report shows that

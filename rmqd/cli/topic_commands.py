@@ -44,7 +44,7 @@ def show_topic(cluster: ClusterOptions, topic: TopicName) -> None:
     Example: rmqd topics show orders -o json
     """
     target = cluster.target()
-    cluster.show(target, lambda brokers: topic_queries.show_topic(brokers, target.wrapped(topic)), _say_topic)
+    cluster.show(target, lambda brokers: topic_queries.show_topic(brokers, target.with_namespace(topic)), _say_topic)
 
 
 def _say_topic(topic: dict[str, Any]) -> None:

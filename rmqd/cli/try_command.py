@@ -260,12 +260,12 @@ def try_group(
     ours = ConfigGroup.find(cluster, group, canary=canary)
     if not any((last, since, until, keys, ids, waiting)) and not dead_letters:
         last, waiting = (None, True) if bisect else (10, False)
-    selection = trial_selection.Selection(
+    selection = trial_selection.TrialSelection(
         tuple(ids or ()), tuple(keys or ()), times[0], times[1], last, waiting and not dead_letters,
         _topics(ours, topics), dead_letters, frozenset(without or ()), most,
     )  # fmt: skip
     longest = ours.options.consume_timeout_seconds if timeout is None else _timeout_seconds(timeout)
-    chosen = ours.target.ask(lambda client: trial_selection.MessageChoice(client, ours.options, selection).read())
+    chosen = ours.target.ask(lambda client: trial_selection.TrialMessageReader(client, ours.options, selection).read())
     say((f"rmqd: {remark}" for remark in chosen.remarks), err=True)
     if chosen.is_cut:
         say([f"rmqd: only the first {most} are used; use --most for more, or --from to begin later"], err=True)

@@ -10,7 +10,7 @@ from typing import Final, Generic, Self, TypeVar, TypeVarTuple
 from rmqd.client.api.admin_requests import cluster_info
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.remoting_client import RemotingClient
-from rmqd.errors import BrokerAwayError, NoBrokerError, RmqdError
+from rmqd.errors import BrokerUnknownError, NoBrokerError, RmqdError
 from rmqd.wire.bodies.route_data import ClusterInfo
 from rmqd.wire.message_queue import MessageQueue
 
@@ -22,7 +22,7 @@ Ts = TypeVarTuple("Ts")
 
 
 @dataclass(frozen=True, slots=True)
-class Responses(Generic[K, T]):
+class BrokerResponses(Generic[K, T]):
     """The results of a request to several brokers: responses (`found`) and errors, each by broker name or by queue."""
 
     found: Mapping[K, T]
@@ -42,18 +42,18 @@ class Brokers:
         self._turn = asyncio.Semaphore(MAX_REQUESTS_IN_FLIGHT)
 
     @classmethod
-    async def look_up(cls, client: ClientInstance) -> Self:
+    async def from_name_server(cls, client: ClientInstance) -> Self:
         """Ask a name server for the cluster's brokers, and return a `Brokers` with their masters.
 
         Raises NoBrokerError if no broker has a master, and another RemotingError if no name server answers.
         """
         found = cls(client)
-        await found.learn()
+        await found.load_cluster_info()
         if not found.masters:
             raise NoBrokerError(";".join(client.name_servers.addresses))
         return found
 
-    async def learn(self) -> ClusterInfo:
+    async def load_cluster_info(self) -> ClusterInfo:
         """Ask a name server for the cluster, and set `masters`, `names` and `clusters`. Raises RemotingError."""
         client = self.client
         info = await client.name_servers.ask(lambda address: cluster_info(client.remoting, address))
@@ -63,46 +63,46 @@ class Brokers:
         self.names = {address: name for name, broker in brokers.items() for address in broker.broker_addrs.values()}
         return info
 
-    async def ask(
+    async def request_masters(
         self,
         request: Callable[[RemotingClient, str, *Ts], Awaitable[T]],
         *arguments: *Ts,
         names: Iterable[str] | None = None,
-    ) -> Responses[str, T]:
+    ) -> BrokerResponses[str, T]:
         """Send the same request to the masters of the brokers in `names`, or of all brokers."""
         remoting, masters = self.client.remoting, self.masters
         return await self._each(
             masters if names is None else names, lambda name: request(remoting, masters[name], *arguments)
         )
 
-    async def ask_masters_of(
+    async def request_for_queues(
         self, queues: Iterable[MessageQueue], request: Callable[[str, MessageQueue], Awaitable[T]]
-    ) -> Responses[MessageQueue, T]:
+    ) -> BrokerResponses[MessageQueue, T]:
         """Send a request about each queue to its broker's master. Without a master, the error is BrokerAwayError."""
 
-        async def ask(queue: MessageQueue) -> T:
+        async def request_masters(queue: MessageQueue) -> T:
             address = self.masters.get(queue.broker_name)
             if address is None:
-                raise BrokerAwayError(queue.topic, queue.broker_name)
+                raise BrokerUnknownError(queue.topic, queue.broker_name)
             return await request(address, queue)
 
-        return await self._each(queues, ask)
+        return await self._each(queues, request_masters)
 
     async def in_turn(self, request: Awaitable[T]) -> T:
         """Wait until fewer than 32 requests are in flight. Then send the request and return its response."""
         async with self._turn:
             return await request
 
-    async def _each(self, keys: Iterable[K], request: Callable[[K], Awaitable[T]]) -> Responses[K, T]:
-        async def ask(key: K) -> T | RmqdError:
+    async def _each(self, keys: Iterable[K], request: Callable[[K], Awaitable[T]]) -> BrokerResponses[K, T]:
+        async def request_masters(key: K) -> T | RmqdError:
             try:
                 return await self.in_turn(request(key))
             except RmqdError as error:
                 return error
 
         asked = list(keys)
-        answers = dict(zip(asked, await asyncio.gather(*map(ask, asked)), strict=True))
-        return Responses(
+        answers = dict(zip(asked, await asyncio.gather(*map(request_masters, asked)), strict=True))
+        return BrokerResponses(
             {key: answer for key, answer in answers.items() if not isinstance(answer, RmqdError)},
             {key: answer for key, answer in answers.items() if isinstance(answer, RmqdError)},
         )

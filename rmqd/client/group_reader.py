@@ -11,7 +11,7 @@ from typing import Final
 from rmqd.client.api.admin_requests import consume_stats, consume_time_span, request_modes, topic_stats
 from rmqd.client.api.group_requests import consumer_connection, consumer_running_info, subscription_groups
 from rmqd.client.api.offset_requests import query_consumer_offset
-from rmqd.client.brokers import Brokers, Responses
+from rmqd.client.brokers import BrokerResponses, Brokers
 from rmqd.errors import NoBrokerError, RemotingError, RmqdError, RouteNotFoundError
 from rmqd.errors.broker_errors import ConsumerNotOnlineError, MemberSilentError
 from rmqd.wire.bodies.config_bodies import SetMessageRequestModeRequestBody, SubscriptionGroupConfig
@@ -28,7 +28,7 @@ from rmqd.wire.bodies.heartbeat_data import ConsumeType, SubscriptionData
 from rmqd.wire.bodies.stats_bodies import Connection, ConsumerConnection, TopicOffset
 from rmqd.wire.lite_topic import parent_topic_of
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.receipt_handle import ANY_QUEUE
+from rmqd.wire.receipt_handle import ANY_QUEUE_ID
 from rmqd.wire.topics import LIGHT_QUEUE_ID, dlq_topic, retry_topic
 
 SILENT_MEMBER_SECONDS: Final = 5.0  # a member that did not respond is not asked again for this time
@@ -45,7 +45,7 @@ class MemberReport:
     error: RmqdError | None = None
 
     @property
-    def silence(self) -> str | None:
+    def silence_reason(self) -> str | None:
         """Why the member does not respond; None if it responds, or if its client cannot send reports."""
         # a broker with two connections of the member may ask on an unused one, so the error does not prove silence
         is_silent = isinstance(self.error, RemotingError | MemberSilentError)
@@ -78,7 +78,7 @@ class MemberReport:
         return self.info is not None and self.info.user_consumer_info.get("engine") == "spark"
 
     @property
-    def paused(self) -> str:
+    def paused_queues(self) -> str:
         """Which queues an operator has paused, as rmqd's members report it: "3 queues", "all", or "" for no queues."""
         values = {} if self.info is None else self.info.user_consumer_info
         some = None if self.waits_for_circuit else re.search(r"(\d+) paused", values.get("queues", ""))
@@ -102,19 +102,19 @@ class MemberReport:
         """The queues that the member owns, according to its report; empty without a report."""
         return frozenset() if self.info is None else frozenset((*self.info.mq_table, *self.info.mq_pop_table))
 
-    def pulled(self, queue: MessageQueue) -> ProcessQueueInfo | None:
+    def pulled_queue_info(self, queue: MessageQueue) -> ProcessQueueInfo | None:
         """Return the member's report on a queue that it pulls; None if it does not report this queue."""
         return None if self.info is None else self.info.mq_table.get(queue)
 
-    def popped(self, queue: MessageQueue) -> list[PopProcessQueueInfo]:
+    def popped_queue_infos(self, queue: MessageQueue) -> list[PopProcessQueueInfo]:
         """Return the reports on a queue that the member pops: on this queue, and on all queues of the broker."""
         table = {} if self.info is None else self.info.mq_pop_table
-        anywhere = MessageQueue(queue.topic, queue.broker_name, ANY_QUEUE)
+        anywhere = MessageQueue(queue.topic, queue.broker_name, ANY_QUEUE_ID)
         return [table[at] for at in (queue, anywhere) if at in table]
 
     def owns(self, queue: MessageQueue) -> bool:
         """Return whether the member owns a queue, according to its report."""
-        return self.pulled(queue) is not None or bool(self.popped(queue))
+        return self.pulled_queue_info(queue) is not None or bool(self.popped_queue_infos(queue))
 
     def limit(self, name: str, default: int) -> int:
         """Return a limit that the member reports under Java's `name`; `default` if the member does not report it."""
@@ -157,27 +157,29 @@ class GroupReader:
         self.group = group
         self._silent: dict[str, tuple[float, MemberReport]] = {}
 
-    async def connections(self, names: Iterable[str] | None = None) -> Responses[str, ConsumerConnection]:
+    async def connections(self, names: Iterable[str] | None = None) -> BrokerResponses[str, ConsumerConnection]:
         """Return the connected members by broker. Brokers without members of the group are omitted."""
-        known = await self.brokers.ask(consumer_connection, self.group, names=names)
+        known = await self.brokers.request_masters(consumer_connection, self.group, names=names)
         errors = {name: why for name, why in known.errors.items() if not isinstance(why, ConsumerNotOnlineError)}
-        return Responses(known.found, errors)
+        return BrokerResponses(known.found, errors)
 
-    async def settings(self, names: Iterable[str] | None = None) -> Responses[str, SubscriptionGroupConfig | None]:
+    async def settings(
+        self, names: Iterable[str] | None = None
+    ) -> BrokerResponses[str, SubscriptionGroupConfig | None]:
         """Return the group's settings by broker; None if a broker does not have the group. Never creates the group."""
-        tables = await self.brokers.ask(subscription_groups, names=names)
-        return Responses({name: table.get(self.group) for name, table in tables.found.items()}, tables.errors)
+        tables = await self.brokers.request_masters(subscription_groups, names=names)
+        return BrokerResponses({name: table.get(self.group) for name, table in tables.found.items()}, tables.errors)
 
     async def modes(
         self, names: Iterable[str] | None = None
-    ) -> Responses[str, Mapping[str, SetMessageRequestModeRequestBody]]:
+    ) -> BrokerResponses[str, Mapping[str, SetMessageRequestModeRequestBody]]:
         """Return whether the group pops or pulls, by broker and topic. Topics whose mode was never set are omitted."""
-        tables = await self.brokers.ask(request_modes, names=names)
+        tables = await self.brokers.request_masters(request_modes, names=names)
         modes = {
             name: {topic: one for (topic, whose), one in table.items() if whose == self.group}
             for name, table in tables.found.items()
         }
-        return Responses(modes, tables.errors)
+        return BrokerResponses(modes, tables.errors)
 
     async def members(self, known: Mapping[str, ConsumerConnection]) -> dict[str, MemberReport]:
         """Return all members' reports by client id. Each member is asked through the first broker that knows it."""
@@ -196,7 +198,7 @@ class GroupReader:
             silent_at, report = self._silent[client_id]
             if clock.monotonic() - silent_at < SILENT_MEMBER_SECONDS:
                 return report
-        asked = await self.brokers.ask(consumer_running_info, self.group, client_id, names=[near])
+        asked = await self.brokers.request_masters(consumer_running_info, self.group, client_id, names=[near])
         info, error = asked.found.get(near), asked.errors.get(near)
         report = MemberReport(client_id=client_id, connections=connections, info=info, error=error)
         self._silent.pop(client_id, None)
@@ -210,10 +212,10 @@ class GroupReader:
         The dead letter topic is omitted, because members do not consume it. Its offset belongs to `rmqd dlq`.
         """
         if not self.brokers.masters:
-            await self.brokers.learn()
+            await self.brokers.load_cluster_info()
         if not self.brokers.masters:
             raise NoBrokerError(";".join(self.brokers.client.name_servers.addresses))
-        stats = await self.brokers.ask(consume_stats, self.group)
+        stats = await self.brokers.request_masters(consume_stats, self.group)
         for error in stats.errors.values():
             raise error
         return sorted(

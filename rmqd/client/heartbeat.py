@@ -123,7 +123,7 @@ class Heartbeat:
         self._under_way: dict[str, set[asyncio.Task[RmqdError | None]]] = {}
         self._reconcile = asyncio.Event()
         routes.on_change(lambda _: self._reconcile.set())
-        remoting.opened.append(self._opened)
+        remoting.on_opened.append(self._opened)
         remoting.lost.append(lambda address, _: self.send_heartbeats_soon(address))
         remoting.silent.append(self.send_heartbeats_soon)
 
@@ -175,9 +175,9 @@ class Heartbeat:
         """Return whether a heartbeat to an address is about to be sent, or not answered yet."""
         return self._send.is_running(address) or bool(self._under_way.get(address))
 
-    async def settled(self, address: str) -> None:
+    async def wait_for_pending(self, address: str) -> None:
         """Wait until all heartbeats to an address that were created before this call are answered or have failed."""
-        await self._send.settled(address)
+        await self._send.wait_for_earlier(address)
         if under_way := self._under_way.get(address):
             await asyncio.wait(under_way)
 
@@ -222,7 +222,7 @@ class Heartbeat:
         if broker.failures == 0:
             return self._interval
         if self._remoting.is_down(address):  # the circuit breaker rejects requests until its pause ends
-            return max(self._remoting.breakers.rest_seconds(address), RETRY_FIRST_SECONDS)
+            return max(self._remoting.breakers.remaining_pause_seconds(address), RETRY_FIRST_SECONDS)
         return with_jitter(
             backoff_seconds(RETRY_FIRST_SECONDS, broker.failures, min(RETRY_MOST_SECONDS, self._interval))
         )

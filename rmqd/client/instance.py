@@ -48,7 +48,7 @@ class Replicas:
         self._known: dict[str, dict[int, str]] = {}  # the last address of each replica, by broker name
         routes.on_change(self._routes_changed)
 
-    def to_read(self, broker_name: str, broker_id: int = 0) -> str | None:
+    def address_to_pull_from(self, broker_name: str, broker_id: int = 0) -> str | None:
         """Return the address to pull from: replica `broker_id`, or another if it is missing or down; None if none."""
         address = self._routes.address(broker_name, broker_id)
         if address is None or not self._remoting.is_down(address):
@@ -63,9 +63,11 @@ class Replicas:
 
     def sorted_by_preference(self, addresses: Iterable[str]) -> list[str]:
         """Sort addresses in this order: connected for SETTLE_SECONDS; connected later or not connected; down."""
-        return sorted(addresses, key=lambda address: (self._remoting.is_down(address), self.is_new(address)))
+        return sorted(
+            addresses, key=lambda address: (self._remoting.is_down(address), self.is_newly_connected(address))
+        )
 
-    def is_new(self, address: str) -> bool:
+    def is_newly_connected(self, address: str) -> bool:
         """Return whether this client is not connected to an address, or has been for less than SETTLE_SECONDS."""
         connection = self._remoting.connected(address)
         return connection is None or self._remoting.clock.monotonic() - connection.made_at < SETTLE_SECONDS
@@ -79,7 +81,7 @@ class Replicas:
             for broker_id, gone in before.items():
                 if gone not in in_use and replicas.get(broker_id, gone) != gone:
                     log.info("broker.moved", broker=name, gone=gone, addresses=sorted(replicas.values()))
-                    self._remoting.give_up(gone, f"broker {name} is no longer there")
+                    self._remoting.drop_address(gone, f"broker {name} is no longer there")
 
 
 UNREGISTER_DEADLINE_SECONDS = 3.0
@@ -135,7 +137,7 @@ class ClientInstance:
         self._stop = asyncio.Event()
         requests = self.remoting.peer_requests
         requests.handlers |= dict.fromkeys(GROUP_FIELDS, self._asked)
-        requests.notices[RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] = self._noticed
+        requests.notice_handlers[RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] = self._noticed
 
     def register(self, membership: GroupMembership) -> None:
         """Add a group: watch its topics, include it in heartbeats, and pass brokers' requests for this group to it.
@@ -201,7 +203,7 @@ class ClientInstance:
         """Return the address for sends, send-backs and locks: the broker's VIP channel if enabled, else `address`."""
         return vip_address(address) if self.options.vip_channel_enabled else address
 
-    def secure(self, options: ClientOptions) -> None:
+    def update_security(self, options: ClientOptions) -> None:
         """Use the access keys and TLS settings of these options from now on. All other options are ignored."""
         self.options = replace(
             self.options,
@@ -258,7 +260,7 @@ class ClientInstance:
             async with self.clock.timeout(UNREGISTER_DEADLINE_SECONDS):
                 # A heartbeat in flight may contain the group. If the broker processed this heartbeat after the
                 # unregister, it would add the group again.
-                await self.heartbeat.settled(address)
+                await self.heartbeat.wait_for_pending(address)
                 if self.remoting.connected(address) is None:
                     return
                 await unregister_client(self.remoting, address, self.client_id, consumer_group=group)

@@ -18,7 +18,7 @@ from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
 from rmqd.client.client_options import NAMESRV_ADDR
-from rmqd.config.model.forms import ConfigSection, fields_of, keys_of, kind_of, problems_of
+from rmqd.config.model.forms import ConfigSection, fields_of, keys_of, kind_of, problems_of_error
 from rmqd.config.model.group_model import Percentage
 from rmqd.config.model.root_model import HttpConfig, RootConfig
 from rmqd.config.problems import ConfigFinding, ConfigProblem, KeyPath, Locations
@@ -27,7 +27,7 @@ from rmqd.config.reading.yaml_tree import Node, SubstitutionError, YamlList, Yam
 from rmqd.config.rules.group_rules import group_findings, root_findings
 from rmqd.errors import ConfigError
 from rmqd.runtime.lazy_imports import import_lazily
-from rmqd.runtime.plain_text import HIDDEN, SECRET_WORDS, hide_possible_secret, hide_secret, hide_secrets_of_setting
+from rmqd.runtime.plain_text import HIDDEN, SECRET_WORDS, hide_possible_secret, hide_secrets_of_setting, register_secret
 from rmqd.runtime.value_kinds import Duration, Size, SubstitutedText, Text, key_of_field
 
 with import_lazily():
@@ -43,7 +43,7 @@ def load_config(
 
     Without a path, the default paths are searched. `rmqd.plugins.model_options` also checks the plugins.
     """
-    return ConfigProblems(source_of(path, overrides, environ=environ), environ).trusted()
+    return ConfigProblems(read_config_files(path, overrides, environ=environ), environ).checked_config()
 
 
 def load_http(path: Path | None = None) -> HttpConfig:
@@ -51,13 +51,17 @@ def load_http(path: Path | None = None) -> HttpConfig:
 
     Other sections are not used, so their variables, such as a group's `${PASSWORD}`, may be unset.
     """
-    loading = ConfigProblems(source_of(path))
-    if problems := [one for one in loading.sorted_problems() if one not in loading.unset or one.path[:1] == ("http",)]:
+    loading = ConfigProblems(read_config_files(path))
+    if problems := [
+        one
+        for one in loading.sorted_problems()
+        if one not in loading.substitution_problems or one.path[:1] == ("http",)
+    ]:
         raise ConfigError([*problems])
     return loading.config.http
 
 
-def source_of(
+def read_config_files(
     path: Path | None = None, overrides: Sequence[str] = (), *, environ: Mapping[str, str] = os.environ
 ) -> ConfigFiles:
     """Read the files of a configuration. Raises ConfigError if there are no files."""
@@ -75,21 +79,21 @@ class ConfigProblems:
         data = ConfigData(source, environ)
         _take_listen_address(data, environ)
         _take_name_servers(data, environ)
-        self.unset = data.problems
+        self.substitution_problems = data.problems
         """The problems of values whose `${...}` could not be replaced."""
-        self.problems = [*source.problems, *self.unset]
+        self.problems = [*source.problems, *self.substitution_problems]
         self._source = source
         self._places = data.places
-        self._reported: set[KeyPath] = set(data.unusable)
+        self._reported: set[KeyPath] = set(data.unresolved_paths)
         self.config = self._validated(data.values)
         for group in self.config.groups.values():
-            group.set_places(self._places)
+            group.set_locations(self._places)
         self.add(root_findings(self.config))
         for name, group in self.config.groups.items():
             namespace = self.config.cluster_of(name).client.namespace
             self.add(group_findings(name, group, namespace), ("groups", name))
 
-    def trusted(self) -> RootConfig:
+    def checked_config(self) -> RootConfig:
         """Return the configuration. Raises ConfigError with all problems, if there are any."""
         if self.problems:
             raise ConfigError([*self.sorted_problems()])
@@ -114,7 +118,7 @@ class ConfigProblems:
             try:
                 return RootConfig.model_validate(values)
             except ValidationError as error:
-                for path, problem, missing in problems_of(error, RootConfig, self._places):
+                for path, problem, missing in problems_of_error(error, RootConfig, self._places):
                     if not missing or (self._source.complete and path[0] != "defaults"):
                         self.report(problem)
                     _remove(values, path[:-1] if missing else path)
@@ -134,7 +138,7 @@ class ConfigProblems:
             self.report(problem, at_key=finding.at_key)
 
     def _is_faulty(self, path: KeyPath | None) -> bool:
-        declared = path and self._places.declared(path)
+        declared = path and self._places.declared_path(path)
         return declared is not None and any(known[: len(declared)] == declared for known in self._reported)
 
     def report(self, problem: ConfigProblem, *, at_key: bool = False) -> None:
@@ -153,7 +157,7 @@ class ConfigData:
     def __init__(self, source: ConfigFiles, environ: Mapping[str, str]) -> None:
         self.places = Locations(source.root_place)
         self.problems: list[ConfigProblem] = []
-        self.unusable: set[KeyPath] = set()
+        self.unresolved_paths: set[KeyPath] = set()
         """Paths of values whose `${...}` could not be replaced. They are not in the data, but do not count as
         missing.
         """
@@ -168,7 +172,7 @@ class ConfigData:
             if entry.inherited:
                 self.places.inherited.add(inner)
             value = self._plain(entry.node, inner)
-            if inner not in self.unusable:
+            if inner not in self.unresolved_paths:
                 data[key] = value
         return data
 
@@ -185,13 +189,13 @@ class ConfigData:
         try:
             return substitute(node.value, self._environ)
         except SubstitutionError as error:
-            problem = ConfigProblem(node.place, self.places.declared(path), str(error))
+            problem = ConfigProblem(node.place, self.places.declared_path(path), str(error))
             if problem not in self.problems:  # every group that inherits the value has the same problem
                 self.problems.append(problem)
             # The whole list is skipped, because a list without one of its items has another meaning.
             while isinstance(path[-1], int):
                 path = path[:-1]
-            self.unusable.add(path)
+            self.unresolved_paths.add(path)
             return None
 
 
@@ -199,14 +203,14 @@ def _take_listen_address(data: ConfigData, environ: Mapping[str, str]) -> None:
     """Use $RMQD_HTTP_LISTEN unless the configuration sets http.listen. Container images set this variable."""
     http, address = data.values.setdefault("http", {}), environ.get(LISTEN_VARIABLE)
     path = ("http", "listen")
-    if address and isinstance(http, dict) and "listen" not in http and path not in data.unusable:
+    if address and isinstance(http, dict) and "listen" not in http and path not in data.unresolved_paths:
         http["listen"] = address
         data.places.values[path] = f"${LISTEN_VARIABLE}"
 
 
 def _take_name_servers(data: ConfigData, environ: Mapping[str, str]) -> None:
     """Use the name servers in $NAMESRV_ADDR, like Java's client, unless the configuration sets name servers."""
-    addresses, named = environ.get(NAMESRV_ADDR), data.values.keys() | {path[0] for path in data.unusable}
+    addresses, named = environ.get(NAMESRV_ADDR), data.values.keys() | {path[0] for path in data.unresolved_paths}
     if addresses and named.isdisjoint(("nameserver", "nameserver_url", "clusters")):
         data.values["nameserver"] = addresses
         data.places.values["nameserver",] = f"${NAMESRV_ADDR}"
@@ -245,7 +249,7 @@ def config_schema() -> dict[str, Any]:
             part["properties"] = {key: part["properties"][key] for key in keys_of(section)}
             for key, field in keys_of(section).items():
                 if isinstance(kind := kind_of(field), Duration | Size) and not field.is_required():
-                    part["properties"][key]["default"] = kind.written(field.default)
+                    part["properties"][key]["default"] = kind.as_written(field.default)
     return schema | {"title": "rmqd configuration"}
 
 
@@ -270,7 +274,7 @@ def configure_log(config: RootConfig, *, worker: int | None = None, as_json: boo
 
     `worker`: see `configure_logging`. `as_json`: log JSON, whatever format is configured.
     """
-    given_config(config)
+    explicit_settings(config)
     log_format = "json" if as_json else config.log.format
     log_setup.configure_logging(config.log.level, log_format, worker=worker, namespaces=config.namespaces)
 
@@ -281,7 +285,7 @@ def hide_options(options: Mapping[str, Any], made: object = None) -> None:
     """
     _value(options, only_given=False)
     for secret in _marked(made):
-        (hide_secrets_of_setting if "://" in secret else hide_secret)(secret)
+        (hide_secrets_of_setting if "://" in secret else register_secret)(secret)
 
 
 def _marked(value: object) -> Iterator[str]:
@@ -296,12 +300,12 @@ def _marked(value: object) -> Iterator[str]:
             yield from _marked(inner)
 
 
-def shown_config(config: RootConfig) -> dict[str, Any]:
+def settings_without_secrets(config: RootConfig) -> dict[str, Any]:
     """Return the current configuration as plain data, including defaults. Durations and sizes have units."""
     return _section(config, only_given=False)
 
 
-def given_config(config: RootConfig) -> dict[str, Any]:
+def explicit_settings(config: RootConfig) -> dict[str, Any]:
     """Return the configuration as plain data, with only the keys that a file or `--set` sets."""
     return _section(config, only_given=True)
 
@@ -319,8 +323,8 @@ def _section(section: ConfigSection, only_given: bool) -> dict[str, Any]:
 def _field(field: FieldInfo, value: object, only_given: bool) -> Any:
     kind = kind_of(field)
     if isinstance(kind, Text) and kind.secret:
-        return hide_secret(value)
-    return kind.written(value) if isinstance(kind, Duration | Size | Percentage) else _value(value, only_given)
+        return register_secret(value)
+    return kind.as_written(value) if isinstance(kind, Duration | Size | Percentage) else _value(value, only_given)
 
 
 def _value(value: object, only_given: bool, name: str = "") -> Any:
@@ -351,7 +355,7 @@ def _hidden_whole(value: object) -> Any:
     if isinstance(value, bool) or value is None:
         return value
     if not isinstance(value, Mapping | list):
-        return hide_secret(value)
+        return register_secret(value)
     for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
         if "user" not in str(key):
             _hidden_whole(inner)
@@ -362,5 +366,5 @@ def _items(items: list[Any]) -> list[Any]:
     """Return the list with hidden secrets: in a command's arguments, the item after `--password` is a secret."""
     for i, item in enumerate(items[:-1]):
         if isinstance(item, str) and item.startswith("-") and "=" not in item and _SECRET_NAME.search(item):
-            items[i + 1] = hide_secret(items[i + 1])
+            items[i + 1] = register_secret(items[i + 1])
     return items

@@ -62,21 +62,21 @@ class Locations:
             path = path[:-1]
         return self.keys.get(path, self.root)
 
-    def declared(self, path: KeyPath) -> KeyPath:
+    def declared_path(self, path: KeyPath) -> KeyPath:
         """Return the path in `defaults` if a group inherits the value at a path; otherwise the path itself."""
         is_inherited = any(path[:length] in self.inherited for length in range(3, len(path) + 1))
         return ("defaults", *path[2:]) if is_inherited else path
 
     def problem(self, path: KeyPath, message: str, *, at_key: bool = False) -> ConfigProblem:
         """Return a problem of the value at a path, or of the key (`at_key`). The text names an inheriting group."""
-        declared = self.declared(path)
+        declared = self.declared_path(path)
         group = "" if declared == path else f" (inherited by groups.{path[1]})"
         return ConfigProblem((self.of_key if at_key else self.of)(path), declared, f"{message}{group}")
 
     def of_missing(self, path: KeyPath) -> str:
         """Return the location of a missing key's parent; if a group inherits the parent, the group's location."""
         parent = path[:-1]
-        return self.of_key(parent if self.declared(parent) == parent else path[:2])
+        return self.of_key(parent if self.declared_path(parent) == parent else path[:2])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Locations)
@@ -98,7 +98,7 @@ def one_line(text: str) -> str:
     return line if line.isprintable() else "".join(char if char.isprintable() else " " for char in line)
 
 
-def nearest(wrong: str, known: Iterable[str]) -> str | None:
+def most_similar_name(wrong: str, known: Iterable[str]) -> str | None:
     """Return the known name that is most similar to a wrong name, such as `max_size` for `maxSize`, or None."""
     import difflib  # imported here, so that only an invalid configuration has this cost
 
@@ -110,6 +110,6 @@ def nearest(wrong: str, known: Iterable[str]) -> str | None:
 def unknown(kind: str, wrong: str, known: Iterable[str]) -> str:
     """Return the message for an unknown name, with the most similar known name, or with all known names."""
     names = list(known)
-    guess = nearest(wrong, names)
+    guess = most_similar_name(wrong, names)
     accepted = ", ".join(names) if names else "none"
     return f"unknown {kind}; did you mean {guess}?" if guess else f"unknown {kind}; expected {accepted}"

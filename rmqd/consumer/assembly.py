@@ -27,7 +27,7 @@ from rmqd.consumer.rebalance.ownership import QueueOwnership
 from rmqd.consumer.rebalance.queue_lock import QueueLock
 from rmqd.consumer.rebalance.rebalance import QueueDivision
 from rmqd.consumer.services import ConsumeMessageService, GroupOffsetStore, Ownership, RetryPolicy
-from rmqd.consumer.stats.counters import CanaryStats, RetriedStats, TopicStats
+from rmqd.consumer.stats.counters import CanaryStats, RetryTopicStats, TopicStats
 from rmqd.handler_api.batch import LoadedHandler
 from rmqd.wire.bodies.heartbeat_data import SubscriptionData, sql_subscription, tag_subscription
 from rmqd.wire.message_queue import MessageQueue
@@ -109,9 +109,9 @@ def assemble_group(
     if options.message_model == "broadcasting":
         return context, QueueDivision(context)
     if receipts is None:
-        from rmqd.consumer.pop.pop_retries import DivisionAfterPop
+        from rmqd.consumer.pop.pop_retries import PopRetriesDivision
 
-        return context, DivisionAfterPop(context)
+        return context, PopRetriesDivision(context)
     if options.is_lite:
         from rmqd.consumer.lite.lite_assignment import LiteDivision
 
@@ -182,5 +182,5 @@ def create_topic_stats(options: ConsumerOptions, canary: Canary | None = None) -
     if options.message_model == "broadcasting" or options.is_lite:
         return stats
     retry, topics = retry_topic(options.group), list(named.values())
-    stats[retry] = make(topics[0], is_retry=True) if len(topics) == 1 else RetriedStats(retry, topics, make)
+    stats[retry] = make(topics[0], is_retry=True) if len(topics) == 1 else RetryTopicStats(retry, topics, make)
     return stats

@@ -80,7 +80,7 @@ class Canary:
 
     def __init__(self, handler: LoadedHandler, options: ConsumerOptions, clock: Clock) -> None:
         self.handler = with_result_checks(handler)
-        self.change_share(options)
+        self.apply_options(options)
         self._value_of = value_reader(self.options.by)
         self._clock = clock
         self.failure = ""  # why the canary was switched off; empty while it is used
@@ -91,7 +91,7 @@ class Canary:
         self._differing = 0
         self._duration = Histogram(HANDLER_DURATION_BOUNDS)
 
-    def change_share(self, options: ConsumerOptions) -> None:
+    def apply_options(self, options: ConsumerOptions) -> None:
         """Apply the group's changed options: the share, and the concurrency and deadline of calls in shadow mode."""
         assert options.canary is not None
         self.options: CanaryOptions = options.canary
@@ -107,7 +107,7 @@ class Canary:
         share = self.options.share
         if not share or self.failure:
             return False
-        value = self._value_of(message) or message.id_of_all_copies
+        value = self._value_of(message) or message.first_copy_id
         return int.from_bytes(blake2b(value.encode(), digest_size=4).digest()) < share * _HASHES
 
     async def start(self) -> None:
@@ -150,7 +150,7 @@ class Canary:
                 self._switch_off(str(error))
         return await call_first(batch)
 
-    def divide_batches(
+    def separate_handlers(
         self, make: Callable[[list[Message], MessageQueue], Batch], put_back: Callable[[Sequence[Message]], None], *,
         in_order: bool,
     ) -> Callable[[list[Message], MessageQueue], Batch]:  # fmt: skip

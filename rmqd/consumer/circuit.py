@@ -81,7 +81,7 @@ class Circuit:
     def __init__(self, options: CircuitOptions, clock: Clock) -> None:
         self.options = options
         self.state: CircuitState = "closed"
-        self.refuted_to = float("-inf")  # monotonic; failures of calls before this time are the messages' fault
+        self.excused_before = float("-inf")  # monotonic; failures of calls before this time are the messages' fault
         self.on_change: Callable[[], None] = lambda: None  # called when `state` or `allows_call` changed
         self._clock = clock
         self._since = clock.wall()
@@ -92,7 +92,7 @@ class Circuit:
         self._slices: deque[_Slice] = deque()
         self._reason = self._error = ""
 
-    def change(self, options: CircuitOptions | None) -> None:
+    def apply_options(self, options: CircuitOptions | None) -> None:
         """Apply new options. None, or options that never open a circuit, close an open circuit and keep it closed."""
         if options is None:
             options = replace(self.options, consecutive=0, ratio=0.0)
@@ -109,18 +109,18 @@ class Circuit:
         """Whether a call may begin now."""
         return self.state == "closed" or (self.state == "half_open" and self._probe is None)
 
-    def begin(self, batch: object) -> None:
+    def call_began(self, batch: object) -> None:
         """Called when a call begins. While the circuit is half open, this call is the probe."""
         if self.state == "half_open" and self._probe is None:
             self._probe = batch
             self.on_change()
 
-    def succeeded(self, batch: object, began: float) -> None:
+    def call_succeeded(self, batch: object, began: float) -> None:
         """Called when a call ended and acknowledged messages. `began` is when the call began (monotonic)."""
         self._abandoned.discard(batch)
         if self.state != "closed" and batch is not self._probe:
             return
-        self.refuted_to = max(self.refuted_to, began)
+        self.excused_before = max(self.excused_before, began)
         if self.state != "closed":
             self._close()
             return
@@ -128,7 +128,7 @@ class Circuit:
         if self.options.ratio:
             self._slice().succeeded += 1
 
-    def failed(self, batch: object, error: str, *, is_evidence: bool) -> FailureEffect:
+    def call_failed(self, batch: object, error: str, *, is_evidence: bool) -> FailureEffect:
         """Called when a call failed with `error`. `is_evidence` is True if the failure may be the handler's fault."""
         was_probe = batch in self._abandoned  # then the failure was already counted at the deadline
         self._abandoned.discard(batch)
@@ -147,14 +147,14 @@ class Circuit:
             self._open()
         return FailureEffect.EXCUSED
 
-    def undecided(self, batch: object) -> None:
+    def call_undecided(self, batch: object) -> None:
         """Called when a call ended without evidence. If the call was the probe, the next call is a new probe."""
         self._abandoned.discard(batch)
         if batch is self._probe:
             self._probe = None
             self.on_change()
 
-    def abandoned(self, batch: object) -> None:
+    def call_abandoned(self, batch: object) -> None:
         """Called when a call still runs at its deadline. A probe has then failed. The call's end is reported too."""
         if batch is self._probe:
             self._abandoned.add(batch)

@@ -41,7 +41,7 @@ class Subscription:
     kind: ExpressionType
     lite_topics: tuple[str, ...] = ()
 
-    def written(self) -> str | dict[str, Any]:
+    def to_config(self) -> str | dict[str, Any]:
         """Return the subscription as an operator writes it in the configuration."""
         if self.lite_topics:
             return {"lite_topics": list(self.lite_topics)}
@@ -133,7 +133,7 @@ class CanaryOptions:
 ORDER_BY_PATTERN: Final = r"^(keys|sharding_key|property:\S(.*\S)?)?$"
 
 
-def is_order(text: str) -> bool:
+def is_valid_order_by(text: str) -> bool:
     """Return whether a text is a valid value of `order_by`."""
     return re.fullmatch(ORDER_BY_PATTERN, text) is not None
 
@@ -155,7 +155,7 @@ class GroupKeys:
     order_by: str = key(
         "",
         "messages with the same keys | sharding_key | property:NAME are handled one at a time and in order",
-        Text('keys, sharding_key, property:NAME, or ""', is_order, pattern=ORDER_BY_PATTERN),
+        Text('keys, sharding_key, property:NAME, or ""', is_valid_order_by, pattern=ORDER_BY_PATTERN),
     )
     consume_from_where: ConsumeFromWhere = key(
         "last_offset",

@@ -68,7 +68,7 @@ class GroupContext:
     refused_offsets: dict[MessageQueue, tuple[int, int]] = field(default_factory=dict)
     start_failures: dict[str, dict[MessageQueue, RmqdError]] = field(default_factory=dict)  # broker -> errors to log
     pauses: Pauses = field(default_factory=Pauses)
-    move: Callable[[MessageQueue, int], bool] = lambda _queue, _offset: False  # `Rebalance.move`
+    move: Callable[[MessageQueue, int], bool] = lambda _queue, _offset: False  # `Rebalance.reset_queue`
     end_offsets: Mapping[MessageQueue, int] = field(default_factory=dict)  # offsets at which pulling stops, if any
     max_notice_delay_seconds: float = 0.0  # how late a member notices new members if brokers do not notify it
     create_cache: Callable[[MessageQueue, int, TopicStats, str], ProcessQueue] = ProcessQueue  # for pulled queues
@@ -100,7 +100,7 @@ class GroupContext:
         is_called = self.circuit is None or self.circuit.state == "closed"
         return not is_called or self.service.problem is not None
 
-    async def announce(self, subscriptions: Mapping[str, SubscriptionData]) -> None:
+    async def announce_subscriptions(self, subscriptions: Mapping[str, SubscriptionData]) -> None:
         """Send new or changed subscriptions, by topic, to every broker. The caller must then apply them at once.
 
         Brokers refuse pulls for a subscription that they do not know. If a broker does not respond, the next heartbeat

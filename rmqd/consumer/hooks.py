@@ -63,10 +63,10 @@ class GroupHooks:
         self._before = [(hook.name, hook.before_batch) for hook in hooks if hook.before_batch is not None]
         self._after = [(hook.name, hook.after_batch) for hook in reversed(hooks) if hook.after_batch is not None]
         self._wants = [(hook.name, hook.wants) for hook in hooks if hook.wants is not None]
-        self.choose = bool(self._wants)  # whether a hook filters messages
+        self.has_filters = bool(self._wants)  # whether a hook filters messages
         self._counting = threading.Lock()
         self.failures: Counter[str] = Counter({hook.name: 0 for hook in hooks})
-        self.left_out: Counter[str] = Counter({name: 0 for name, _ in self._wants})
+        self.rejected_counts: Counter[str] = Counter({name: 0 for name, _ in self._wants})
 
     def wrap_handler(self, handler: LoadedHandler) -> LoadedHandler:
         """Return the handler with hook calls around each call, or the handler itself if there are no batch hooks."""
@@ -89,7 +89,7 @@ class GroupHooks:
                 self._failed(name, "wants", error)
                 continue
             if not answer:
-                self.left_out[name] += 1
+                self.rejected_counts[name] += 1
                 return False
         return True
 

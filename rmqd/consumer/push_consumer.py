@@ -25,7 +25,7 @@ from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.handling.handler_threads import call_start_or_stop
 from rmqd.consumer.health.consistency import ConsistencyCheck, check_filters, check_topic_types
-from rmqd.consumer.health.group_status import GroupStatus, RecentResults
+from rmqd.consumer.health.group_status import GroupStatus, RecentAttempts
 from rmqd.consumer.health.watchdog import Watchdog
 from rmqd.consumer.hooks import Hook
 from rmqd.consumer.offsets.persistence import OffsetPersistence
@@ -50,7 +50,7 @@ async def change_running_group(context: GroupContext, rebalance: Rebalance, opti
     filters = _changed_filters(context, options)
     if filters:
         try:
-            await context.announce(filters)
+            await context.announce_subscriptions(filters)
         except BaseException:
             _withdraw(context, filters)
             raise
@@ -60,7 +60,7 @@ async def change_running_group(context: GroupContext, rebalance: Rebalance, opti
     context.rate_limit.change_rate(options.pull_rate_limit)
     context.service.change(options)
     if context.circuit is not None:
-        context.circuit.change(options.circuit)
+        context.circuit.apply_options(options.circuit)
     context.options_revision += 1
     discarded = sum(assigned.apply_options() for assigned in rebalance.assigned.values())
     filters_now = {topic: data.sub_string for topic, data in filters.items()}
@@ -137,9 +137,9 @@ class PushConsumer(Consumer):
         self.assigned: Mapping[MessageQueue, Assignment] = self._rebalance.assigned
         """This member's queues, including queues that are being acquired or released."""
         self._persistence = OffsetPersistence(self.context, self.assigned, self.context.idle_queues)
-        results = {"handler": RecentResults(self.context.clock, options.group_without_namespace)}
+        results = {"handler": RecentAttempts(self.context.clock, options.group_without_namespace)}
         if handler.canary is not None:
-            results["canary"] = RecentResults(self.context.clock, options.group_without_namespace, handler.canary)
+            results["canary"] = RecentAttempts(self.context.clock, options.group_without_namespace, handler.canary)
         self._status = GroupStatus(self.context, self._rebalance, results["handler"], handler)
         self._watchdog = Watchdog(self.context, self.assigned, results)
         self._consistency = ConsistencyCheck(self.context)
@@ -157,7 +157,7 @@ class PushConsumer(Consumer):
                 else:
                     log.info("handler.not_started", handler=self._handler.name)
             except BaseException as error:
-                self._status.failed(error)
+                self._status.record_failure(error)
                 raise
         self._status.state = "stopped"
 
@@ -207,7 +207,7 @@ class PushConsumer(Consumer):
     def assignments(self) -> list[Assignment] | None:
         """Return this member's assignments; None while a topic is not yet divided, or a queue not yet acquired."""
         assigned = list(self.assigned.values())
-        return None if self._rebalance.unrouted or any(one.loop is None for one in assigned) else assigned
+        return None if self._rebalance.undivided_topics or any(one.loop is None for one in assigned) else assigned
 
     def consumer_data(self) -> ConsumerData:
         """Return the group's part of a heartbeat."""
@@ -292,10 +292,10 @@ class PushConsumer(Consumer):
         """Look up a topic's route. Log a failure, unless `is_reported` says that its cause is already in the log."""
         try:
             await self._client.routes.lookup(topic)
-            self.context.start_offsets.note_route(topic)
+            self.context.start_offsets.record_first_route(topic)
         except RmqdError as error:
             if isinstance(error, RouteNotFoundError):
-                self.context.start_offsets.note_route(topic)
+                self.context.start_offsets.record_first_route(topic)
             if not error.is_reported and not is_reported:
                 log.warning("route.missing", topic=topic, error=str(error))
 

@@ -15,7 +15,7 @@ from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.health.causes import Problem
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, QueueSnapshot
-from rmqd.handler_api.batch import ENDLESS_LEASE, Batch, Lease
+from rmqd.handler_api.batch import NO_LOCK_LEASE, Batch, Lease
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
@@ -279,7 +279,7 @@ class Ownership:
 
         A broadcasting group has no locks, so its leases never end.
         """
-        return ENDLESS_LEASE
+        return NO_LOCK_LEASE
 
     async def run(self) -> None:
         """Maintain the ownership of the acquired queues until cancelled."""

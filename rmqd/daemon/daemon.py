@@ -28,7 +28,7 @@ from rmqd.config.model.root_model import RootConfig
 from rmqd.config.reading.config_source import exposed_secrets
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.daemon.group_history import HistoryRecorder
-from rmqd.daemon.groups.group_engine import GroupChanges, GroupHost, UnknownGroupError, local_engine
+from rmqd.daemon.groups.group_engine import GroupHost, ReloadedGroups, UnknownGroupError, local_engine
 from rmqd.daemon.groups.group_reload import ReloadReport, config_hash, refused_changes
 from rmqd.daemon.groups.local_groups import LocalGroups
 from rmqd.daemon.groups.supervisor import LoopMonitor, readiness
@@ -39,11 +39,11 @@ from rmqd.errors import ConfigError, ExitCode, InUseError
 from rmqd.handler_api.batch import leaf_exceptions
 from rmqd.plugins.model_options import load_runnable
 from rmqd.runtime.clock import Clock, SystemClock
-from rmqd.runtime.event_loop import collect_as_memory_grows, run_in_loop, signals_handled
+from rmqd.runtime.event_loop import collect_as_memory_grows, handle_signals, run_in_loop
 from rmqd.runtime.files import POLL_SECONDS
 from rmqd.runtime.lazy_imports import import_lazily
 from rmqd.runtime.logs import log_setup as logs
-from rmqd.runtime.own_threads import in_own_thread
+from rmqd.runtime.own_threads import call_in_thread
 from rmqd.version import __version__
 
 with import_lazily():
@@ -156,7 +156,7 @@ class Daemon:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
-                with signals_handled(self._on_stop, self._on_reload):
+                with handle_signals(self._on_stop, self._on_reload):
                     await self._serve(tasks)
         except ExceptionGroup as error:
             # Workers build their groups before any of them connects, so a ConfigError still prevents the start.
@@ -178,7 +178,7 @@ class Daemon:
     async def reload(self) -> ReloadReport:
         """Read the configuration again and apply it. If it has problems, report them and keep the old configuration."""
         async with self._reloading:
-            self._manager.reloading(self._clock.monotonic())
+            self._manager.report_reloading(self._clock.monotonic())
             report = await self._try_reload(partial(read_config, self._options))
             self._reload_ok = report.successful
             if report.successful:
@@ -186,7 +186,7 @@ class Daemon:
                 log.info("config.reloaded", **report.as_document())
             else:
                 log.error("config.reload_refused", problems=list(report.problems))
-            self._manager.ready(self._status_line())
+            self._manager.report_ready(self._status_line())
             return report
 
     async def change(self, edit: Callable[[RootConfig], RootConfig]) -> ReloadReport:
@@ -204,7 +204,7 @@ class Daemon:
                 log.warning("handler.reload_refused", group=group, problems=list(problems), action=action, **details)
                 return ReloadReport(problems=problems, refusal="the new code cannot be loaded; the old code continues")
             await self._release(group)
-            return ReloadReport(GroupChanges(restarted=(group,)))
+            return ReloadReport(ReloadedGroups(restarted=(group,)))
 
     async def _release(self, group: str) -> None:
         """Resume a group that was paused because its code could not be loaded. An operator's pauses remain."""
@@ -218,7 +218,7 @@ class Daemon:
         """Restart each group whose handler was edited. While the code cannot be loaded, the group is paused."""
         while True:
             await self._clock.sleep(POLL_SECONDS)
-            for group, changed in (await in_own_thread(files.changes)).items():
+            for group, changed in (await call_in_thread(files.changes)).items():
                 names = [str(file) for file in changed]
                 with contextlib.suppress(UnknownGroupError):  # a reload has removed the group
                     report = await self.restart(group, "pause", files=names)
@@ -232,8 +232,8 @@ class Daemon:
         processes = (await self.host.view(with_queues=False)).processes
         return {scope for process in processes for one in process.groups if one.name == group for scope in one.pauses}
 
-    def about(self) -> daemon_status.DaemonAbout:
-        return daemon_status.DaemonAbout(
+    def about(self) -> daemon_status.DaemonInfo:
+        return daemon_status.DaemonInfo(
             host=socket.gethostname(),
             pid=os.getpid(),
             started_at=self._started_at,
@@ -267,7 +267,7 @@ class Daemon:
             tasks.create_task(self.recorder.run(), name="history"),
         ]
         if self._options.reload:
-            self._files = await in_own_thread(partial(handler_files.HandlerFiles, self.config))
+            self._files = await call_in_thread(partial(handler_files.HandlerFiles, self.config))
             background.append(tasks.create_task(self._restart_edited(self._files), name="edited handlers"))
         await self.host.started(START_PATIENCE_SECONDS)
         http = tasks.create_task(self._http.serve(self), name="http") if not self.host.stopping else None
@@ -286,20 +286,20 @@ class Daemon:
         for check in readiness(await self.host.view(with_queues=False), stopping=False):
             if not check.ok:
                 log.warning("daemon.not_ready", check=check.name, reason=check.reason)
-        self._manager.ready(self._status_line())
+        self._manager.report_ready(self._status_line())
         log.info("daemon.started", http=self._http.address)
         for exposed in await asyncio.to_thread(exposed_secrets, self._options.config):
             log.warning("config.exposed", problem=str(exposed))
 
     async def _try_reload(self, read: Callable[[], tuple[RootConfig, AccessPolicy]]) -> ReloadReport:
         try:
-            config, access = await in_own_thread(read)
+            config, access = await call_in_thread(read)
             refused = refused_changes(self.config, config)
             if refused:
                 return ReloadReport(problems=refused)
-            await in_own_thread(partial(prepare_state_dir, config))
+            await call_in_thread(partial(prepare_state_dir, config))
             if self._files is not None:
-                await in_own_thread(partial(self._files.follow, config))
+                await call_in_thread(partial(self._files.watch_config, config))
             changes = await self.host.apply(config)
         except ConfigError as error:
             return ReloadReport(problems=tuple(str(problem) for problem in error.problems))
@@ -331,7 +331,7 @@ class Daemon:
             drain_seconds = self.host.longest_drain_seconds
             log.info("signal.received", signal=number.name, action="drain", drain_seconds=drain_seconds)
             # The stop itself (commits, unregistering, HTTP) needs some seconds more than the longest drain.
-            self._manager.stopping(drain_seconds + 15)
+            self._manager.report_stopping(drain_seconds + 15)
             self.host.stop()
             return
         log.warning("signal.received", signal=number.name, action="hurry")

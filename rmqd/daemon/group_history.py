@@ -93,7 +93,7 @@ def _short(value: float) -> float | int:
     return int(rounded) if rounded == int(rounded) else rounded
 
 
-MAX_ENDED: Final = 10
+MAX_ENDED_PROBLEMS: Final = 10
 MAX_QUEUES: Final = 20
 
 # A problem's cause, the topic of its stalled queues, and a text that distinguishes problems with the same cause.
@@ -105,7 +105,7 @@ _DIGITS: Final = re.compile(r"\d+(\.\d+)?( (ms|s|min|h|d)\b)?")
 
 
 @dataclass(slots=True)
-class PastProblem:
+class TimedProblem:
     """A problem and the queues that it stalls, or no queues if it concerns the whole group. Times are Unix seconds."""
 
     problem: Problem
@@ -128,14 +128,14 @@ class PastProblem:
 class FindingLog:
     """The findings of one group: all active problems, and the last MAX_ENDED ended problems, with their times."""
 
-    _active: dict[_Key, PastProblem] = field(default_factory=dict)
-    _ended: deque[PastProblem] = field(default_factory=lambda: deque(maxlen=MAX_ENDED))
+    _active: dict[_Key, TimedProblem] = field(default_factory=dict)
+    _ended: deque[TimedProblem] = field(default_factory=lambda: deque(maxlen=MAX_ENDED_PROBLEMS))
 
     def observe(self, group: GroupSnapshot, now: float) -> None:
         """Update the findings from a snapshot of the group at the Unix time `now`."""
         seen = dict(_found(group))
         for key, (problem, queues) in seen.items():
-            finding = self._active.setdefault(key, PastProblem(problem, now))
+            finding = self._active.setdefault(key, TimedProblem(problem, now))
             finding.problem, finding.queues = problem, queues
         for key in self._active.keys() - seen.keys():
             finding = self._active.pop(key)
@@ -157,7 +157,7 @@ def _found(group: GroupSnapshot) -> Iterator[tuple[_Key, tuple[Problem, tuple[st
         if queue.stall is not None:
             topic = f"{queue.topic} (retry)" if queue.is_retry else queue.topic
             _, names = stalled.setdefault((queue.stall.cause, topic), (queue.stall, []))
-            names.append(f"{topic}@{queue.broker}:{queue.number}")
+            names.append(f"{topic}@{queue.broker}:{queue.queue_label}")
     for (cause, topic), (problem, names) in stalled.items():
         yield (cause, topic, ""), (problem, tuple(names))
 
@@ -209,12 +209,12 @@ class HistoryRecorder:
         """Add a point every STEP_SECONDS, until cancelled."""
         while True:
             try:
-                self.take(await self._view())
+                self.add_points(await self._view())
             except Exception:  # a failure of the history must not end the groups
                 log.exception("history.failed")
             await asyncio.sleep(STEP_SECONDS)
 
-    def take(self, view: HostSnapshot) -> None:
+    def add_points(self, view: HostSnapshot) -> None:
         """Add a point for every group in the snapshot `view`. Groups that are no longer configured are dropped."""
         groups = merge_processes(view.processes, view.past).groups if view.processes else ()
         now, at = self._clock.wall(), self._clock.monotonic()
@@ -235,7 +235,7 @@ class HistoryRecorder:
             record.samples.append(sample)
         self._count += 1
 
-    def recent(self, name: str, totals: GroupTotals) -> RecentActivity:
+    def recent_activity(self, name: str, totals: GroupTotals) -> RecentActivity:
         """Return the recent activity of a group. `totals` are its current totals."""
         samples, now = self._record(name).samples, self._clock.monotonic()
         old_enough = [one for one in samples if now - one.at >= RATE_SECONDS]
@@ -254,7 +254,7 @@ class HistoryRecorder:
         log.observe(group, self._clock.wall())
         return log.as_documents()
 
-    def document(self, names: Collection[str] = (), since: float = 0.0) -> dict[str, Any]:
+    def points_document(self, names: Collection[str] = (), since: float = 0.0) -> dict[str, Any]:
         """Return the points of these groups, or of all groups if `names` is empty, after the Unix time `since`."""
         first = max(0, self._count - POINTS)
         while first < self._count and self._times[first % POINTS] <= since:

@@ -11,7 +11,7 @@ from typing import Final
 
 from rmqd.config.model.group_model import GroupConfig
 from rmqd.config.model.root_model import RootConfig
-from rmqd.plugins.entry_points import installed
+from rmqd.plugins.entry_points import installed_entry_points
 from rmqd.plugins.handler_catalogue import HANDLER_ENTRY_POINTS
 from rmqd.runtime.files import FileWatch
 
@@ -23,9 +23,9 @@ class HandlerFiles:
 
     def __init__(self, config: RootConfig) -> None:
         self._watches: dict[str, FileWatch] = {}
-        self.follow(config)
+        self.watch_config(config)
 
-    def follow(self, config: RootConfig) -> None:
+    def watch_config(self, config: RootConfig) -> None:
         """Watch the files of this configuration. Call it before workers import the files, so that no edit is missed."""
         watches = self._watches
         self._watches = {name: _watch_of(group, watches.get(name)) for name, group in config.groups.items()}
@@ -55,7 +55,11 @@ def _top_modules(settings: GroupConfig) -> Iterator[str]:
         return
     names = [settings.handler.plugin, *settings.handler.middleware]
     for name in names:
-        modules = [name] if ":" in name else [one.module for one in installed(HANDLER_ENTRY_POINTS).get(name, [])]
+        modules = (
+            [name]
+            if ":" in name
+            else [one.module for one in installed_entry_points(HANDLER_ENTRY_POINTS).get(name, [])]
+        )
         for module in modules:
             yield module.partition(":")[0].partition(".")[0]
 

@@ -37,15 +37,15 @@ class ServiceManager:
         ours = watchdog_pid == str(os.getpid()) and interval.isdigit() and bool(self._address)
         self.watchdog_seconds: float | None = int(interval) / MICROSECONDS if ours and int(interval) > 0 else None
 
-    def ready(self, status: str) -> None:
+    def report_ready(self, status: str) -> None:
         """Report that the start, or a reload, is complete. `status` is one line for `systemctl status`."""
         self._send(f"READY=1\nSTATUS={status}")
 
-    def reloading(self, monotonic_seconds: float) -> None:
+    def report_reloading(self, monotonic_seconds: float) -> None:
         """Report that a reload begins. `ready` ends it."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={int(monotonic_seconds * MICROSECONDS)}\nSTATUS=reloading")
 
-    def stopping(self, drain_seconds: float) -> None:
+    def report_stopping(self, drain_seconds: float) -> None:
         """Report that the process is stopping, and extend the unit's stop timeout to `drain_seconds`."""
         self._send(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={int(drain_seconds * MICROSECONDS)}\nSTATUS=draining")
 
@@ -98,7 +98,7 @@ def _folders(config: RootConfig) -> dict[Path, str]:
     folders: dict[Path, str] = {}
     for name, group in config.groups.items():
         if group.message_model == "broadcasting":
-            folders.setdefault(Path(config.state_of(name)) / "offsets", name)
+            folders.setdefault(Path(config.state_dir_of_group(name)) / "offsets", name)
     return folders
 
 

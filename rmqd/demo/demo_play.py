@@ -49,7 +49,7 @@ from rmqd.errors import ConfigError, ExitCode
 from rmqd.handler_api.batch import Batch, leaf_exceptions
 from rmqd.plugins.model_options import load_runnable
 from rmqd.runtime.clock import Clock, SystemClock
-from rmqd.runtime.event_loop import enable_gc_after_start, run_in_loop, signals_handled
+from rmqd.runtime.event_loop import enable_gc_after_start, handle_signals, run_in_loop
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import SUBSCRIPTION_ALL
 
@@ -246,7 +246,7 @@ class RunningDemo:
         """Run until a signal or a limit in the options, then drain the group."""
         self._main = asyncio.current_task()
         try:
-            with signals_handled(self._on_stop, self._stop.set):
+            with handle_signals(self._on_stop, self._stop.set):
                 return DemoResult(ExitCode.OK, "\n".join((await self._broker()).lines()))
         except asyncio.CancelledError:
             return DemoResult(128 + self._signals[-1], "rmqd demo: ended before the group had drained")

@@ -190,7 +190,7 @@ class RouteNotFoundError(RmqdError):
         self.topic = topic
 
 
-class BrokerAwayError(RouteNotFoundError):
+class BrokerUnknownError(RouteNotFoundError):
     """No topic's route contains the broker: it is down, or is being replaced."""
 
     is_reported = True
@@ -199,7 +199,7 @@ class BrokerAwayError(RouteNotFoundError):
         super().__init__(topic, f"no route has an address of broker {broker_name}: it is down, or was removed")
 
 
-class SlaveUnawareError(RemotingError):
+class SlaveOffsetMissingError(RemotingError):
     """A slave has no offset of a group in a queue. The master may have one, but no route contains the master.
 
     Slaves copy the master's offsets every 10 s.

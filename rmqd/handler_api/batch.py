@@ -267,7 +267,7 @@ class KnownLease:
     valid: bool = True
 
 
-ENDLESS_LEASE: Final = KnownLease()
+NO_LOCK_LEASE: Final = KnownLease()
 """The lease of a queue without a lock."""
 
 
@@ -300,7 +300,7 @@ class TransactionEnd(enum.Enum):
     ROLLBACK = "rollback"
 
 
-class ManualBatch(OrderlyBatch):
+class ManualCommitBatch(OrderlyBatch):
     """A batch of an orderly group with `auto_commit: false`."""
 
     __slots__ = ("closing",)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rmqd.config.model.group_model import GroupConfig
-from rmqd.config.problems import nearest, unknown
+from rmqd.config.problems import most_similar_name, unknown
 from rmqd.errors import ConfigError
 from rmqd.plugins.option_form import PluginFaultError, plugin_fault
 from rmqd.runtime.plain_text import describe
@@ -33,10 +33,10 @@ _imported: Final[dict[str, tuple[int, int] | None]] = {}
 
 
 @functools.cache
-def installed(group: str) -> dict[str, list[EntryPoint]]:
+def installed_entry_points(group: str) -> dict[str, list[EntryPoint]]:
     """Return the entry points of an entry point group by name. Several distributions may use the same name.
 
-    All distributions are searched once, and the result is kept until `search_again`.
+    All distributions are searched once, and the result is kept until `forget_entry_points`.
     """
     found: dict[str, list[EntryPoint]] = {}
     for entry_point in sorted(_all_installed().select(group=group)):
@@ -44,10 +44,10 @@ def installed(group: str) -> dict[str, list[EntryPoint]]:
     return found
 
 
-def search_again() -> None:
+def forget_entry_points() -> None:
     """Discard the known entry points. Called before each load, because new plugins may have been installed."""
     _all_installed.cache_clear()
-    installed.cache_clear()
+    installed_entry_points.cache_clear()
 
 
 @functools.cache
@@ -55,10 +55,10 @@ def _all_installed() -> Any:
     return importlib.metadata.entry_points()
 
 
-def not_installed(kind: str, name: str, known: Iterable[str], also: str = "") -> PluginFaultError:
+def not_installed_error(kind: str, name: str, known: Iterable[str], also: str = "") -> PluginFaultError:
     """Return the error for an unknown plugin name, with a similar name, all known names, and `also`."""
     names = list(known)
-    guess = nearest(name, names)
+    guess = most_similar_name(name, names)
     meant = f"; did you mean {guess}?" if guess else ""
     also = f"or {also}" if also and names else also
     accepted = ", ".join(filter(None, [*names, also])) or "none"
@@ -101,10 +101,10 @@ def find_object(kind: str, entry_point_group: str, name: str, *other_words: str)
     The error for an unknown name also lists `other_words`, names that the caller accepts without an entry point.
     """
     if ":" in name:
-        return object_at(name, f"the name of an installed {kind}, or module:attribute")
-    entry_points = installed(entry_point_group)
+        return import_attribute(name, f"the name of an installed {kind}, or module:attribute")
+    entry_points = installed_entry_points(entry_point_group)
     if name not in entry_points:
-        raise not_installed(kind, name, [*other_words, *entry_points], "module:attribute")
+        raise not_installed_error(kind, name, [*other_words, *entry_points], "module:attribute")
     return import_object(kind, entry_points[name])
 
 
@@ -118,7 +118,7 @@ def faults_located(group: str, settings: GroupConfig, *key: str) -> Iterator[Non
         raise ConfigError(list[object](problems)) from error
 
 
-def object_at(name: str, accepted: str = "module:attribute") -> object:
+def import_attribute(name: str, accepted: str = "module:attribute") -> object:
     """Import the object with the name `module:attribute`. Raises PluginFaultError; `accepted` is the expected form."""
     match = _MODULE_ATTRIBUTE.fullmatch(name)
     if match is None:

@@ -19,8 +19,15 @@ from rmqd.consumer.canary import Canary
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.handler_api.batch import LoadedHandler
 from rmqd.handler_api.typed.signatures import is_async, is_generator_function
-from rmqd.plugins.entry_points import faults_located, find_object, import_object, installed, object_at, search_again
-from rmqd.plugins.handler_plugin import CallLimit, HandlerPlugin, with_parts
+from rmqd.plugins.entry_points import (
+    faults_located,
+    find_object,
+    forget_entry_points,
+    import_attribute,
+    import_object,
+    installed_entry_points,
+)
+from rmqd.plugins.handler_plugin import CallLimit, HandlerPlugin, with_start_stop
 from rmqd.plugins.option_form import OptionsForm, PluginFaultError, plugin_fault, refuse_unbound, with_article
 from rmqd.plugins.strategies import middleware_faults, with_middleware
 from rmqd.runtime.clock import Clock
@@ -43,7 +50,7 @@ def load_canary(group: str, settings: GroupConfig, first: LoadedHandler) -> Load
     """Create a group's canary. In mode `live`, both it and `first` must be async, or neither. Raises ConfigError."""
     assert settings.handler is not None
     with faults_located(group, settings, "handler", "canary"):
-        plugin, options = _plugin_and_options(settings.handler.promoted)
+        plugin, options = _plugin_and_options(settings.handler.with_promoted_canary)
         canary = with_middleware(plugin.load(options), settings.handler.middleware)
         if settings.handler.canary is not None and settings.handler.canary.mode == "live":
             kinds = {True: "async def", False: "def"}
@@ -56,7 +63,7 @@ def load_canary(group: str, settings: GroupConfig, first: LoadedHandler) -> Load
 def with_canary(first: LoadedHandler, canary: LoadedHandler, options: ConsumerOptions, clock: Clock) -> LoadedHandler:
     """Return the handler `first` with the canary around it. The canary starts before `first`, and stops after it."""
     one = Canary(canary, options, clock)
-    return with_parts(one.wrap_handler(first), [(one.start, one.stop)])
+    return with_start_stop(one.wrap_handler(first), [(one.start, one.stop)])
 
 
 def check_handler(group: str, settings: GroupConfig) -> None:
@@ -67,12 +74,16 @@ def check_handler(group: str, settings: GroupConfig) -> None:
         _check(settings, settings.handler)
     if settings.handler.canary is not None:
         with faults_located(group, settings, "handler", "canary"):
-            _check(settings, settings.handler.promoted)
+            _check(settings, settings.handler.with_promoted_canary)
 
 
 def _check(settings: GroupConfig, handler: HandlerConfig) -> None:
     typed = _plugin_and_options(handler)[0].typed
-    if typed is not None and typed.form.named("connection") is not None and settings.offset_store.plugin == BROKER:
+    if (
+        typed is not None
+        and typed.form.parameter_for("connection") is not None
+        and settings.offset_store.plugin == BROKER
+    ):
         raise plugin_fault("the handler takes offset_connection, which needs offset_store: {plugin: NAME}")
 
 
@@ -88,12 +99,14 @@ def call_limit(settings: GroupConfig) -> CallLimit | None:
         return None
     plugin, options = _plugin_and_options(handler)
     limit = plugin.call_limit(options)
-    return limit if limit is not None and limit.calls < handler.max_calls else None
+    return limit if limit is not None and limit.calls < handler.max_concurrent_calls else None
 
 
 def find_plugin(name: str) -> HandlerPlugin:
     """Import the handler with this entry point name, or at `module:attribute`. Raises PluginFaultError."""
-    if name in installed(PIPELINE_ENTRY_POINTS) and name not in installed(HANDLER_ENTRY_POINTS):
+    if name in installed_entry_points(PIPELINE_ENTRY_POINTS) and name not in installed_entry_points(
+        HANDLER_ENTRY_POINTS
+    ):
         raise plugin_fault(
             f"{name} is a pipeline, not a handler; expected engine: spark, pipeline: {{plugin: {name}}} instead of "
             "handler, and a sink; see docs/pipelines.md"
@@ -103,7 +116,7 @@ def find_plugin(name: str) -> HandlerPlugin:
 
 def _plugin_and_options(handler: HandlerConfig, given: object = None) -> tuple[HandlerPlugin, Any]:
     plugin = find_plugin(handler.plugin) if given is None else HandlerPlugin.of(handler.plugin, given)
-    options = plugin.options.validated("handler", handler.options)
+    options = plugin.options.validate_options("handler", handler.options)
     if faults := tuple(middleware_faults(handler.middleware)):
         raise PluginFaultError(*faults)
     return plugin, options
@@ -137,7 +150,7 @@ class FrameFunction:
 
     def bound(self, options: dict[str, Any]) -> Callable[[Any, Any], Any]:
         """Validate and bind the options. Return a function of the two arguments. Raises PluginFaultError."""
-        return self.options.bound(self.target, self.options.validated(self.kind, options))
+        return self.options.bind_options(self.target, self.options.validate_options(self.kind, options))
 
 
 def pipeline_of(name: str, target: object) -> FrameFunction:
@@ -159,7 +172,7 @@ def load_batch_function(group: str, settings: GroupConfig) -> Callable[[Any, Any
     assert settings.sink is not None
     name = settings.sink.plugin
     with faults_located(group, settings, "sink"):
-        function = FrameFunction.of(name, object_at(name), "function of batches", "frame, batch_id")
+        function = FrameFunction.of(name, import_attribute(name), "function of batches", "frame, batch_id")
         return function.bound(settings.sink.options)
 
 
@@ -209,11 +222,11 @@ class HandlerDescription:
 
 def describe_installed() -> list[HandlerDescription]:
     """Import and describe every installed handler and pipeline. An unusable plugin is described with its error."""
-    search_again()
+    forget_entry_points()
     return [
         _describe(kind, name, entry_points)
         for kind, group in _GROUPS.items()
-        for name, entry_points in installed(group).items()
+        for name, entry_points in installed_entry_points(group).items()
     ]
 
 

@@ -43,16 +43,16 @@ from rmqd.plugins.option_form import OptionsForm, PluginFaultError, model_of, pl
 from rmqd.runtime.own_threads import call_sync_or_async
 from rmqd.runtime.plain_text import class_name
 
-Part = tuple[Callable[[], Any] | None, Callable[[], Any] | None]
+StartStop = tuple[Callable[[], Any] | None, Callable[[], Any] | None]
 """The start and stop functions of a part of a handler. Each may be None, synchronous or asynchronous."""
 
 
-def with_parts(handler: LoadedHandler, parts: Sequence[Part]) -> LoadedHandler:
+def with_start_stop(handler: LoadedHandler, parts: Sequence[StartStop]) -> LoadedHandler:
     """Return the handler with parts that start before the handler in order, and stop after it in reverse order.
 
     If a start fails, the started parts are stopped. If a stop fails, its exception is raised after the other stops.
     """
-    own: Part = (handler.start, handler.stop)
+    own: StartStop = (handler.start, handler.stop)
     known = [part for part in (*parts, own) if any(part)]
     if known in ([], [own]):
         return handler
@@ -112,11 +112,11 @@ class TypedForm:
             raise plugin_fault(f"the plugin takes its options as {shown}; expected one model")
         return common
 
-    def loaded(self, name: str, handler: TypedHandler, options: Any, own: Part = (None, None)) -> LoadedHandler:
+    def loaded(self, name: str, handler: TypedHandler, options: Any, own: StartStop = (None, None)) -> LoadedHandler:
         """Return the handler as a function of batches. A method is bound, and `own` has its class's start and stop."""
         is_coroutine, form = is_async(handler.function), self.form
         dependencies = Dependencies(form.dependencies, options, in_loop=is_coroutine)
-        if form.named("options") is not None:
+        if form.parameter_for("options") is not None:
             dependencies.values["options"] = options
         on_invalid = handler.payload.on_invalid
         check = partial(check_result, handler_name=name)
@@ -127,11 +127,11 @@ class TypedForm:
             handler.function, decoder, form, on_invalid, dependencies.values, check, is_async=is_coroutine
         )
         loaded = LoadedHandler(name, calls.handler(), is_coroutine, *own)
-        opened: Part = (dependencies.open, dependencies.close) if form.dependencies else (None, None)
-        return with_parts(loaded, [opened])
+        opened: StartStop = (dependencies.open, dependencies.close) if form.dependencies else (None, None)
+        return with_start_stop(loaded, [opened])
 
     def _functions_with_options(self, handler: TypedHandler) -> Iterator[tuple[Callable[..., Any], Mapping[str, Any]]]:
-        if self.form.named("options") is not None:
+        if self.form.parameter_for("options") is not None:
             yield handler.function, handler.names
         for dependency in self.form.dependencies.values():
             for make in dependency.functions_with_options():
@@ -199,10 +199,10 @@ class HandlerPlugin:
             assert self.typed is not None
             return self.typed.loaded(self.name, self.target, options)
         if not inspect.isclass(self.target):
-            handle = self.options.bound(self.target, options)
+            handle = self.options.bind_options(self.target, options)
             return LoadedHandler(self.name, handle, is_async(self.target), None, None)
         try:
-            instance = self.options.bound(self.target, options)()
+            instance = self.options.bind_options(self.target, options)()
         except (Exception, SystemExit) as error:
             message = f"its constructor failed: {why(error)}"
             raise plugin_fault(message, "options" if self.options.takes else "plugin") from error
@@ -222,7 +222,7 @@ def _class_form(target: type[Any]) -> tuple[OptionsForm, TypedForm | None]:
     typed = None
     if isinstance(handle, TypedHandler):
         typed = TypedForm.of(handle, is_bound=static)
-        if typed.form.named("options") is not None:
+        if typed.form.parameter_for("options") is not None:
             raise _misfit("has a typed method with options; a class gets them in its constructor")
     else:
         _check_room("handle", handle, 1 if static else 2, "(self, batch)")

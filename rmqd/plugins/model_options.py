@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rmqd.client.client_options import TraceOptions
-from rmqd.config.load import ConfigProblems, source_of
+from rmqd.config.load import ConfigProblems, read_config_files
 from rmqd.config.model.group_model import GroupConfig
 from rmqd.config.model.root_model import RootConfig
 from rmqd.config.problems import ConfigProblem
@@ -27,7 +27,7 @@ from rmqd.consumer.consumer_options import (
     GroupKeys,
 )
 from rmqd.errors import ConfigError
-from rmqd.plugins.entry_points import search_again
+from rmqd.plugins.entry_points import forget_entry_points
 from rmqd.plugins.handler_catalogue import check_handler, pipeline_loaders
 from rmqd.plugins.strategies import check_hooks, load_offset_store, load_strategy
 from rmqd.wire.topics import wrap_namespace
@@ -45,15 +45,15 @@ def load_runnable(
     `groups` limits the check of plugins to these groups; if it is empty, the plugins of all groups are checked. Raises
     ConfigError with all problems.
     """
-    return runnable(source_of(path, overrides, environ=environ), groups=groups, environ=environ)
+    return load_runnable_source(read_config_files(path, overrides, environ=environ), groups=groups, environ=environ)
 
 
-def runnable(
+def load_runnable_source(
     source: ConfigFiles, *, groups: Collection[str] = (), environ: Mapping[str, str] = os.environ
 ) -> RootConfig:
     """Do the same as `load_runnable` with configuration files that were already read."""
     loading = ConfigProblems(source, environ)
-    search_again()
+    forget_entry_points()
     loading.add(run_findings(loading.config, groups))
     for name, group in loading.config.groups.items():
         if not groups or name in groups:
@@ -64,13 +64,13 @@ def runnable(
                     for problem in error.problems:
                         if isinstance(problem, ConfigProblem):
                             loading.report(problem)
-    return loading.trusted()
+    return loading.checked_config()
 
 
 def consumer_options(config: RootConfig, group: str) -> ConsumerOptions:
     """Return the engine's options for a group of a configuration. Raises ConfigError."""
     namespace = config.cluster_of(group).client.namespace
-    return options_of_group(config.groups[group], group, config.state_of(group), namespace)
+    return options_of_group(config.groups[group], group, config.state_dir_of_group(group), namespace)
 
 
 def options_of_group(settings: GroupConfig, name: str, state_directory: str, namespace: str = "") -> ConsumerOptions:
@@ -89,7 +89,7 @@ def options_of_group(settings: GroupConfig, name: str, state_directory: str, nam
         "subscriptions": {wrap_namespace(topic, namespace): one for topic, one in settings.subscriptions.items()},
         "consume_timestamp_ms": settings.consume_timestamp_ms(),
         "allocate_strategy": load_strategy(name, settings, namespace),
-        "concurrency": (settings.handler.processes or settings.handler.max_calls) if settings.handler else 1,
+        "concurrency": (settings.handler.processes or settings.handler.max_concurrent_calls) if settings.handler else 1,
         "auto_concurrency": settings.handler is not None and settings.handler.concurrency == "auto",
         "failures": _failures(settings),
         "circuit": CircuitOptions(**dict(circuit)) if circuit.can_open else None,

@@ -125,7 +125,7 @@ class OptionsForm:
             raise plugin_fault(f"the plugin takes {count or 'no'} argument{'' if count == 1 else 's'}; {expected}")
         return form
 
-    def bound(self, target: Callable[..., Any], options: Any) -> Callable[..., Any]:
+    def bind_options(self, target: Callable[..., Any], options: Any) -> Callable[..., Any]:
         """Return the callable with its options bound, or unchanged if it takes no options. Other arguments remain."""
         if not self.takes:
             return target
@@ -133,7 +133,7 @@ class OptionsForm:
             return functools.partial(target, **{self.name: options})
         return lambda *first: target(*first, options)
 
-    def validated(self, kind: str, options: dict[str, Any]) -> Any:
+    def validate_options(self, kind: str, options: dict[str, Any]) -> Any:
         """Return the options as an instance of the plugin's model, or as a dict without a model.
 
         Secrets are hidden in later texts; texts from `${...}` are recognized by their class. Raises PluginFaultError.

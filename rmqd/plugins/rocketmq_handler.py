@@ -89,7 +89,7 @@ class RocketMqOptions(ClusterConfig):
 
     @model_validator(mode="after")
     def _fit(self) -> Self:
-        if not self.is_named:
+        if not self.has_name_servers:
             raise ValueError("nameserver is missing; expected the target cluster, even if it is the group's own")
         return self
 

@@ -39,15 +39,15 @@ from rmqd.offset_stores import OffsetStore
 from rmqd.plugins.entry_points import (
     faults_located,
     find_object,
+    import_attribute,
     import_object,
-    installed,
-    not_installed,
-    object_at,
+    installed_entry_points,
+    not_installed_error,
     why,
 )
-from rmqd.plugins.handler_plugin import with_parts
+from rmqd.plugins.handler_plugin import with_start_stop
 from rmqd.plugins.option_form import OptionsForm, PluginFaultError, plugin_fault, refuse_unbound
-from rmqd.runtime.own_threads import nobody_waits
+from rmqd.runtime.own_threads import is_call_abandoned
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import wrap_namespace
 
@@ -70,11 +70,11 @@ def with_middleware(handler: LoadedHandler, names: Sequence[str]) -> LoadedHandl
     around = _around_async if handler.is_async else _around
     for name, call in zip(reversed(names), reversed(made), strict=True):
         inside = wrap_handler(inside, partial(around, name, call))
-    return with_parts(inside, [(getattr(one, "start", None), getattr(one, "stop", None)) for one in made])
+    return with_start_stop(inside, [(getattr(one, "start", None), getattr(one, "stop", None)) for one in made])
 
 
 def _find(name: str) -> Any:
-    target: Any = object_at(name)
+    target: Any = import_attribute(name)
     refuse_unbound(name, target, "name the class: {owner}")
     call, arguments = target, 2
     if inspect.isclass(target):
@@ -125,7 +125,7 @@ class _Passing:
     def result(self, result: Any) -> Any:
         """Return `result`. If `call_next` was called, retry the messages that were neither decided nor passed to it."""
         raise_returned_decision(result)
-        if self._passed is not None and -1 not in self._passed and not nobody_waits.get()():
+        if self._passed is not None and -1 not in self._passed and not is_call_abandoned.get()():
             told = f"the middleware {self._name} did not pass on a message; to skip it, call batch.ack(message)"
             for index in set(range(len(self._batch))) - self._passed:
                 self._batch.decide(index, Decision(Outcome.RETRY, error=RuntimeError(told)))
@@ -194,9 +194,9 @@ def _built_in(settings: GroupConfig, namespace: str) -> allocate.AllocateMessage
 
 
 def _installed(name: str) -> allocate.AllocateMessageQueueStrategy:
-    entry_points = installed(STRATEGY_ENTRY_POINTS)
+    entry_points = installed_entry_points(STRATEGY_ENTRY_POINTS)
     if name not in entry_points:
-        raise not_installed("allocate strategy", name, dict.fromkeys([*allocate.STRATEGY_NAMES, *entry_points]))
+        raise not_installed_error("allocate strategy", name, dict.fromkeys([*allocate.STRATEGY_NAMES, *entry_points]))
     strategy: Any = import_object("allocate strategy", entry_points[name], otherwise="a unique name")
     _check_form(entry_points[name][0].value, strategy)
     found: allocate.AllocateMessageQueueStrategy = strategy
@@ -250,7 +250,7 @@ def hooks_of(options: ConsumerOptions) -> tuple[Hook, ...]:
     for name in wanted:
         # `check_hooks` has accepted the name, but the hook may be newer than this process, or missing on a Spark node
         if name not in names:
-            problem = f"{not_installed('hook', name, names)}; restart to load a hook that was installed later"
+            problem = f"{not_installed_error('hook', name, names)}; restart to load a hook that was installed later"
             raise ConfigError([f"groups.{options.group}.hooks: {problem}"])
     return tuple(hook for hook in hooks if hook.name in wanted)
 
@@ -260,7 +260,7 @@ def check_hooks(group: str, settings: GroupConfig) -> None:
     known = _entry_points()
     named = [] if isinstance(settings.hooks, str) else settings.hooks
     problems: list[object] = [
-        settings.problem(group, ("hooks", index), str(not_installed("hook", name, known)))
+        settings.problem(group, ("hooks", index), str(not_installed_error("hook", name, known)))
         for index, name in enumerate(named)
         if name not in known
     ]
@@ -272,7 +272,7 @@ def _entry_points() -> dict[str, EntryPoint]:
     """Return the entry points of hooks by name. The distribution is added to a name that several hooks have."""
     return {
         name if len(found) == 1 else f"{name} ({_owner(one)})": one
-        for name, found in installed(HOOK_ENTRY_POINTS).items()
+        for name, found in installed_entry_points(HOOK_ENTRY_POINTS).items()
         for one in found
     }
 
@@ -313,7 +313,7 @@ def load_offset_store(group: str, settings: GroupConfig) -> Callable[[], OffsetS
         if not inspect.isclass(target) or not all(callable(getattr(target, name, None)) for name in _STORE_METHODS):
             raise plugin_fault(f"the plugin is not an offset store; expected a class with {', '.join(_STORE_METHODS)}")
         form = replace(OptionsForm.of(target, 0), model=getattr(target, "Options", None))
-        bound = form.bound(target, form.validated("offset store", settings.offset_store.options))
+        bound = form.bind_options(target, form.validate_options("offset store", settings.offset_store.options))
 
     def make() -> OffsetStore:
         try:

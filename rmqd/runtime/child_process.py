@@ -322,7 +322,7 @@ class ChildProcess(Generic[Snapshot]):
         self.kill()
         await asyncio.wait((self.reading, self._watching))
 
-    def faults(self) -> str:
+    def thread_stacks(self) -> str:
         """Return the stacks that the child wrote when it crashed or hung; empty if it wrote none."""
         return os.pread(self._faults, os.fstat(self._faults).st_size, 0).decode(errors="replace")
 

@@ -41,7 +41,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
-def signals_handled(on_stop: Callable[[signal.Signals], None], on_reload: Callable[[], None]) -> Iterator[None]:
+def handle_signals(on_stop: Callable[[signal.Signals], None], on_reload: Callable[[], None]) -> Iterator[None]:
     """Call `on_stop` at every SIGTERM and SIGINT, and `on_reload` at SIGHUP, from the running loop.
 
     The previous handlers are restored when the block ends. A SIGHUP that RememberedReload received is handled first.

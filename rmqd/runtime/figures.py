@@ -1,8 +1,8 @@
 """Figures: the fields of a snapshot. The declaration of a field says how its values are merged and exported.
 
 A snapshot is a dataclass of statistics. `counter`, `gauge`, `histogram` and `figure` declare its fields. The
-declarations determine how `merge_two` combines snapshots of several processes, and how the daemon renders /metrics. So
-a new figure is one new field.
+declarations determine how `merge_two` combines snapshots of several processes, and how the daemon renders
+/metrics. So a new figure is one new field.
 
 A counter only increases. The counters of ended consumers and processes are added to the current ones, because an
 exported counter must never decrease. All other figures describe the present, and an ended process has none.

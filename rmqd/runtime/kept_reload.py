@@ -10,5 +10,5 @@ class RememberedReload:
         self.is_requested = False
 
     def __call__(self, number: int, frame: object) -> None:
-        """Called when SIGHUP arrives. `signals_handled` later requests the reload."""
+        """Called when SIGHUP arrives. `handle_signals` later requests the reload."""
         self.is_requested = True

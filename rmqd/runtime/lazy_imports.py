@@ -39,7 +39,7 @@ class DelayingLoader(SourceFileLoader):
         self.is_running = False
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__class__ = UnreadModule
+        module.__class__ = LazyModule
 
     def execute(self, module: ModuleType) -> None:
         """Run the module's code. The module may import structlog, so `structlog_without_rich` is imported first."""
@@ -48,7 +48,7 @@ class DelayingLoader(SourceFileLoader):
         super().exec_module(module)
 
 
-class UnreadModule(ModuleType):
+class LazyModule(ModuleType):
     """A module that runs its code when a name is read that the module does not have yet.
 
     importlib's LazyLoader also runs the code for `__file__`. Some libraries (Hypothesis, `inspect.getmodule`) read
@@ -62,7 +62,7 @@ class UnreadModule(ModuleType):
         with loader.lock:
             if loader.is_running:  # the module's own code tests whether it has this name
                 raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-            if self.__class__ is UnreadModule:  # else another thread has just run the code
+            if self.__class__ is LazyModule:  # else another thread has just run the code
                 loader.is_running = True
                 try:
                     loader.execute(self)

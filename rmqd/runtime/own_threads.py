@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 IDLE_SECONDS: Final = 30.0
-nobody_waits: Final[contextvars.ContextVar[Callable[[], bool]]] = contextvars.ContextVar(
+is_call_abandoned: Final[contextvars.ContextVar[Callable[[], bool]]] = contextvars.ContextVar(
     "nobody_waits", default=lambda: False
 )
 """Set in a thread that calls a handler: a function that returns whether this call was abandoned, for example because
@@ -29,7 +29,7 @@ the call expired. Another call then handles the messages that the abandoned call
 """
 
 
-async def in_own_thread(function: Callable[[], T]) -> T:
+async def call_in_thread(function: Callable[[], T]) -> T:
     """Call the function in a thread. Returns its result, or raises its exception.
 
     If the caller is cancelled, the call still runs to its end, and its result is dropped.
@@ -76,7 +76,7 @@ async def call_sync_or_async(function: Callable[[], Any]) -> Any:
     """Call a function, in the event loop if it is asynchronous, else in a thread. Returns its result, or raises."""
     if inspect.iscoroutinefunction(function):
         return await function()
-    result = await in_own_thread(function)
+    result = await call_in_thread(function)
     return await result if isinstance(result, Awaitable) else result
 
 

@@ -181,7 +181,7 @@ known_secrets: Final[dict[str, str]] = {}
 """The replacement of each secret that this process hides in texts, by the secret."""
 
 
-def hide_secret(secret: object, shown: str = HIDDEN) -> str:
+def register_secret(secret: object, shown: str = HIDDEN) -> str:
     """Return the replacement of a secret. From now on, `hide_secrets` replaces the secret in every text of the process.
 
     It also replaces the secret as it is written in a URL, in Python or in JSON.
@@ -200,7 +200,7 @@ def hide_possible_secret(value: str) -> str:
     In other texts, the value is hidden only if it looks like a key: operators need the names of tables and hosts.
     """
     hide_secrets_of_setting(value)
-    return hide_secret(value) if re.fullmatch(_LIKE_A_KEY, value) else HIDDEN
+    return register_secret(value) if re.fullmatch(_LIKE_A_KEY, value) else HIDDEN
 
 
 def hide_secrets_of_setting(text: str) -> str:
@@ -208,15 +208,15 @@ def hide_secrets_of_setting(text: str) -> str:
 
     def of_url(url: re.Match[str]) -> str:
         start, user, host, path = url["start"], url["user"], url["host"], url["path"] or ""
-        hide_secret((user or "")[:-1].partition(":")[2])
+        register_secret((user or "")[:-1].partition(":")[2])
         if len(path) > 1:
             for part in re.split("[/?#&=]", path):
                 hide_possible_secret(part)
-            host = hide_secret(f"{host}{path}", f"{host}/{HIDDEN}")
+            host = register_secret(f"{host}{path}", f"{host}/{HIDDEN}")
         return f"{start}{HIDDEN}@{host}" if user else f"{start}{host}"
 
     for pattern in (_IN_CONFIGURATION, _CREDENTIALS):
-        text = re.sub(pattern, lambda found: found[1] + hide_secret(found[2]), text)
+        text = re.sub(pattern, lambda found: found[1] + register_secret(found[2]), text)
     return hide_secrets(re.sub(_URL, of_url, text))
 
 

@@ -132,7 +132,7 @@ class ValueKind:
 
     secret: bool = False
 
-    def check(self, value: object) -> object:
+    def parse(self, value: object) -> object:
         """Return the value to use. Raises PydanticCustomError if it is invalid."""
         raise NotImplementedError
 
@@ -143,12 +143,12 @@ class ValueKind:
     def __get_pydantic_core_schema__(self, source: object, handler: object) -> Any:
         from pydantic_core import core_schema
 
-        return core_schema.no_info_plain_validator_function(self.check)
+        return core_schema.no_info_plain_validator_function(self.parse)
 
     def __get_pydantic_json_schema__(self, schema: object, handler: object) -> dict[str, Any]:
         return self.json_schema()
 
-    def written(self, value: Any) -> Any:
+    def as_written(self, value: Any) -> Any:
         """Return a checked value as a user writes it."""
         return value
 
@@ -200,7 +200,7 @@ class Integer(ValueKind):
     meaning: str = ""
     word: str = ""
 
-    def check(self, value: object) -> int | str:
+    def parse(self, value: object) -> int | str:
         if self.word and isinstance(value, str) and value == self.word:
             return self.word
         number = _substituted(value, int)
@@ -229,7 +229,7 @@ class Share(ValueKind):
 
     accepted: ClassVar[str] = "a number from 0.0 to 1.0"
 
-    def check(self, value: object) -> float:
+    def parse(self, value: object) -> float:
         number = _substituted(value, float)
         if isinstance(number, bool) or not isinstance(number, int | float):
             raise value_error(f"{show_value(value)} is not a number", self.accepted)
@@ -245,7 +245,7 @@ class Share(ValueKind):
 class Flag(ValueKind):
     """true or false."""
 
-    def check(self, value: object) -> bool:
+    def parse(self, value: object) -> bool:
         if isinstance(value, bool):
             return value
         if isinstance(value, SubstitutedText) and value.lower() in ("true", "false"):
@@ -265,7 +265,7 @@ class Text(ValueKind):
     secret: bool = False
     pattern: str = ""
 
-    def check(self, value: object) -> str:
+    def parse(self, value: object) -> str:
         shown = "the value" if self.secret else show_value(value)
         if not isinstance(value, str):
             # Numbers are not accepted as text, because YAML would change 0123 and 1e3.
@@ -288,7 +288,7 @@ class Choice(ValueKind):
 
     words: tuple[str, ...]
 
-    def check(self, value: object) -> str:
+    def parse(self, value: object) -> str:
         if isinstance(value, str) and value in self.words:
             return str(value)
         raise value_error(f"{show_value(value)} is not a choice", self.accepted)
@@ -309,7 +309,7 @@ class Duration(ValueKind):
     minimum: str
     maximum: str = ""
 
-    def check(self, value: object) -> float:
+    def parse(self, value: object) -> float:
         low = parse_duration_ms(self.minimum)
         high = parse_duration_ms(self.maximum) if self.maximum else float("inf")
         try:
@@ -320,7 +320,7 @@ class Duration(ValueKind):
             return milliseconds / 1000
         raise value_error(f"{show_value(value)} is out of range", self._accepted())
 
-    def written(self, value: Any) -> Any:
+    def as_written(self, value: Any) -> Any:
         return format_duration(value * 1000) if isinstance(value, int | float) else value
 
     def json_schema(self) -> dict[str, Any]:
@@ -339,7 +339,7 @@ class Size(ValueKind):
     maximum: str
     unlimited: bool = False
 
-    def check(self, value: object) -> int:
+    def parse(self, value: object) -> int:
         if self.unlimited and (value == "-1" if isinstance(value, SubstitutedText) else value == -1):
             return -1
         try:
@@ -350,7 +350,7 @@ class Size(ValueKind):
             return size_bytes
         raise value_error(f"{show_value(value)} is out of range", self._accepted())
 
-    def written(self, value: Any) -> Any:
+    def as_written(self, value: Any) -> Any:
         return format_size(value) if isinstance(value, int) and value >= 0 else value
 
     def json_schema(self) -> dict[str, Any]:
@@ -366,7 +366,7 @@ class Size(ValueKind):
 class HookNames(ValueKind):
     """`all`, `none`, or a list of hooks' names. Whether the hooks are installed is checked only when the group runs."""
 
-    def check(self, value: object) -> str | tuple[str, ...]:
+    def parse(self, value: object) -> str | tuple[str, ...]:
         if isinstance(value, str) and value in ("all", "none"):
             return str(value)
         if isinstance(value, list) and value and all(isinstance(name, str) and name for name in value):

@@ -19,13 +19,13 @@ from typing import Annotated, Any, Final
 from pydantic import Field, ValidationError
 
 from rmqd.config.load import ConfigData
-from rmqd.config.model.forms import ConfigSection, problems_of, setting
+from rmqd.config.model.forms import ConfigSection, problems_of_error, setting
 from rmqd.config.problems import ConfigProblem, one_line
 from rmqd.config.reading.config_source import find_config, read_file, read_source
 from rmqd.config.reading.yaml_tree import Node, Scalar, YamlEntry, YamlMapping, merge_nodes
 from rmqd.consumer.handling.send_back import RMQD_REASON
 from rmqd.errors import ConfigError, RmqdError
-from rmqd.plugins.entry_points import object_at, why
+from rmqd.plugins.entry_points import import_attribute, why
 from rmqd.plugins.option_form import PluginFaultError
 from rmqd.runtime.value_kinds import Duration, Integer, Text, ValueKind, show_value, value_error
 from rmqd.testing.chaos.chaos_report import NotRepeatableError
@@ -33,7 +33,7 @@ from rmqd.testing.chaos.chaos_search import Chaos, ChaosSeesLessWarning
 from rmqd.testing.handler_run import Attempt, RunResult
 from rmqd.testing.message_factory import as_bytes
 from rmqd.testing.rocketmq import RocketMQ
-from rmqd.testing.test_group import GroupToRun, checked
+from rmqd.testing.test_group import GroupToRun, check_group
 
 CASES_FILE_SUFFIX: Final = ".cases.yaml"
 _GROUP_FORM: Final = "a mapping of the group's keys, or the name of a group of the configuration"
@@ -42,7 +42,7 @@ _GROUP_FORM: Final = "a mapping of the group's keys, or the name of a group of t
 class BodyForm(ValueKind):
     """The key `body` of a message: text, a mapping or a list. `check` returns it as bytes."""
 
-    def check(self, value: object) -> bytes:
+    def parse(self, value: object) -> bytes:
         if isinstance(value, str | dict | list):
             return as_bytes(value)
         quote = ", in quotes" if isinstance(value, int | float) else ""
@@ -54,7 +54,7 @@ class BodyForm(ValueKind):
 class NameForm(ValueKind):
     """The name of a message in the key `expect`: the message's keys, or its number."""
 
-    def check(self, value: object) -> str:
+    def parse(self, value: object) -> str:
         if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
             return str(value)
         raise value_error(
@@ -65,9 +65,9 @@ class NameForm(ValueKind):
 class DeadLettersForm(ValueKind):
     """Expected dead letters: a mapping of messages to a part of the reason, or a list of messages with any reason."""
 
-    def check(self, value: object) -> dict[str, str]:
+    def parse(self, value: object) -> dict[str, str]:
         if isinstance(value, list):
-            return {NameForm().check(name): "" for name in value}
+            return {NameForm().parse(name): "" for name in value}
         if isinstance(value, dict) and all(isinstance(reason, str) for reason in value.values()):
             return dict(value)
         raise value_error(
@@ -177,7 +177,7 @@ def read_cases(file: Path, config: Path | None = None) -> list[Case]:
     try:
         model = CasesConfig.model_validate(data.values)
     except ValidationError as error:
-        raise ConfigError([problem for _, problem, _ in problems_of(error, CasesConfig, data.places)]) from None
+        raise ConfigError([problem for _, problem, _ in problems_of_error(error, CasesConfig, data.places)]) from None
     name, base = _base(file, model, source.tree.entries["group"].node, config)
     chaos = Chaos(*(_function(model, data, key) for key in ("state", "reset")))
     cases: list[Case] = []
@@ -188,7 +188,7 @@ def read_cases(file: Path, config: Path | None = None) -> list[Case]:
         node = entry.node
         own = node.entries["group"].node if isinstance(node, YamlMapping) and "group" in node.entries else None
         try:
-            group = GroupToRun(name, checked(name, base if own is None else merge_nodes(base, own)))
+            group = GroupToRun(name, check_group(name, base if own is None else merge_nodes(base, own)))
             _check_module(file, group)
         except ConfigError as error:
             problems += [problem for problem in error.problems if problem not in problems]
@@ -231,7 +231,7 @@ def _function(model: CasesConfig, data: ConfigData, key: str) -> Callable[[], ob
     if not name:
         return None
     try:
-        found = object_at(name)
+        found = import_attribute(name)
     except PluginFaultError as error:
         place = data.places.of_key((key,))
         raise ConfigError([ConfigProblem(place, (key,), fault.message) for fault in error.faults]) from None

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from rmqd.broker.controller import BrokerController
 from rmqd.errors import InvalidMessageError
-from rmqd.handler_api.batch import Batch, KnownLease, ManualBatch, OrderlyBatch
+from rmqd.handler_api.batch import Batch, KnownLease, ManualCommitBatch, OrderlyBatch
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message
@@ -106,7 +106,7 @@ def make_batch(
             f"the messages of a batch must be from one queue; these are from {', '.join(map(str, queues))}"
         )
     if consume_mode == "orderly":
-        kind = OrderlyBatch if auto_commit else ManualBatch
+        kind = OrderlyBatch if auto_commit else ManualCommitBatch
         return kind(KnownLease(valid=not revoked), list(messages), messages[0].message_queue)
     if consume_mode != "concurrently":
         raise ValueError(f"unknown consume_mode {consume_mode!r}; expected concurrently or orderly")

@@ -270,7 +270,7 @@ class RocketMQ:
         """Run a checked group as `run_handler` does, with chaos. Raises NotRepeatableError."""
         from rmqd.testing.chaos.chaos_search import call_in_chaos
 
-        bench = chaos.prepared(group, group.options(self._state_dir), self._run)
+        bench = chaos.make_bench(group, group.options(self._state_dir), self._run)
         result = self.run_group(group, timeout, until)
         call_in_chaos(bench, result, [one for topic in bench.options.subscriptions for one in self.messages(topic)])
         return result

@@ -20,7 +20,7 @@ from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.errors import ConfigError
 from rmqd.handler_api.batch import LoadedHandler
 from rmqd.plugins.handler_catalogue import load_handler
-from rmqd.plugins.model_options import options_of_group, runnable
+from rmqd.plugins.model_options import load_runnable_source, options_of_group
 from rmqd.plugins.option_form import PluginFaultError
 from rmqd.runtime.clock import SystemClock
 
@@ -113,10 +113,10 @@ def group_of(handler: object, topic: str, name: str, keys: Mapping[str, Any]) ->
     else:
         given, section["handler"] = _plugin_object(handler), {"plugin": _name(handler)}
     section["handler"] |= {key: keys[key] for key in _HANDLER_KEYS & keys.keys()}
-    return GroupToRun(name, checked(name, yaml_tree.tree_of(section, _PLACE), by_name=given is None), given)
+    return GroupToRun(name, check_group(name, yaml_tree.tree_of(section, _PLACE), by_name=given is None), given)
 
 
-def checked(name: str, section: yaml_tree.Node, *, by_name: bool = True) -> GroupConfig:
+def check_group(name: str, section: yaml_tree.Node, *, by_name: bool = True) -> GroupConfig:
     """Check a group's section of a configuration. With `by_name`, also import its handler and validate its options.
 
     By default, `consume_from_where` is `first_offset`. Raises ConfigError with all problems.
@@ -131,7 +131,7 @@ def checked(name: str, section: yaml_tree.Node, *, by_name: bool = True) -> Grou
     }
     tree = yaml_tree.YamlMapping(place, {key: yaml_tree.YamlEntry(place, node) for key, node in root.items()})
     source = ConfigFiles((Path(place.partition(":")[0]),), tree)
-    config = runnable(source) if by_name else ConfigProblems(source).trusted()
+    config = load_runnable_source(source) if by_name else ConfigProblems(source).checked_config()
     settings = config.groups[name]
     findings = list(run_findings(config))
     if findings:

@@ -28,7 +28,7 @@ class Credentials:
     secret_key: str = field(repr=False)
     security_token: str = field(default="", repr=False)
 
-    def fields(self) -> dict[str, str]:
+    def signing_fields(self) -> dict[str, str]:
         """Return the ext fields that signing adds to a request, except the signature."""
         if not self.security_token:
             return {ACCESS_KEY: self.access_key}
@@ -44,7 +44,7 @@ class Credentials:
 
     def signed(self, ext_fields: Mapping[str, str], body: bytes) -> dict[str, str]:
         """Return a request's ext fields with access key and signature. Adding fields later breaks the signature."""
-        fields = {**ext_fields, **self.fields()}
+        fields = {**ext_fields, **self.signing_fields()}
         fields.pop(SIGNATURE, None)
         fields[SIGNATURE] = self.sign(signed_content(fields, body)).decode()
         return fields

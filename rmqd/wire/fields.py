@@ -40,11 +40,11 @@ class LazyDataclass:
 
     def __new__(cls, *args: Any, **values: Any) -> Self:
         if cls not in _COMPLETE:
-            cls.complete()
+            cls.generate_methods()
         return object.__new__(cls)
 
     @classmethod
-    def complete(cls) -> None:
+    def generate_methods(cls) -> None:
         """Generate the dataclass methods of this class and its bases, unless they were generated before."""
         with _LOCK:
             for each in reversed(cls.__mro__):

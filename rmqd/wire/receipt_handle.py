@@ -11,7 +11,7 @@ from rmqd.wire.fields import parse_integer
 from rmqd.wire.topics import RETRY_PREFIX, pop_retry_topic, pop_retry_topic_v2
 
 ORDER_REVIVE_QUEUE: Final = 999  # revive queue id in the handles of orderly pops, which have no revive queue
-ANY_QUEUE: Final = -1
+ANY_QUEUE_ID: Final = -1
 MAX_POP_MESSAGES: Final = 32  # brokers reject a pop for more messages
 _HANDLE_PARTS: Final = 8
 _MESSAGE_KEY: Final = "qo"
@@ -97,7 +97,7 @@ class OrderCounts(NamedTuple):
     queues: Mapping[PoppedQueue, int]
     messages: Mapping[tuple[PoppedQueue, int], int]
 
-    def tries(self, queue: PoppedQueue, offset: int) -> int:
+    def earlier_deliveries(self, queue: PoppedQueue, offset: int) -> int:
         """Return how often the message at `offset` was delivered before. Its own count wins over the queue's count."""
         return self.messages.get((queue, offset), self.queues.get(queue, 0))
 

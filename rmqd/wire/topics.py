@@ -68,7 +68,7 @@ def topic_of_pop_retry(group: str, retry: str) -> str | None:
     return None
 
 
-def topic_of_retry(retry: str, named: str | None, origin: str | None) -> str:
+def original_topic(retry: str, named: str | None, origin: str | None) -> str:
     """Return the topic that a message in the retry topic `retry` was first sent to.
 
     `named` is the message's property RETRY_TOPIC, which names a pop retry topic if the message was sent back from

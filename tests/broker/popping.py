@@ -18,7 +18,7 @@ from rmqd.wire.messages.decode import decode_record
 from rmqd.wire.messages.encode import StoredMessage
 from rmqd.wire.messages.properties import POP_CK
 from rmqd.wire.receipt_handle import (
-    ANY_QUEUE,
+    ANY_QUEUE_ID,
     PopHandle,
     PoppedQueue,
     RetryFlag,
@@ -50,7 +50,7 @@ def pop_fields(topic: str = "T", group: str = "g", **changed: Any) -> dict[str, 
     values: dict[str, Any] = {
         "consumer_group": group,
         "topic": topic,
-        "queue_id": ANY_QUEUE,
+        "queue_id": ANY_QUEUE_ID,
         "max_msg_nums": 32,
         "invisible_time": INVISIBLE_SECONDS * 1000,
         "poll_time": 0,

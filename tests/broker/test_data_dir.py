@@ -35,7 +35,7 @@ async def test_a_restarted_broker_has_its_state_again(tmp_path: Path) -> None:
         broker = rocketmq.broker
         for number in range(5):
             put(broker.store, str(number), queue_id=number % 2)
-        broker.groups.find("G")
+        broker.groups.find_or_create("G")
         broker.offsets.commit("G", "T", 0, 2)
         broker.offsets.commit("G", "T", 0, 1)
         broker.offsets.reset("G", "T", 1, 0)

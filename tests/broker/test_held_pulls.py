@@ -26,7 +26,10 @@ async def test_a_message_wakes_only_the_pulls_of_its_queue(embedded: EmbeddedRoc
     first = await held(embedded, peer, consumerGroup="g1")
     second = await held(embedded, peer, consumerGroup="g2")
     await held(embedded, peer, consumerGroup="g1", queueId=1)
-    assert (waiting.waiting(held_pulls.GroupQueue("T", "", 0)), waiting.queues_of("g1")) == (2, {("T", 0), ("T", 1)})
+    assert (waiting.waiting_count(held_pulls.GroupQueue("T", "", 0)), waiting.queues_of("g1")) == (
+        2,
+        {("T", 0), ("T", 1)},
+    )
     await peer.send("T", b"here")
     assert bodies(await peer.reply(first)) == bodies(await peer.reply(second)) == [b"here"]
     assert (waiting.count, waiting.queues_of("g1"), waiting.queues_of("g2")) == (1, {("T", 1)}, set())

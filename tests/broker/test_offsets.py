@@ -23,7 +23,7 @@ QUEUES = 4
 async def rocketmq() -> AsyncIterator[EmbeddedRocketMQ]:
     """Run a broker with the topics T and T2 and the group g."""
     async with embedded_rocketmq(EmbeddedOptions(topics={"T": QUEUES, "T2": 1})) as running:
-        running.broker.groups.find("g")
+        running.broker.groups.find_or_create("g")
         yield running
 
 

@@ -221,4 +221,6 @@ def test_spark_commands_without_pyarrow_print_how_to_install_it(monkeypatch: pyt
         Path("rmqd.yaml").write_text(text)
         result = rmqd("spark", command, "mailer", "--config", "rmqd.yaml")
         assert (result.code, result.err) == (code, f"{said} run {install_command('spark')}\n")
-        monkeypatch.setattr("rmqd.config.rules.spark_rules.PACKAGES", ())  # the check passes, but the import fails
+        monkeypatch.setattr(
+            "rmqd.config.rules.spark_rules.SPARK_PACKAGES", ()
+        )  # the check passes, but the import fails

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rmqd.config.load import given_config, load_config
+from rmqd.config.load import explicit_settings, load_config
 from tests.cli.in_process import rmqd
 
 SPRING = """\
@@ -65,7 +65,7 @@ def converted(name: str, text: str) -> tuple[object, list[str]]:
     assert [line.removeprefix("# ") for line in result.out.splitlines() if line.startswith("#")][1:] == remarks
     Path("rmqd.yaml").write_text(result.out)
     variables = {"MQ_NAMESERVER": "ns:1", "MQ_SECRET": "s", "RMQD_ACCESS_KEY": "a"}
-    given_config(load_config(Path("rmqd.yaml"), environ=variables))
+    explicit_settings(load_config(Path("rmqd.yaml"), environ=variables))
     return yaml.safe_load(result.out), remarks
 
 

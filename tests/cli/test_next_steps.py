@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rmqd.cli.terminal.output import with_options
+from rmqd.cli.terminal.output import add_command_options
 from rmqd.consumer.health.causes import CAUSES, make_problem
 from rmqd.errors import ExitCode
 from tests.cli.cluster import Cluster
@@ -25,7 +25,7 @@ MQADMIN = {
 
 
 def commands(cause: str, config: Path | None = None) -> list[list[str]]:
-    step = with_options(make_problem(cause, "", group="mailer", topic="orders").next, config)
+    step = add_command_options(make_problem(cause, "", group="mailer", topic="orders").next, config)
     return [shlex.split(command) for command in COMMAND.findall(step)]
 
 
@@ -37,9 +37,9 @@ def test_every_next_step_has_a_command(subtests: pytest.Subtests) -> None:
 
 def test_commands_get_the_options_of_the_command_that_prints_them() -> None:
     step = "`rmqd dlq show mailer` and `rmqd resume mailer`, or `mqadmin topicList`, or `rmqd run --group mailer`"
-    assert with_options(step, None) == step
+    assert add_command_options(step, None) == step
     of_cluster = {"--nameserver": "a:9876", "--cluster": None}
-    assert COMMAND.findall(with_options(step, Path("b c.yaml"), "a:1", of_cluster)) == [
+    assert COMMAND.findall(add_command_options(step, Path("b c.yaml"), "a:1", of_cluster)) == [
         "rmqd dlq show mailer -c 'b c.yaml' --nameserver a:9876",
         "rmqd resume mailer -c 'b c.yaml' --http a:1",
         "mqadmin topicList",
@@ -48,7 +48,9 @@ def test_commands_get_the_options_of_the_command_that_prints_them() -> None:
 
 
 def test_a_step_for_a_member_of_another_daemon_asks_for_its_address() -> None:
-    step = with_options("`rmqd restart mailer`, or `rmqd dlq show mailer`", Path("c.yaml"), "a:1", other_daemon=True)
+    step = add_command_options(
+        "`rmqd restart mailer`, or `rmqd dlq show mailer`", Path("c.yaml"), "a:1", other_daemon=True
+    )
     assert COMMAND.findall(step) == ["rmqd restart mailer --http HOST:PORT", "rmqd dlq show mailer -c c.yaml"]
     assert step.endswith("; HOST:PORT is the HTTP address of the named member's daemon")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmqd.client.client_options import ClientOptions, TlsOptions, TraceOptions
-from rmqd.config.model.forms import keys_of, meaning_of
+from rmqd.config.model.forms import description_of, keys_of
 from rmqd.config.model.group_model import GroupConfig
 from rmqd.config.model.root_model import RootConfig
 from rmqd.config.reading.config_source import is_secret
@@ -305,4 +305,4 @@ def test_every_key_has_a_description() -> None:
     from rmqd.config.model.root_model import ClientConfig, HttpConfig, LogConfig, TlsConfig
 
     for model in (RootConfig, ClientConfig, TlsConfig, HttpConfig, LogConfig, GroupConfig, HandlerConfig):
-        assert [key for key, field in keys_of(model).items() if not meaning_of(field)] == []
+        assert [key for key, field in keys_of(model).items() if not description_of(field)] == []

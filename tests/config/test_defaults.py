@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rmqd.config.load import given_config, load_config
+from rmqd.config.load import explicit_settings, load_config
 from rmqd.config.model.root_model import RootConfig
 from rmqd.daemon.groups.group_reload import config_hash
 from tests.cli.in_process import rmqd
@@ -41,7 +41,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def groups(text: str) -> dict[str, Any]:
-    found: dict[str, Any] = given_config(load(text, to_run=True))["groups"]
+    found: dict[str, Any] = explicit_settings(load(text, to_run=True))["groups"]
     return {name: {key: one for key, one in group.items() if key != "subscriptions"} for name, group in found.items()}
 
 

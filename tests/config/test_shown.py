@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, SecretStr
 
-from rmqd.config.load import given_config, hide_options, load_config, shown_config
+from rmqd.config.load import explicit_settings, hide_options, load_config, settings_without_secrets
 from rmqd.runtime.plain_text import HIDDEN, hide_secrets
 
 CONFIG = """
@@ -49,7 +49,7 @@ def shown(tmp_path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     path = tmp_path / "rmqd.yaml"
     path.write_text(CONFIG.replace("file:FILE", f"file:{tmp_path / 'secret'}"))
     config = load_config(path, environ={"SECRET": "SEKRET", "DATABASE_URL": "postgres://shop:ENVPASS@db"})
-    return shown_config(config), given_config(config)
+    return settings_without_secrets(config), explicit_settings(config)
 
 
 def test_no_secret_is_shown(subtests: pytest.Subtests, shown: tuple[dict[str, Any], dict[str, Any]]) -> None:

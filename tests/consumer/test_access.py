@@ -56,7 +56,7 @@ async def test_a_group_with_wrong_keys_consumes_once_they_are_corrected(broker: 
         await eventually(
             lambda: "client.secret_key does not match" in (m.consumer.snapshot().not_ready_reason or ""), "the reason"
         )
-        m.client.secure(options(NEW))
+        m.client.update_security(options(NEW))
         await eventually(lambda: bodies == [b"waiting"], "the message is handled")
         assert m.consumer.snapshot().ready
         await m.stop()

@@ -137,7 +137,7 @@ def test_messages_that_a_hook_does_not_want_are_skipped() -> None:
         group = hooks(Hook("choosy", wants=wants))
         messages = [make_message(body) for body in (b"a", b"b", b"c")]
         assert [message.body for message in group.unwanted_messages(messages, MessageQueue(TOPIC, "a", 0))] == left_out
-        assert (group.left_out["choosy"], group.failures["choosy"]) == (len(left_out), failures)
+        assert (group.rejected_counts["choosy"], group.failures["choosy"]) == (len(left_out), failures)
 
 
 # --- in a group

@@ -122,7 +122,7 @@ async def daemon_here(
         contextlib.redirect_stderr(output),
         # run the daemon's coroutine in the test's loop, and do not wait for a name server
         patch("rmqd.daemon.daemon.run_in_loop", keep),
-        patch("rmqd.runtime.logs.log_setup.repeats", RepeatLimiter()),
+        patch("rmqd.runtime.logs.log_setup.repeat_limiter", RepeatLimiter()),
         patch("rmqd.daemon.daemon.START_PATIENCE_SECONDS", 0.02),
     ):
         known = set(sys.modules)

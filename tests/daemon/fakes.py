@@ -25,13 +25,13 @@ from rmqd.consumer.stats.stats_snapshot import (
     TopicSnapshot,
 )
 from rmqd.daemon.groups.group_engine import LocalEngine
-from rmqd.daemon.http.daemon_status import DaemonAbout
+from rmqd.daemon.http.daemon_status import DaemonInfo
 from rmqd.errors import ConfigError, FilterRefusedError
 from rmqd.handler_api.batch import LoadedHandler
 from rmqd.runtime.histogram import Histogram
 
 EMPTY = Histogram((0.1, 1.0)).snapshot()
-ABOUT = DaemonAbout("shop-1", 42, 1_700_000_000.0, 1_700_000_100.0, "abc", 1_700_000_000.0, True, False)
+ABOUT = DaemonInfo("shop-1", 42, 1_700_000_000.0, 1_700_000_100.0, "abc", 1_700_000_000.0, True, False)
 """A daemon that has run for 100 s."""
 
 
@@ -212,7 +212,7 @@ class FakeClient(ClientInstance):
         """End `run`."""
         self._stop.set()
 
-    def secure(self, options: ClientOptions) -> None:
+    def update_security(self, options: ClientOptions) -> None:
         """Record the options with the new keys."""
         self.secured.append(options)
 

@@ -31,11 +31,11 @@ def lines(sock: socket.socket) -> list[str]:
 def test_start_reload_and_stop_are_notified(manager_socket: socket.socket) -> None:
     """A reload is notified with a timestamp, a stop with the time that it may take."""
     manager = ServiceManager({"NOTIFY_SOCKET": manager_socket.getsockname()})
-    manager.ready("2 groups")
+    manager.report_ready("2 groups")
     assert lines(manager_socket) == ["READY=1", "STATUS=2 groups"]
-    manager.reloading(12.5)
+    manager.report_reloading(12.5)
     assert lines(manager_socket) == ["RELOADING=1", "MONOTONIC_USEC=12500000", "STATUS=reloading"]
-    manager.stopping(45)
+    manager.report_stopping(45)
     assert lines(manager_socket) == ["STOPPING=1", "EXTEND_TIMEOUT_USEC=45000000", "STATUS=draining"]
 
 

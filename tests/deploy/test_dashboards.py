@@ -11,11 +11,11 @@ from typing import Any
 
 import yaml
 
-from rmqd.daemon.metrics.exposition import CATALOGUE
+from rmqd.daemon.metrics.exposition import METRIC_SPECS
 from tests.deploy import RULES
 from tests.deploy.dashboards import FILES, FOLDER, filled, panels, queries
 
-LABELS = {name: {*spec.labels, "instance", "job", "le"} for name, spec in CATALOGUE.items()}
+LABELS = {name: {*spec.labels, "instance", "job", "le"} for name, spec in METRIC_SPECS.items()}
 ENDINGS = ("_bucket", "_sum", "_count")
 COLUMNS = 24
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from rmqd.daemon.metrics.exposition import CATALOGUE
+from rmqd.daemon.metrics.exposition import METRIC_SPECS
 from tests.deploy import PROMETHEUS, RULES
 
 RUNBOOK = PROMETHEUS.parent.parent / "docs" / "runbook.md"
@@ -24,7 +24,7 @@ def rules(text: str = "") -> list[dict[str, Any]]:
 
 
 def test_every_rule_uses_metrics_and_labels_of_rmqd() -> None:
-    labels = {name: {*spec.labels, "instance", "job"} for name, spec in CATALOGUE.items()}
+    labels = {name: {*spec.labels, "instance", "job"} for name, spec in METRIC_SPECS.items()}
     for rule in rules():
         asked = {family(name) for name in re.findall(r"\brmqd_\w+", rule["expr"])}
         assert asked <= labels.keys(), rule["alert"]

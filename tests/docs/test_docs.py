@@ -24,7 +24,7 @@ from rmqd.config.load import load_config
 from rmqd.consumer.allocate import AllocateStrategy
 from rmqd.consumer.hooks import GroupHooks, Hook
 from rmqd.daemon.groups.group_reload import LIVE_FIELDS
-from rmqd.daemon.metrics.exposition import CATALOGUE
+from rmqd.daemon.metrics.exposition import METRIC_SPECS
 from rmqd.errors import ExitCode
 from rmqd.handler_api.batch import LoadedHandler, Outcome
 from rmqd.runtime.clock import SystemClock
@@ -293,7 +293,7 @@ def test_events_that_the_docs_name_are_logged() -> None:
 
 
 def test_metrics_that_the_docs_name_exist() -> None:
-    known = TABLES | CATALOGUE.keys()
+    known = TABLES | METRIC_SPECS.keys()
     named = {(page.name, name) for page in PAGES for name in re.findall(r"`(rmqd_[a-z_]+)[`{]", page.read_text())}
 
     assert {(page, name) for page, name in named if name not in known} == set()

@@ -13,12 +13,12 @@ from rmqd.cli.app import command_line
 from rmqd.config.model.forms import keys_of, model_at, place_of_java_name
 from rmqd.config.model.java_names import REASONS, find_entry, word_of_constant
 from rmqd.config.model.root_model import RootConfig
-from rmqd.daemon.metrics.exposition import CATALOGUE
+from rmqd.daemon.metrics.exposition import METRIC_SPECS
 from tests.docs.java_push_consumer import names
 
 TOP = Path(__file__).parents[2]
 QUOTED = re.compile(r"`([^`]+)`")
-METRICS = CATALOGUE.keys()
+METRICS = METRIC_SPECS.keys()
 IN_YAML = ("MessageModel.", "ConsumeFromWhere.", "ConsumeConcurrentlyStatus.", "ConsumeOrderlyStatus.")
 
 

@@ -17,7 +17,7 @@ import pyarrow.dataset as ds  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from rmqd import Batch, testing
-from rmqd.spark.source.source_columns import COLUMN_TYPES, DEFAULT_COLUMNS
+from rmqd.spark.source.source_columns import COLUMN_TYPES, GROUP_COLUMNS
 from rmqd_handlers.parquet import Parquet
 from tests.handlers.messages import QUEUE, make_batch, make_message
 from tests.handlers.options import refused_otherwise
@@ -73,7 +73,7 @@ async def test_rows_have_the_archive_columns_in_folders_by_date_and_topic(tmp_pa
     assert {name: schema.field(name).type for name in schema.names} == {
         name: SQL_TYPES[COLUMN_TYPES[name][0]] for name in schema.names
     }
-    assert set(DEFAULT_COLUMNS) - {"store_size"} == {*schema.names, "topic"}
+    assert set(GROUP_COLUMNS) - {"store_size"} == {*schema.names, "topic"}
 
 
 async def test_the_example_of_the_docs_reads_the_files_of_the_manifest(tmp_path: Path) -> None:

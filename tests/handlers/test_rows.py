@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 from rmqd_handlers.message_values import ParsedMessage
-from rmqd_handlers.rows import rows_of
+from rmqd_handlers.rows import make_rows
 from tests.handlers.messages import batch_of
 
 
@@ -17,7 +17,7 @@ def order_of(*keys: Any) -> list[Any]:
     def key(opened: ParsedMessage) -> Any:
         return keys[int(opened.message.body)]
 
-    return [row for _, (row,) in rows_of(batch, {"id": key}, ["id"], "dead_letter")]
+    return [row for _, (row,) in make_rows(batch, {"id": key}, ["id"], "dead_letter")]
 
 
 def test_keys_that_a_database_may_consider_equal_keep_the_order_of_messages() -> None:

@@ -13,7 +13,7 @@ from rmqd.daemon.groups.group_engine import LocalEngine
 from rmqd.daemon.groups.local_groups import LocalGroups
 from rmqd.daemon.groups.supervisor import LoopMonitor
 from rmqd.errors import ConfigError
-from rmqd.plugins.entry_points import search_again
+from rmqd.plugins.entry_points import forget_entry_points
 from rmqd.plugins.model_options import consumer_options
 from rmqd.plugins.strategies import hooks_of, load_hooks
 from rmqd.runtime.clock import SystemClock
@@ -71,7 +71,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
 def forget() -> None:
     importlib.invalidate_caches()
-    search_again()
+    forget_entry_points()
     load_hooks.cache_clear()
 
 

@@ -33,7 +33,7 @@ def restored() -> Iterator[None]:
     root.handlers[:] = handlers
     root.setLevel(level)
     structlog.reset_defaults()
-    logs.repeats = RepeatLimiter()
+    logs.repeat_limiter = RepeatLimiter()
 
 
 def written(stream: io.StringIO) -> list[dict[str, Any]]:
@@ -130,7 +130,7 @@ def test_suppressed_lines_are_reported_after_the_interval(monkeypatch: pytest.Mo
     """With their count and their group."""
     stream = io.StringIO()
     limiter = RepeatLimiter(interval_seconds=0)
-    monkeypatch.setattr(logs, "repeats", limiter)
+    monkeypatch.setattr(logs, "repeat_limiter", limiter)
     configure_logging("info", "json", stream=stream)
     limiter._interval = 1000
     log = structlog.get_logger("rmqd.test")
@@ -239,7 +239,7 @@ def test_numbers_of_settings_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> 
     """An option such as `max_tokens` has a secret's name. Its value occurs in offsets and counts."""
     monkeypatch.setattr(plain_text, "known_secrets", {})
     for option in ("4096", "3600", "1h", "true", "12345678", "s3cr3t-key"):
-        plain_text.hide_secret(option)
+        plain_text.register_secret(option)
 
     text = "4096 messages in 1h at offset 912345678; true; "
     assert plain_text.hide_secrets(f"{text}12345678 s3cr3t-key") == f"{text}(hidden) (hidden)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from rmqd.runtime.event_loop import signals_handled
+from rmqd.runtime.event_loop import handle_signals
 from tests.waiting import eventually
 
 
@@ -14,7 +14,7 @@ async def test_signals_are_received_and_earlier_handlers_are_restored() -> None:
     watched = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     before = [signal.getsignal(number) for number in watched]
     heard: list[object] = []
-    with signals_handled(heard.append, lambda: heard.append("reload")):
+    with handle_signals(heard.append, lambda: heard.append("reload")):
         for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
             os.kill(os.getpid(), number)
             count = len(heard)

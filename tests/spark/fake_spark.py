@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rmqd.spark.engine.checkpoint_generations import CheckpointGeneration
-from rmqd.spark.engine.driver_membership import Held
+from rmqd.spark.engine.driver_membership import GetProcessQueueInfos
 from rmqd.spark.engine.spark_figures import BatchProgress, DriverMetrics
 from rmqd.spark.engine.spark_parts import DeduplicationStorePoller
 from rmqd.spark.handlers.range_outcome import OnBatch, RangeOutcome
@@ -76,7 +76,7 @@ class FakeParts:
         self.sent: dict[Any, int] = {}
         """Where an operator has sent the group, until the next generation."""
         self.on_reset: Callable[[ByQueue], None] = lambda resets: None
-        self.held: Held = dict
+        self.held: GetProcessQueueInfos = dict
         self.on_progress: Callable[[BatchProgress], None] = lambda progress: None
         self.refuses_to_join: Exception | None = None
         self.session_error: Exception | None = None
@@ -85,7 +85,7 @@ class FakeParts:
         self.rival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.number = 0
 
-    def membership(self, on_reset: Callable[[ByQueue], None], held: Held) -> FakeParts:
+    def membership(self, on_reset: Callable[[ByQueue], None], held: GetProcessQueueInfos) -> FakeParts:
         self.on_reset, self.held = on_reset, held
         return self
 
@@ -131,7 +131,7 @@ class FakeParts:
     async def leave(self) -> None:
         self.log.append("leave")
 
-    def current(self) -> CheckpointGeneration:
+    def prepare_generation(self) -> CheckpointGeneration:
         """Return a new generation at the new offsets if the group was moved."""
         if self.sent or not self.number:
             self.number += 1
@@ -147,7 +147,7 @@ class FakeParts:
         self.sent |= resets
         return bool(resets)
 
-    def find_moved_offsets(self) -> ByQueue:
+    def store_moved_offsets(self) -> ByQueue:
         return self.sent
 
     def commit_end_offsets(self) -> None:

@@ -46,7 +46,7 @@ class Driver:
         self._broker = broker
         topics = dict.fromkeys(more.get("subscribe", "orders").split(","), "*")
         self.generations = CheckpointGenerations(order_of(broker, subscriptions=topics), LocalFolder(folder))
-        self.generation = self.generations.current()
+        self.generation = self.generations.prepare_generation()
         self._checkpoint = checkpoint_of(self.generation)
         if self.generation.start_offsets is not None:
             more |= {
@@ -169,9 +169,9 @@ def test_a_reset_of_an_idle_queue_is_seen(broker: EmbeddedBroker, folder: Path) 
     driver = Driver(broker, folder)
     broker.send("orders", "0:3")
     driver.run()
-    assert driver.generations.find_moved_offsets() == {}
+    assert driver.generations.store_moved_offsets() == {}
     broker.reset(GROUP, "orders", {1: 2})
-    assert driver.generations.find_moved_offsets() == {queue("orders", 1): 2}
+    assert driver.generations.store_moved_offsets() == {queue("orders", 1): 2}
     broker.send("orders", "0:4")
     driver.run()  # the batch in flight
     driver.stop()
@@ -185,7 +185,7 @@ def test_a_reset_survives_the_querys_own_commits(broker: EmbeddedBroker, folder:
     driver = Driver(broker, folder)
     driver.run()
     broker.commit(GROUP, "orders", {0: 1})
-    assert driver.generations.find_moved_offsets() == {queue("orders", 0): 1}
+    assert driver.generations.store_moved_offsets() == {queue("orders", 0): 1}
     broker.send("orders", "0:3")
     driver.run()
     assert broker.offsets(GROUP, "orders") == {0: 4, 1: 3}
@@ -200,9 +200,9 @@ def test_the_querys_own_commits_are_not_a_move(broker: EmbeddedBroker, folder: P
         broker.send("orders", f"0:{number}")
         assert driver.query.poll()
         driver.save()
-        assert driver.generations.find_moved_offsets() == {}, "the broker is behind"
+        assert driver.generations.store_moved_offsets() == {}, "the broker is behind"
         assert not driver.query.poll()
-        assert driver.generations.find_moved_offsets() == {}, "the broker is up to date"
+        assert driver.generations.store_moved_offsets() == {}, "the broker is up to date"
 
 
 def test_commits_that_a_killed_broker_lost_are_repeated(
@@ -213,9 +213,9 @@ def test_commits_that_a_killed_broker_lost_are_repeated(
     driver = Driver(broker, folder)
     broker.send("orders", "0:3", "0:4", "0:5")
     driver.run()
-    assert driver.generations.find_moved_offsets() == {}
+    assert driver.generations.store_moved_offsets() == {}
     broker.commit(GROUP, "orders", {0: 4})
-    looks = [(driver.generations.find_moved_offsets(), broker.offsets(GROUP, "orders")[0]) for _ in range(4)]
+    looks = [(driver.generations.store_moved_offsets(), broker.offsets(GROUP, "orders")[0]) for _ in range(4)]
     assert [moved for moved, _ in looks] == [{}] * 4
     assert looks[0][1] == 4, "a commit may be in flight, so the first check repeats nothing"
     assert looks[-1][1] == 6

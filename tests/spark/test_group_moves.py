@@ -25,7 +25,7 @@ need("pyspark", "pyarrow")
 
 from rmqd.spark.engine.group_run import GroupRun  # noqa: E402
 from rmqd.spark.engine.spark_figures import BatchProgress, ProgressListener  # noqa: E402
-from rmqd.spark.engine.spark_parts import SparkParts  # noqa: E402
+from rmqd.spark.engine.spark_parts import GroupRunParts  # noqa: E402
 from rmqd.spark.handlers.range_outcome import OnBatch  # noqa: E402
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ SECONDS = 120
 pytestmark = pytest.mark.timeout(400)  # an otherwise idle machine needs much less
 
 
-class Parts(SparkParts):
+class Parts(GroupRunParts):
     """The real SparkParts over an existing session, which stays open."""
 
     def __init__(self, order: GroupSpec, spark: SparkSession) -> None:

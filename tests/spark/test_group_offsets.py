@@ -16,7 +16,7 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-from rmqd.spark.handlers.group_source import UnmovedOffsetCommitter  # noqa: E402
+from rmqd.spark.handlers.group_source import ResetSafeCommitter  # noqa: E402
 from rmqd.spark.source.source_options import parse_options  # noqa: E402
 from tests.spark.micro_batches import Checkpoint, Query  # noqa: E402
 from tests.spark.stream_options import grouped, options  # noqa: E402
@@ -106,23 +106,23 @@ def test_nothing_is_committed_while_consumers_are_connected(broker: EmbeddedBrok
 
 
 @pytest.fixture
-def offsets(broker: EmbeddedBroker) -> UnmovedOffsetCommitter:
+def offsets(broker: EmbeddedBroker) -> ResetSafeCommitter:
     """The committer of a group with the committed offset 3 in two queues of ten messages each."""
     broker.fill("orders", 2, 10)
-    offsets = UnmovedOffsetCommitter(parse_options(grouped(broker)))
+    offsets = ResetSafeCommitter(parse_options(grouped(broker)))
     offsets.commit_start_offsets({queue("orders", 0): 0, queue("orders", 1): 0})
     offsets.commit({queue("orders", 0): 3, queue("orders", 1): 3})
     assert broker.offsets(GROUP, "orders") == {0: 3, 1: 3}
     return offsets
 
 
-def test_finished_offsets_are_committed(broker: EmbeddedBroker, offsets: UnmovedOffsetCommitter) -> None:
+def test_finished_offsets_are_committed(broker: EmbeddedBroker, offsets: ResetSafeCommitter) -> None:
     offsets.commit({queue("orders", 0): 5, queue("orders", 1): 3})
     assert broker.offsets(GROUP, "orders") == {0: 5, 1: 3}
 
 
 @pytest.mark.parametrize("moved", [0, 2, 6, 10])
-def test_an_offset_set_by_others_stays(broker: EmbeddedBroker, offsets: UnmovedOffsetCommitter, moved: int) -> None:
+def test_an_offset_set_by_others_stays(broker: EmbeddedBroker, offsets: ResetSafeCommitter, moved: int) -> None:
     """It may be before or beyond the query's offset. The other queue is committed anyway."""
     broker.commit(GROUP, "orders", {0: moved})
     for done in (4, 5):
@@ -131,7 +131,7 @@ def test_an_offset_set_by_others_stays(broker: EmbeddedBroker, offsets: UnmovedO
 
 
 def test_commits_continue_after_the_driver_has_repeated_its_commit(
-    broker: EmbeddedBroker, offsets: UnmovedOffsetCommitter
+    broker: EmbeddedBroker, offsets: ResetSafeCommitter
 ) -> None:
     """The driver's commit is at the query's offset, or before it."""
     broker.commit(GROUP, "orders", {0: 1})
@@ -141,13 +141,13 @@ def test_commits_continue_after_the_driver_has_repeated_its_commit(
     assert broker.offsets(GROUP, "orders") == {0: 8, 1: 3}
 
 
-def test_a_broker_that_lost_the_group_gets_commits(broker: EmbeddedBroker, offsets: UnmovedOffsetCommitter) -> None:
+def test_a_broker_that_lost_the_group_gets_commits(broker: EmbeddedBroker, offsets: ResetSafeCommitter) -> None:
     broker.forget_group(GROUP)
     offsets.commit({queue("orders", 0): 4, queue("orders", 1): 3})
     assert broker.offsets(GROUP, "orders") == {0: 4}
 
 
-def test_a_new_queue_is_committed(broker: EmbeddedBroker, offsets: UnmovedOffsetCommitter) -> None:
+def test_a_new_queue_is_committed(broker: EmbeddedBroker, offsets: ResetSafeCommitter) -> None:
     broker.create_topic("orders", 3)
     offsets.commit({queue("orders", 0): 3, queue("orders", 1): 3, queue("orders", 2): 1})
     assert broker.offsets(GROUP, "orders") == {0: 3, 1: 3, 2: 1}

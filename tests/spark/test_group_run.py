@@ -23,7 +23,7 @@ from rmqd.spark.engine import group_run  # noqa: E402
 from rmqd.spark.engine.group_run import GroupRun  # noqa: E402
 from rmqd.spark.engine.running_query import QueryFailedError  # noqa: E402
 from rmqd.spark.engine.spark_figures import BatchProgress  # noqa: E402
-from rmqd.spark.engine.spark_parts import SparkParts  # noqa: E402
+from rmqd.spark.engine.spark_parts import GroupRunParts  # noqa: E402
 from rmqd.spark.handlers.range_outcome import RangeOutcome  # noqa: E402
 from rmqd.spark.session.group_spec import GroupSpec  # noqa: E402
 from tests.spark.embedded_broker import queue  # noqa: E402
@@ -68,7 +68,7 @@ async def running(trigger: str = "", shutdown_timeout: str = "30s", paused: bool
     }
     config = RootConfig.model_validate({"nameserver": "127.0.0.1:1", "groups": {"mailer": settings}})
     parts = FakeParts()
-    run = GroupRun(GroupSpec("mailer", config), cast("SparkParts", parts), SystemClock())
+    run = GroupRun(GroupSpec("mailer", config), cast("GroupRunParts", parts), SystemClock())
     if paused:
         run.pause()
     task = asyncio.create_task(run.run())

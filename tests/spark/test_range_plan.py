@@ -68,7 +68,7 @@ class Driver:
     def _step(self) -> None:
         plan, scripted = self.plan, self._scripted
         self._now += plan.take_pause_seconds()
-        if plan.wants_route:
+        if plan.must_query_route:
             self._replies.clear()
             plan.use_replicas([Replica(one, ADDRESSES[one]) for one in scripted.route or ()])
         for opaque, pull in requests(plan).items():
@@ -77,7 +77,7 @@ class Driver:
             if reply is AWAY:
                 raise RemotingConnectError(plan.address, "it is away")
             command = RemotingCommand(int(reply.code), 0, 1, dict(reply.ext_fields), reply.body)
-            dealt = plan.handle_response(command, FramedResponse(reply.body, 0).broken)
+            dealt = plan.handle_response(command, FramedResponse(reply.body, 0).damage)
             assert not isinstance(dealt, ResetByOperator)
             if dealt is not None and dealt.has_messages:
                 self.found += range(dealt.start, dealt.end)
@@ -91,7 +91,7 @@ def test_each_range_case_has_the_expected_outcome() -> None:
             if isinstance(outcome, tuple):
                 driver.run()
                 assert tuple(driver.found) == outcome
-                assert driver.plan.lost == case.lost
+                assert driver.plan.lost_messages == case.lost
             else:
                 with pytest.raises(outcome):
                     driver.run()
@@ -128,7 +128,7 @@ def test_several_pulls_at_fixed_offsets_are_in_flight() -> None:
     """The number of pulls is limited. The last pull ends with the range."""
     plan = plan_of(10)
     assert asked(plan) == [(0, 4), (4, 4), (8, 2)]
-    assert (asked(plan), plan.max_awaited_messages, plan.reaches_to) == ([], 10, 10)
+    assert (asked(plan), plan.max_awaited_messages, plan.planned_end) == ([], 10, 10)
 
 
 def test_new_pulls_are_sent_once_half_of_them_are_answered() -> None:
@@ -136,12 +136,12 @@ def test_new_pulls_are_sent_once_half_of_them_are_answered() -> None:
     cases: list[tuple[int, int]] = [(2, 1), (3, 2), (16, 8)]
     for in_flight, answers in cases:
         plan = plan_of(400, in_flight=in_flight)
-        assert plan.has_half_of_spans_settled
+        assert plan.should_add_spans
         asked(plan)
         for number in range(answers):
-            assert not plan.has_half_of_spans_settled
+            assert not plan.should_add_spans
             plan.handle_response(answer(ResponseCode.SUCCESS, 4 * number + 4))
-        assert plan.has_half_of_spans_settled
+        assert plan.should_add_spans
         assert asked(plan) == [(4 * number, 4) for number in range(in_flight, in_flight + answers)]
 
 
@@ -207,7 +207,7 @@ def test_a_failure_repeats_all_pulls_in_flight() -> None:
     asked(plan)
     plan.handle_response(answer(ResponseCode.SUCCESS, 4))
     plan.handle_failure(ProtocolError("no frame"), 0.0)
-    assert plan.wants_route
+    assert plan.must_query_route
     assert plan.take_pause_seconds() > plan.take_pause_seconds() == 0
     assert asked(plan) == [(4, 4), (8, 2)]
 
@@ -236,7 +236,7 @@ def test_a_loss_is_not_believed_while_the_route_is_unknown() -> None:
     with pytest.raises(RemotingConnectError) as raised:
         plan.keep_known_replicas(away)
     plan.handle_failure(raised.value, 0.0)
-    assert plan.wants_route
+    assert plan.must_query_route
 
 
 def test_each_loss_needs_a_new_route_and_adjacent_losses_share_one() -> None:
@@ -252,11 +252,11 @@ def test_each_loss_needs_a_new_route_and_adjacent_losses_share_one() -> None:
     assert plan.handle_response(answer(ResponseCode.SUCCESS, 12)) == SettledRange(8, 12, has_messages=True)
     asked(plan)
     assert plan.handle_response(answer(ResponseCode.PULL_OFFSET_MOVED, 20)) is None
-    assert plan.wants_route
+    assert plan.must_query_route
     plan.use_replicas(master)
     asked(plan)
     assert plan.handle_response(answer(ResponseCode.PULL_OFFSET_MOVED, 20)) == SettledRange(12, 16, has_messages=False)
-    assert plan.lost == 12
+    assert plan.lost_messages == 12
 
 
 def test_a_master_that_is_new_in_the_route_is_pulled_from_first() -> None:

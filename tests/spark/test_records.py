@@ -22,11 +22,11 @@ from tests.wire.messages.test_message import PLAIN, QUEUE, STORED
 need("numpy", "pyarrow")
 
 from rmqd.spark.source.arrow_columns import BatchBuilder  # noqa: E402
-from rmqd.spark.source.source_columns import COLUMN_TYPES, Decoding  # noqa: E402
+from rmqd.spark.source.source_columns import COLUMN_TYPES, DecodingOptions  # noqa: E402
 from rmqd.spark.source.source_records import (  # noqa: E402
     FramedResponse,
     QueueOrigin,
-    Records,
+    RecordBuffer,
 )
 
 LAST = 2**63 - 1
@@ -47,9 +47,9 @@ TIMELESS = tuple(name for name in COLUMN_TYPES if name not in TIMES)  # Python's
 
 
 def table(data: bytes, *columns: str) -> dict[str, list[Any]]:
-    builder, reply = BatchBuilder(Decoding(columns)), FramedResponse(data, 0)
-    if reply.broken is not None:
-        raise ProtocolError(reply.broken)
+    builder, reply = BatchBuilder(DecodingOptions(columns)), FramedResponse(data, 0)
+    if reply.damage is not None:
+        raise ProtocolError(reply.damage)
     builder.records.add(reply, *ALL)
     found: dict[str, list[Any]] = builder.finish().to_pydict()
     return found
@@ -57,7 +57,7 @@ def table(data: bytes, *columns: str) -> dict[str, list[Any]]:
 
 def offsets(data: bytes, low: int = 0, high: int = LAST, *tags: str) -> list[int]:
     """The offsets of the records within the range, with one of the tags."""
-    records = Records()
+    records = RecordBuffer()
     records.add(FramedResponse(data, 0), low, high, QueueOrigin(QUEUE, frozenset(tags)), LAST)
     found: list[int] = records.finish().fixed_size_field("queue_offset").tolist()
     return found
@@ -80,7 +80,7 @@ def in_order(stored: list[StoredMessage]) -> list[StoredMessage]:
 def check_every_field(stored: list[StoredMessage]) -> None:
     """Check several records in two responses, with any mix of IPv4 and IPv6 hosts."""
     data = list(map(encode_message, in_order(stored)))
-    builder = BatchBuilder(Decoding(tuple(COLUMN_TYPES)))
+    builder = BatchBuilder(DecodingOptions(tuple(COLUMN_TYPES)))
     for part in (data[:2], data[2:]):
         builder.records.add(FramedResponse(b"head" + b"".join(part), 4), *ALL)
     assert len(builder.records) == len(stored)
@@ -118,7 +118,7 @@ def test_members_of_a_batch_are_rows() -> None:
     for kind in [None, *CompressionType]:
         single = encode_message(replace(STORED, queue_offset=3))
         reply = encode_message(batch_of(BATCH, 0, STORED, kind)) + single
-        builder = BatchBuilder(Decoding(tuple(COLUMN_TYPES)))
+        builder = BatchBuilder(DecodingOptions(tuple(COLUMN_TYPES)))
         builder.records.add(FramedResponse(reply, 0), *ALL)
         batch = builder.finish()
         batch.validate(full=True)
@@ -137,7 +137,7 @@ def test_a_batch_that_cannot_be_unpacked_is_reported() -> None:
     for tags in [frozenset[str](), frozenset({"x"})]:
         for low in [0, 1]:
             bad = replace(batch_of(BATCH, 0, STORED), body=b"no batch")
-            records = Records()
+            records = RecordBuffer()
             records.add(FramedResponse(encode_message(bad), 0), low, 10, QueueOrigin(QUEUE, tags), 10)
             with pytest.raises(ProtocolError, match="message 1 of a batch"):
                 records.finish()
@@ -163,7 +163,7 @@ def test_records_are_filtered_by_offset_and_tag() -> None:
 )
 def test_a_wrong_offset_is_an_error(stored: tuple[int, ...], wrong: int) -> None:
     """The response to a pull at 5 continues at 8. A message with a wrong offset would silently be left out."""
-    records = Records()
+    records = RecordBuffer()
     for low, has in [(0, (0, 2, 4)), (5, stored)]:
         data = b"".join(encode_message(replace(STORED, queue_offset=offset)) for offset in has)
         records.add(FramedResponse(data, 0), low, 8, QueueOrigin(QUEUE), low + 3 + 2 * (not low))
@@ -174,7 +174,7 @@ def test_a_wrong_offset_is_an_error(stored: tuple[int, ...], wrong: int) -> None
 def test_a_wrong_offset_of_a_batch_is_an_error() -> None:
     """The messages of the batch would seem to be before the range."""
     data = encode_message(batch_of(BATCH, 1, STORED)) + encode_message(replace(STORED, queue_offset=8))
-    records = Records()
+    records = RecordBuffer()
     records.add(FramedResponse(data, 0), 5, 9, QueueOrigin(QUEUE), 9)
     with pytest.raises(ProtocolError, match="the offset 3 of a message contradicts its place"):
         records.finish()
@@ -183,7 +183,7 @@ def test_a_wrong_offset_of_a_batch_is_an_error() -> None:
 def test_an_arrow_batch_may_have_messages_of_several_queues() -> None:
     """Each queue has its own offsets and tags. Retries name their original topic too."""
     retry = {"RETRY_TOPIC": "orders", "TAGS": "y"}
-    builder = BatchBuilder(Decoding(("topic", "source_topic", "broker", "queue_id", "queue_offset", "tags")))
+    builder = BatchBuilder(DecodingOptions(("topic", "source_topic", "broker", "queue_id", "queue_offset", "tags")))
     for queue, tags, properties in (
         (MessageQueue("orders", "a", 7), frozenset({"x"}), {"TAGS": "x"}),
         (MessageQueue("%RETRY%group", "b", 0), frozenset[str](), retry),
@@ -205,18 +205,18 @@ def test_a_corrupt_body_is_reported_with_its_offset() -> None:
     damaged, good, packed = map(encode_message, in_order([STORED, STORED, replace(STORED, sys_flag=1)]))
     damaged = damaged.replace(b"0123456789", b"\x20123456789")
     for data, at, reason in ((damaged, 7, "the CRC"), (packed, 9, "the body is not a ZLIB stream")):
-        records = Records()
+        records = RecordBuffer()
         records.add(FramedResponse(data, 0), *ALL)
         with pytest.raises(ProtocolError, match=f"{QUEUE}: the message at offset {at} is corrupt: {reason}"):
             records.finish()
     assert offsets(damaged, 0, 7) == []
-    records = Records()
+    records = RecordBuffer()
     records.add(FramedResponse(damaged + good + packed, 0), *ALL)
     found = records.finish(permissive=True)
     assert found.bodies.to_pylist() == [None, STORED.body, None]
     assert found.errors[0] == "the CRC of its body does not match"
     assert found.errors[2].startswith("the body is not a ZLIB stream")
-    records = Records()
+    records = RecordBuffer()
     records.add(FramedResponse(damaged, 0), *ALL)
     (unchecked,) = records.finish(check_crc=False).bodies.to_pylist()
     assert (len(unchecked), unchecked == STORED.body) == (len(STORED.body), False)
@@ -251,8 +251,8 @@ def test_damage_among_records_of_equal_layout_is_found_as_in_a_single_record() -
             damaged[at] ^= 0x11
             alone = FramedResponse(bytes(damaged), 0)
             among = FramedResponse(b"".join([*records[:4], damaged, *records[5:]]), 0)
-            assert (alone.broken is None) == (among.broken is None), at
-            assert among.count == (9 if among.broken is None else 4), at
+            assert (alone.damage is None) == (among.damage is None), at
+            assert among.count == (9 if among.damage is None else 4), at
 
 
 def test_bodies_and_properties_of_messages_of_equal_layout() -> None:

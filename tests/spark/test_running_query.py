@@ -54,7 +54,7 @@ def test_the_cause_names_the_messages_of_its_batch() -> None:
     """Errors of a task or of Java do not name their messages themselves."""
     queue = MessageQueue("orders", "broker-a", 0)
     plans = [f"v1\n{{}}\n{json.dumps(SourceOffsets({queue: end}).to_json())}".encode() for end in (100, 120)]
-    named = BatchFailedError(MicroBatch("query", 7, plans[1]).messages_since(plans[0]))
+    named = BatchFailedError(MicroBatch("query", 7, plans[1]).describe_messages(plans[0]))
     chain = f"shop.flows.BadPriceError: no price\n\nThe above\n\n{type(named).__module__}.BatchFailedError: {named}"
     said = "no price; batch 7 has orders@broker-a:0, offsets 100 to 119"
     assert str(query_error(Exception(chain))) == f"shop.flows.BadPriceError: {said}"

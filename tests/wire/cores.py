@@ -43,7 +43,7 @@ def _everything(payload: bytes) -> object:
     slots = [_fields(command, name) for name in RemotingCommand.__slots__]
     messages = [_fields_of(message) for message in block.messages]
     corrupt = [(_fields_of(one.message), one.reason, one.hides_rest) for one in block.corrupt]
-    return slots, list(command.ext_fields), messages, corrupt, block.broken, block.runs, block.is_closed
+    return slots, list(command.ext_fields), messages, corrupt, block.broken_reason, block.runs, block.is_closed
 
 
 def _fields_of(message: Message) -> list[object]:

@@ -180,7 +180,11 @@ def test_offset_infos_have_the_format_of_the_broker() -> None:
 def test_order_counts_of_queues_and_of_messages() -> None:
     counts = OrderCounts({NORMAL_2: 1}, {(NORMAL_1, 17): 3})
     assert format_order_counts(counts) == "0 qo1%17 3;0 2 1"
-    assert (counts.tries(NORMAL_2, 5), counts.tries(NORMAL_1, 17), counts.tries(NORMAL_1, 18)) == (1, 3, 0)
+    assert (
+        counts.earlier_deliveries(NORMAL_2, 5),
+        counts.earlier_deliveries(NORMAL_1, 17),
+        counts.earlier_deliveries(NORMAL_1, 18),
+    ) == (1, 3, 0)
 
 
 BROKEN_INFOS = ["0 2", "0 2 x", "0 2 1;0 2 2", "5 2 1", "0 x 1", "0 2 1;", "0 2 1,,3", "0 qo1%x 1"]

@@ -28,7 +28,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from rmqd.handler_api.destinations.exact_json import refuse_constant
-from rmqd_handlers.cdc.columns import PER_SECOND, ChangeColumn, ColumnSchema, Reader, described
+from rmqd_handlers.cdc.columns import PER_SECOND, ChangeColumn, ColumnSchema, ValueConverter, described
 
 NO_COLUMN_SCHEMAS: Final[Mapping[str, ColumnSchema]] = {}
 
@@ -54,7 +54,7 @@ class RowChange:
 class ChangeMaker:
     """Creates changes from the values of a row before and after the change."""
 
-    def __init__(self, columns: tuple[ChangeColumn, ...], keys: Sequence[str], reader: Reader) -> None:
+    def __init__(self, columns: tuple[ChangeColumn, ...], keys: Sequence[str], reader: ValueConverter) -> None:
         self._keys = tuple(keys)
         self._blank = dict.fromkeys(column.name for column in columns)
         self._reader = reader
@@ -97,7 +97,7 @@ def change_position(time_ms: int, row: int, position: int | None = None) -> RowC
     return RowChange({}, False, time_ms, row * 2, position)
 
 
-def parsed(body: bytes) -> Any:
+def parse_json_body(body: bytes) -> Any:
     """Parse a body as JSON, with Decimal for numbers with a decimal point. Raises BadChangeError."""
     try:
         return json.loads(body, parse_float=Decimal, parse_constant=refuse_constant)
@@ -105,7 +105,7 @@ def parsed(body: bytes) -> Any:
         raise BadChangeError(f"not valid JSON: {error}") from None
 
 
-def is_of(tables: Sequence[str], schema: object, table: object) -> bool:
+def matches_table(tables: Sequence[str], schema: object, table: object) -> bool:
     """Return whether a table matches a pattern such as `shop.orders_*`."""
     return any(fnmatch.fnmatchcase(f"{schema}.{table}", pattern) for pattern in tables)
 
@@ -116,13 +116,13 @@ def as_whole_number(value: Any, what: str) -> int:
     return value
 
 
-def tree(value: Any, what: str) -> Mapping[str, Any]:
+def as_json_object(value: Any, what: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise BadChangeError(f"{what} is not an object")
     return value
 
 
-def rows_unnamed(table: str, what: str) -> str:
+def unnamed_rows_error(table: str, what: str) -> str:
     """Return the error text for an emptied or dropped table, whose event does not contain the keys of its rows."""
     return (
         f"{table} {what}: this event does not name the rows, so the copy keeps them; "
@@ -139,17 +139,17 @@ ROWLESS_CHANGES: Final = "CREATE ALTER CINDEX DINDEX QUERY GTID XACOMMIT XAROLLB
 
 def canal_changes(body: bytes, tables: Sequence[str], make: ChangeMaker) -> Iterator[RowChange]:
     """Yield the changes in a message of Canal, in their order. Raises BadChangeError, BadValueError."""
-    message = tree(parsed(body), "the message")
+    message = as_json_object(parse_json_body(body), "the message")
     kind = str(message.get("type", "")).upper()
     if kind in ROWLESS_CHANGES:
         return
     if kind not in ROW_CHANGES and kind not in TABLE_REMOVALS:
         raise BadChangeError(f"type is not one of Canal's types; expected {', '.join((*ROW_CHANGES, *TABLE_REMOVALS))}")
-    if not is_of(tables, message.get("database"), message.get("table")):
+    if not matches_table(tables, message.get("database"), message.get("table")):
         return
     if kind in TABLE_REMOVALS:
         name = f"{message.get('database')}.{message.get('table')}"
-        raise BadChangeError(rows_unnamed(name, f"{TABLE_REMOVALS[kind]} ({kind})"))
+        raise BadChangeError(unnamed_rows_error(name, f"{TABLE_REMOVALS[kind]} ({kind})"))
     time_ms = as_whole_number(message.get("es") or message.get("ts"), "es")
     rows = _rows(message.get("data"), "data")
     former = _rows(message["old"], "old") if kind == "UPDATE" and message.get("old") is not None else []
@@ -164,7 +164,7 @@ def canal_changes(body: bytes, tables: Sequence[str], make: ChangeMaker) -> Iter
 def _rows(value: Any, what: str) -> list[Any]:
     if not isinstance(value, list):
         raise BadChangeError(f"{what} is not an array of rows")
-    return [tree(row if row is not None or what == "data" else {}, f"a row of {what}") for row in value]
+    return [as_json_object(row if row is not None or what == "data" else {}, f"a row of {what}") for row in value]
 
 
 OPS: Final = "cudrt"
@@ -183,26 +183,26 @@ _DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 
 def debezium_changes(body: bytes, tables: Sequence[str], make: ChangeMaker) -> Iterator[RowChange]:
     """Yield the changes in a message of Debezium: two if the key changed. Raises BadChangeError, BadValueError."""
-    message = parsed(body) if body.strip() else None
+    message = parse_json_body(body) if body.strip() else None
     if message is None:  # a tombstone
         return
-    message = tree(message, "the message")
+    message = as_json_object(message, "the message")
     schemas = _column_schemas(message["schema"]) if isinstance(message.get("schema"), dict) else NO_COLUMN_SCHEMAS
     if "payload" in message and "op" not in message:
         if message["payload"] is None:  # a tombstone has no payload either
             return
-        message = tree(message["payload"], "payload")
+        message = as_json_object(message["payload"], "payload")
     if "ddl" in message and "op" not in message:  # a message of the connector's own topic
         return
     op = message.get("op")
     if not isinstance(op, str) or len(op) != 1 or op not in OPS:
         raise BadChangeError(f"op is not one of Debezium's operations; expected {', '.join(OPS)}")
-    source = tree(message.get("source"), "source")
+    source = as_json_object(message.get("source"), "source")
     schema = source.get("schema") or source.get("db")
-    if not is_of(tables, schema, source.get("table")):
+    if not matches_table(tables, schema, source.get("table")):
         return
     if op == "t":
-        raise BadChangeError(rows_unnamed(f"{schema}.{source.get('table')}", "was emptied (op t)"))
+        raise BadChangeError(unnamed_rows_error(f"{schema}.{source.get('table')}", "was emptied (op t)"))
     time_ms = as_whole_number(source.get("ts_ms") or message.get("ts_ms"), "source.ts_ms")
     row = source.get("row")
     place = change_position(
@@ -210,10 +210,10 @@ def debezium_changes(body: bytes, tables: Sequence[str], make: ChangeMaker) -> I
     )
     before = message.get("before")
     if op == "d":
-        yield make.deletion(tree(before, "before"), place, schemas)
+        yield make.deletion(as_json_object(before, "before"), place, schemas)
         return
-    former = tree(before, "before") if op == "u" and before is not None else None
-    yield from make.changes(tree(message.get("after"), "after"), former, place, schemas)
+    former = as_json_object(before, "before") if op == "u" and before is not None else None
+    yield from make.changes(as_json_object(message.get("after"), "after"), former, place, schemas)
 
 
 def _position(source: Mapping[str, Any]) -> int | None:

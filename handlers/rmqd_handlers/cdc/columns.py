@@ -90,7 +90,7 @@ class ColumnSchema:
 NO_COLUMN_SCHEMA: Final = ColumnSchema()
 
 
-class Reader:
+class ValueConverter:
     """Converts values to column types. `binary` decodes text to bytes; `per_second` is the default unit of times."""
 
     def __init__(self, columns: tuple[ChangeColumn, ...], binary: Read, per_second: int = 0) -> None:

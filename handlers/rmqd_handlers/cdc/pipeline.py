@@ -10,7 +10,15 @@ from pydantic import AfterValidator, Field, model_validator
 
 from rmqd.handler_api.destinations.upsert_sql import KEYS_METADATA, ORDER_KIND, PLACE_COLUMN
 from rmqd_handlers.cdc.change_formats import BadChangeError, ChangeMaker, RowChange, canal_changes, debezium_changes
-from rmqd_handlers.cdc.columns import PER_SECOND, BadValueError, ChangeColumn, Reader, base_64, latin_1, parse_columns
+from rmqd_handlers.cdc.columns import (
+    PER_SECOND,
+    BadValueError,
+    ChangeColumn,
+    ValueConverter,
+    base_64,
+    latin_1,
+    parse_columns,
+)
 from rmqd_handlers.option_kinds import HandlerOptions, option
 from rmqd_handlers.pipelines import BAD
 
@@ -113,7 +121,7 @@ class ChangeDecoder:
         self._tables: Sequence[str] = tuple(options.tables)
         self._order = options.order
         self._changes: Callable[..., Iterator[RowChange]] = _CHANGES[options.format]
-        reader = Reader(self.columns, _BINARY[options.format], PER_SECOND.get(options.time_unit or "", 0))
+        reader = ValueConverter(self.columns, _BINARY[options.format], PER_SECOND.get(options.time_unit or "", 0))
         self._make = ChangeMaker(self.columns, options.keys, reader)
 
     def changes(self, body: bytes | None, queue_offset: int) -> list[tuple[RowChange, list[int]]]:

@@ -12,7 +12,14 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
 from rmqd import Batch, Message
 from rmqd_handlers.away import ON_INVALID, RETRY_FOR, OnInvalid, acknowledge_written, mark_waiting, refuse, valid
-from rmqd_handlers.kafka.kafka_producer import KafkaRecord, RecordFailure, Topic, Written, is_missing, records_to_repeat
+from rmqd_handlers.kafka.kafka_producer import (
+    KafkaRecord,
+    MessageRecord,
+    RecordFailure,
+    Topic,
+    is_missing,
+    records_to_repeat,
+)
 from rmqd_handlers.message_values import MessageValue, ParsedMessage, as_bytes
 from rmqd_handlers.option_kinds import DurationSeconds, HandlerOptions, option, require
 
@@ -20,7 +27,7 @@ if TYPE_CHECKING:
     from rmqd_handlers.kafka.kafka_producer import KafkaProducer
 
 
-OURS: Final = {
+RESERVED_SETTINGS: Final = {
     "bootstrap.servers": "bootstrap_servers",
     "metadata.broker.list": "bootstrap_servers",
     "delivery.timeout.ms": "retry_for",
@@ -66,8 +73,10 @@ def _as_setting(value: object) -> object:
 
 def _not_ours(settings: dict[str, SecretStr]) -> dict[str, SecretStr]:
     for name in settings:
-        if name in OURS:
-            instead = f"use the option {OURS[name]}" if OURS[name] else "the handler relies on it"
+        if name in RESERVED_SETTINGS:
+            instead = (
+                f"use the option {RESERVED_SETTINGS[name]}" if RESERVED_SETTINGS[name] else "the handler relies on it"
+            )
             raise ValueError(f"{name} cannot be set here: {instead}")
     return settings
 
@@ -176,7 +185,7 @@ class Kafka:
         topic, key_bytes = one.topic.of(opened), key.encode() if key else None
         return KafkaRecord(topic, key_bytes, value, list(headers.items()), message.born_timestamp)
 
-    async def _write(self, batch: Batch, written: list[Written]) -> tuple[Sequence[Written], str]:
+    async def _write(self, batch: Batch, written: list[MessageRecord]) -> tuple[Sequence[MessageRecord], str]:
         """Write the batch. Returns the unconfirmed records, whose messages must wait, and the reason."""
         failures = await self._producer.send([record for _, record in written])
         unknown = records_to_repeat(written, failures, lambda failure: not failure.is_refusal)
@@ -192,7 +201,9 @@ class Kafka:
             return [*unknown, *more], reason or why
         return unknown, reason
 
-    async def _write_one_by_one(self, batch: Batch, written: list[Written]) -> tuple[Sequence[Written], str]:
+    async def _write_one_by_one(
+        self, batch: Batch, written: list[MessageRecord]
+    ) -> tuple[Sequence[MessageRecord], str]:
         """Send each record in a separate request, because one bad record fails its whole request."""
         from rmqd_handlers.kafka.kafka_producer import KafkaProducer
 

@@ -83,7 +83,7 @@ def is_topic(name: str) -> bool:
     return TOPIC.fullmatch(name) is not None and name not in (".", "..")
 
 
-Written = tuple[Message, KafkaRecord]
+MessageRecord = tuple[Message, KafkaRecord]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class RecordFailure:
         return error.code() in [getattr(error, name) for name in KAFKA_ERRORS]
 
     @property
-    def is_of_topic(self) -> bool:
+    def is_topic_failure(self) -> bool:
         """Whether the client refuses all records of the topic, because the topic had failed before."""
         return not (self.is_sent or self.is_refusal or self.error.fatal() or self.error.code() == self.error._FATAL)
 
@@ -115,10 +115,10 @@ def is_missing(error: KafkaError) -> bool:
 
 
 def records_to_repeat(
-    written: Sequence[Written], failures: Sequence[RecordFailure | None], fails: Callable[[RecordFailure], bool]
-) -> list[Written]:
+    written: Sequence[MessageRecord], failures: Sequence[RecordFailure | None], fails: Callable[[RecordFailure], bool]
+) -> list[MessageRecord]:
     """Return the records whose failure `fails` selects, and later records with the same keys, to keep their order."""
-    again: list[Written] = []
+    again: list[MessageRecord] = []
     keys: set[tuple[str, bytes]] = set()
     for (message, record), failure in zip(written, failures, strict=True):
         key = (record.topic, record.key) if record.key is not None else None
@@ -172,7 +172,7 @@ class KafkaProducer:
         asked: set[str] = set()
         for place, record in enumerate(records):
             failure = await client.produce(record, partial(reports.note, place))
-            if failure is not None and failure.is_of_topic and record.topic not in asked:
+            if failure is not None and failure.is_topic_failure and record.topic not in asked:
                 asked.add(record.topic)
                 await self._look_up_again(record.topic)
                 failure = await client.produce(record, partial(reports.note, place))

@@ -79,7 +79,7 @@ class ParquetColumn:
     """Raises InvalidBodyError if the message has no value that fits the type."""
 
 
-def mapped(values: Mapping[str, Value], types: Mapping[str, str]) -> tuple[ParquetColumn, ...]:
+def columns_of_options(values: Mapping[str, Value], types: Mapping[str, str]) -> tuple[ParquetColumn, ...]:
     """Return the columns of the options. By default a message field has its natural type; any other value is text."""
     columns = []
     for name, value in values.items():
@@ -88,7 +88,7 @@ def mapped(values: Mapping[str, Value], types: Mapping[str, str]) -> tuple[Parqu
     return tuple(columns)
 
 
-def archived() -> tuple[ParquetColumn, ...]:
+def archive_columns() -> tuple[ParquetColumn, ...]:
     """Return columns for all fields of a message, with the names and types of the pipeline `archive`."""
 
     def of(name: str) -> ParquetColumn:

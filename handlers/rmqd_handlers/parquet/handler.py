@@ -69,7 +69,7 @@ class UnwrittenRows:
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._offsets: frozenset[int] = frozenset()
 
-    async def take(self, rows: list[Row]) -> None:
+    async def add_and_wait(self, rows: list[Row]) -> None:
         """Add the rows of a call, and wait until their file is in the manifest. Raises any exception of the write.
 
         If a call is cancelled before `close`, its rows are removed, because their messages are redelivered.
@@ -112,7 +112,7 @@ class UnwrittenRows:
         elif self._parts:
             self._done.set_exception(error)
 
-    async def settled(self, rows: list[Row]) -> None:
+    async def wait_if_redelivered(self, rows: list[Row]) -> None:
         """If some of the redelivered `rows` are among these rows, wait until the write has ended."""
         if not self._offsets.isdisjoint(row.message.queue_offset for row in rows):
             await asyncio.wait((self._done,))
@@ -182,11 +182,11 @@ class Parquet:
 
     def __init__(self, options: Options) -> None:
         require("pyarrow", "parquet")
-        from rmqd_handlers.parquet.columns import archived, mapped
+        from rmqd_handlers.parquet.columns import archive_columns, columns_of_options
 
         self._options = options
         self._columns: tuple[ParquetColumn, ...] = (
-            mapped(options.columns, options.types) if options.columns else archived()
+            columns_of_options(options.columns, options.types) if options.columns else archive_columns()
         )
         self._store: Store
         self._queues: dict[str, _QueueFiles] = {}  # the key is the text of the queue's identity
@@ -216,7 +216,7 @@ class Parquet:
         if rows := [row for _, row in valid(batch, self._row, self._options.on_invalid)]:
             files = self._files_of(batch)
             if unlisted := await files.rows_without_file(rows, self._options.retry_for):
-                await self._filling_of(files).take(unlisted)
+                await self._filling_of(files).add_and_wait(unlisted)
             acknowledge_written(batch)
 
     def _row(self, opened: ParsedMessage) -> Row:
@@ -306,15 +306,15 @@ class _QueueFiles:
         first, last = rows[0].message.queue_offset, rows[-1].message.queue_offset
         async with self._turn:
             for closing in list(self.closing):
-                await closing.settled(rows)
+                await closing.wait_if_redelivered(rows)
             now = time.monotonic()
             # after a pause, read the manifest again: another owner may have written files and not committed
             is_news = first < self._next_offset or now - self._seen_at > NEWS_AFTER_SECONDS
 
             async def look() -> None:
-                self.listed.learn(first, last, await asyncio.to_thread(self.listed.read, first, last))
+                self.listed.add_reading(first, last, await asyncio.to_thread(self.listed.read, first, last))
 
-            if is_news or not self.listed.knows(first, last):
+            if is_news or not self.listed.covers(first, last):
                 await try_again(look, (OSError,), retry_for_seconds, "parquet")
             self._next_offset, self._seen_at = last + 1, now
         unlisted = [row for row in rows if not self.listed.has(row.message)]

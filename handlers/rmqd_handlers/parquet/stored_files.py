@@ -248,7 +248,7 @@ class ListedOffsets:
         self._most_runs = MAX_RUNS
         self._floor: dict[int, int] = {}  # for each range, the lowest offset whose entries were read
 
-    def knows(self, first: int, last: int) -> bool:
+    def covers(self, first: int, last: int) -> bool:
         """Return whether the manifest was read for these offsets."""
         return all(first >= self._floor.get(number, first + 1) for number in _ranges(first, last))
 
@@ -267,7 +267,7 @@ class ListedOffsets:
         }
         return known, EntryIndex(known | found) if found else None
 
-    def learn(self, first: int, last: int, reading: ManifestReading) -> None:
+    def add_reading(self, first: int, last: int, reading: ManifestReading) -> None:
         """Add the result of `read` for these offsets."""
         known, index = reading
         if index is not None:

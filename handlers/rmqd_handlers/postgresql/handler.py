@@ -23,7 +23,7 @@ from rmqd.handler_api.destinations.upsert_sql import (
     quote_identifiers,
 )
 from rmqd_handlers.away import ON_INVALID, RETRY_FOR, OnInvalid
-from rmqd_handlers.faults import ErrorCause, error_text, fault_of, is_standby, is_temporary, is_unprepared
+from rmqd_handlers.faults import ErrorCause, cause_of, error_text, is_standby, is_temporary, is_unprepared
 from rmqd_handlers.message_values import MessageValue, ParsedMessage, Value, as_bytes, as_json, as_text, time_of
 from rmqd_handlers.option_kinds import (
     BACKEND_PID,
@@ -45,8 +45,8 @@ from rmqd_handlers.rows import (
     Row,
     RowHandler,
     Rows,
+    UnwrittenOutcome,
     WriteTarget,
-    WrittenRows,
     check_key,
 )
 
@@ -306,7 +306,7 @@ class PostgreSql(RowHandler[Table]):
             text = error_text(error, table.names, (value for _, row in rows for value in row))
             raise type(error)(text) from None
 
-    async def _write(self, target: Table, rows: Rows) -> WrittenRows:
+    async def _write(self, target: Table, rows: Rows) -> UnwrittenOutcome:
         from psycopg.errors import DatabaseError
 
         async with self._connected(target, rows) as connection:
@@ -315,11 +315,11 @@ class PostgreSql(RowHandler[Table]):
             except DatabaseError as error:
                 if is_standby(error):
                     await connection.close()  # the pool replaces it with a connection to the new primary
-                is_of_counterpart = fault_of(error, target.written) is ErrorCause.COUNTERPART
+                is_of_counterpart = cause_of(error, target.written) is ErrorCause.COUNTERPART
                 if is_of_counterpart and (connection.closed or is_temporary(error)):
                     raise
-                return WrittenRows(await self._write_each(connection, target, rows))
-        return WrittenRows()
+                return UnwrittenOutcome(await self._write_each(connection, target, rows))
+        return UnwrittenOutcome()
 
     async def _write_all(self, connection: AsyncConnection[Any], table: Table, rows: list[Row]) -> None:
         async with connection.transaction(), connection.cursor() as cursor:
@@ -347,7 +347,7 @@ class PostgreSql(RowHandler[Table]):
                     async with connection.transaction():
                         await connection.execute(table.insert(), row)
                 except DatabaseError as error:
-                    fault = fault_of(error, table.written)
+                    fault = cause_of(error, table.written)
                     if fault is ErrorCause.COUNTERPART:
                         if is_temporary(error) or not await _is_of_values(connection, table, row, error):
                             raise

@@ -17,10 +17,10 @@ from typing import Any, Final, TypeVar
 from sqlalchemy import Connection, Engine
 
 from rmqd import AlreadyHandled, Message
-from rmqd_handlers.away import AwayError
+from rmqd_handlers.away import CounterpartUnavailableError
 from rmqd_handlers.faults import ErrorCause, connection_error_text, error_text
 from rmqd_handlers.option_kinds import BACKEND_PID, CONNECT_SECONDS
-from rmqd_handlers.rows import RefusedRow, Row, Rows, RowsRefusedError, WrittenRows
+from rmqd_handlers.rows import RefusedRow, Row, Rows, RowsRefusedError, UnwrittenOutcome
 from rmqd_handlers.sql.engine import fault_of, has_ended, is_of_connection, is_temporary, make_engine
 from rmqd_handlers.sql.target import RowTarget
 
@@ -42,7 +42,7 @@ class DatabaseCall:
         self._at_connection = threading.Lock()
 
     @contextlib.contextmanager
-    def by(self, connection: Connection) -> Iterator[None]:
+    def use_connection(self, connection: Connection) -> Iterator[None]:
         """Use a connection in the block. The end of the block waits for a running `cancel_statement`.
 
         Raises CallAbandonedError if the call was abandoned.
@@ -96,7 +96,7 @@ def _cancel_process(engine: Engine, process: int) -> None:
     with engine.connect() as other:
         driver: Any = other.connection.dbapi_connection
         if other.exec_driver_sql(BACKEND_PID).scalar() != driver.info.backend_pid:
-            raise AwayError("a pool hides the process of the statement")
+            raise CounterpartUnavailableError("a pool hides the process of the statement")
         other.exec_driver_sql(f"SELECT pg_cancel_backend({process})")
 
 
@@ -145,14 +145,14 @@ class Database:
         self._once = once
         self._is_closed = False
 
-    async def look(self, find: Callable[[Connection], T]) -> T:
+    async def query(self, find: Callable[[Connection], T]) -> T:
         def by_connection() -> T:
             with self._engine.connect() as connection:
                 return find(connection)
 
         return await self._in_thread(by_connection)
 
-    async def write(self, target: RowTarget, rows: Rows) -> WrittenRows:
+    async def write(self, target: RowTarget, rows: Rows) -> UnwrittenOutcome:
         """Write the rows in one transaction. Raises AwayError, or RowsRefusedError if they cannot be committed."""
         work = DatabaseCall()
         try:
@@ -194,10 +194,10 @@ class Database:
         # not the engine's dispose, which replaces the pool: connections in use return to the old pool
         self._engine.pool.dispose()
 
-    def _write(self, target: RowTarget, rows: Rows, work: DatabaseCall) -> WrittenRows:
+    def _write(self, target: RowTarget, rows: Rows, work: DatabaseCall) -> UnwrittenOutcome:
         """Write all rows in one statement, else row by row in one transaction, else each row in its own transaction."""
         if not self._once and self._write_all(target, rows, work):
-            return WrittenRows()
+            return UnwrittenOutcome()
         try:
             return self._write_rows(target, rows, work)
         except (_EndedError, RowsRefusedError):
@@ -210,9 +210,9 @@ class Database:
             return True
         return False
 
-    def _write_rows(self, target: RowTarget, rows: Rows, work: DatabaseCall) -> WrittenRows:
+    def _write_rows(self, target: RowTarget, rows: Rows, work: DatabaseCall) -> UnwrittenOutcome:
         """Write row by row in one transaction. If this raises an error, nothing was written."""
-        written = WrittenRows()
+        written = UnwrittenOutcome()
         with self._transaction(target, rows, work) as connection:
             # Without `once`, PostgreSQL has refused all rows together. A deferred constraint may be violated: check it
             # at each row, so that only the row that violates it is refused.
@@ -223,9 +223,9 @@ class Database:
                 self._write_one(connection, target, message, row, written)
         return written
 
-    def _write_each(self, target: RowTarget, rows: Rows, work: DatabaseCall) -> WrittenRows:
+    def _write_each(self, target: RowTarget, rows: Rows, work: DatabaseCall) -> UnwrittenOutcome:
         """Write each row in its own transaction, so that a row that ends its transaction does not affect other rows."""
-        together = WrittenRows()
+        together = UnwrittenOutcome()
         for message, row in rows:
             try:
                 written = self._write_rows(target, [(message, row)], work)
@@ -245,10 +245,10 @@ class Database:
         try:
             connection = self._engine.connect()
         except Exception as error:  # noqa: BLE001  any exception of a driver
-            raise AwayError(connection_error_text(error)) from None
+            raise CounterpartUnavailableError(connection_error_text(error)) from None
         with connection:
             try:
-                with work.by(connection), connection.begin():
+                with work.use_connection(connection), connection.begin():
                     yield connection
                     work.check()
                     _check_committable(connection)
@@ -260,11 +260,11 @@ class Database:
                 if is_of_connection(error):
                     connection.invalidate()
                 if fault is ErrorCause.COUNTERPART and is_temporary(error):
-                    raise AwayError(text) from None
+                    raise CounterpartUnavailableError(text) from None
                 raise RowsRefusedError(text, fault) from None
 
     def _write_one(
-        self, connection: Connection, target: RowTarget, message: Message, row: Row, written: WrittenRows
+        self, connection: Connection, target: RowTarget, message: Message, row: Row, written: UnwrittenOutcome
     ) -> None:
         """Write a row in a savepoint. Raises errors that concern the whole transaction, so that it is rolled back."""
         block = message.once(connection) if self._once else connection.begin_nested()

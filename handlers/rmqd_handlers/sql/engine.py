@@ -121,7 +121,7 @@ def _begin_by_ourselves(engine: Engine) -> None:
 def fault_of(error: Exception, written: Collection[str] | None) -> ErrorCause:
     """Return the cause of the error of a statement or connection."""
     if isinstance(error, DBAPIError):
-        return ErrorCause.COUNTERPART if error.connection_invalidated else faults.fault_of(error.orig, written)
+        return ErrorCause.COUNTERPART if error.connection_invalidated else faults.cause_of(error.orig, written)
     # values that SQLAlchemy or the driver cannot convert
     is_value = isinstance(error, StatementError | ValueError | TypeError | ArithmeticError)
     return ErrorCause.MESSAGE if is_value else ErrorCause.COUNTERPART

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from rmqd_handlers.away import ON_INVALID, RETRY_FOR, AwayError, OnInvalid
+from rmqd_handlers.away import ON_INVALID, RETRY_FOR, CounterpartUnavailableError, OnInvalid
 from rmqd_handlers.faults import connection_error_text
 from rmqd_handlers.message_values import MessageValue
 from rmqd_handlers.option_kinds import MAX_CONNECTIONS, DurationSeconds, HandlerOptions, SqlAlchemyUrl, option, require
@@ -18,7 +18,7 @@ from rmqd_handlers.rows import (
     RowHandler,
     Rows,
     RowsRefusedError,
-    WrittenRows,
+    UnwrittenOutcome,
     check_key,
 )
 
@@ -82,7 +82,7 @@ class Sql(RowHandler["RowTarget"]):
         one = self._options
         self._database = Database(one.url.get_secret_value(), one.connect_args, one.max_connections, once=one.once)
         try:
-            self._target = await self._database.look(self._find)
+            self._target = await self._database.query(self._find)
         except BaseException:
             await self._database.close()
             raise
@@ -92,24 +92,24 @@ class Sql(RowHandler["RowTarget"]):
 
     @property
     def _errors(self) -> tuple[type[Exception], ...]:
-        return AwayError, RowsRefusedError
+        return CounterpartUnavailableError, RowsRefusedError
 
     def _may_pass(self, error: Any) -> bool:
-        return isinstance(error, AwayError)
+        return isinstance(error, CounterpartUnavailableError)
 
     async def _read_target(self) -> RowTarget:
         try:
-            return await self._database.look(self._find)
+            return await self._database.query(self._find)
         except Exception as error:  # noqa: BLE001  any exception of a driver
-            raise AwayError(connection_error_text(error)) from None
+            raise CounterpartUnavailableError(connection_error_text(error)) from None
 
-    async def _write(self, target: RowTarget, rows: Rows) -> WrittenRows:
+    async def _write(self, target: RowTarget, rows: Rows) -> UnwrittenOutcome:
         return await self._database.write(target, rows)
 
     def _find(self, connection: Connection) -> RowTarget:
-        from rmqd_handlers.sql.target import of_statement, of_table
+        from rmqd_handlers.sql.target import of_table, target_of_statement
 
         one = self._options
         if one.statement is not None:
-            return of_statement(connection, one.statement, one.parameters)
+            return target_of_statement(connection, one.statement, one.parameters)
         return of_table(connection, one.table or "", one.columns, one.mode, one.key, one.version)

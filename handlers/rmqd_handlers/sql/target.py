@@ -176,7 +176,7 @@ class RowTarget(WriteTarget):
     statement: Executable
 
 
-def of_statement(connection: Connection, statement: str, parameters: Mapping[str, Value]) -> RowTarget:
+def target_of_statement(connection: Connection, statement: str, parameters: Mapping[str, Value]) -> RowTarget:
     """Return the target for a statement. Raises TargetError if the statement names a parameter that is not given."""
     made = text(statement)
     named = set(made.compile().params)

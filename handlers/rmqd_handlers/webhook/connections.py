@@ -69,7 +69,7 @@ class Connections:
         """Idle clients, each with the monotonic time of its last use. The longest idle client is first."""
 
     @asynccontextmanager
-    async def one(self) -> AsyncIterator[httpx.AsyncClient]:
+    async def client(self) -> AsyncIterator[httpx.AsyncClient]:
         """Yield a client for exclusive use in the block. Waits if all clients are in use.
 
         The most recently used client is chosen, so that surplus clients stay idle and are closed.

@@ -68,7 +68,7 @@ class Contents:
     event_source: str | None
     event_type: str
 
-    def of_one(self, message: Message) -> WebhookCall:
+    def call_for_message(self, message: Message) -> WebhookCall:
         """Return a call with one message. Raises InvalidBodyError if its body does not fit the format."""
         if self.format == "body":
             return self._call(message, {"Content-Type": self.content_type} | _fields(message))

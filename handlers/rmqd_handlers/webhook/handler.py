@@ -16,7 +16,7 @@ from rmqd import Batch, DeadLetter, Message, Retry, Suspend
 from rmqd_handlers.away import (
     ON_INVALID,
     RETRY_FOR,
-    AwayError,
+    CounterpartUnavailableError,
     OnInvalid,
     acknowledge_written,
     mark_waiting,
@@ -50,7 +50,7 @@ _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _HEADER_VALUE: Final = re.compile(r"([!-~]([\t -~]*[!-~])?)?")
 
 
-class RedirectError(AwayError):
+class RedirectError(CounterpartUnavailableError):
     """The server redirects to another URL. All calls fail until the option `url` has that URL."""
 
 
@@ -173,7 +173,7 @@ class Webhook:
         until = time.monotonic() + self._options.retry_for
         for message in batch:
             try:
-                call = self._contents.of_one(message)
+                call = self._contents.call_for_message(message)
             except InvalidBodyError as error:
                 refuse(batch, message, error, self._options.on_invalid)
                 continue
@@ -220,7 +220,7 @@ class Webhook:
         """
         import httpx
 
-        away = (httpx.TransportError, TimeoutError, AwayError)
+        away = (httpx.TransportError, TimeoutError, CounterpartUnavailableError)
         try:
             left_seconds = until - time.monotonic()
             await try_again(
@@ -230,7 +230,7 @@ class Webhook:
                 "webhook",
                 lambda error: not isinstance(error, RedirectError),
             )
-        except AwayError as error:
+        except CounterpartUnavailableError as error:
             if isinstance(error, RedirectError) or error.wait_seconds <= 0:
                 raise
             later: Suspend | Retry = Retry(delay_level(error.wait_seconds))
@@ -243,8 +243,8 @@ class Webhook:
     async def _attempt(self, call: WebhookCall) -> None:
         rest_seconds = self._not_before - time.monotonic()
         if rest_seconds > 0:
-            raise AwayError("the server asked to wait", rest_seconds)
-        async with self._connections.one() as client:
+            raise CounterpartUnavailableError("the server asked to wait", rest_seconds)
+        async with self._connections.client() as client:
             response, text = await self._exchange(client, call)
         said = f"the server responded {response.status_code} {response.reason_phrase}: {text}".rstrip(": ")
         if response.has_redirect_location:
@@ -257,7 +257,7 @@ class Webhook:
             case "wait" | "retry" as action:
                 wait_seconds = retry_after_seconds(response.headers.get("Retry-After"))
                 self._not_before = max(self._not_before, time.monotonic() + wait_seconds)
-                raise AwayError(said, wait_seconds, is_attempt=action == "retry")
+                raise CounterpartUnavailableError(said, wait_seconds, is_attempt=action == "retry")
 
     async def _exchange(self, client: httpx.AsyncClient, call: WebhookCall) -> tuple[httpx.Response, str]:
         """Send a call. Returns the response, and the start of its text."""

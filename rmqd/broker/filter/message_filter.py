@@ -52,7 +52,7 @@ def filter_of(subscription: heartbeat_data.SubscriptionData) -> MessageFilter | 
     if is_tag_type(subscription.expression_type):
         takes_all = subscription.sub_string == heartbeat_data.SUBSCRIPTION_ALL
         return None if takes_all else MessageFilter(subscription.code_set)
-    return MessageFilter(condition=compiled(subscription.expression_type, subscription.sub_string))
+    return MessageFilter(condition=compile_filter_expression(subscription.expression_type, subscription.sub_string))
 
 
 @lru_cache(_MAX_FILTERS)
@@ -72,7 +72,7 @@ def requested_subscription(
     return heartbeat_data.SubscriptionData(topic, text, tags, frozenset(map(heartbeat_data.java_hash, tags)))
 
 
-def compiled(expression_type: str, text: str) -> Condition:
+def compile_filter_expression(expression_type: str, text: str) -> Condition:
     """Parse an SQL92 condition. Raises ExpressionError if the type or the text is invalid."""
     if expression_type != heartbeat_data.EXPRESSION_SQL92:
         raise ExpressionError(f"unknown type of expression {expression_type!r:.80}; expected TAG or SQL92")

@@ -94,7 +94,7 @@ class LiteSubscriptions:
         member.wanted &= set(queues)
         self._subscribe(member, set(queues) - member.wanted)
 
-    def leave(self, client_id: str) -> None:
+    def remove_client(self, client_id: str) -> None:
         """Remove a client's subscription, and send the notifications that it did not read to other members."""
         self._channels.pop(client_id, None)
         if (member := self._members.pop(client_id, None)) is not None:
@@ -115,7 +115,7 @@ class LiteSubscriptions:
             active = [one for one in client_ids if not self._is_inactive(self._members[one])]
             self._notify(random.choice(active or client_ids), name, queue)
 
-    def notified(self, client_id: str) -> Iterator[str]:
+    def take_notified_queues(self, client_id: str) -> Iterator[str]:
         """Yield each queue that a client was notified of, and forget the notification: the client's pop reads it."""
         member = self._members.get(client_id)
         if member is None:
@@ -129,7 +129,7 @@ class LiteSubscriptions:
         """Remove clients with expired subscriptions. Notify other members instead of clients that do not pop."""
         now = self._now()
         for client_id in [key for key, one in self._members.items() if now - one.subscribed_at > EXPIRE_SECONDS]:
-            self.leave(client_id)
+            self.remove_client(client_id)
         for member in [one for one in self._members.values() if one.notified and self._is_inactive(one)]:
             notified, member.notified = member.notified, {}
             for queue in notified:

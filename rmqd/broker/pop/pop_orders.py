@@ -38,14 +38,14 @@ class OrderInfo:
     """How often a message was popped before this pop, by offset. Messages without an earlier pop are missing."""
 
     @property
-    def missing(self) -> list[int]:
+    def unacknowledged(self) -> list[int]:
         """The offsets of unacknowledged messages."""
         return [offset for offset in self.offsets if offset not in self.acknowledged]
 
     def next_visible_at(self) -> int:
         """Return when all unacknowledged messages are visible again; 0 if all messages are acknowledged."""
         usual = self.pop_time + self.invisible_time
-        return max((self.next_visible.get(offset, usual) for offset in self.missing), default=0)
+        return max((self.next_visible.get(offset, usual) for offset in self.unacknowledged), default=0)
 
     def to_json(self) -> bytes:
         """Return the JSON that the journal stores."""
@@ -81,7 +81,7 @@ class ConsumerOrderInfoManager:
             self._infos[key] = info
             heappush(self._due, (info.next_visible_at(), key))
 
-    def took(
+    def record_pop(
         self, key: GroupQueue, queue: PoppedQueue, attempt_id: str | None, pop_time: int, invisible_time: int,
         offsets: Sequence[int],
     ) -> OrderCounts:  # fmt: skip
@@ -121,7 +121,7 @@ class ConsumerOrderInfoManager:
         if offset not in info.acknowledged:
             info.acknowledged.append(offset)
         self._changed(key, info)
-        return min(info.missing, default=info.offsets[-1] + 1)
+        return min(info.unacknowledged, default=info.offsets[-1] + 1)
 
     def hide(self, key: GroupQueue, offset: int, pop_time: int, until_ms: int) -> None:
         """Hide a message of the queue's last pop until `until_ms`."""

@@ -73,7 +73,7 @@ class PopReviveService:
         """A heap of due times and messages. An entry is valid only while its message is hidden."""
         for key, _ in journal.items(JournalKind.POPPED):
             self._add(_parsed(key))
-        store.keep(self._needed_from)
+        store.add_retention_rule(self._needed_from)
 
     def hide(self, messages: Iterable[HiddenPop]) -> None:
         for popped in messages:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from rmqd.broker.held_requests import GroupQueue
-from rmqd.broker.peer_channel import NO_CODE, Channel, Refusal, Reply, refusing_with
+from rmqd.broker.peer_channel import NO_CODE, Channel, Refusal, Reply, set_refusal_fields
 from rmqd.broker.pop.revive import HiddenPop
 from rmqd.broker.processors.pop_processor import illegal_queue, known_topic
 from rmqd.broker.processors.processor_base import RequestProcessor, answers
@@ -72,7 +72,7 @@ class AckProcessor(RequestProcessor):
         return Reply()
 
     @answers(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
-    def hide_for_longer(self, channel: Channel, request: RemotingCommand) -> Reply:
+    def change_invisible_time(self, channel: Channel, request: RemotingCommand) -> Reply:
         """CHANGE_MESSAGE_INVISIBLETIME (200053): hide a message for a new time span, from this moment on.
 
         As on RocketMQ's broker, this also hides a message that was acknowledged or is visible again.
@@ -81,7 +81,7 @@ class AckProcessor(RequestProcessor):
         if header.lite_topic:
             return self._hide_lite(header)
         broker = self._broker
-        with refusing_with(_NOTHING_HIDDEN):
+        with set_refusal_fields(_NOTHING_HIDDEN):
             low, high = self._ends(channel, header)
         if not low <= header.offset < high:
             return Reply(ResponseCode.NO_MESSAGE, NO_CODE, _NOTHING_HIDDEN)
@@ -104,7 +104,7 @@ class AckProcessor(RequestProcessor):
         """Acknowledge a message of a lite topic. A pop's last acknowledgement frees the topic for the next pop."""
         broker, key = self._broker, self._lite_key(header)
         known_topic(broker, header.topic)
-        config = broker.groups.find(key.group)
+        config = broker.groups.find_or_create(key.group)
         if config is None or config.attributes.get(BIND_TOPIC_ATTRIBUTE) != header.topic:
             raise Refusal(ResponseCode.INVALID_PARAMETER, "group type or bind topic not match.")
         if header.offset > broker.store.max_offset(key.topic, key.queue_id):

@@ -19,7 +19,7 @@ from rmqd.wire.bodies.pop_bodies import (
 from rmqd.wire.bodies.route_data import PERM_READ
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.receipt_handle import ANY_QUEUE
+from rmqd.wire.receipt_handle import ANY_QUEUE_ID
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -56,7 +56,7 @@ def allocate_for_pop(
 ) -> set[MessageQueue]:
     """Return a member's queues to pop: its own and the next `share_queues` members' queues, or -1 for any queue."""
     if share_queues <= 0 or share_queues >= len(client_ids) - 1:
-        return {MessageQueue(queue.topic, queue.broker_name, ANY_QUEUE) for queue in queues}
+        return {MessageQueue(queue.topic, queue.broker_name, ANY_QUEUE_ID) for queue in queues}
     if len(client_ids) > len(queues):
         if client_id not in client_ids or not queues:
             return set()

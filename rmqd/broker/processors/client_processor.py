@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rmqd.broker.filter.message_filter import compiled, is_tag_type
+from rmqd.broker.filter.message_filter import compile_filter_expression, is_tag_type
 from rmqd.broker.filter.sql_condition import ExpressionError
 from rmqd.broker.member_registry import ClientChannel
 from rmqd.broker.peer_channel import Channel, Refusal, Reply
@@ -48,7 +48,7 @@ class ClientProcessor(RequestProcessor):
         sub_change = False
         for consumer in data.consumer_data_set:
             sub_change |= self._fingerprint_changed(consumer.group_name, data.heartbeat_fingerprint)
-            config = broker.groups.find(consumer.group_name)
+            config = broker.groups.find_or_create(consumer.group_name)
             if config is None:
                 continue
             self._make_retry_topic(consumer, config.retry_queue_nums)
@@ -75,7 +75,7 @@ class ClientProcessor(RequestProcessor):
         if header.producer_group is not None:
             broker.producers.unregister(header.producer_group, channel)
         if header.consumer_group is not None:
-            config = broker.groups.find(header.consumer_group)
+            config = broker.groups.find_or_create(header.consumer_group)
             notify = config is None or config.notify_consumer_ids_changed_enable
             broker.consumers.unregister(header.consumer_group, channel, notify=notify)
         return Reply()
@@ -162,7 +162,7 @@ class ClientProcessor(RequestProcessor):
         if not self._broker.settings.enablePropertyFilter:
             raise Refusal(ResponseCode.SYSTEM_ERROR, no_property_filter(kind))
         try:
-            compiled(kind, subscription.sub_string)
+            compile_filter_expression(kind, subscription.sub_string)
         except ExpressionError as error:
             raise Refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
         return Reply()

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rmqd.broker.peer_channel import NO_CODE, Channel, Refusal, Reply
 from rmqd.broker.processors.processor_base import RequestProcessor, answers, is_current
-from rmqd.broker.topic_registry import fault_of_name
+from rmqd.broker.topic_registry import name_error
 from rmqd.codes import LanguageCode, RequestCode, ResponseCode
 from rmqd.wire import loose_json
 from rmqd.wire.bodies.config_bodies import (
@@ -67,7 +67,7 @@ class GroupProcessor(RequestProcessor):
     def config(self, channel: Channel, request: RemotingCommand) -> Reply:
         """Answer GET_SUBSCRIPTIONGROUP_CONFIG (352) with a group's configuration, creating a missing group."""
         header = group_headers.GetSubscriptionGroupConfigRequestHeader.from_ext_fields(request.ext_fields)
-        config = self._broker.groups.find(header.group)
+        config = self._broker.groups.find_or_create(header.group)
         if config is None:
             raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
         return Reply(body=config.to_json())
@@ -103,7 +103,7 @@ class GroupProcessor(RequestProcessor):
             raise Refusal(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
         if self._broker.topics.get(mode.topic) is None:
             raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{mode.topic}] not exist")
-        if self._broker.groups.find(mode.consumer_group) is None:
+        if self._broker.groups.find_or_create(mode.consumer_group) is None:
             raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist")
         self._broker.groups.set_request_mode(mode)
         return Reply()
@@ -138,7 +138,7 @@ class GroupProcessor(RequestProcessor):
 
     def _update(self, configs: Sequence[SubscriptionGroupConfig]) -> None:
         for config in configs:
-            if fault := fault_of_name("group", config.group_name, MAX_GROUP_LENGTH):
+            if fault := name_error("group", config.group_name, MAX_GROUP_LENGTH):
                 raise Refusal(ResponseCode.INVALID_PARAMETER, fault)
         for config in configs:
             self._broker.groups.update(config)

@@ -6,8 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from rmqd.broker.held_requests import GroupQueue, HeldRequest
-from rmqd.broker.peer_channel import SEE_FAQ, Answer, Channel, Refusal, Reply, refusing_with
-from rmqd.broker.processors.pop_processor import LATE_AFTER_MS, from_legal_offset, start_of
+from rmqd.broker.peer_channel import SEE_FAQ, Answer, Channel, Refusal, Reply, set_refusal_fields
+from rmqd.broker.processors.pop_processor import LATE_AFTER_MS, pop_start_offset, read_at_legal_offset
 from rmqd.broker.processors.processor_base import RequestProcessor, answers
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.bodies.config_bodies import LITE, MESSAGE_TYPE
@@ -16,7 +16,7 @@ from rmqd.wire.bodies.route_data import PERM_READ
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pop_headers import PopLiteMessageRequestHeader, PopLiteMessageResponseHeader
 from rmqd.wire.lite_topic import BIND_TOPIC_ATTRIBUTE, lite_topic_queue
-from rmqd.wire.receipt_handle import ANY_QUEUE, MAX_POP_MESSAGES, ORDER_REVIVE_QUEUE, PoppedQueue, RetryFlag
+from rmqd.wire.receipt_handle import ANY_QUEUE_ID, MAX_POP_MESSAGES, ORDER_REVIVE_QUEUE, PoppedQueue, RetryFlag
 from rmqd.wire.topics import LIGHT_QUEUE_ID
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class LiteProcessor(RequestProcessor):
         header = PopLiteMessageRequestHeader.from_ext_fields({"bornTime": "0", **request.ext_fields})
         now_ms = self._broker.now_ms()
         born_ms = header.born_time or now_ms
-        with refusing_with(_NOTHING_POPPED):
+        with set_refusal_fields(_NOTHING_POPPED):
             _check(self._broker, header, late_ms=now_ms - born_ms - header.poll_time)
         return self._answer(channel, request, header, born_ms + header.poll_time)
 
@@ -60,7 +60,7 @@ class LiteProcessor(RequestProcessor):
         records, tries = _take(broker, header, now_ms)
         code: ResponseCode | None = ResponseCode.SUCCESS
         if not records:
-            place = GroupQueue(header.client_id, header.consumer_group, ANY_QUEUE)
+            place = GroupQueue(header.client_id, header.consumer_group, ANY_QUEUE_ID)
             again = partial(self._answer, header=header, until_ms=until_ms)
             pop = HeldRequest(place, place.group, channel, request, again)
             code = broker.held_lite_pops.hold(pop, until_ms - now_ms, header.poll_time)
@@ -78,14 +78,14 @@ class LiteProcessor(RequestProcessor):
         lite, client_id = self._broker.lite, one.client_id
         queues = {lite_topic_queue(one.topic, name, self._broker.name).topic for name in one.lite_topics}
         if one.action in (LiteSubscriptionAction.PARTIAL_ADD, LiteSubscriptionAction.COMPLETE_ADD):
-            group = self._broker.groups.find(one.group)
+            group = self._broker.groups.find_or_create(one.group)
             if group is None or not group.consume_enable:
                 raise Refusal(ResponseCode.ILLEGAL_OPERATION, "Consumer group is not allowed to consume.")
             lite.note_channel(client_id, channel)
         if one.action is LiteSubscriptionAction.COMPLETE_ADD:
             lite.replace(client_id, one.group, one.topic, queues)
         elif one.action is LiteSubscriptionAction.COMPLETE_REMOVE:
-            lite.leave(client_id)
+            lite.remove_client(client_id)
         elif one.action is LiteSubscriptionAction.PARTIAL_REMOVE:
             lite.remove(client_id, queues)
         elif lite.is_wildcard(one.group):
@@ -112,7 +112,7 @@ def _check(broker: BrokerController, header: PopLiteMessageRequestHeader, late_m
         raise Refusal(ResponseCode.NO_PERMISSION, f"the topic [{topic}] peeking message is forbidden")
     if config.attributes.get(MESSAGE_TYPE) != LITE:
         raise Refusal(ResponseCode.INVALID_PARAMETER, f"the topic [{topic}] message type not match")
-    group_config = broker.groups.find(group)
+    group_config = broker.groups.find_or_create(group)
     if group_config is None:
         remark = f"subscription group [{group}] not exist, {SEE_FAQ}"
         raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
@@ -127,17 +127,17 @@ def _take(broker: BrokerController, header: PopLiteMessageRequestHeader, now_ms:
     records: list[bytes] = []
     tries: list[int] = []
     group, attempt_id = header.consumer_group, header.attempt_id
-    notified = broker.lite.notified(header.client_id)
+    notified = broker.lite.take_notified_queues(header.client_id)
     while len(records) < header.max_msg_num and (queue := next(notified, None)) is not None:
         key = GroupQueue(queue, group, LIGHT_QUEUE_ID)
         if broker.pop_order.is_blocked(key, attempt_id, now_ms):
             continue
-        offset = start_of(broker, group, queue, LIGHT_QUEUE_ID)
-        found, offset = from_legal_offset(broker, key, offset, header.max_msg_num - len(records))
+        offset = pop_start_offset(broker, group, queue, LIGHT_QUEUE_ID)
+        found, offset = read_at_legal_offset(broker, key, offset, header.max_msg_num - len(records))
         if found.records:
             offsets = range(offset, offset + len(found.records))
-            counts = broker.pop_order.took(key, _QUEUE, attempt_id, now_ms, header.invisible_time, offsets)
+            counts = broker.pop_order.record_pop(key, _QUEUE, attempt_id, now_ms, header.invisible_time, offsets)
             records += found.records
-            tries += [counts.tries(_QUEUE, one) for one in offsets]
-            broker.stats.pulled(group, header.topic, len(found.records), sum(map(len, found.records)))
+            tries += [counts.earlier_deliveries(_QUEUE, one) for one in offsets]
+            broker.stats.count_pulled(group, header.topic, len(found.records), sum(map(len, found.records)))
     return records, tries

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from rmqd.broker.held_requests import GroupQueue, HeldRequest
-from rmqd.broker.peer_channel import NO_CODE, Answer, Channel, Reply, refusing_with
+from rmqd.broker.peer_channel import NO_CODE, Answer, Channel, Reply, set_refusal_fields
 from rmqd.broker.processors.pop_processor import DICE, NOTHING_POPPED, QueueHeader, check_reading, retry_topic_to_read
 from rmqd.broker.processors.processor_base import RequestProcessor, answers
 from rmqd.codes import RequestCode, ResponseCode
@@ -31,7 +31,7 @@ class PopPollingProcessor(RequestProcessor):
         """Answer PEEK_MESSAGE (200052) with the messages that a pop would return, without hiding them."""
         header = PeekMessageRequestHeader.from_ext_fields(request.ext_fields)
         broker, rest = self._broker, 0
-        with refusing_with(NOTHING_POPPED):
+        with set_refusal_fields(NOTHING_POPPED):
             check_reading(broker, channel, header, "peeking")
         records: list[bytes] = []
         for topic, queue_id in self._queues(header):
@@ -41,7 +41,7 @@ class PopPollingProcessor(RequestProcessor):
             if len(records) < header.max_msg_nums:
                 room = header.max_msg_nums - len(records)
                 records += broker.store.get(topic, queue_id, min(max(offset, low), high), room).records
-        broker.stats.pulled(header.consumer_group, header.topic, len(records), sum(map(len, records)))
+        broker.stats.count_pulled(header.consumer_group, header.topic, len(records), sum(map(len, records)))
         code = ResponseCode.SUCCESS if records else ResponseCode.PULL_NOT_FOUND
         fields = PopMessageResponseHeader(pop_time=0, invisible_time=0, revive_qid=0, rest_num=rest).ext_fields()
         return Reply(code, "FOUND" if records else "NO_MESSAGE_IN_QUEUE", fields, b"".join(records))
@@ -57,16 +57,16 @@ class PopPollingProcessor(RequestProcessor):
     def polling_info(self, channel: Channel, request: RemotingCommand) -> Reply:
         """Answer POLLING_INFO (200055) with the number of a group's held pops for a queue."""
         header = PollingInfoRequestHeader.from_ext_fields(request.ext_fields)
-        with refusing_with({"pollingNum": "0"}):
+        with set_refusal_fields({"pollingNum": "0"}):
             check_reading(self._broker, channel, header, "peeking")
-        waiting = self._broker.held_pops.waiting(GroupQueue(header.topic, header.consumer_group, header.queue_id))
+        waiting = self._broker.held_pops.waiting_count(GroupQueue(header.topic, header.consumer_group, header.queue_id))
         return Reply(remark=NO_CODE, ext_fields={"pollingNum": str(waiting)})
 
     def _notify(
         self, channel: Channel, request: RemotingCommand, header: NotificationRequestHeader, until_ms: int
     ) -> Answer:
         broker = self._broker
-        with refusing_with({"hasMsg": "false", "pollingFull": "false"}):
+        with set_refusal_fields({"hasMsg": "false", "pollingFull": "false"}):
             check_reading(broker, channel, header, "peeking")
         has_message, code = any(self._has_message(header, *queue) for queue in self._queues(header)), None
         if not has_message:

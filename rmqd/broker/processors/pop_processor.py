@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from rmqd.broker.filter.message_filter import MessageFilter, filter_of, requested_subscription
 from rmqd.broker.filter.sql_condition import ExpressionError
 from rmqd.broker.held_requests import GroupQueue, HeldRequest
-from rmqd.broker.peer_channel import SEE_FAQ, Answer, Channel, Refusal, Reply, refusing_with
+from rmqd.broker.peer_channel import SEE_FAQ, Answer, Channel, Refusal, Reply, set_refusal_fields
 from rmqd.broker.pop.pop_orders import pops_by_priority
 from rmqd.broker.pop.revive import HiddenPop
 from rmqd.broker.processors.processor_base import RequestProcessor, answers
@@ -76,7 +76,7 @@ def known_topic(broker: BrokerController, topic: str) -> TopicConfig:
 
 def known_group(broker: BrokerController, group: str) -> SubscriptionGroupConfig:
     """Return a group's configuration, and create a missing group. Raises Refusal if the group cannot be created."""
-    config = broker.groups.find(group)
+    config = broker.groups.find_or_create(group)
     if config is None:
         remark = f"subscription group [{group}] does not exist, {SEE_FAQ}"
         raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
@@ -124,7 +124,7 @@ class PoppedMessages:
         """The number of messages that the pop may still take."""
         return self.header.max_msg_nums - len(self.records)
 
-    def take(self, dice: int) -> None:
+    def read_messages(self, dice: int) -> None:
         """Read messages. `dice` (0 to 99) selects the first queue, and whether the retry topic is read first.
 
         A pop by priority begins with the queue of the highest priority.
@@ -155,14 +155,14 @@ class PoppedMessages:
 
     def _take_of_queue(self, topic: str, queue_id: int) -> None:
         broker, group = self.broker, self.header.consumer_group
-        offset = start_of(broker, group, topic, queue_id, self.header.init_mode)
+        offset = pop_start_offset(broker, group, topic, queue_id, self.header.init_mode)
         key = GroupQueue(topic, group, queue_id)
         if self.header.order and broker.pop_order.is_blocked(key, self.header.attempt_id, self.pop_time):
             return  # messages in a blocked queue do not count as rest, because no pop can read them
         if self.room <= 0:
             self.rest += broker.store.max_offset(topic, queue_id) - offset
             return
-        found, offset = from_legal_offset(broker, key, offset, self.room, self.wanted)
+        found, offset = read_at_legal_offset(broker, key, offset, self.room, self.wanted)
         self.rest += found.max_offset - found.next_begin_offset
         if found.records:
             self._keep(key, offset, found)
@@ -175,7 +175,9 @@ class PoppedMessages:
         queue = receipt_handle.PoppedQueue(receipt_handle.RetryFlag.of(topic), queue_id)
         offsets = [_queue_offset(record)[0] for record in found.records]
         if header.order:
-            counts = broker.pop_order.took(key, queue, header.attempt_id, self.pop_time, header.invisible_time, offsets)
+            counts = broker.pop_order.record_pop(
+                key, queue, header.attempt_id, self.pop_time, header.invisible_time, offsets
+            )
             self.counts = receipt_handle.OrderCounts(
                 {**self.counts.queues, **counts.queues}, {**self.counts.messages, **counts.messages}
             )
@@ -192,7 +194,7 @@ class PoppedMessages:
                              for record, offset in zip(found.records, offsets, strict=True)]  # fmt: skip
         else:
             self.records += found.records
-        broker.stats.pulled(group, topic, len(offsets), sum(map(len, found.records)))
+        broker.stats.count_pulled(group, topic, len(offsets), sum(map(len, found.records)))
 
     def _as_of_the_topic(self, record: bytes, queue: receipt_handle.PoppedQueue, start: int, offset: int) -> bytes:
         """Return a retry topic's record with the original topic. The added handle (POP_CK) names the retry topic."""
@@ -212,7 +214,9 @@ class PoppedMessages:
         return encode_message(message)
 
 
-def start_of(broker: BrokerController, group: str, topic: str, queue_id: int, init_mode: int = FROM_LAST) -> int:
+def pop_start_offset(
+    broker: BrokerController, group: str, topic: str, queue_id: int, init_mode: int = FROM_LAST
+) -> int:
     """Return the offset at which a pop starts to read. Commits a pending reset, or the first offset of a new group."""
     reset = broker.offsets.take_reset(group, topic, queue_id)
     if reset is not None:
@@ -229,7 +233,7 @@ def start_of(broker: BrokerController, group: str, topic: str, queue_id: int, in
     return low
 
 
-def from_legal_offset(
+def read_at_legal_offset(
     broker: BrokerController, key: GroupQueue, offset: int, most: int, wanted: MessageFilter | None = None
 ) -> tuple[GetResult, int]:
     """Read a queue at `offset`. Returns the result and the offset. An illegal offset is corrected and committed."""
@@ -271,11 +275,11 @@ class PopMessageProcessor(RequestProcessor):
         self, channel: Channel, request: RemotingCommand, header: PopMessageRequestHeader, until_ms: int
     ) -> Answer:
         broker = self._broker
-        with refusing_with(NOTHING_POPPED):
+        with set_refusal_fields(NOTHING_POPPED):
             check_reading(broker, channel, header, "pop")
             wanted = self._wanted(header)
         taking = PoppedMessages(broker, header, wanted, broker.now_ms(), self._revive_queue(header))
-        taking.take(random.randrange(DICE))
+        taking.read_messages(random.randrange(DICE))
         place = GroupQueue(header.topic, header.consumer_group, header.queue_id)
         code: ResponseCode | None = ResponseCode.SUCCESS
         if not taking.records:

@@ -82,7 +82,7 @@ class PullMessageProcessor(RequestProcessor):
             group_sys_flag=group_config.group_sys_flag,
         )
         records = found.records
-        broker.stats.pulled(group, topic, len(records), sum(map(len, records)))
+        broker.stats.count_pulled(group, topic, len(records), sum(map(len, records)))
         return Reply(code, found.status, reply.ext_fields(), b"".join(records))
 
     def _checked(

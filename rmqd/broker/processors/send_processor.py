@@ -15,7 +15,7 @@ from rmqd.broker.peer_channel import SEE_FAQ, Channel, Refusal, Reply
 from rmqd.broker.pop.pop_orders import queue_by_priority
 from rmqd.broker.processors.processor_base import RequestProcessor, answers
 from rmqd.broker.schedule import REQUESTED, delay_level
-from rmqd.broker.topic_registry import NOT_ALLOWED_SEND_TOPICS, READ_WRITE, UNIT, UNIT_SUB, fault_of_topic
+from rmqd.broker.topic_registry import NOT_ALLOWED_SEND_TOPICS, READ_WRITE, UNIT, UNIT_SUB, topic_name_error
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import InvalidMessageError, ProtocolError
 from rmqd.wire.bodies.config_bodies import BATCH_QUEUE_TYPE, QUEUE_TYPE, SubscriptionGroupConfig, TopicConfig
@@ -196,7 +196,7 @@ class SendProcessor(RequestProcessor):
         if config is not None and config.order and not self._broker.settings.brokerPermission & PERM_WRITE:
             # only the broker's permission is checked; producers see the topic's permission in the route
             raise Refusal(ResponseCode.NO_PERMISSION, f"the broker[{self._broker.host}] sending message is forbidden")
-        if config is None and (fault := fault_of_topic(topic)):
+        if config is None and (fault := topic_name_error(topic)):
             raise Refusal(ResponseCode.INVALID_PARAMETER, fault)
         if topic in NOT_ALLOWED_SEND_TOPICS:
             raise Refusal(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
@@ -230,7 +230,7 @@ class SendProcessor(RequestProcessor):
         return header.reconsume_times > most or self._broker.locks.has_any(group)
 
     def _group(self, group: str) -> SubscriptionGroupConfig:
-        config = self._broker.groups.find(group)
+        config = self._broker.groups.find_or_create(group)
         if config is None:
             raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group} {SEE_FAQ}")
         return config

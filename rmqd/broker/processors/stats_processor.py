@@ -83,7 +83,7 @@ class StatsProcessor(RequestProcessor):
         topic = broker.topics.get(header.topic or "")
         if topic is not None:
             fields["topicSysFlag"] = str(topic.topic_sys_flag)
-        group = broker.groups.find(header.consumer_group)
+        group = broker.groups.find_or_create(header.consumer_group)
         if group is not None:
             fields["groupSysFlag"] = str(group.group_sys_flag)
         record = broker.store.record(parse_offset_message_id(header.msg_id or "").commit_log_offset)
@@ -189,7 +189,7 @@ class StatsProcessor(RequestProcessor):
     def counter(self, channel: Channel, request: RemotingCommand) -> Reply:
         """Answer VIEW_BROKER_STATS_DATA (315) with a counter's increase over the last minute, hour and day."""
         header = topic_headers.ViewBrokerStatsDataRequestHeader.from_ext_fields(request.ext_fields)
-        gained = self._broker.stats.named(header.stats_name, header.stats_key)
+        gained = self._broker.stats.find_counter(header.stats_name, header.stats_key)
         if gained is None:
             text = f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
             raise Refusal(ResponseCode.SYSTEM_ERROR, text)
@@ -266,7 +266,7 @@ class StatsProcessor(RequestProcessor):
         broker, result = self._broker, {}
         for queue_id in range(queues):
             committed = broker.offsets.get(group, topic, queue_id) or 0
-            pulled = max(committed, broker.offsets.pulled(group, topic, queue_id) or 0) if with_pulled else 0
+            pulled = max(committed, broker.offsets.pulled_offset(group, topic, queue_id) or 0) if with_pulled else 0
             last = self._store_time(topic, queue_id, committed - 1)
             end = broker.store.max_offset(topic, queue_id)
             result[self._queue(topic, queue_id)] = stats_bodies.OffsetWrapper(end, committed, pulled, max(0, last))

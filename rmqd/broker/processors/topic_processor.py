@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from rmqd.broker.broker_settings import TopicAttributeError, changed_attributes, parse_attributes
+from rmqd.broker.broker_settings import TopicAttributeError, apply_attribute_changes, parse_attributes
 from rmqd.broker.peer_channel import NO_CODE, Channel, Refusal, Reply
 from rmqd.broker.processors.processor_base import RequestProcessor, answers, is_current
-from rmqd.broker.topic_registry import fault_of_topic, is_reserved, reserved_topics
+from rmqd.broker.topic_registry import is_reserved, reserved_topics, topic_name_error
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire import loose_json
 from rmqd.wire.bodies.config_bodies import (
@@ -112,14 +112,14 @@ class TopicProcessor(RequestProcessor):
         header = topic_headers.CreateTopicRequestHeader.from_ext_fields(request.ext_fields)
         self._check_name(header.topic)
         detail = replace(TopicQueueMappingDetail.from_json(request.body), topic=header.topic)
-        detail = broker.static_topics.checked(detail, broker.name, force=header.force is True)
+        detail = broker.static_topics.merge_request(detail, broker.name, force=header.force is True)
         known = broker.topics.get(header.topic)
         self._put(_config_of(header, {} if known is None else known.attributes))
         broker.static_topics.put(detail)
         return _DONE
 
     def _check_name(self, topic: str) -> None:
-        fault = fault_of_topic(topic)
+        fault = topic_name_error(topic)
         if fault:
             raise Refusal(ResponseCode.INVALID_PARAMETER, fault)
         self._refuse_reserved(topic)
@@ -134,7 +134,7 @@ class TopicProcessor(RequestProcessor):
             raise Refusal(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
         known = self._broker.topics.get(config.topic_name)
         try:
-            attributes = changed_attributes(None if known is None else known.attributes, config.attributes)
+            attributes = apply_attribute_changes(None if known is None else known.attributes, config.attributes)
         except TopicAttributeError as error:
             raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from error
         return replace(config, attributes=attributes)
@@ -146,7 +146,7 @@ class TopicProcessor(RequestProcessor):
         broker.offsets.forget(topic=topic)
         broker.revive.forget(topic=topic)
         broker.pop_order.forget(topic=topic)
-        for queue in broker.store.light.below(topic):
+        for queue in broker.store.light.names_of_parent_topic(topic):
             broker.offsets.forget(topic=queue)
             broker.pop_order.forget(topic=queue)
             broker.store.light.delete(queue)

@@ -50,7 +50,7 @@ class LastRecord:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o640)
         self._place = _NONE
 
-    def begin(self, is_new: bool) -> None:
+    def check_and_update(self, is_new: bool) -> None:
         """Warn if the database lacks the file's record and is not new. Then update the file."""
         found = self._newest()
         self._place = self._noted()
@@ -140,7 +140,7 @@ def open_database(path: Path) -> tuple[sqlite3.Connection, LastRecord]:
     try:
         _prepare(connection, path)
         last = LastRecord(path.with_name(FILE_NAME), connection)
-        last.begin(is_new)
+        last.check_and_update(is_new)
     except sqlite3.Error as error:
         connection.close()
         raise storage_error(path, error) from error

@@ -33,7 +33,7 @@ NeededFrom = Callable[[str, int], int | None]
 """Returns, for a topic and queue id, the first offset whose message must be kept; None if all may be deleted."""
 
 
-def oldest_first(
+def deletable_entries(
     queues: Mapping[QueueKey, queue_store.ConsumeQueue], needed_from: NeededFrom
 ) -> Iterator[tuple[QueueKey, queue_store.QueueEntry]]:
     """Yield the deletable messages of all queues, in the order in which they were stored."""
@@ -42,7 +42,7 @@ def oldest_first(
         needed = needed_from(*key)
         end = queue.max_offset if needed is None else min(needed, queue.max_offset)
         first = queue.entry(queue.min_offset)
-        if first is not None and queue.after(queue.min_offset) <= end:
+        if first is not None and queue.next_entry_offset(queue.min_offset) <= end:
             heads.append((first.commit_log_offset, key, queue.min_offset, end))
     heapify(heads)
     while heads:
@@ -51,9 +51,9 @@ def oldest_first(
         entry = queue.entry(offset)
         assert entry is not None  # between min_offset and max_offset
         yield key, entry
-        after = queue.after(offset)
+        after = queue.next_entry_offset(offset)
         following = queue.entry(after)
-        if following is not None and queue.after(after) <= end:
+        if following is not None and queue.next_entry_offset(after) <= end:
             heapreplace(heads, (following.commit_log_offset, key, after, end))
         else:
             heappop(heads)
@@ -128,7 +128,7 @@ class MessageStore:
         """Call `listener` when a message is added to a light queue, once for each light queue."""
         self._light_listeners.append(listener)
 
-    def keep(self, needed_from: NeededFrom) -> None:
+    def add_retention_rule(self, needed_from: NeededFrom) -> None:
         """Never delete messages at or after the offset that `needed_from` returns, whatever their age."""
         self._keepers.append(needed_from)
 
@@ -270,7 +270,7 @@ class MessageStore:
     def _discard_while(self, may_delete: Callable[[queue_store.QueueEntry], bool]) -> int:
         counts: Counter[QueueKey] = Counter()
         offsets = []
-        for key, entry in islice(oldest_first(self._queues, self._needed_from), MAX_AT_ONCE):
+        for key, entry in islice(deletable_entries(self._queues, self._needed_from), MAX_AT_ONCE):
             if not may_delete(entry):
                 break
             counts[key] += 1

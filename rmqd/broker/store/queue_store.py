@@ -121,7 +121,7 @@ class ConsumeQueue:
             begin, end = self._offset(at), self._offset(at + 1)
             yield BatchEntry(begin, end, self._commit_log_offsets[at], self._sizes[at], self._tags_codes[at])
 
-    def after(self, offset: int) -> int:
+    def next_entry_offset(self, offset: int) -> int:
         """Return the first offset after the entry that contains this offset."""
         return self._offset(self._position(offset) + 1)
 
@@ -178,7 +178,7 @@ class LightQueues:
         """Return the index of a light queue; None if the queue never had a message."""
         return self._queues.get(name)
 
-    def below(self, parent_topic: str) -> list[str]:
+    def names_of_parent_topic(self, parent_topic: str) -> list[str]:
         """Return the names of the lite topic queues of a parent topic."""
         return [name for name in self._queues if parent_topic_of(name) == parent_topic]
 

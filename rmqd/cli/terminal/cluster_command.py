@@ -14,7 +14,7 @@ import typer
 from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.options import ConfigPath, Output, Overrides
 from rmqd.cli.terminal.output import Answer, say, say_json, to_document
-from rmqd.errors import BrokerAwayError, ConfigError, ExitCode, RemotingError, RmqdError, RouteNotFoundError
+from rmqd.errors import BrokerUnknownError, ConfigError, ExitCode, RemotingError, RmqdError, RouteNotFoundError
 from rmqd.runtime.lazy_imports import import_lazily
 from rmqd.wire.topics import without_namespace, wrap_namespace
 
@@ -72,14 +72,14 @@ class ClusterTarget:
     def state_dir(self) -> Path:
         """The folder for the local state of the cluster, such as backups and marks of settled dead letters."""
         if self.config is not None:
-            return Path(self.config.state_of_cluster(self._cluster_of(self.config, self.group)))
+            return Path(self.config.state_dir_of_cluster(self._cluster_of(self.config, self.group)))
         return Path(self.state_root or root_model.RootConfig.model_fields["state_dir"].default)
 
-    def wrapped(self, name: str) -> str:
+    def with_namespace(self, name: str) -> str:
         """Return the name of a topic or group with the cluster's namespace, as brokers know it."""
         return wrap_namespace(name, self.options.namespace)
 
-    def shown(self, value: Answer) -> Answer:
+    def for_output(self, value: Answer) -> Answer:
         """Return a copy of a value for output, without the namespace in names of topics and groups."""
         return without_namespace(value, self.options.namespace)
 
@@ -91,7 +91,7 @@ class ClusterTarget:
         """Return the result of `question`, called with the brokers of the cluster. An error ends the command."""
 
         async def ask(client: instance.ClientInstance) -> Answer:
-            return await question(await broker_queries.Brokers.look_up(client))
+            return await question(await broker_queries.Brokers.from_name_server(client))
 
         return self.ask(ask)
 
@@ -163,8 +163,8 @@ class ClusterOptions:
         try:
             if nameserver is not None and self.config is None and not _finds_config():
                 bare = load.ConfigProblems(
-                    config_source.bare_source([f"nameserver={nameserver}", *(self.overrides or ())])
-                ).trusted()
+                    config_source.files_from_overrides([f"nameserver={nameserver}", *(self.overrides or ())])
+                ).checked_config()
                 return ClusterTarget(
                     None, without_config=bare.client_options(bare.state_dir), state_root=bare.state_dir
                 )
@@ -190,7 +190,7 @@ class ClusterOptions:
         Ends the command with 69 or 1 if a query failed.
         """
         found, errors = target.ask_brokers(question)
-        shown = document(target.shown(found))
+        shown = document(target.for_output(found))
         if self.as_json:
             say_json(shown)
         else:
@@ -282,7 +282,7 @@ def ask_cluster(
     log_setup.configure_logging("critical", "console")
     try:
         return asyncio.run(_with_client(options, question))
-    except (RemotingError, BrokerAwayError) as error:
+    except (RemotingError, BrokerUnknownError) as error:
         reason = without_namespace(str(error), options.namespace)
         fail(ExitCode.UNAVAILABLE, f"rmqd: RocketMQ cannot be reached: {reason}")
     except RmqdError as error:
@@ -297,7 +297,8 @@ async def _with_client(
     try:
         return await question(client)
     except RouteNotFoundError:
-        await broker_queries.Brokers.look_up(client)  # raises if no broker is known: this may explain the missing route
+        # raises if no broker is known: this may explain the missing route
+        await broker_queries.Brokers.from_name_server(client)
         raise
     finally:
         await client.remoting.close()
@@ -309,7 +310,7 @@ def end_for_errors(errors: Mapping[str, RmqdError], namespaces: Iterable[str], m
     for namespace in namespaces:
         lines = without_namespace(lines, namespace)
     if lines:
-        unreachable = any(isinstance(error, (RemotingError, BrokerAwayError)) for error in errors.values())
+        unreachable = any(isinstance(error, (RemotingError, BrokerUnknownError)) for error in errors.values())
         code = ExitCode.UNAVAILABLE if unreachable else ExitCode.FAILURE
         fail(code, lines[0], problems=lines[1:], has_printed=True)
 

@@ -57,7 +57,7 @@ class DaemonClient:
         """Return the document of /api/v1/status."""
         return self._ask("GET", "/api/v1/status", _STATUS_KEYS, TIMEOUT_SECONDS)
 
-    def switch(
+    def pause_or_resume(
         self, action: Literal["pause", "resume"], group: str, topic: str | None, broker: str | None, queue: int | None
     ) -> dict[str, Any]:
         """Pause or resume a group, or only its queues with this topic, broker name and queue id. None matches all."""

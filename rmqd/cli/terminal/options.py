@@ -102,7 +102,7 @@ def moment_ms(text: str, option: str, or_else: str = "") -> int:
     Raises typer.BadParameter that names `option`. The error lists the expected forms, followed by the text `or_else`.
     """
     try:
-        return forms.PointInTime().check(text)
+        return forms.PointInTime().parse(text)
     except ValueError as error:
         raise typer.BadParameter(f"{error}{or_else}", param_hint=option) from None
 

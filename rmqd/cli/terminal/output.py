@@ -134,7 +134,7 @@ _DAEMON_COMMANDS: Final = {"canary", "concurrency", "pause", "reload", "restart"
 _WITHOUT_CLUSTER_OPTIONS: Final = {"check", "run"}
 
 
-def with_options(
+def add_command_options(
     step: str,
     config: Path | None,
     http: str | None = None,

@@ -23,8 +23,8 @@ from rmqd.daemon.http.status_view import (
     StatusColumn,
     call_time,
     cell,
+    first_problem_text,
     number,
-    problem_of,
     rate,
     stall_lines,
     state_word,
@@ -87,7 +87,7 @@ def ordered(rows: list[Fields], column: StatusColumn, *, backward: bool) -> list
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class ListState:
     """The state of a list: the key of the row under the cursor, the index of the column to sort by, and the filter."""
 
     columns: tuple[StatusColumn, ...]
@@ -106,7 +106,7 @@ class Listing:
 
 
 @dataclass(frozen=True, slots=True)
-class PauseSwitch:
+class PauseRequest:
     """A request to pause or resume a group or queue. With `broker`, `queue` None means all queues on that broker."""
 
     action: Literal["pause", "resume"]
@@ -124,7 +124,7 @@ class PauseSwitch:
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnose:
+class DiagnoseRequest:
     """A user's request to run `rmqd diagnose` for a group and show its output."""
 
     group: str
@@ -141,13 +141,13 @@ class TextOverlay:
 
 @dataclass(frozen=True, slots=True)
 class ViewState:
-    groups: Listing = Listing(GROUP_COLUMNS)
-    queues: Listing = Listing(QUEUE_COLUMNS)
+    groups: ListState = ListState(GROUP_COLUMNS)
+    queues: ListState = ListState(QUEUE_COLUMNS)
     group: str = ""
     """The group whose queues are listed; empty for the list of groups."""
     typed: str | None = None
     """The filter while the user types it; None otherwise."""
-    question: PauseSwitch | None = None
+    question: PauseRequest | None = None
     """The request that the user must confirm; None if there is none."""
     pages: TextOverlay | None = None
     notice: str = ""
@@ -162,7 +162,7 @@ class ViewState:
         return replace(self, pages=replace(self.pages, lines=lines))
 
     @property
-    def listing(self) -> Listing:
+    def listing(self) -> ListState:
         """The list on the screen: a group's queues, or the groups."""
         return self.queues if self.group else self.groups
 
@@ -273,7 +273,7 @@ def _list(state: ViewState, document: dict[str, Any], size: TerminalSize, room: 
     for number_of_row, row in enumerate(rows[first : first + shown], first):
         line = _row(columns, name, row)
         if size.width - line.cell_len > 20 and not state.group:
-            line.append(f"  {problem_of(row)}", "red")
+            line.append(f"  {first_problem_text(row)}", "red")
         if number_of_row == place:
             line.append(" " * max(0, size.width - line.cell_len))
             line.stylize("reverse")
@@ -288,7 +288,7 @@ def _list(state: ViewState, document: dict[str, Any], size: TerminalSize, room: 
 
 def _said_below(state: ViewState, rows: list[Fields], place: int, size: TerminalSize) -> list[str]:
     """Return the lines below the list, with the problems of the row under the cursor."""
-    said = "" if not rows else "\n".join(stall_lines([rows[place]])) if state.group else problem_of(rows[place])
+    said = "" if not rows else "\n".join(stall_lines([rows[place]])) if state.group else first_problem_text(rows[place])
     lines = wrap(said, max(20, size.width - 2), max_lines=size.below, placeholder=" …")
     return lines + [""] * (size.below - len(lines))
 

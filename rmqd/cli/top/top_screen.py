@@ -47,7 +47,9 @@ class DaemonWatch:
         self._error = ""
         self._at = time.monotonic()
         self._soon = threading.Event()
-        self.news: queue.SimpleQueue[Callable[[top_frame.ViewState], top_frame.ViewState]] = queue.SimpleQueue()
+        self.request_results: queue.SimpleQueue[Callable[[top_frame.ViewState], top_frame.ViewState]] = (
+            queue.SimpleQueue()
+        )
         """The results of requests, as functions that add the result to the state of the view."""
         self.woken: Callable[[], None] = lambda: None
 
@@ -70,24 +72,26 @@ class DaemonWatch:
                 self._document, self._error, self._at = printable_values(document), "", time.monotonic()
             self.woken()
 
-    def request(self, wish: top_frame.PauseSwitch | top_frame.Diagnose) -> None:
-        """Start a thread that executes a request. The result is put into `news`."""
+    def request(self, wish: top_frame.PauseRequest | top_frame.DiagnoseRequest) -> None:
+        """Start a thread that executes a request. The result is put into `request_results`."""
 
         def do() -> None:
-            if isinstance(wish, top_frame.PauseSwitch):
+            if isinstance(wish, top_frame.PauseRequest):
                 notice = self._switched(wish)
-                self.news.put(lambda state: replace(state, notice=notice))
+                self.request_results.put(lambda state: replace(state, notice=notice))
             else:
                 lines = self._diagnosed(wish.group)
-                self.news.put(lambda state: state.with_output(lines))
+                self.request_results.put(lambda state: state.with_output(lines))
             self._soon.set()
             self.woken()
 
         threading.Thread(target=do, name="rmqd top requests", daemon=True).start()
 
-    def _switched(self, switch: top_frame.PauseSwitch) -> str:
+    def _switched(self, switch: top_frame.PauseRequest) -> str:
         try:
-            report = self._daemon.switch(switch.action, switch.group, switch.topic, switch.broker, switch.queue)
+            report = self._daemon.pause_or_resume(
+                switch.action, switch.group, switch.topic, switch.broker, switch.queue
+            )
         except (DaemonUnreachableError, DaemonRefusedError) as error:
             return printable_lines(f"not {switch.action}d: {error}")
         return printable_lines(outcome_text(report))
@@ -123,10 +127,10 @@ class Quit:
 @dataclass(frozen=True, slots=True)
 class KeyResult:
     state: top_frame.ViewState
-    wish: top_frame.PauseSwitch | top_frame.Diagnose | Quit | None = None
+    wish: top_frame.PauseRequest | top_frame.DiagnoseRequest | Quit | None = None
 
 
-def press(state: top_frame.ViewState, key: str, document: dict[str, Any]) -> KeyResult:
+def handle_key(state: top_frame.ViewState, key: str, document: dict[str, Any]) -> KeyResult:
     """Return the state after a key (a character, or a name such as `enter`), and the user's request, if any."""
     if key == "ctrl-c":
         return KeyResult(state, Quit())
@@ -191,7 +195,7 @@ def _on_row(state: top_frame.ViewState, key: str, document: dict[str, Any], chos
         return KeyResult(replace(state, question=_switch(name, document, chosen)))
     if key == "d":
         return KeyResult(
-            replace(state, pages=top_frame.TextOverlay(f"rmqd diagnose {name}", None)), top_frame.Diagnose(name)
+            replace(state, pages=top_frame.TextOverlay(f"rmqd diagnose {name}", None)), top_frame.DiagnoseRequest(name)
         )
     return KeyResult(state)
 
@@ -203,16 +207,16 @@ def _move(state: top_frame.ViewState, key: str, document: dict[str, Any]) -> top
     return state.with_listing(cursor=top_frame.key_of(rows[place]))
 
 
-def _switch(name: str, document: dict[str, Any], chosen: Fields) -> top_frame.PauseSwitch:
+def _switch(name: str, document: dict[str, Any], chosen: Fields) -> top_frame.PauseRequest:
     """Return a request for the chosen group or queue: to resume if it is paused, else to pause."""
     if "queue" not in chosen:
-        return top_frame.PauseSwitch("resume" if chosen["paused"] else "pause", name)
+        return top_frame.PauseRequest("resume" if chosen["paused"] else "pause", name)
     group = top_frame.group_of(document, name) or {"paused": False, "pauses": []}
     # a queue id of -1 in the document stands for all queues of the broker, because the group pops
     number = chosen["queue"] if chosen["queue"] >= 0 else None
     scope = {"topic": chosen["topic"], "broker": chosen["broker"], "queue": number}
     is_paused = chosen["state"] == "paused" or scope in group["pauses"]
-    return top_frame.PauseSwitch("resume" if is_paused else "pause", name, **scope)
+    return top_frame.PauseRequest("resume" if is_paused else "pause", name, **scope)
 
 
 NAMES: Final = {
@@ -316,8 +320,8 @@ def run(watch: DaemonWatch) -> None:
     watch.start()
     with screen.raw_mode():
         while True:
-            while not watch.news.empty():
-                state = watch.news.get()(state)
+            while not watch.request_results.empty():
+                state = watch.request_results.get()(state)
             state = replace(state, page=screen.size.rows)
             last_status = watch.last_status(top_frame.clock_time())
             screen.show(top_frame.frame(state, last_status, screen.size))
@@ -329,7 +333,7 @@ def run(watch: DaemonWatch) -> None:
                 if key == "ctrl-z":
                     screen.suspend()
                     continue
-                pressed = press(state, key, last_status.document)
+                pressed = handle_key(state, key, last_status.document)
                 state = pressed.state
                 if isinstance(pressed.wish, Quit):
                     return

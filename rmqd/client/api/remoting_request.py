@@ -90,7 +90,7 @@ class SharedCalls(Generic[K, T]):
         """Return whether a call for the key is running, or callers wait for one."""
         return key in self._keys
 
-    async def settled(self, key: K) -> None:
+    async def wait_for_earlier(self, key: K) -> None:
         """Wait until all earlier calls for the key have ended. Does not start a call."""
         entry = self._keys.get(key)
         if entry is not None:

@@ -48,9 +48,9 @@ class RemotingConnection(asyncio.Protocol):
     ) -> None:
         self.address = address
         self.close_reason = ""
-        self.was_answered = False
+        self.has_received_bytes = False
         """Whether the peer has sent any bytes."""
-        self.made_by = 0
+        self.security_version = 0
         """The version of the security settings (`Security.version`) with which the connection was opened."""
         self.error: Exception | None = None
         """The exception that the event loop passed to `connection_lost`; None for a normal end."""
@@ -64,9 +64,9 @@ class RemotingConnection(asyncio.Protocol):
         """Whether a request on this connection timed out while the peer sent no bytes."""
         self.received_at = 0.0
         """When the last bytes were received, by the client's clock."""
-        self.reads = 0
+        self.read_count = 0
         """How many times bytes were received."""
-        self.frame_at: float | None = None
+        self.frame_started_at: float | None = None
         """When the incomplete frame's first bytes were received, by the client's clock; None without such a frame."""
         self.made_at = 0.0
         """When the connection was opened, by the client's clock."""
@@ -97,7 +97,7 @@ class RemotingConnection(asyncio.Protocol):
         return self._transport is not None
 
     @property
-    def is_read(self) -> bool:
+    def is_writable(self) -> bool:
         """Whether the peer reads fast enough, so that the write buffer is not full."""
         return self._writable.is_set()
 
@@ -129,7 +129,7 @@ class RemotingConnection(asyncio.Protocol):
         self, code: int, ext_fields: dict[str, str], body: bytes, timeout_seconds: float
     ) -> RemotingCommand:
         """Send a request and return its response, whatever its code. A response after a cancellation is dropped."""
-        await self.drained(timeout_seconds)
+        await self.wait_writable(timeout_seconds)
         opaque = next(OPAQUE_NUMBERS)
         future = self.call(code, opaque, encode_request(code, opaque, ext_fields, body), timeout_seconds)
         try:
@@ -137,7 +137,7 @@ class RemotingConnection(asyncio.Protocol):
         finally:
             self.pending.drop(opaque)
 
-    async def drained(self, timeout_seconds: float) -> None:
+    async def wait_writable(self, timeout_seconds: float) -> None:
         """Wait until the write buffer has room. Raises RemotingTimeoutError if the peer does not read in time."""
         if self._writable.is_set():
             return
@@ -177,18 +177,18 @@ class RemotingConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._transport is None:  # this client closed the connection; the bytes were still in TLS buffers
             return
-        is_first, self.was_answered = not self.was_answered, True
+        is_first, self.has_received_bytes = not self.has_received_bytes, True
         self.received_at = self._clock.monotonic()
-        self.reads += 1
+        self.read_count += 1
         try:
             has_ended = self._intake.feed(data, self._transport)
             if not self._intake.is_within_frame:
-                self.frame_at = None
-            elif has_ended or self.frame_at is None:
-                self.frame_at = self.received_at
+                self.frame_started_at = None
+            elif has_ended or self.frame_started_at is None:
+                self.frame_started_at = self.received_at
         except ProtocolError as error:
             if is_first and data.startswith(TLS_ALERT):
-                self.was_answered = False  # a TLS alert is not a response; the connector investigates
+                self.has_received_bytes = False  # a TLS alert is not a response; the connector investigates
                 self._transport.abort()
             else:
                 self.corrupt(error)
@@ -227,7 +227,7 @@ class RemotingConnection(asyncio.Protocol):
         self._ending = None
         self._writable.set()
         self._ended.set()
-        self._intake.finish(functools.partial(self._lost, error))
+        self._intake.call_when_done(functools.partial(self._lost, error))
 
     def _lost(self, error: Exception | None) -> None:
         was_open, self._transport = self._transport is not None, None

@@ -40,7 +40,7 @@ class ConnectionPool:
         self.security = Security(options, clock)
         self.breakers = Breakers(clock)
         self.peer_requests = PeerRequests()
-        self.opened: list[Callable[[str], None]] = []
+        self.on_opened: list[Callable[[str], None]] = []
         self.lost: list[Callable[[str, str], None]] = []
         self._max_frame_size = options.max_frame_size_bytes
         self.connector = Connector(self.security, self.breakers, self._new_connection, clock)
@@ -59,7 +59,7 @@ class ConnectionPool:
         """Return the open connection to an address; None if there is none."""
         return self._connections.get(address)
 
-    def ready(self, address: str) -> RemotingConnection | None:
+    def usable_connection(self, address: str) -> RemotingConnection | None:
         """Return the open connection to an address; None without a connection, or if the address is down."""
         return None if self.breakers.is_open(address) else self._connections.get(address)
 
@@ -79,7 +79,7 @@ class ConnectionPool:
         # one caller's cancellation must not end the attempt for the others
         return await asyncio.shield(opening)
 
-    async def to_probe(self, address: str) -> RemotingConnection:
+    async def probe_connection(self, address: str) -> RemotingConnection:
         """Return the connection for a probe: the one request that finds out whether a silent peer responds again.
 
         The client cannot distinguish a silent peer from a dead connection. A paused broker process answers earlier
@@ -120,7 +120,7 @@ class ConnectionPool:
         address = connection.address
         self.breakers.answered(address)
         successor = self._successors.get(address)
-        if successor is None or not self.uses(connection):
+        if successor is None or not self.is_in_use(connection):
             return
         del self._successors[address]
         if connection is not successor:
@@ -133,7 +133,7 @@ class ConnectionPool:
             log.info("connection.left", address=address, reason=reason)
             self._keep(self._end_silent(silent, reason), f"leave:{address}")
 
-    def uses(self, connection: RemotingConnection) -> bool:
+    def is_in_use(self, connection: RemotingConnection) -> bool:
         """Return whether requests are sent on this connection."""
         address = connection.address
         return connection in (self._connections.get(address), self._successors.get(address))
@@ -144,14 +144,14 @@ class ConnectionPool:
             if (connection := connections.get(address)) is not None:
                 connection.close(reason)
 
-    def leave(self, connection: RemotingConnection, reason: str) -> None:
+    def retire(self, connection: RemotingConnection, reason: str) -> None:
         """Send no more requests on this connection. It is closed after MAX_FINISH_SECONDS or the last response."""
         if self._connections.get(connection.address) is connection:
             del self._connections[connection.address]
             log.info("connection.left", address=connection.address, reason=reason)
             self._keep(self._end(connection, reason), f"leave:{connection.address}")
 
-    def give_up(self, address: str, reason: str) -> None:
+    def drop_address(self, address: str, reason: str) -> None:
         """Stop using an address. Requests in flight fail with ConnectionRenewedError, so that callers retry."""
         self.breakers.answered(address)
         for connections in (self._successors, self._connections):
@@ -179,7 +179,7 @@ class ConnectionPool:
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(connection.wait_closed(MAX_CLOSE_SECONDS) for connection in connections))
 
-    def ended(self, connection: RemotingConnection) -> None:
+    def on_connection_ended(self, connection: RemotingConnection) -> None:
         """Called when the peer or this client has closed a connection."""
         address = connection.address
         is_current = self._connections.get(address) is connection
@@ -189,7 +189,7 @@ class ConnectionPool:
         if is_successor:
             del self._successors[address]
         is_used = (is_current or is_successor) and not self._closed
-        if is_used and is_current and not connection.was_answered and not connection.was_closed_here:
+        if is_used and is_current and not connection.has_received_bytes and not connection.was_closed_here:
             task = asyncio.create_task(self._explain(connection), name=f"why was {address} closed")
             self._explaining[address] = task
             task.add_done_callback(lambda _: self._explaining.pop(address, None))
@@ -205,20 +205,22 @@ class ConnectionPool:
         address, reason = connection.address, connection.close_reason
         seconds = self.clock.monotonic() - connection.made_at
         by_peer = not connection.was_closed_here
-        if connection.corruption is not None or (by_peer and connection.was_answered and seconds < EARLY_CLOSE_SECONDS):
+        if connection.corruption is not None or (
+            by_peer and connection.has_received_bytes and seconds < EARLY_CLOSE_SECONDS
+        ):
             self.breakers.record_break(
                 address, RemotingClosedError(address, reason)
             )  # even if the address sometimes responds
-        elif is_successor and by_peer and not connection.was_answered:
-            self.breakers.failed(address, RemotingClosedError(address, reason))
+        elif is_successor and by_peer and not connection.has_received_bytes:
+            self.breakers.record_failure(address, RemotingClosedError(address, reason))
 
     def _new_connection(self, address: str) -> RemotingConnection:
         return RemotingConnection(
             address,
             max_frame_size_bytes=self._max_frame_size,
             traffic=self.traffic,
-            on_request=self.peer_requests.asked,
-            on_lost=self.ended,
+            on_request=self.peer_requests.on_request,
+            on_lost=self.on_connection_ended,
             on_answer=self.on_received,
             clock=self.clock,
             refusals=self.security.refusals,
@@ -237,7 +239,7 @@ class ConnectionPool:
             task.exception()  # marks the exception as retrieved, because all callers may have been cancelled
 
     def _call_opened(self, address: str) -> None:
-        for callback in self.opened:
+        for callback in self.on_opened:
             callback(address)
 
     async def _explain(self, connection: RemotingConnection) -> None:
@@ -271,7 +273,7 @@ class ConnectionPool:
 
     async def _end(self, connection: RemotingConnection, reason: str) -> None:
         try:
-            await connection.pending.finished(MAX_FINISH_SECONDS)
+            await connection.pending.wait_for_responses(MAX_FINISH_SECONDS)
         finally:
             await self._end_now(connection, reason)
 

@@ -59,7 +59,7 @@ class Connector:
         self._server_names: dict[str, str] = {}
         self._found: dict[str, _Found] = {}
 
-    def called(self, address: str, host: str) -> None:
+    def set_server_name(self, address: str, host: str) -> None:
         """Register the host name of a numeric address. The server's certificate must be valid for this name."""
         self._server_names[address] = host
 
@@ -97,7 +97,7 @@ class Connector:
         if reason is None:
             reason = await self._ask_otherwise(address)
         error = None if reason is None else TlsError(address, reason)
-        if connection.made_by == self._security.version:
+        if connection.security_version == self._security.version:
             is_again = self._breakers.lost(address)
             if error is not None or is_again:
                 self._note(error or RemotingConnectError(address, connection.close_reason))
@@ -134,7 +134,7 @@ class Connector:
 
     def _made(self, address: str, version: int) -> RemotingConnection:
         connection = self._make(address)
-        connection.made_by = version
+        connection.security_version = version
         return connection
 
     async def _ask_otherwise(self, address: str) -> str | None:
@@ -160,9 +160,9 @@ class Connector:
 
     def _note(self, error: RemotingConnectError) -> None:
         """Open the breaker of the address. A TLS problem is also reported as a refusal."""
-        self._breakers.failed(error.address, error)
+        self._breakers.record_failure(error.address, error)
         if isinstance(error, TlsError):
-            self._security.refusals.refused(error.address, str(error), is_trust=True)
+            self._security.refusals.record_refusal(error.address, str(error), is_trust=True)
 
 
 def _connect_reason(error: BaseException, seconds: float) -> str:
@@ -210,7 +210,7 @@ class Breakers:
         self._now = clock.monotonic
         self._breakers: dict[str, _Breaker] = {}
 
-    def failed(self, address: str, error: RemotingError) -> None:
+    def record_failure(self, address: str, error: RemotingError) -> None:
         """Record a failure, and open the breaker. The pause is twice the previous pause, up to MAX_SECONDS."""
         breaker = self._breakers.setdefault(address, _Breaker())
         self._rest(breaker, error, backoff_seconds(FIRST_SECONDS, breaker.failures + 1, MAX_SECONDS))
@@ -266,14 +266,14 @@ class Breakers:
         """Return whether the peer at the address accepts connections but does not respond."""
         return self._of(address).is_silent
 
-    def rest_seconds(self, address: str) -> float:
+    def remaining_pause_seconds(self, address: str) -> float:
         """Return the remaining seconds of the pause in which no request is sent to the address."""
         breaker = self._of(address)
         return 0.0 if breaker.error is None else max(0.0, breaker.until - self._now())
 
     def raise_during_pause(self, address: str) -> None:
         """Raise CircuitOpenError, or TlsError, if the pause after a failure of the address has not ended."""
-        if self.rest_seconds(address):
+        if self.remaining_pause_seconds(address):
             self.raise_until_responding(address)
 
     def raise_until_responding(self, address: str) -> None:

@@ -56,7 +56,7 @@ class FrameReader:
             self._take(payloads)
         return bool(payloads)
 
-    def finish(self, at_end: Callable[[], None]) -> None:
+    def call_when_done(self, at_end: Callable[[], None]) -> None:
         """Call `at_end` when all received commands are passed on; at once if no command waits.
 
         A peer may respond and close the connection at the same time. Over TLS, both are received together.

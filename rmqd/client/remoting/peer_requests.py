@@ -35,14 +35,14 @@ class PeerRequests:
     def __init__(self) -> None:
         self.handlers: dict[int, RequestHandler] = {}
         """The handlers by request code. A handler returns the response, or None to send no response."""
-        self.notices: dict[int, NoticeHandler] = {}
+        self.notice_handlers: dict[int, NoticeHandler] = {}
         """The callbacks by request code, for requests that need no response. They must not block or raise."""
         self._answering: set[asyncio.Task[None]] = set()
         self._under_way: Counter[RemotingConnection] = Counter()
 
-    def asked(self, connection: RemotingConnection, command: RemotingCommand) -> None:
+    def on_request(self, connection: RemotingConnection, command: RemotingCommand) -> None:
         """Called with a request that a connection received. Starts a task that answers the request."""
-        if (notice := self.notices.get(command.code)) is not None:
+        if (notice := self.notice_handlers.get(command.code)) is not None:
             notice(command, connection.address)
             return
         if self._under_way[connection] >= MAX_REQUESTS_AT_ONCE:
@@ -63,7 +63,7 @@ class PeerRequests:
         log.warning(
             "request.turned_away", code=int(command.code), address=connection.address, at_once=MAX_REQUESTS_AT_ONCE
         )
-        if connection.is_open and connection.is_read and not command.is_oneway:
+        if connection.is_open and connection.is_writable and not command.is_oneway:
             remark = f"{MAX_REQUESTS_AT_ONCE} of your requests are being answered; try again later"
             connection.write(encode_response(command, ResponseCode.SYSTEM_BUSY, remark))
 
@@ -93,5 +93,5 @@ class PeerRequests:
         if reply is None or command.is_oneway:
             return
         with contextlib.suppress(RemotingError):  # the peer has gone, or does not read
-            await connection.drained(MAX_REPLY_SECONDS)
+            await connection.wait_writable(MAX_REPLY_SECONDS)
             connection.write(encode_response(command, *reply))

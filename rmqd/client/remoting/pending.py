@@ -39,14 +39,14 @@ class ResponseFuture(asyncio.Future[RemotingCommand]):
             self._step = fn, context
         super().add_done_callback(fn, context=context)
 
-    def arrive(self, response: RemotingCommand) -> None:
+    def set_response(self, response: RemotingCommand) -> None:
         """Set the result. The awaiting task does not continue before `resume` is called."""
         if self._step is not None:
             self.remove_done_callback(self._step[0])
         self.set_result(response)
 
     def resume(self) -> None:
-        """Run the next step of the task that awaits the response. Call it after `arrive`, and not inside a task."""
+        """Run the next step of the task that awaits the response. Call this after `set_response`, outside of tasks."""
         if self._step is not None:
             (step, context), self._step = self._step, None
             context.run(step, self)
@@ -110,11 +110,11 @@ class PendingRequests:
             if (on_response := self._late.pop(command.opaque, None)) is not None:
                 on_response(True)
             return
-        self._traffic.answered(pending.code, self._clock.monotonic() - pending.started)
+        self._traffic.count_response(pending.code, self._clock.monotonic() - pending.started)
         if command.code or self._refused_now:
-            self._refusals.judge(self._address, pending.code, pending.version, command)
+            self._refusals.record_response(self._address, pending.code, pending.version, command)
         if not pending.future.done():
-            pending.future.arrive(command)
+            pending.future.set_response(command)
             self._arrived.append(pending.future)
 
     def resume(self) -> None:
@@ -143,7 +143,7 @@ class PendingRequests:
             _pass_response(on_response, waiting)
         return waiting
 
-    async def finished(self, timeout_seconds: float) -> None:
+    async def wait_for_responses(self, timeout_seconds: float) -> None:
         """Wait up to `timeout_seconds` for responses, except to requests with a longer timeout, such as pulls."""
         soon = [pending.future for pending in self._pending.values() if pending.timeout <= timeout_seconds]
         if soon:
@@ -219,7 +219,7 @@ class TrafficCounters:
         self.corrupt_frames = 0
         self.doubted_replies = 0
 
-    def answered(self, code: int, seconds: float) -> None:
+    def count_response(self, code: int, seconds: float) -> None:
         """Count a request whose response arrived after `seconds`."""
         histogram = self.durations.get(code)
         if histogram is None:

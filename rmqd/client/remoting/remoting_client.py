@@ -29,9 +29,9 @@ class RemotingClient(ConnectionPool):
     Silence. A timeout alone proves little, because the broker may need long for this one request. A peer counts as
     silent if a request waited `SILENCE_SECONDS` or more, and no byte was received on the connection meanwhile. Then the
     connection is suspect, the breaker opens, and requests fail at once. One request at a time, the probe, is sent on a
-    second connection (`to_probe` gives the reason). The first byte on one of the two connections ends the silence. A
-    connection is also closed if a frame does not end within `FRAME_SECONDS`, because the frame's length may be damaged,
-    and the frame would swallow all responses.
+    second connection (`probe_connection` gives the reason). The first byte on one of the two connections ends the
+    silence. A connection is also closed if a frame does not end within `FRAME_SECONDS`, because the frame's length may
+    be damaged, and the frame would swallow all responses.
 
     GO_AWAY. A broker that shuts down gracefully responds with this code, and does not process the request. `invoke`
     then repeats the request on a new connection, which behind a proxy may lead to another broker. The old connection
@@ -68,12 +68,12 @@ class RemotingClient(ConnectionPool):
         connection = self.connected(address) or await self.connection(address)
         if connection.is_suspect:
             with self.breakers.probe(address):
-                connection = await self.to_probe(address)
+                connection = await self.probe_connection(address)
                 reply = await self._invoke(connection, code, ext_fields, body, timeout_seconds)
         else:
             reply = await self._invoke(connection, code, ext_fields, body, timeout_seconds)
         if reply.code == ResponseCode.GO_AWAY:
-            self.leave(connection, "the peer shuts down (GO_AWAY)")
+            self.retire(connection, "the peer shuts down (GO_AWAY)")
         return reply
 
     async def _invoke(
@@ -84,21 +84,25 @@ class RemotingClient(ConnectionPool):
         body: bytes,
         timeout_seconds: float,
     ) -> RemotingCommand:
-        started, reads = self.clock.monotonic(), connection.reads
+        started, reads = self.clock.monotonic(), connection.read_count
         try:
             return await connection.invoke(code, ext_fields, body, timeout_seconds)
         except (RemotingTimeoutError, asyncio.CancelledError):  # cancelled if a deadline of the caller ends first
             now = self.clock.monotonic()
             seconds = now - started
-            if connection.is_open and connection.frame_at is not None and now - connection.frame_at >= FRAME_SECONDS:
+            if (
+                connection.is_open
+                and connection.frame_started_at is not None
+                and now - connection.frame_started_at >= FRAME_SECONDS
+            ):
                 # The frame's length may be damaged. Then all following responses would be read as part of this frame.
                 connection.corrupt(
-                    ProtocolError(f"the frame is still incomplete after {duration(now - connection.frame_at)}")
+                    ProtocolError(f"the frame is still incomplete after {duration(now - connection.frame_started_at)}")
                 )
             elif (
                 seconds >= SILENCE_SECONDS
-                and connection.reads == reads
-                and self.uses(connection)
+                and connection.read_count == reads
+                and self.is_in_use(connection)
                 # if several requests expire in the same silence, only the first is a failure of the address
                 and not self.breakers.failed_since(connection.address, started)
             ):
@@ -109,7 +113,7 @@ class RemotingClient(ConnectionPool):
         """Record that a peer is silent: mark its connection, open its breaker, and call the callbacks in `silent`."""
         address = connection.address
         connection.is_suspect = connection.had_timeout = True
-        self.breakers.failed(
+        self.breakers.record_failure(
             address, RemotingTimeoutError(address, f"it accepts requests but has been silent for {duration(seconds)}")
         )
         for callback in self.silent:

@@ -62,14 +62,14 @@ class Refusals:
     def __init__(self, clock: Clock) -> None:
         self.current: dict[tuple[str, str], tuple[bool, float]] = {}
         """By (address, reason): whether a refusal concerns all the address's requests, and its last monotonic time."""
-        self.hidden: re.Pattern[str] | None = None
+        self.secret_pattern: re.Pattern[str] | None = None
         """The pattern of present and previous keys, to replace them by *** in servers' texts; None without keys."""
         self.version = 0
         """A number that increases when keys or certificates change. `judge` ignores responses to older requests."""
         self._now = clock.monotonic
         self._reported_at = float("-inf")
 
-    def about(self, names: Iterable[str]) -> str | None:
+    def reason_for_group(self, names: Iterable[str]) -> str | None:
         """Return the reason of a refusal that stops a group, or None. `names` has the group's name and its topics."""
         if not self.current:
             return None
@@ -83,14 +83,14 @@ class Refusals:
         self._forget_old()
         return tuple(dict.fromkeys(reason for _, reason in self.current))
 
-    def judge(self, address: str, request_code: int, version: int, answer: RemotingCommand) -> None:
+    def record_response(self, address: str, request_code: int, version: int, answer: RemotingCommand) -> None:
         """If a response is a refusal, record it. Otherwise, record that the server trusts this client.
 
         Called for responses with an error code; while there are refusals, for all responses. `version` is
         `self.version` at the time of the request.
         """
-        if answer.remark and self.hidden is not None:
-            answer.remark = self.hidden.sub("***", answer.remark)
+        if answer.remark and self.secret_pattern is not None:
+            answer.remark = self.secret_pattern.sub("***", answer.remark)
         if version != self.version:
             return
         refusal = AccessRefusal.of(answer.code, answer.remark) if answer.code and answer.remark else None
@@ -99,13 +99,13 @@ class Refusals:
         elif refusal.is_about_who or (request_code in ESSENTIAL_REQUESTS and TOOLS_GROUP not in str(answer.remark)):
             assert answer.remark is not None
             error = AccessRefusedError(answer.code, answer.remark, address, refusal, RequestCode(request_code))
-            self.refused(address, str(error), is_trust=refusal.is_about_who)
+            self.record_refusal(address, str(error), is_trust=refusal.is_about_who)
 
-    def report_needed(self, error: AccessRefusedError) -> None:
+    def record_needed_request(self, error: AccessRefusedError) -> None:
         """Record the refusal of a request that is not in ESSENTIAL_REQUESTS, but that the caller needs."""
-        self.refused(error.address, str(error), is_trust=error.refusal.is_about_who)
+        self.record_refusal(error.address, str(error), is_trust=error.refusal.is_about_who)
 
-    def refused(self, address: str, reason: str, *, is_trust: bool) -> None:
+    def record_refusal(self, address: str, reason: str, *, is_trust: bool) -> None:
         """Record a refusal by the server or this client. With `is_trust`, it concerns all requests to the address."""
         self.current[address, reason] = (is_trust, self._now())
         if self._now() - self._reported_at >= LOG_INTERVAL_SECONDS:
@@ -189,7 +189,7 @@ class Security:
         former = self._words  # also hide the previous keys, because responses to requests with them may still arrive
         self._words = frozenset({options.access_key, options.secret_key, options.security_token} - {""})
         words = "|".join(re.escape(text) for text in sorted(former | self._words, key=len, reverse=True))
-        self.refusals.hidden = re.compile(rf"(?<!\w)(?:{words})(?!\w)") if words else None
+        self.refusals.secret_pattern = re.compile(rf"(?<!\w)(?:{words})(?!\w)") if words else None
 
 
 MAX_PROBE_SECONDS: Final = 2.0

@@ -30,7 +30,7 @@ from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.client.routing.name_server_client import NameServers
 from rmqd.errors import NameServerError, ProtocolError, RemotingTimeoutError, RmqdError
 from rmqd.errors.broker_errors import BrokerError, QueryNotFoundError
-from rmqd.runtime.own_threads import in_own_thread
+from rmqd.runtime.own_threads import call_in_thread
 from rmqd.wire.bodies.route_data import BrokerData, ClusterInfo
 
 log = structlog.get_logger(__name__)
@@ -85,7 +85,7 @@ class ClusterId:
             log.warning("cluster.without_id", cluster=self.name, nameserver=";".join(self._name_servers.addresses))
         elif may_note and (places := _places(info.broker_addr_table)):
             known.pop(found, None)  # so that this cluster is added at the end, as the newest cluster
-            await in_own_thread(partial(self._note, {**known, found: places}))
+            await call_in_thread(partial(self._note, {**known, found: places}))
 
     async def _held(self) -> dict[str, str]:
         """Return the ids, by address, of the name servers that can store ids; "" for no id. Raises NameServerError."""

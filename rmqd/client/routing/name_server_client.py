@@ -23,7 +23,7 @@ from rmqd.codes import ResponseCode
 from rmqd.errors import CircuitOpenError, NameServerError, RmqdError
 from rmqd.errors.broker_errors import BrokerError
 from rmqd.runtime.clock import Clock, wait_within
-from rmqd.runtime.own_threads import in_own_thread
+from rmqd.runtime.own_threads import call_in_thread
 from rmqd.wire.bodies.route_data import TopicRouteData, light_queue_route
 from rmqd.wire.headers.topic_headers import GetRouteInfoRequestHeader
 from rmqd.wire.messages.message_id import host_port
@@ -50,7 +50,7 @@ async def fetch_text(url: str) -> str:
         raise ValueError("an address server's URL must begin with http:// or https://")
     sockets: list[socket.socket] = []
     try:
-        return await in_own_thread(partial(_read, url, sockets))
+        return await call_in_thread(partial(_read, url, sockets))
     finally:
         # end a slow download: its timeout is for each read, so a server that sends single bytes could block for days
         for one in sockets:
@@ -281,7 +281,7 @@ class NameServers:
             async with self._clock.timeout(LOOKUP_TIMEOUT_SECONDS):
                 addresses = [host_port(found, port) for found in await self._resolve(host, int(port))]
             for one in addresses:
-                self._remoting.connector.called(one, host)
+                self._remoting.connector.set_server_name(one, host)
             return addresses
         except (OSError, ValueError) as error:
             known = self._resolved.get(address)
@@ -333,7 +333,7 @@ def parse_addresses(text: str) -> tuple[str, ...]:
 
 async def resolve_host(host: str, port: int) -> list[str]:
     """Return all IP addresses of a host name. Raises OSError if it cannot be resolved."""
-    found = await in_own_thread(partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM))
+    found = await call_in_thread(partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM))
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 

@@ -26,7 +26,7 @@ import structlog
 
 from rmqd.client.api.remoting_request import SharedCalls
 from rmqd.client.routing.routes import MissingBrokers, Routes
-from rmqd.errors import BrokerAwayError, RemotingTimeoutError, RmqdError, RouteNotFoundError
+from rmqd.errors import BrokerUnknownError, RemotingTimeoutError, RmqdError, RouteNotFoundError
 from rmqd.errors.broker_errors import TopicNotExistError
 from rmqd.runtime.clock import Clock, wait_within
 from rmqd.runtime.plain_text import duration
@@ -183,14 +183,14 @@ class RouteTable:
     def master_for(self, topic: str, broker_name: str) -> str:
         """Return the address of a broker's master. If it is unknown, raises BrokerAwayError, which names `topic`."""
         if (address := self.master(broker_name)) is None:
-            raise BrokerAwayError(topic, broker_name)
+            raise BrokerUnknownError(topic, broker_name)
         return address
 
     def address_for(self, queue: MessageQueue) -> str:
         """Return the address to ask about a queue: its broker's master, or else a slave. Raises BrokerAwayError."""
         name = self.endpoint(queue)
         if (address := self.address(name)) is None:
-            raise BrokerAwayError(queue.topic, name)
+            raise BrokerUnknownError(queue.topic, name)
         return address
 
     def replicas(self, broker_name: str) -> Mapping[int, str]:

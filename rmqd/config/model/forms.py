@@ -59,7 +59,7 @@ def kind_of(field: FieldInfo) -> object:
     return next(iter(field.metadata), None)
 
 
-def meaning_of(field: FieldInfo) -> str:
+def description_of(field: FieldInfo) -> str:
     """Return the description of a key."""
     return next((one.meaning for one in field.metadata if isinstance(one, Key)), field.description or "")
 
@@ -80,11 +80,11 @@ class ConfigSection(BaseModel):
 _MANY_KEYS = 12
 _BASIC_KEYS = ("subscriptions", "handler")
 _PLACEHOLDERS = {"groups": "NAME"}
-MAX_GUESSES: Final = 100
+MAX_SUGGESTIONS: Final = 100
 """How many unknown keys get a suggestion: each suggestion compares all known keys."""
 
 
-def problems_of(
+def problems_of_error(
     error: ValidationError, root: type[BaseModel], places: Locations
 ) -> Iterator[tuple[KeyPath, ConfigProblem, bool]]:
     """Yield the path and the problem of each pydantic error, and True if the error is a missing key."""
@@ -93,13 +93,13 @@ def problems_of(
         path: KeyPath = tuple(details["loc"])
         if details["type"] == "extra_forbidden":
             unknown_keys += 1
-            what = _unknown_key(root, path, details["input"]) if unknown_keys <= MAX_GUESSES else "unknown key"
-            yield path, ConfigProblem(places.of_key(path), places.declared(path), what), False
+            what = _unknown_key(root, path, details["input"]) if unknown_keys <= MAX_SUGGESTIONS else "unknown key"
+            yield path, ConfigProblem(places.of_key(path), places.declared_path(path), what), False
         elif details["type"] == "missing":
             yield path, ConfigProblem(places.of_missing(path), path, _missing_key(root, path)), True
         else:
             message = _wrong_value(root, path, details)
-            yield path, ConfigProblem(places.of(path), places.declared(path), message), False
+            yield path, ConfigProblem(places.of(path), places.declared_path(path), message), False
 
 
 def _unknown_key(root: type[BaseModel], path: KeyPath, value: object) -> str:
@@ -153,7 +153,7 @@ def _written(root: type[BaseModel], place: KeyPath, name: str, value: object) ->
 def _missing_key(root: type[BaseModel], path: KeyPath) -> str:
     model = model_at(root, path[:-1])
     field = keys_of(model).get(str(path[-1])) if model is not None else None
-    return f"missing; expected {(field and meaning_of(field)) or 'a value'}"
+    return f"missing; expected {(field and description_of(field)) or 'a value'}"
 
 
 def _wrong_value(root: type[BaseModel], path: KeyPath, details: ErrorDetails) -> str:
@@ -259,7 +259,7 @@ class NameServerList(ValueKind):
 
     accepted: str = 'host:port, "host:port;host:port", or a list of host:port'
 
-    def check(self, value: object) -> tuple[str, ...]:
+    def parse(self, value: object) -> tuple[str, ...]:
         addresses: list[Any]
         if isinstance(value, str):
             addresses = [part.strip() for part in value.split(";") if part.strip()]
@@ -283,7 +283,7 @@ class NameServerList(ValueKind):
 class SubscriptionForm(ValueKind):
     """A subscription: a tag expression, `{sql: condition}`, or `{lite_topics: [names]}`."""
 
-    def check(self, value: object) -> Subscription:
+    def parse(self, value: object) -> Subscription:
         if isinstance(value, dict):
             if set(value) == {"lite_topics"}:
                 return Subscription(expression="*", kind="TAG", lite_topics=_checked_lite_topics(value["lite_topics"]))
@@ -327,7 +327,7 @@ class PointInTime(ValueKind):
 
     accepted: str = "ISO 8601 with a zone such as 2026-01-01T00:00:00+08:00, or @ and Unix milliseconds"
 
-    def check(self, value: object) -> int:
+    def parse(self, value: object) -> int:
         if isinstance(value, str) and re.fullmatch(r"@[0-9]{1,15}", value, re.ASCII):
             return int(value[1:])
         try:

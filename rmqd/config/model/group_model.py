@@ -91,7 +91,7 @@ class Percentage(ValueKind):
 
     accepted: str = "a percentage from 0% to 100%, such as 1%"
 
-    def check(self, value: object) -> float:
+    def parse(self, value: object) -> float:
         number = value.removesuffix("%").strip() if isinstance(value, str) and value.endswith("%") else ""
         if not _NUMBER.fullmatch(number):
             raise value_error(f"{show_value(value)} is not a percentage", self.accepted)
@@ -99,7 +99,7 @@ class Percentage(ValueKind):
             raise value_error(f"{show_value(value)} is out of range", self.accepted)
         return float(number) / 100
 
-    def written(self, value: Any) -> Any:
+    def as_written(self, value: Any) -> Any:
         return f"{value * 100:g}%" if isinstance(value, int | float) else value
 
     def json_schema(self) -> dict[str, Any]:
@@ -168,13 +168,13 @@ class HandlerConfig(ConfigSection):
     canary: CanaryConfig | None = Field(default=None, description="a second handler for a share of the messages")
 
     @property
-    def promoted(self) -> Self:
+    def with_promoted_canary(self) -> Self:
         """The settings with the canary as the only handler."""
         assert self.canary is not None
         return self.model_copy(update={"plugin": self.canary.plugin, "options": self.canary.options, "canary": None})
 
     @property
-    def max_calls(self) -> int:
+    def max_concurrent_calls(self) -> int:
         """The maximum number of batches handled at once."""
         return self.max_concurrency if self.concurrency == "auto" else self.concurrency
 
@@ -213,7 +213,7 @@ class _OrBroker:
 class StrategyName(Choice):
     """The name of an allocate strategy. Another check, which loads plugins, finds out whether it is installed."""
 
-    def check(self, value: object) -> str:
+    def parse(self, value: object) -> str:
         if isinstance(value, str) and value and word_of_constant(value) not in self.words:
             return str(value)
         raise value_error(f"{show_value(value)} is not a strategy", self.accepted)
@@ -315,7 +315,7 @@ class GroupConfig(ConfigSection, GroupKeys):  # type: ignore[misc]  # mypy does 
     )
     sink: SinkConfig | None = Field(default=None, description="the destination of the pipeline's rows (engine: spark)")
 
-    def set_places(self, places: Locations) -> None:
+    def set_locations(self, places: Locations) -> None:
         """Store the locations of this group's keys, for `problem`. Equality and `repr` ignore them."""
         self._places = places
 
@@ -327,7 +327,7 @@ class GroupConfig(ConfigSection, GroupKeys):  # type: ignore[misc]  # mypy does 
     def promoted(self) -> Self:
         """The group with its canary as the only handler."""
         assert self.handler is not None
-        return self.model_copy(update={"handler": self.handler.promoted})
+        return self.model_copy(update={"handler": self.handler.with_promoted_canary})
 
     def consume_timestamp_ms(self) -> int | None:
         """Return the group's start time in Unix milliseconds; None unless `consume_from_where` is `timestamp`."""

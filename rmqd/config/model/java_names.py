@@ -137,7 +137,7 @@ def value_from_java(kind: object, name: str, value: Any) -> Any:
     for one in (word_of_constant(value) or value, f"{value}{unit}"):
         try:
             checked = (
-                kind.check(SubstitutedText(one) if isinstance(one, str) else one)
+                kind.parse(SubstitutedText(one) if isinstance(one, str) else one)
                 if isinstance(kind, ValueKind)
                 else one
             )

@@ -49,7 +49,7 @@ class ClusterConfig(ConfigSection):
     )
 
     @property
-    def is_named(self) -> bool:
+    def has_name_servers(self) -> bool:
         """Whether name servers are configured."""
         return bool(self.nameserver or self.nameserver_url)
 
@@ -145,7 +145,7 @@ class RootConfig(ClusterConfig):
     @property
     def known_clusters(self) -> dict[str, ClusterConfig]:
         """All clusters by name, the cluster at the top level first."""
-        if self.clusters and not self.is_named:
+        if self.clusters and not self.has_name_servers:
             return self.clusters
         return {DEFAULT_CLUSTER: self, **self.clusters}
 
@@ -169,13 +169,13 @@ class RootConfig(ClusterConfig):
         named = (cluster.client.namespace for cluster in self.known_clusters.values())
         return tuple(dict.fromkeys(namespace for namespace in named if namespace))
 
-    def state_of(self, group: str) -> str:
+    def state_dir_of_group(self, group: str) -> str:
         """Return the folder of a group's local state. Each cluster has a separate folder, because the offsets of one
         cluster are wrong in another cluster.
         """
-        return self.state_of_cluster(self.cluster_name(group))
+        return self.state_dir_of_cluster(self.cluster_name(group))
 
-    def state_of_cluster(self, cluster: str) -> str:
+    def state_dir_of_cluster(self, cluster: str) -> str:
         """Return the folder of local state for one cluster."""
         return self.state_dir if cluster == DEFAULT_CLUSTER else f"{self.state_dir}/clusters/{cluster}"
 

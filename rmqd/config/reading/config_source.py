@@ -20,7 +20,7 @@ from rmqd.config.reading.yaml_tree import (
     YamlEntry,
     YamlList,
     YamlMapping,
-    YamlReading,
+    YamlParseResult,
     is_utf8,
     merge_nodes,
     read_tree,
@@ -166,7 +166,7 @@ def _plain_value(node: Node) -> object:
     return node.value if isinstance(node, Scalar) else None
 
 
-def bare_source(overrides: Sequence[str]) -> ConfigFiles:
+def files_from_overrides(overrides: Sequence[str]) -> ConfigFiles:
     """Return a configuration that consists only of overrides, for commands without a file."""
     source = ConfigFiles((Path("--set"),), YamlMapping("--set", {}))
     for override in overrides:
@@ -191,11 +191,11 @@ def _read_mapping(file: Path, source: ConfigFiles) -> YamlMapping | None:
     return None
 
 
-def _read(file: Path) -> YamlReading:
+def _read(file: Path) -> YamlParseResult:
     try:
         content = file.read_bytes()
     except OSError as error:
-        return YamlReading(
+        return YamlParseResult(
             None, [ConfigProblem(f"{file}:1:1", (), f"the file cannot be read: {error.strerror or error}")]
         )
     try:
@@ -203,7 +203,7 @@ def _read(file: Path) -> YamlReading:
     except UnicodeDecodeError as error:
         before = content[: error.start]
         line, column = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
-        return YamlReading(
+        return YamlParseResult(
             None, [ConfigProblem(f"{file}:{line}:{column}", (), "this is not UTF-8; expected text in UTF-8")]
         )
 

@@ -66,7 +66,7 @@ Node = Scalar | YamlList | YamlMapping
 
 
 @dataclass(slots=True)
-class YamlReading:
+class YamlParseResult:
     """The result of parsing a text: its tree, and its problems."""
 
     tree: Node | None
@@ -113,21 +113,21 @@ def merge_nodes(base: Node, top: Node, *, inherited: bool = False) -> Node:
     return YamlMapping(top.place, entries)
 
 
-def read_tree(text: str, file: str) -> YamlReading:
+def read_tree(text: str, file: str) -> YamlParseResult:
     """Read one YAML document; places are `file:line:column`. Problems are returned, never raised."""
     builder = _Builder(text, file)
     try:
-        return YamlReading(builder.document(), builder.problems)
+        return YamlParseResult(builder.document(), builder.problems)
     except yaml.MarkedYAMLError as error:
-        return YamlReading(None, [_syntax_problem(error, text, file)])
+        return YamlParseResult(None, [_syntax_problem(error, text, file)])
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
         place = f"{file}:{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}"
         # One of PyYAML's two parsers reports the character as a number, the other as text.
         code = error.character if isinstance(error.character, int) else ord(error.character)
-        return YamlReading(None, [ConfigProblem(place, (), f"the character U+{code:04X} is not allowed in YAML")])
+        return YamlParseResult(None, [ConfigProblem(place, (), f"the character U+{code:04X} is not allowed in YAML")])
     except _Refused as error:
-        return YamlReading(None, [ConfigProblem(error.place, (), str(error))])
+        return YamlParseResult(None, [ConfigProblem(error.place, (), str(error))])
 
 
 def _syntax_problem(error: yaml.MarkedYAMLError, text: str, file: str) -> ConfigProblem:

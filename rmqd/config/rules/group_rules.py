@@ -12,7 +12,7 @@ from rmqd.client.client_options import NAMESRV_ADDR, SPARK_PREFIX
 from rmqd.config.model.group_model import BROKER, GroupConfig
 from rmqd.config.model.root_model import DEFAULT_CLUSTER, ClientConfig, ClusterConfig, RootConfig
 from rmqd.config.problems import ConfigFinding, KeyPath, unknown
-from rmqd.config.rules.spark_rules import missing_findings, spark_findings, url_problem
+from rmqd.config.rules.spark_rules import missing_package_findings, spark_findings, url_problem
 from rmqd.consumer.allocate import BROKER_STRATEGY_NAMES
 from rmqd.errors import InvalidNameError, install_command
 from rmqd.runtime.lazy_imports import import_lazily
@@ -68,14 +68,14 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")  # a cluster's name is also a folde
 
 def cluster_findings(config: RootConfig) -> Iterator[ConfigFinding]:
     """Check the clusters, and check that each group has a known cluster."""
-    if not config.clusters or config.is_named or "client" in config.model_fields_set:
+    if not config.clusters or config.has_name_servers or "client" in config.model_fields_set:
         yield from _findings(config, ())
     for name, cluster in config.clusters.items():
         yield from _findings(cluster, ("clusters", name))
         if not _NAME.fullmatch(name):
             message = f"the name {name!r} is not valid; expected letters a-z and A-Z, digits, - and _"
             yield ConfigFinding(("clusters", name), message, at_key=True)
-    if DEFAULT_CLUSTER in config.clusters and config.is_named:
+    if DEFAULT_CLUSTER in config.clusters and config.has_name_servers:
         message = (
             f"the cluster of nameserver at the top level is called {DEFAULT_CLUSTER}; use another name here, or "
             "remove that nameserver"
@@ -99,7 +99,7 @@ def _choices(config: RootConfig) -> Iterator[ConfigFinding]:
 
 
 def _findings(cluster: ClusterConfig, at: KeyPath) -> Iterator[ConfigFinding]:
-    if not cluster.is_named:
+    if not cluster.has_name_servers:
         others = "or nameserver_url instead" if at else f"nameserver_url, or ${NAMESRV_ADDR} in the environment"
         message = f'missing; expected host:port, "host:port;host:port", a list, {others}'
         yield ConfigFinding((*at, "nameserver"), message, missing=True, instead=(*at, "nameserver_url"))
@@ -185,7 +185,7 @@ def run_findings(config: RootConfig, only: Collection[str] = ()) -> Iterator[Con
     for name, group in config.groups.items():
         if not only or name in only:
             yield from _room_findings(name, group, config.cluster_of(name).client.instance_name)
-            yield from missing_findings(name, group)
+            yield from missing_package_findings(name, group)
             yield from package_findings(name, group)
 
 

@@ -112,7 +112,7 @@ def sink_findings(sink: SinkConfig) -> Iterator[ConfigFinding]:
                 )
 
 
-PACKAGES: Final = ("pyspark", "pyarrow")
+SPARK_PACKAGES: Final = ("pyspark", "pyarrow")
 _INSTEAD: Final = {
     "spark.master": "spark.master of the group, one level up",
     "spark.app.name": "leave it out; the application is named after the group",
@@ -211,14 +211,14 @@ def _property_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
             yield ConfigFinding(path, "a second copy of a task would handle its messages twice; expected false")
 
 
-def missing_findings(name: str, group: GroupConfig) -> Iterator[ConfigFinding]:
+def missing_package_findings(name: str, group: GroupConfig) -> Iterator[ConfigFinding]:
     """Yield findings, with whole paths, if a group on Spark needs Python packages that are not installed."""
     if group.engine != "spark":
         return
     if group.sink is not None and group.sink.format == "postgresql" and find_spec("psycopg") is None:
         message = f"postgresql needs psycopg, which is not installed; run {install_command('postgresql')}"
         yield ConfigFinding(("groups", name, "sink", "format"), message)
-    absent = [package for package in PACKAGES if find_spec(package) is None]
+    absent = [package for package in SPARK_PACKAGES if find_spec(package) is None]
     if absent:
         which, cure = "which are" if len(absent) > 1 else "which is", install_command("spark")
         message = f"spark needs {' and '.join(absent)}, {which} not installed; use local, or run {cure}"

@@ -22,13 +22,13 @@ from rmqd.consumer.context import GroupContext
 from rmqd.consumer.handling.batch_worker import exception_of_background_call, make_background_batch
 from rmqd.consumer.handling.handler_failures import ConsumeTimeoutError
 from rmqd.consumer.health.group_status import GroupStatus
-from rmqd.consumer.pull.accept import open_bodies
+from rmqd.consumer.pull.accept import decompress_bodies
 from rmqd.consumer.rebalance.rebalance import Rebalance
 from rmqd.errors import ProtocolError, RmqdError
 from rmqd.handler_api.batch import (
     DECISION_CLASSES,
     Batch,
-    ManualBatch,
+    ManualCommitBatch,
     Outcome,
     TransactionEnd,
     decision_for_error,
@@ -152,7 +152,7 @@ class DirectConsumption:
         log.info("message.handled_directly", msg_id=message.msg_id, queue=str(message.message_queue), result=outcome)
         orderly = options.consume_mode == "orderly"
         return ConsumeMessageDirectlyResult(
-            outcome, orderly, not isinstance(batch, ManualBatch), remark, round(seconds * 1000)
+            outcome, orderly, not isinstance(batch, ManualCommitBatch), remark, round(seconds * 1000)
         )
 
     async def close(self) -> None:
@@ -214,7 +214,7 @@ async def _decode(record: bytes, broker_name: str, namespace: str, max_body_size
     queue_id = int.from_bytes(record[_QUEUE_ID], signed=True)
     block = frame_messages(record, MessageQueue("", broker_name, queue_id), namespace=namespace)
     if block.is_closed:
-        await open_bodies(block, max_body_size)
+        await decompress_bodies(block, max_body_size)
     if block.corrupt:
         raise ProtocolError(f"the message is corrupt: {block.corrupt[0].reason}")
     if len(block.messages) != 1:
@@ -238,7 +238,7 @@ def _outcome(batch: Batch, error: BaseException | None) -> tuple[CMResult, str |
         if not is_made_of(error, DECISION_CLASSES):
             return CMResult.THROW_EXCEPTION, _describe(error)
         return CMResult.SUCCESS if meant.outcome is Outcome.ACK else CMResult.LATER, text_of(leaf_exceptions(error)[0])
-    match batch.closing if isinstance(batch, ManualBatch) else None:
+    match batch.closing if isinstance(batch, ManualCommitBatch) else None:
         case TransactionEnd.COMMIT:
             return CMResult.COMMIT, None
         case TransactionEnd.ROLLBACK:

@@ -242,7 +242,7 @@ def _pulled(context: GroupContext, assigned: Assignment, rates: ConsumeRates) ->
     loop, clock = assigned.loop, context.clock
     orderly = context.options.consume_mode == "orderly"
     locked = orderly and loop is not None and context.ownership.holds(assigned.message_queue)
-    begun_at = 0.0 if loop is None else loop.begun_at
+    begun_at = 0.0 if loop is None else loop.cache_created_at
     locked_at = int(((clock.wall() if locked else assigned.since) if orderly else begun_at) * 1000)
     if loop is None:
         return ProcessQueueInfo(commit_offset=-1, last_lock_timestamp=locked_at)
@@ -257,7 +257,7 @@ def _pulled(context: GroupContext, assigned: Assignment, rates: ConsumeRates) ->
         locked=locked,
         last_lock_timestamp=locked_at,
         dropped=process_queue.dropped or assigned.is_releasing,
-        last_pull_timestamp=_wall_milliseconds(clock, loop.asked_at),
+        last_pull_timestamp=_wall_milliseconds(clock, loop.last_request_at),
         last_consume_timestamp=_wall_milliseconds(clock, rates.last_progress_at(assigned.message_queue)),
     )
 
@@ -266,7 +266,9 @@ def _popped(context: GroupContext, assigned: Assignment) -> PopProcessQueueInfo:
     return PopProcessQueueInfo(
         wait_ack_count=sum(queue.cached_count for queue in assigned.process_queues),
         dropped=assigned.is_releasing,
-        last_pop_timestamp=0 if assigned.loop is None else _wall_milliseconds(context.clock, assigned.loop.asked_at),
+        last_pop_timestamp=0
+        if assigned.loop is None
+        else _wall_milliseconds(context.clock, assigned.loop.last_request_at),
     )
 
 

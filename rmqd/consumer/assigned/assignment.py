@@ -310,7 +310,7 @@ class Assignment(ABC):
             return state
         if loop is None:
             return "waiting"
-        if loop.held_by is not None:
+        if loop.hold_reason is not None:
             return "flow_controlled"
         if any(one.retrying for one in process_queues):
             return "retrying"

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Final
 
-from rmqd.consumer.cache.flow_control import Reason
+from rmqd.consumer.cache.flow_control import FlowControlReason
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import GroupContext
 from rmqd.errors import RmqdError
@@ -31,15 +31,15 @@ _SUBSCRIPTION_AWAY: Final = (
 class RequestLoop(ABC):
     """Fetches the messages of one assignment.
 
-    `asked_at` and `answered_at` are when the last request was sent, and the last response received (monotonic).
+    `asked_at` and `last_response_at` are when the last request was sent, and the last response received (monotonic).
     `begun_at` is when the cache was created (Unix seconds): at the acquisition, or at an operator's reset.
     """
 
     def __init__(self, context: GroupContext, message_queue: MessageQueue) -> None:
-        self.held_by: Reason | None = None  # why no request is sent now; None if requests are sent
+        self.hold_reason: FlowControlReason | None = None  # why no request is sent now; None if requests are sent
         self.failure: RmqdError | None = None  # error of the last request; None after a success
-        self.answered_at = self.asked_at = context.clock.monotonic()
-        self.begun_at = context.clock.wall()
+        self.last_response_at = self.last_request_at = context.clock.monotonic()
+        self.cache_created_at = context.clock.wall()
         self._context = context
         self._message_queue = message_queue
 

@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 UNLIMITED_SPAN: Final = 2**63  # for orderly queues: they finish messages in order, so finished ones cannot accumulate
 LOG_EVERY_NTH_TIME: Final = 1000  # Java: queueFlowControlTimes % 1000
 
-Reason = Literal["count", "size", "span", "paused"]
+FlowControlReason = Literal["count", "size", "span", "paused"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Thresholds:
         return cls(count, size, UNLIMITED_SPAN if options.keeps_queue_order else options.consume_concurrently_max_span)
 
 
-def exceeded_threshold(process_queue: ProcessQueue, thresholds: Thresholds) -> Reason | None:
+def exceeded_threshold(process_queue: ProcessQueue, thresholds: Thresholds) -> FlowControlReason | None:
     """Return the threshold that blocks the next pull, or None. Thresholds are checked in the same order as in Java."""
     if process_queue.cached_count > thresholds.count:
         return "count"
@@ -59,7 +59,7 @@ def exceeded_threshold(process_queue: ProcessQueue, thresholds: Thresholds) -> R
     return "span" if process_queue.finished_since_first_block() > thresholds.span else None
 
 
-def count_flow_control(process_queue: ProcessQueue, reason: Reason, thresholds: Thresholds) -> None:
+def count_flow_control(process_queue: ProcessQueue, reason: FlowControlReason, thresholds: Thresholds) -> None:
     """Count that a queue is not pulled because of `reason`. If a threshold is the reason, log it occasionally."""
     oldest = process_queue.oldest()
     times = process_queue.stats.count_held_back(reason, oldest)
@@ -76,7 +76,7 @@ def count_flow_control(process_queue: ProcessQueue, reason: Reason, thresholds: 
         )
 
 
-def log_flow_control(times: int, queue: MessageQueue, reason: Reason, **cache: int) -> None:
+def log_flow_control(times: int, queue: MessageQueue, reason: FlowControlReason, **cache: int) -> None:
     """Log that a queue is not pulled, if `times` is 1, 1001, 2001 and so on. `cache` has the logged figures.
 
     Java counts an attempt to pull every 50 ms. rmqd counts only once until the queue is pulled again.

@@ -122,7 +122,7 @@ class ProcessQueue:
             self._add(messages)
         else:
             self._add([message for message in messages if not message.finished])
-        block.put_before = self.put_count
+        block.earlier_message_count = self.put_count
         self.put_count += block.unfinished
         self.cached_count += block.unfinished
         self.cached_bytes += block.size_bytes
@@ -288,7 +288,7 @@ class ProcessQueue:
         message.finished = True
         message.block.unfinished -= 1
 
-    def is_late(self, message: Message) -> bool:
+    def may_be_redelivered(self, message: Message) -> bool:
         """Return whether another member may have this popped message by now, so that its result here is ignored."""
         return False
 
@@ -355,7 +355,7 @@ class ProcessQueue:
 
     def finished_since_first_block(self) -> int:
         """Return how many messages are finished since the first cached block, including all above the commit offset."""
-        return self.put_count - self.blocks[0].put_before - self.cached_count if self.blocks else 0
+        return self.put_count - self.blocks[0].earlier_message_count - self.cached_count if self.blocks else 0
 
     def span(self) -> int:
         """Return the distance from the first unfinished offset to the highest cached offset; 0 if nothing is cached."""

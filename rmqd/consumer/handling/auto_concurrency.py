@@ -31,7 +31,7 @@ from __future__ import annotations
 from math import ceil, inf, sqrt
 from typing import Final
 
-from rmqd.consumer.handling.batch_worker import Call, Worker
+from rmqd.consumer.handling.batch_worker import HandlerCall, Worker
 from rmqd.handler_api.batch import Batch
 from rmqd.runtime.clock import Clock
 
@@ -82,7 +82,7 @@ class AutoConcurrency:
         self._busy_slots, self._busy_seconds, self._noted = 0, 0.0, clock.monotonic()
         self._begin(0.0)
 
-    async def time_slot(self, call: Call, _: Worker, batch: Batch) -> object:
+    async def measure_slot(self, call: HandlerCall, _: Worker, batch: Batch) -> object:
         """Measure how long a slot is busy, including claims and pauses. A stage of `HandlerSlots._call_of`."""
         self.begin()
         try:
@@ -90,7 +90,7 @@ class AutoConcurrency:
         finally:
             self.end()
 
-    async def measure(self, call: Call, worker: Worker, batch: Batch) -> object:
+    async def measure(self, call: HandlerCall, worker: Worker, batch: Batch) -> object:
         """Measure the duration of each handler call. A stage of `HandlerSlots._call_of`."""
         began, has_returned = self._clock.monotonic(), False
         try:

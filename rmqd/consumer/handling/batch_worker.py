@@ -25,11 +25,11 @@ from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.handler_failures import CALL_EXPIRED
 from rmqd.consumer.handling.handler_threads import UnusableHandlerError, check_result
-from rmqd.consumer.handling.ready_queues import Make, ReadyQueues
+from rmqd.consumer.handling.ready_queues import MakeBatch, ReadyQueues
 from rmqd.consumer.handling.settlement import still_owns
 from rmqd.consumer.services import ConsumeMessageService
 from rmqd.consumer.stats.counters import QUICK_SECONDS
-from rmqd.handler_api.batch import ENDLESS_LEASE, Batch, LoadedHandler, ManualBatch, OrderlyBatch
+from rmqd.handler_api.batch import NO_LOCK_LEASE, Batch, LoadedHandler, ManualCommitBatch, OrderlyBatch
 from rmqd.runtime.clock import Clock
 from rmqd.wire.messages.message import Message, consume_start
 
@@ -39,8 +39,8 @@ def make_background_batch(options: ConsumerOptions, messages: list[Message]) -> 
     queue = messages[0].message_queue
     if options.consume_mode != "orderly":
         return Batch(messages, queue)
-    kind = OrderlyBatch if options.auto_commit else ManualBatch
-    return kind(ENDLESS_LEASE, messages, queue)
+    kind = OrderlyBatch if options.auto_commit else ManualCommitBatch
+    return kind(NO_LOCK_LEASE, messages, queue)
 
 
 async def exception_of_background_call(
@@ -121,12 +121,12 @@ BLOCKED_SECONDS: Final = 1.0  # a longer batch may have blocked the event loop
 T = TypeVar("T")
 
 
-Call = Callable[[Batch], Awaitable[object]]
-Settle = Callable[[ProcessQueue, Batch, BaseException | None], Coroutine[Any, Any, bool]]
+HandlerCall = Callable[[Batch], Awaitable[object]]
+SettleBatch = Callable[[ProcessQueue, Batch, BaseException | None], Coroutine[Any, Any, bool]]
 # A worker's time at one queue: the queue; the function that makes its batches; the messages that other workers may take
 # from the queue meanwhile (its pending messages, or none in an orderly group); and the function to call with the queue
 # at the end, unless the worker was replaced.
-Turn = tuple[ProcessQueue, Make, Sized, Callable[[ProcessQueue], None]]
+WorkerTurn = tuple[ProcessQueue, MakeBatch, Sized, Callable[[ProcessQueue], None]]
 
 
 class WorkerService(ABC):
@@ -143,11 +143,11 @@ class WorkerService(ABC):
 
     Returns True if the queue must be suspended, False if it may continue, None if `settle` must be called.
     """
-    settle: Settle
+    settle: SettleBatch
     """Settles a batch. Returns whether its queue must be suspended."""
 
     @abstractmethod
-    def begin_turn(self) -> Turn | None:
+    def begin_turn(self) -> WorkerTurn | None:
         """Take the first ready queue. Returns None if its messages must not be handed out now."""
 
     @abstractmethod
@@ -161,7 +161,7 @@ class WorkerService(ABC):
 class Worker:
     """One worker of a group. `process_queue` is the queue of its current or last turn."""
 
-    call: Call
+    call: HandlerCall
     """Calls the handler. The service sets this before `run`. A later change applies from the next turn."""
 
     def __init__(self, service: WorkerService, number: int, ready: Callable[[], Awaitable[None]] | None = None) -> None:
@@ -172,9 +172,9 @@ class Worker:
         self.reported = -1.0  # `started` of the last call that was reported as expired
         self.expired = False  # the call is past its deadline: its result is CALL_EXPIRED, whatever it returns or raises
         self.replaced = False  # the call ignored its cancellation, or the service ends: its result is not used
-        self.halted = False  # the current batch is the last of this turn
+        self.is_last_batch = False  # the current batch is the last of this turn
         self.batch: Batch | None = None  # the batch that the handler has; None between calls
-        self.is_called = True  # False if the handler gets no message of the batch
+        self.is_handler_called = True  # False if the handler gets no message of the batch
         self._service = service
         self._ready = ready
         self._task: asyncio.Task[None] | None = None
@@ -209,7 +209,7 @@ class Worker:
         """Take turns at the ready queues until this worker is replaced."""
         service = self._service
         ready_queues = service.ready_queues
-        queues, queued = ready_queues.queues, ready_queues.queued
+        queues, queued = ready_queues.queues, ready_queues.not_to_add
         while not self.replaced:
             if ready_queues.excess_workers > 0:
                 await ready_queues.wait_until_admitted()
@@ -228,7 +228,7 @@ class Worker:
             if turn is None:
                 continue
             self.process_queue, make, for_others, end_turn = turn
-            self.halted = False
+            self.is_last_batch = False
             try:
                 await self._work_at(self.process_queue, make, for_others)
             finally:
@@ -237,7 +237,7 @@ class Worker:
                 if not self.replaced:
                     end_turn(self.process_queue)
 
-    async def _work_at(self, process_queue: ProcessQueue, make: Make, for_others: Sized) -> None:
+    async def _work_at(self, process_queue: ProcessQueue, make: MakeBatch, for_others: Sized) -> None:
         """Hand the pending messages of a queue to the handler, batch by batch: the hot path.
 
         Every message of the group passes here. So values that stay the same are read before the loop. For a batch that
@@ -274,7 +274,7 @@ class Worker:
         run, is_single = self._run, size == 1
         self.started = started = clock()
         slice_end = started + TIME_SLICE_SECONDS
-        while pending and not self.halted:
+        while pending and not self.is_last_batch:
             messages = [pending.popleft()] if is_single else process_queue.take(size)
             if ready_queues.can_wake and (for_others or len(queues) > 1):
                 ready_queues.wake()
@@ -348,7 +348,7 @@ class Worker:
     ) -> bool:
         """Settle a batch. Returns whether the queue must be suspended."""
         service = self._service
-        if self.is_called:
+        if self.is_handler_called:
             now = service.clock.monotonic()
             age = now + service.wall_offset - messages[0].store_timestamp * 0.001
             process_queue.stats.count_call(messages, now - self.started, age)

@@ -30,7 +30,7 @@ from typing import Any
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.circuit import Circuit, FailureEffect
-from rmqd.consumer.handling.batch_worker import Call, Settle, Worker
+from rmqd.consumer.handling.batch_worker import HandlerCall, SettleBatch, Worker
 from rmqd.consumer.handling.handler_failures import HANDLED_BEFORE_DECISION
 from rmqd.consumer.handling.in_place_retries import failures_of
 from rmqd.consumer.handling.ready_queues import ReadyQueues
@@ -51,10 +51,10 @@ class CircuitBreaker(ABC):
         self._clock = clock
         self._failed: dict[Message, float] = {}  # message -> time of its first failure; the latest failure is last
 
-    async def watch(self, call: Call, worker: Worker, batch: Batch) -> object:
+    async def report_to_circuit(self, call: HandlerCall, worker: Worker, batch: Batch) -> object:
         """Report a call's start and success to the circuit. A stage of `HandlerSlots._call_of`."""
         began = self._clock.monotonic()
-        self.circuit.begin(batch)
+        self.circuit.call_began(batch)
         result = await call(batch)
         if not worker.expired and not failures_of(batch, None):
             self._returned(batch, began)
@@ -75,7 +75,7 @@ class CircuitBreaker(ABC):
         """Settle a batch, now or after the circuit's decision. Returns whether its queue must be suspended."""
 
     @abstractmethod
-    def changed(self) -> None:
+    def on_circuit_change(self) -> None:
         """Called when the circuit's state has changed."""
 
     def explain(self, process_queue: ProcessQueue, group: str) -> Problem | None:
@@ -89,10 +89,10 @@ class CircuitBreaker(ABC):
 
     def _returned(self, batch: Batch, began: float) -> None:
         if _acknowledged(batch, None):
-            self.circuit.succeeded(batch, began)
+            self.circuit.call_succeeded(batch, began)
             self._judge()
         else:
-            self.circuit.undecided(batch)
+            self.circuit.call_undecided(batch)
 
     def _effect_of(self, batch: Batch, error: BaseException | None) -> FailureEffect:
         """Report a call that did not acknowledge every message to the circuit. Return how its failure counts."""
@@ -100,12 +100,12 @@ class CircuitBreaker(ABC):
         is_repeated, is_evidence = self._note_failed([batch[index] for index in failures])
         if failures and not _acknowledged(batch, error):
             text = describe(next(iter(failures.values())))
-            effect = self.circuit.failed(batch, text, is_evidence=is_evidence)
+            effect = self.circuit.call_failed(batch, text, is_evidence=is_evidence)
             return FailureEffect.REPEATED if is_repeated and effect is FailureEffect.SUSPECTED else effect
         if failures:  # other messages succeeded, so these messages are at fault
-            self.circuit.succeeded(batch, float("-inf"))
+            self.circuit.call_succeeded(batch, float("-inf"))
         elif error is not None:
-            self.circuit.undecided(batch)
+            self.circuit.call_undecided(batch)
         return FailureEffect.COUNTS
 
     def _note_failed(self, messages: Iterable[Message]) -> tuple[bool, bool]:
@@ -115,7 +115,7 @@ class CircuitBreaker(ABC):
         and whether this failure is evidence against the handler. It is not evidence if one of the messages failed
         before and a call has succeeded here since. A failure elsewhere counts as earlier than any success here.
         """
-        refuted_to, failed = self.circuit.refuted_to, self._failed
+        refuted_to, failed = self.circuit.excused_before, self._failed
         is_repeated, is_evidence, now = False, True, self._clock.monotonic()
         for message in messages:
             first_anywhere = math.inf if not message.reconsume_times else -math.inf
@@ -191,14 +191,14 @@ class BatchHoldingBreaker(CircuitBreaker):
         oldest = self._clock.monotonic() - circuit.options.window_seconds
         is_over = circuit.state == "closed"
         self._send_back(
-            lambda held: is_over and (held.at < circuit.refuted_to or (held.at < oldest and not held.is_repeated))
+            lambda held: is_over and (held.at < circuit.excused_before or (held.at < oldest and not held.is_repeated))
         )
         if is_over:
             self._hand_out([held for held in self._held if held.at < oldest])
         elif circuit.allows_call and not self._ready_queues.has_messages:  # no other message can probe the handler
             self._hand_out(self._held[:1])
 
-    def changed(self) -> None:
+    def on_circuit_change(self) -> None:
         self._send_back(lambda _: False)
         if self.circuit.state == "closed":
             self._hand_out(self._held)
@@ -231,7 +231,7 @@ class BatchHoldingBreaker(CircuitBreaker):
         held.process_queue.end_turn()
 
 
-class UncountedRetryPolicy:
+class TentativeRetryPolicy:
     """The retry policy of a group that retries in place. It ignores attempts that may still be subtracted."""
 
     def __init__(self, retry_policy: RetryPolicy) -> None:
@@ -261,7 +261,7 @@ class _Doubt:
 class AttemptUncountingBreaker(CircuitBreaker):
     """Settles failed batches at once, and subtracts their attempts later if the handler was at fault."""
 
-    def __init__(self, circuit: Circuit, retry_policy: UncountedRetryPolicy, settle: Settle, clock: Clock) -> None:
+    def __init__(self, circuit: Circuit, retry_policy: TentativeRetryPolicy, settle: SettleBatch, clock: Clock) -> None:
         super().__init__(circuit, clock)
         self._retry_policy = retry_policy
         self._settle = settle
@@ -292,11 +292,12 @@ class AttemptUncountingBreaker(CircuitBreaker):
             self._doubts = [
                 one
                 for one in self._doubts
-                if one.at >= circuit.refuted_to and (one.at >= oldest or (one.is_repeated and circuit.options.can_open))
+                if one.at >= circuit.excused_before
+                and (one.at >= oldest or (one.is_repeated and circuit.options.can_open))
             ]
             self._retry_policy.doubtful = sum((one.counted for one in self._doubts), Counter())
 
-    def changed(self) -> None:
+    def on_circuit_change(self) -> None:
         if self.circuit.state == "open":
             for doubt in self._doubts:
                 _subtract(doubt)

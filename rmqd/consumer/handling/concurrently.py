@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.consumer_options import ConsumerOptions
-from rmqd.consumer.handling.batch_worker import Turn, Worker
+from rmqd.consumer.handling.batch_worker import Worker, WorkerTurn
 from rmqd.consumer.handling.circuit_breaker import BatchHoldingBreaker
 from rmqd.consumer.handling.handler_failures import CALL_EXPIRED
-from rmqd.consumer.handling.ready_queues import Make
+from rmqd.consumer.handling.ready_queues import MakeBatch
 from rmqd.consumer.handling.settlement import Settlement
 from rmqd.consumer.handling.slots import HandlerSlots
 from rmqd.consumer.services import RetryPolicy
@@ -37,7 +37,7 @@ class ConsumeMessageConcurrentlyService(HandlerSlots):
             begin, queues = self._begin_in_background, self.ready_queues
             self.use_breaker(BatchHoldingBreaker(self.circuit, self.settlement, begin, queues, clock))
 
-    def begin_turn(self) -> Turn | None:
+    def begin_turn(self) -> WorkerTurn | None:
         """Take the next ready queue. The queue stays ready for other workers until a worker finds it empty."""
         queues = self.ready_queues.queues
         if self._is_popping and (self.circuit is None or self.circuit.state == "closed"):
@@ -48,9 +48,9 @@ class ConsumeMessageConcurrentlyService(HandlerSlots):
             queues.rotate(-1)  # the next worker begins with the next queue
         process_queue.begin_turn()
         batching = self._batching_queues
-        make: Make = Batch if batching is None else batching.make_and_halt(process_queue, Batch, self.halt)
-        if self.divider is not None:
-            make = self.divider.divide_batches(make, process_queue.return_taken, in_order=False)
+        make: MakeBatch = Batch if batching is None else batching.halting_make(process_queue, Batch, self.halt)
+        if self.batch_separator is not None:
+            make = self.batch_separator.separate_handlers(make, process_queue.return_taken, in_order=False)
         return process_queue, make, process_queue.pending, ProcessQueue.end_turn
 
     def is_settling(self) -> bool:

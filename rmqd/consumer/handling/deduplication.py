@@ -20,7 +20,7 @@ from typing import Final
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.consumer_options import ConsumerOptions
-from rmqd.consumer.handling.batch_worker import Call, Worker
+from rmqd.consumer.handling.batch_worker import HandlerCall, Worker
 from rmqd.consumer.handling.handler_failures import HANDLED_BEFORE_DECISION
 from rmqd.consumer.handling.held_claims import LEASE_SECONDS, Claim, HeldClaims
 from rmqd.consumer.health.causes import Problem, make_problem
@@ -121,17 +121,17 @@ class Deduplication:
 
         return ended
 
-    async def claim(self, call: Call, worker: Worker, batch: Batch) -> object:
+    async def claim(self, call: HandlerCall, worker: Worker, batch: Batch) -> object:
         """Claim the batch, and call the handler with the claimed messages. A stage of `HandlerSlots._call_of`."""
         assert worker.process_queue is not None
-        worker.batch, worker.is_called = None, False  # the handler has no batch during the store's request
+        worker.batch, worker.is_handler_called = None, False  # the handler has no batch during the store's request
         claim = await worker.wait_unless_replaced(self._claim(batch, worker.process_queue), "claim")
         if claim is None:
             return None
         self._calls[batch] = claim
         if batch.decided is None:
             batch.decided = {}  # not None, or the worker would acknowledge the batch without confirming the claims
-        worker.batch, worker.is_called, worker.started = batch, True, self.clock.monotonic()
+        worker.batch, worker.is_handler_called, worker.started = batch, True, self.clock.monotonic()
         try:
             return await call(batch.undecided())
         finally:
@@ -144,14 +144,14 @@ class Deduplication:
         A message without an id of the configured kind needs no claim. If no message has an id, the claim is empty.
         """
         claims = self._claims
-        claim = claims.new()
+        claim = claims.create_claim()
         most = self._reserve(batch, claim)
 
         def gives_up() -> bool:
             return process_queue.is_releasing or process_queue.dropped or batch.revoked
 
         try:
-            standings = await claims.ask(claim, gives_up)
+            standings = await claims.claim_in_store(claim, gives_up)
         except BaseException:
             claims.release(claim)
             raise
@@ -173,7 +173,7 @@ class Deduplication:
             now = self.clock.monotonic()
             seen = {queue: at for queue, at in self._held_elsewhere.items() if now - at <= CLAIM_SEEN_SECONDS}
             self._held_elsewhere = {**seen, process_queue.message_queue: now}
-        claims.forget(claim, [index for index, standing in standings.items() if standing is not ClaimState.OURS])
+        claims.remove_keys(claim, [index for index, standing in standings.items() if standing is not ClaimState.OURS])
         claims.release(claim, [index for index in claim.keys if index >= most])
         if most < len(batch):  # in an orderly queue, no message may overtake a waiting message
             self._leave_out(batch, range(most, len(batch)), _WAIT)

@@ -11,7 +11,7 @@ from rmqd.handler_api.batch import (
     AlreadyHandled,
     Batch,
     Decision,
-    ManualBatch,
+    ManualCommitBatch,
     Outcome,
     Suspend,
     TransactionEnd,
@@ -81,7 +81,7 @@ def failed_decisions(batch: Batch, error: BaseException | None) -> Mapping[int, 
     """Return the decisions about messages to be retried or dead-lettered, by index. `error` is the call's exception."""
     if error is None and batch.decided is None:
         return {}
-    if isinstance(batch, ManualBatch) and batch.closing is TransactionEnd.ROLLBACK:
+    if isinstance(batch, ManualCommitBatch) and batch.closing is TransactionEnd.ROLLBACK:
         return dict.fromkeys(range(len(batch)), Decision(Outcome.RETRY))
     decisions = enumerate(decisions_of(batch, error))
     return {index: decision for index, decision in decisions if decision.outcome is not Outcome.ACK}

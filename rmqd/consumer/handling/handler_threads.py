@@ -21,7 +21,7 @@ from rmqd.errors import RmqdError
 from rmqd.handler_api.batch import Batch, LoadedHandler, raise_returned_decision
 from rmqd.handler_api.decisions import flattened_members
 from rmqd.runtime.clock import Clock
-from rmqd.runtime.own_threads import call_in_loop, call_sync_or_async, nobody_waits, set_result_or_exception
+from rmqd.runtime.own_threads import call_in_loop, call_sync_or_async, is_call_abandoned, set_result_or_exception
 from rmqd.runtime.plain_text import class_name, describe
 
 log = structlog.get_logger(__name__)
@@ -272,7 +272,7 @@ class _CallThread:
         self.jobs.put(None)
 
     def _run(self) -> None:
-        nobody_waits.set(lambda: self._is_stopped)
+        is_call_abandoned.set(lambda: self._is_stopped)
         while (job := self.jobs.get()) is not None:
             batch, future, loop = job
             error: BaseException | None = None

@@ -18,7 +18,7 @@ from typing import Final
 
 import structlog
 
-from rmqd.handler_api.leases.lease_store import ClaimState, ClaimStore, ClaimStoreError, Held, Key
+from rmqd.handler_api.leases.lease_store import ClaimState, ClaimStore, ClaimStoreError, HeldClaim, Key
 from rmqd.runtime.clock import Clock, backoff_seconds, wait_within
 
 log = structlog.get_logger(__name__)
@@ -62,10 +62,10 @@ class HeldClaims:
         self._numbers = itertools.count(1)
         self._claims: dict[Key, Claim] = {}
         self._confirming: dict[Claim, list[int]] = {}  # finished messages that the store has not confirmed yet
-        self._released: list[tuple[float, Held]] = []  # released claims, with the monotonic time
+        self._released: list[tuple[float, HeldClaim]] = []  # released claims, with the monotonic time
         self._news = asyncio.Event()  # set when `run` must send releases to the store
 
-    def new(self) -> Claim:
+    def create_claim(self) -> Claim:
         """Return a claim without keys and with a new token."""
         return Claim(f"{self._owner}:{next(self._numbers)}")
 
@@ -77,7 +77,7 @@ class HeldClaims:
         claim.keys[index], claim.former[key] = key, former
         return True
 
-    async def ask(self, claim: Claim, gives_up: Callable[[], bool]) -> Mapping[int, ClaimState] | None:
+    async def claim_in_store(self, claim: Claim, gives_up: Callable[[], bool]) -> Mapping[int, ClaimState] | None:
         """Claim the keys; retry until the store responds. Returns the states by index; None once `gives_up` is true."""
         if not claim.keys:
             return {}
@@ -120,7 +120,7 @@ class HeldClaims:
                 break
         self._is_back()
         del self._confirming[claim]
-        self.forget(claim, indexes)
+        self.remove_keys(claim, indexes)
         return lost
 
     def release(self, claim: Claim, indexes: Iterable[int] | None = None) -> None:
@@ -130,9 +130,9 @@ class HeldClaims:
         self._released += [(now, (claim.keys[index], claim.token)) for index in indexes]
         if indexes:
             self._news.set()
-        self.forget(claim, indexes)
+        self.remove_keys(claim, indexes)
 
-    def forget(self, claim: Claim, indexes: Iterable[int]) -> None:
+    def remove_keys(self, claim: Claim, indexes: Iterable[int]) -> None:
         """Remove these messages from the claim."""
         for index in indexes:
             key = claim.keys.pop(index, None)

@@ -10,7 +10,7 @@ import structlog
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.consumer_options import ConsumerOptions, FailureOptions
-from rmqd.consumer.handling.batch_worker import Call, Worker
+from rmqd.consumer.handling.batch_worker import HandlerCall, Worker
 from rmqd.consumer.handling.handler_failures import HandlerProcessLostError
 from rmqd.consumer.handling.handler_threads import UnusableHandlerError
 from rmqd.handler_api.batch import (
@@ -19,7 +19,7 @@ from rmqd.handler_api.batch import (
     Batch,
     Decision,
     InvalidPayloadError,
-    ManualBatch,
+    ManualCommitBatch,
     Outcome,
     is_made_of,
     leaf_exceptions,
@@ -42,7 +42,7 @@ class FailurePolicy:
         self.timeout = options.consume_timeout_seconds
         self.clock = clock
 
-    async def retry(self, call: Call, worker: Worker, batch: Batch) -> object:
+    async def retry(self, call: HandlerCall, worker: Worker, batch: Batch) -> object:
         """Call the handler, and call it again in place as configured. A stage of `HandlerSlots._call_of`."""
         return await _GuardedCall(self, call, batch, worker.process_queue).run()
 
@@ -61,7 +61,9 @@ class FailurePolicy:
 class _GuardedCall:
     """One attempt to handle a batch: the first call, and further calls in place."""
 
-    def __init__(self, policy: FailurePolicy, call: Call, batch: Batch, process_queue: ProcessQueue | None) -> None:
+    def __init__(
+        self, policy: FailurePolicy, call: HandlerCall, batch: Batch, process_queue: ProcessQueue | None
+    ) -> None:
         self._policy = policy
         self._call = call
         self._batch = batch
@@ -127,7 +129,7 @@ class _GuardedCall:
 
         A handler that has requested a commit or a rollback has ended its attempt itself.
         """
-        if isinstance(self._batch, ManualBatch) and self._batch.closing is not None:
+        if isinstance(self._batch, ManualCommitBatch) and self._batch.closing is not None:
             return False
         passed = self._policy.clock.monotonic() - self._began
         is_ours = self._queue is None or not (self._queue.is_releasing or self._queue.dropped)

@@ -15,8 +15,8 @@ from typing import Final
 from rmqd.consumer.cache.keyed_process_queue import KeyedProcessQueue
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.consumer_options import ConsumerOptions
-from rmqd.consumer.handling.batch_worker import Turn, Worker
-from rmqd.consumer.handling.circuit_breaker import AttemptUncountingBreaker, UncountedRetryPolicy
+from rmqd.consumer.handling.batch_worker import Worker, WorkerTurn
+from rmqd.consumer.handling.circuit_breaker import AttemptUncountingBreaker, TentativeRetryPolicy
 from rmqd.consumer.handling.handler_failures import (
     CALL_EXPIRED,
     acknowledged_indexes,
@@ -25,7 +25,7 @@ from rmqd.consumer.handling.handler_failures import (
     dlq_reason,
     requested_suspension_seconds,
 )
-from rmqd.consumer.handling.ready_queues import Make
+from rmqd.consumer.handling.ready_queues import MakeBatch
 from rmqd.consumer.handling.settlement import ConfirmSettled, count_acknowledged, report_errors, send_one, still_owns
 from rmqd.consumer.handling.slots import HandlerSlots
 from rmqd.consumer.services import Ownership, RetryPolicy
@@ -34,7 +34,7 @@ from rmqd.handler_api.batch import (
     Batch,
     Decision,
     LoadedHandler,
-    ManualBatch,
+    ManualCommitBatch,
     OrderlyBatch,
     Outcome,
     TransactionEnd,
@@ -56,7 +56,7 @@ def suspension_seconds(error: BaseException | None, usual: float) -> float:
 
 def is_rolled_back(batch: Batch) -> bool:
     """Return whether the handler requested a rollback: it gets all messages since its last commit again."""
-    return isinstance(batch, ManualBatch) and batch.closing is TransactionEnd.ROLLBACK
+    return isinstance(batch, ManualCommitBatch) and batch.closing is TransactionEnd.ROLLBACK
 
 
 class OrderlyRules:
@@ -188,7 +188,7 @@ class OrderlySettlement(OrderlyRules):
                 process_queue.stats.of(batch[index]).count("expired" if error is CALL_EXPIRED else "retried")
                 if decisions[index].outcome is not Outcome.ACK:  # an acknowledged message waits behind a failed one
                     batch[index].count_attempt()
-        if isinstance(batch, ManualBatch):
+        if isinstance(batch, ManualCommitBatch):
             process_queue.hold_uncommitted([batch[index] for index in done])
             if batch.closing is TransactionEnd.COMMIT:
                 process_queue.commit()
@@ -260,10 +260,10 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         self._is_by_key = bool(options.order_by)
         if self._is_by_key:
             self.submit = self._submit
-        self._batch_type = OrderlyBatch if options.auto_commit else ManualBatch
+        self._batch_type = OrderlyBatch if options.auto_commit else ManualCommitBatch
         self._leases = leases
         self._takes_late_results = leases is not None or not handler.is_async
-        forgiving = None if self.circuit is None else UncountedRetryPolicy(retry_policy)
+        forgiving = None if self.circuit is None else TentativeRetryPolicy(retry_policy)
         settlement = OrderlySettlement(forgiving or retry_policy, options, self._suspend, clock, self.confirm_settled)
         self.settle_at_once, self.settle = settlement.settle_at_once, settlement.settle
         if self.circuit is not None and forgiving is not None:
@@ -271,7 +271,7 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         self._serving: dict[MessageQueue, ProcessQueue] = {}  # queue -> its cache with batches in flight
         self._following: dict[MessageQueue, ProcessQueue] = {}  # queue -> its newer cache, which waits
 
-    def begin_turn(self) -> Turn | None:
+    def begin_turn(self) -> WorkerTurn | None:
         """Take the next ready queue. An orderly group needs its lock. With `order_by`, the queue stays ready."""
         ready_queues = self.ready_queues
         process_queue = ready_queues.queues.popleft()
@@ -280,14 +280,14 @@ class ConsumeMessageOrderlyService(HandlerSlots):
             # a former cache still has a batch; the newer cache stays in `queued`, so that `submit` ignores it until
             # `_end_serving` submits it
             if (former := self._following.get(message_queue)) is not None:
-                ready_queues.queued.discard(former)
+                ready_queues.not_to_add.discard(former)
             self._following[message_queue] = process_queue
             return None
-        make: Make = Batch
+        make: MakeBatch = Batch
         if self._leases is not None:
             lease = self._leases.lease(message_queue)
             if lease is None or process_queue.awaits_lock:  # new messages or the regained lock submit it again
-                ready_queues.queued.discard(process_queue)
+                ready_queues.not_to_add.discard(process_queue)
                 self._discard_released(process_queue)
                 self._end_serving(process_queue)
                 return None
@@ -301,9 +301,11 @@ class ConsumeMessageOrderlyService(HandlerSlots):
             if ready_queues.queues and ready_queues.can_wake:
                 ready_queues.wake()
             if self._batching_queues is not None:
-                make = self._batching_queues.make_and_halt(process_queue, make, self.halt)
-        if self.divider is not None:
-            make = self.divider.divide_batches(make, process_queue.return_taken, in_order=not self._is_by_key)
+                make = self._batching_queues.halting_make(process_queue, make, self.halt)
+        if self.batch_separator is not None:
+            make = self.batch_separator.separate_handlers(
+                make, process_queue.return_taken, in_order=not self._is_by_key
+            )
         return process_queue, make, for_others, self._end_turn
 
     def _end_turn(self, process_queue: ProcessQueue) -> None:
@@ -312,7 +314,7 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         if self._is_by_key:
             self.ready_queues.add_without_waking(process_queue)
         elif not process_queue.retrying:
-            self.ready_queues.queued.discard(process_queue)
+            self.ready_queues.not_to_add.discard(process_queue)
             self.submit(process_queue)
         self._end_serving(process_queue)
 
@@ -323,7 +325,7 @@ class ConsumeMessageOrderlyService(HandlerSlots):
             return
         del self._serving[message_queue]
         if (following := self._following.pop(message_queue, None)) is not None:
-            self.ready_queues.queued.discard(following)
+            self.ready_queues.not_to_add.discard(following)
             self.submit(following)
 
     def _suspend(self, process_queue: ProcessQueue, messages: list[Message], seconds: float) -> None:
@@ -340,7 +342,7 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         if not self._is_by_key:
             if self._serving.get(process_queue.message_queue) is process_queue:
                 return
-            self.ready_queues.queued.discard(process_queue)
+            self.ready_queues.not_to_add.discard(process_queue)
         if is_pending:
             self.submit(process_queue)
 
@@ -351,7 +353,7 @@ class ConsumeMessageOrderlyService(HandlerSlots):
 
     def _hold(self, reason: str) -> None:
         super()._hold(reason)
-        for process_queue in self.ready_queues.queued:
+        for process_queue in self.ready_queues.not_to_add:
             self._discard_released(process_queue)
 
     def _discard_released(self, process_queue: ProcessQueue) -> None:

@@ -24,12 +24,13 @@ class ReadyQueues:
 
     def __init__(self) -> None:
         self.queues: deque[ProcessQueue] = deque()
-        self.queued: set[ProcessQueue] = set()  # queues that `submit` must not add; most of them are ready already
+        self.not_to_add: set[ProcessQueue] = set()  # queues that `submit` must not add; most of them are ready already
         self.can_wake = False  # whether a worker sleeps, and no woken worker is about to start
         self.paused = False
-        self.sleepers: list[asyncio.Future[None] | Callable[[], None]] = []  # futures of workers, or their starters
+        # futures of workers, or their starters
+        self.sleeping_workers: list[asyncio.Future[None] | Callable[[], None]] = []
         self.excess_workers = 0  # how many workers must still park, because too many are running
-        self.parked: list[asyncio.Future[None]] = []  # futures of workers above the concurrency limit
+        self.parked_workers: list[asyncio.Future[None]] = []  # futures of workers above the concurrency limit
         self._held: deque[ProcessQueue] = deque()  # the ready queues of a paused group
         self._on_wake: asyncio.Future[None] | None = None  # the future that wait_until_woken awaits
 
@@ -44,8 +45,8 @@ class ReadyQueues:
 
     def add_without_waking(self, process_queue: ProcessQueue) -> None:
         """Add a queue without waking a worker, because the calling worker takes the next batch itself."""
-        if process_queue.pending and process_queue not in self.queued:
-            self.queued.add(process_queue)
+        if process_queue.pending and process_queue not in self.not_to_add:
+            self.not_to_add.add(process_queue)
             (self._held if self.paused else self.queues).append(process_queue)
 
     def pause(self) -> None:
@@ -80,7 +81,7 @@ class ReadyQueues:
         queues = self.queues
         for _ in range(len(queues) - 1):
             if not queues[1].pending:
-                self.queued.discard(queues[1])
+                self.not_to_add.discard(queues[1])
                 del queues[1]
             elif queues[1].next_block_number() < queues[0].next_block_number():
                 queues.rotate(-1)
@@ -92,7 +93,7 @@ class ReadyQueues:
         self.can_wake = False
         if self._on_wake is not None and not self._on_wake.done():
             self._on_wake.set_result(None)
-        sleeper = self.sleepers.pop()
+        sleeper = self.sleeping_workers.pop()
         if callable(sleeper):
             sleeper()
             asyncio.get_running_loop().call_soon(self._note_started)
@@ -102,37 +103,37 @@ class ReadyQueues:
     def add_workers(self, numbers: range, start: Callable[[int], None]) -> None:
         """Add sleeping workers. `start` starts a worker when it is first woken: most groups never need all workers."""
         context = copy_context()  # the code that wakes a worker may belong to another group
-        self.sleepers[:0] = [partial(context.run, start, number) for number in reversed(numbers)]
+        self.sleeping_workers[:0] = [partial(context.run, start, number) for number in reversed(numbers)]
         self._note_started()
 
     def remove_workers(self) -> None:
         """Forget the sleeping workers, so that none is woken or started any more."""
-        self.sleepers.clear()
+        self.sleeping_workers.clear()
         self.can_wake = False
 
     def _note_started(self) -> None:
-        self.can_wake = bool(self.sleepers)
+        self.can_wake = bool(self.sleeping_workers)
         if self.queues and self.can_wake:
             self.wake()
 
     async def wait_for_work(self) -> None:
         """Wait until there is work. Called by workers."""
         sleeper = asyncio.get_running_loop().create_future()
-        self.sleepers.append(sleeper)
+        self.sleeping_workers.append(sleeper)
         self.can_wake = True
         try:
             await sleeper
         except asyncio.CancelledError:
-            if sleeper in self.sleepers:
-                self.sleepers.remove(sleeper)
+            if sleeper in self.sleeping_workers:
+                self.sleeping_workers.remove(sleeper)
             raise
         finally:
-            self.can_wake = bool(self.sleepers)
+            self.can_wake = bool(self.sleeping_workers)
 
     @property
     def idle_workers(self) -> int:
         """How many workers wait for work or are parked."""
-        return len(self.sleepers) + len(self.parked)
+        return len(self.sleeping_workers) + len(self.parked_workers)
 
     async def wait_until_woken(self) -> None:
         """Wait until a worker is woken. Supports one waiter at a time."""
@@ -142,26 +143,26 @@ class ReadyQueues:
         finally:
             self._on_wake = None
 
-    def change_admitted(self, more: int) -> None:
+    def admit_workers(self, more: int) -> None:
         """Let `more` additional workers take batches. If `more` is negative, park workers instead."""
         self.excess_workers -= more
-        while self.excess_workers < 0 and self.parked:
+        while self.excess_workers < 0 and self.parked_workers:
             self.excess_workers += 1
-            parked = self.parked.pop()
+            parked = self.parked_workers.pop()
             if not parked.done():
                 parked.set_result(None)
 
     async def wait_until_admitted(self) -> None:
-        """Park the calling worker until `change_admitted` admits it. Called while too many workers are running."""
+        """Park the calling worker until `admit_workers` admits it. Called while too many workers are running."""
         self.excess_workers -= 1
         parked = asyncio.get_running_loop().create_future()
-        self.parked.append(parked)
+        self.parked_workers.append(parked)
         if self.queues and self.can_wake:  # this worker parks instead of working, so wake another one
             self.wake()
         await parked
 
 
-Make = Callable[[list[Message], MessageQueue], Batch]
+MakeBatch = Callable[[list[Message], MessageQueue], Batch]
 
 
 class BatchingQueues(ReadyQueues):
@@ -195,7 +196,9 @@ class BatchingQueues(ReadyQueues):
         else:
             self._hold_for_batch(process_queue)
 
-    def make_and_halt(self, process_queue: ProcessQueue, make: Make, halt: Callable[[ProcessQueue], None]) -> Make:
+    def halting_make(
+        self, process_queue: ProcessQueue, make: MakeBatch, halt: Callable[[ProcessQueue], None]
+    ) -> MakeBatch:
         """Return a function like `make` that also halts the queue once the remaining messages do not fill a batch."""
 
         def made(messages: list[Message], message_queue: MessageQueue) -> Batch:
@@ -203,7 +206,7 @@ class BatchingQueues(ReadyQueues):
             if not self._has_batch(process_queue):
                 if process_queue in self.queues:
                     self.queues.remove(process_queue)
-                    self.queued.discard(process_queue)
+                    self.not_to_add.discard(process_queue)
                 halt(process_queue)
                 self._hold_for_batch(process_queue)
             return make(messages, message_queue)

@@ -55,7 +55,7 @@ def copied_properties(message: Message, origin_topic: str) -> dict[str, str]:
     """Return the properties of a message's copy in another topic, including the original topic and message id."""
     stored = message.stored_properties
     kept = {
-        name: property_text(value)  # a value that was stored with a separator cannot be sent with it
+        name: escape_property_value(value)  # a value that was stored with a separator cannot be sent with it
         for name, value in stored.items()
         if name not in _LEFT_OUT and not name.startswith(_TIMER_PREFIX)
     }
@@ -63,7 +63,7 @@ def copied_properties(message: Message, origin_topic: str) -> dict[str, str]:
     return kept | {names.RETRY_TOPIC: origin_topic, names.ORIGIN_MESSAGE_ID: origin}
 
 
-def copy_header(
+def header_of_copy(
     message: Message,
     topic: str,
     properties: dict[str, str],
@@ -96,7 +96,7 @@ def copy_header(
     )
 
 
-def property_text(text: str) -> str:
+def escape_property_value(text: str) -> str:
     """Return the text as a valid property value: without the two separators, and with lone surrogates escaped."""
     return escape_surrogates(text.replace(names.KEY_END, " ").replace(names.ENTRY_END, " "))
 
@@ -219,10 +219,11 @@ class SendBack:
         room = (
             names.MAX_PROPERTIES_BYTES - _BROKERS_PROPERTIES_BYTES - len(names.format_properties(properties).encode())
         )
-        properties[RMQD_REASON] = _head(property_text(reason) or "the handler gave no reason", room // 2)
+        properties[RMQD_REASON] = _head(escape_property_value(reason) or "the handler gave no reason", room // 2)
         if error is not None:
             room -= len(properties[RMQD_REASON].encode())
-            properties[RMQD_EXCEPTION] = _tail(property_text(traceback_of(error)), room)  # the end names the error
+            # the end names the error
+            properties[RMQD_EXCEPTION] = _tail(escape_property_value(traceback_of(error)), room)
         return await self._send(message, dlq_topic(self._group), properties, message.reconsume_times)
 
     def _address(self, message: Message) -> str | None:
@@ -237,13 +238,15 @@ class SendBack:
 
     def _origin(self, message: Message) -> dict[str, str]:
         kept = copied_properties(message, message.origin_topic)
-        return kept if message.lite_topic is None else kept | {RMQD_LITE_TOPIC: property_text(message.lite_topic)}
+        return (
+            kept if message.lite_topic is None else kept | {RMQD_LITE_TOPIC: escape_property_value(message.lite_topic)}
+        )
 
     async def _send(self, message: Message, topic: str, properties: dict[str, str], reconsume_times: int) -> bool:
         if (address := self._address(message)) is None:
             return False
         try:
-            header = copy_header(
+            header = header_of_copy(
                 message,
                 topic,
                 properties,
@@ -304,7 +307,7 @@ class NoRetry:
 
 def _can_be_copied(message: Message) -> bool:
     """Return whether a send-back can copy this message: not from a batch, and not from a static topic."""
-    return not message.is_member and not is_logical_broker(message.broker_name)
+    return not message.is_batch_member and not is_logical_broker(message.broker_name)
 
 
 def _head(text: str, most_bytes: int) -> str:

@@ -159,7 +159,7 @@ class Settlement:
     async def _return(
         self, process_queue: ProcessQueue, returned: list[tuple[Message, Decision]], error: BaseException | None
     ) -> None:
-        late = [message for message, _ in returned if process_queue.is_late(message)]
+        late = [message for message, _ in returned if process_queue.may_be_redelivered(message)]
         if late:
             process_queue.finish(late)
             returned = [one for one in returned if one[0] not in late]

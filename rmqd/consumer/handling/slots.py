@@ -24,7 +24,7 @@ from rmqd.consumer.canary import Canary
 from rmqd.consumer.circuit import Circuit
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.auto_concurrency import AutoConcurrency
-from rmqd.consumer.handling.batch_worker import Call, HandlerTasks, Worker, WorkerService
+from rmqd.consumer.handling.batch_worker import HandlerCall, HandlerTasks, Worker, WorkerService
 from rmqd.consumer.handling.circuit_breaker import CircuitBreaker
 from rmqd.consumer.handling.handler_failures import CALL_EXPIRED, DEADLINE_CANCEL_MESSAGE, HandlerHungError
 from rmqd.consumer.handling.handler_threads import HandlerThread, call_handler, with_result_checks
@@ -75,11 +75,11 @@ class HandlerSlots(WorkerService):
             self._deduplication = Deduplication(options, clock, lambda: "operator" in self._held_by)
             self.confirm_settled = self._confirm_settled
         self._canary: Canary | None = handler.canary
-        self.divider = self._canary if self._canary and self._canary.is_live and self.batch_size > 1 else None
+        self.batch_separator = self._canary if self._canary and self._canary.is_live and self.batch_size > 1 else None
         self._concurrency = self._slots = options.concurrency
         self._auto = AutoConcurrency(options.concurrency, clock) if options.auto_concurrency else None
         if self._auto is not None:
-            self.ready_queues.change_admitted(self._auto.limit - options.concurrency)
+            self.ready_queues.admit_workers(self._auto.limit - options.concurrency)
         self._timeout = options.consume_timeout_seconds
         self._workers: dict[Worker, asyncio.Task[None]] = {}
         self._background_tasks: set[asyncio.Task[None]] = set()  # hung workers, and settlements without a worker
@@ -95,7 +95,7 @@ class HandlerSlots(WorkerService):
     def halt(self, process_queue: ProcessQueue) -> None:
         for worker in self._workers:
             if worker.process_queue is process_queue:
-                worker.halted = True
+                worker.is_last_batch = True
 
     async def run(self) -> None:
         """Work until cancelled. Raises HandlerHungError when every slot hangs."""
@@ -121,7 +121,7 @@ class HandlerSlots(WorkerService):
     def change(self, options: ConsumerOptions) -> None:
         """Apply the concurrency of these options, and the canary's share. Running calls continue."""
         if self._canary is not None:
-            self._canary.change_share(options)
+            self._canary.apply_options(options)
         most, auto = options.concurrency, self._auto
         if (most, options.auto_concurrency) == (self._concurrency, auto is not None):
             return
@@ -137,7 +137,7 @@ class HandlerSlots(WorkerService):
             worker.call = self._call_of(worker)
         if self.ready_queues.idle_workers or self._workers:  # before, `run` adds all workers
             self.ready_queues.add_workers(new, self._start_worker)
-        self.ready_queues.change_admitted(self.concurrency - self._slots - before)
+        self.ready_queues.admit_workers(self.concurrency - self._slots - before)
 
     def calls(self) -> list[RunningCall]:
         return [
@@ -181,10 +181,10 @@ class HandlerSlots(WorkerService):
         if self._handler.is_async:
             self._left_tasks.watch(task, lambda: worker.batch)
 
-    def _call_of(self, worker: Worker) -> Call:
+    def _call_of(self, worker: Worker) -> HandlerCall:
         """Return the handler's call for one worker, inside the stages that the group uses, the outermost first.
 
-        `concurrency: auto` counts a slot as busy during everything else, so `time_slot` is outermost. The circuit
+        `concurrency: auto` counts a slot as busy during everything else, so `measure_slot` is outermost. The circuit
         breaker identifies a call by its whole batch, as its settlement does; `deduplicate` may pass on a part of the
         batch. So `watch` is outside of `claim`. A claim lasts until the batch is settled, so retries in place happen
         inside it. Each attempt is a transaction with its own duration, so `measure` and `call_in_transaction` are
@@ -197,8 +197,8 @@ class HandlerSlots(WorkerService):
         auto, breaker, claims, transactions = self._auto, self._breaker, self._deduplication, self.transactions
         retries, canary = self._failures, self._canary
         every = (
-            None if auto is None else auto.time_slot,
-            None if breaker is None else breaker.watch,
+            None if auto is None else auto.measure_slot,
+            None if breaker is None else breaker.report_to_circuit,
             None if claims is None else claims.claim,
             None if retries is None else retries.retry,
             None if auto is None else auto.measure,
@@ -206,7 +206,7 @@ class HandlerSlots(WorkerService):
             None if canary is None or canary.is_live else canary.call_with_shadow,
         )
         stages = [stage for stage in every if stage is not None]
-        call: Call = self._handler.handle
+        call: HandlerCall = self._handler.handle
         if not self._handler.is_async:
             call = self._threads[worker].call
         elif stages:  # the stages above need the result of each call
@@ -228,14 +228,14 @@ class HandlerSlots(WorkerService):
             self._end_hold("circuit")
         else:
             self._hold("circuit")
-        self._breaker.changed()
+        self._breaker.on_circuit_change()
 
     def _hold(self, reason: str) -> None:
         """Stop handing out messages until `_end_hold` has been called for every reason of a hold."""
         self._held_by.add(reason)
         self.ready_queues.pause()
         for worker in self._workers:
-            worker.halted = True
+            worker.is_last_batch = True
 
     def _end_hold(self, reason: str) -> None:
         self._held_by.discard(reason)
@@ -245,7 +245,7 @@ class HandlerSlots(WorkerService):
     def _report_to_circuit(self, batch: Batch) -> None:
         """Report an expired call to the circuit. The call's batch will be settled when the call ends."""
         if self.circuit is not None:
-            self.circuit.abandoned(batch)
+            self.circuit.call_abandoned(batch)
 
     async def _confirm_settled(self, batch: Batch, done: Sequence[int], *, more_follows: bool = False) -> None:
         """Confirm finished messages, whose indexes are `done`. For `concurrency: auto`, the slot is busy meanwhile."""
@@ -278,7 +278,7 @@ class HandlerSlots(WorkerService):
         if self._handler.end_calls is not None and self._are_calls_waited_for():
             self._handler.end_calls()
         if self._auto is not None and (more := self._auto.poll()):
-            self.ready_queues.change_admitted(more)
+            self.ready_queues.admit_workers(more)
         if self._breaker is not None:
             self._breaker.poll()
         if self.abandoned >= self.concurrency and not self._hung:

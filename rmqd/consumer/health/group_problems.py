@@ -14,10 +14,10 @@ from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
 from rmqd.wire.bodies.heartbeat_data import EXPRESSION_TAG, MessageModel, SubscriptionData
 from rmqd.wire.topics import is_retry_topic
 
-MAX_NAMED = 4
+MAX_LISTED_NAMES = 4
 
 
-def list_names(names: Iterable[str], most: int = MAX_NAMED) -> str:
+def list_names(names: Iterable[str], most: int = MAX_LISTED_NAMES) -> str:
     """Return the first `most` names in alphabetical order, and the number of the others: `a, b, c, d and 3 more`."""
     every = sorted(names)
     more = f" and {len(every) - most} more" if len(every) > most else ""

@@ -34,7 +34,7 @@ class GroupStatus:
     """The group's state, its failure, and its readiness."""
 
     def __init__(
-        self, context: GroupContext, rebalance: Rebalance, results: RecentResults, handler: LoadedHandler
+        self, context: GroupContext, rebalance: Rebalance, results: RecentAttempts, handler: LoadedHandler
     ) -> None:
         self.state = "starting"
         self._context = context
@@ -44,7 +44,7 @@ class GroupStatus:
         self._failure: str | None = None
         self._hung = False
 
-    def failed(self, error: BaseException) -> None:
+    def record_failure(self, error: BaseException) -> None:
         """Called when the group ends because of `error`."""
         causes = leaf_exceptions(error)
         self.state = "failed"
@@ -74,7 +74,7 @@ class GroupStatus:
             handover_timeouts=context.ownership.timeouts,
             commit_failures=context.store.failures,
             hook_failures={} if context.hooks is None else dict(context.hooks.failures),
-            left_out_by_hooks={} if context.hooks is None else dict(context.hooks.left_out),
+            left_out_by_hooks={} if context.hooks is None else dict(context.hooks.rejected_counts),
             handler_hung=self._hung,
             handler_processes=None if self._processes is None else self._processes.running,
             handler_processes_lost={} if self._processes is None else dict(self._processes.lost),
@@ -102,14 +102,16 @@ class GroupStatus:
 
     def _not_ready(self) -> str | None:
         options = self._context.options
-        refusal = self._context.client.remoting.security.refusals.about((options.group, *options.subscriptions))
+        refusal = self._context.client.remoting.security.refusals.reason_for_group(
+            (options.group, *options.subscriptions)
+        )
         disabled = (f"{one.evidence}; {one.next}" for one in self._context.problems if one.cause in FORBIDDING_CAUSES)
         kept = refusal or next(disabled, None)
         if kept is not None and self.state in ("starting", "running"):
             return f"group {options.group} {FORBIDDEN_PREFIX}{kept}"
         if self.state != "running":
             return f"group {self._context.options.group} is {self.state}"
-        missing = sorted(topic for topic in self._rebalance.unrouted if not is_retry_topic(topic))
+        missing = sorted(topic for topic in self._rebalance.undivided_topics if not is_retry_topic(topic))
         if missing:
             undivided = [one.evidence for one in self._context.problems if one.cause == "allocate_failed"]
             why = self._context.client.routes.problem or "; ".join(undivided)
@@ -126,7 +128,7 @@ FAILING_SHARE: Final = 0.9  # at a smaller share of failed attempts, the row of 
 RECOVERED_SHARE: Final = 0.5  # the same for a canary; at a smaller share, the problem of any group ends
 
 
-class RecentResults:
+class RecentAttempts:
     """Watches the attempts of one group's handler, or of its canary.
 
     Call `poll` about every POLL_SECONDS with the group's counters.

@@ -20,10 +20,10 @@ from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.health.causes import CAUSES, MILD, Problem, make_problem
 from rmqd.consumer.health.group_problems import missing_topic_problem, unreadable_topic_problem
-from rmqd.consumer.health.group_status import RecentResults
+from rmqd.consumer.health.group_status import RecentAttempts
 from rmqd.consumer.pull.pull_loop import PullLoop
 from rmqd.consumer.stats.counters import snapshots_of
-from rmqd.errors import BrokerAwayError, CircuitOpenError, RmqdError, SlaveUnawareError
+from rmqd.errors import BrokerUnknownError, CircuitOpenError, RmqdError, SlaveOffsetMissingError
 from rmqd.runtime.clock import wait_for_tick
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic
@@ -114,7 +114,7 @@ class Watchdog:
     """Watches the assignments and topics of one group."""
 
     def __init__(
-        self, context: GroupContext, assigned: Mapping[MessageQueue, Assignment], results: Mapping[str, RecentResults]
+        self, context: GroupContext, assigned: Mapping[MessageQueue, Assignment], results: Mapping[str, RecentAttempts]
     ) -> None:
         """`results` are the recent attempts of the handler and its canary, by their key in `context.problems`."""
         self._context = context
@@ -344,4 +344,4 @@ class Watchdog:
 def _is_reported(failure: RmqdError | None) -> bool:
     """Return whether the client's report of this error is enough. An unavailable broker is reported here too."""
     is_reported = failure is not None and failure.is_reported
-    return is_reported and not isinstance(failure, CircuitOpenError | BrokerAwayError | SlaveUnawareError)
+    return is_reported and not isinstance(failure, CircuitOpenError | BrokerUnknownError | SlaveOffsetMissingError)

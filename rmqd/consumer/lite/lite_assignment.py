@@ -19,7 +19,7 @@ from rmqd.codes import RequestCode
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.health.group_problems import update_group_command
-from rmqd.consumer.lite.lite_queues import LiteProcessQueue, UnhandledPops, blocks_by_lite_topic, set_offsets
+from rmqd.consumer.lite.lite_queues import LiteProcessQueue, UnhandledPops, blocks_by_lite_topic, set_popped_offsets
 from rmqd.consumer.pop.pop_assignment import PopAssignment
 from rmqd.consumer.pop.pop_block import PopBlock
 from rmqd.consumer.pop.pop_source import PopSource
@@ -45,7 +45,7 @@ from rmqd.wire.lite_topic import (
 )
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import MessageBlock
-from rmqd.wire.receipt_handle import ANY_QUEUE
+from rmqd.wire.receipt_handle import ANY_QUEUE_ID
 
 log = structlog.get_logger(__name__)
 
@@ -126,7 +126,7 @@ class LiteSource(PopSource):
             order_count_info=lite.order_count_info,
         )
         block = self._framed(reply)
-        if left_out := set_offsets(block, self.message_queue, header.order_count_info, self._passed_over):
+        if left_out := set_popped_offsets(block, self.message_queue, header.order_count_info, self._passed_over):
             # messages without a lite topic cannot be acknowledged, and stay invisible until their invisible time ends
             log.warning("pop.doubted", queue=str(self.message_queue), reason=f"{left_out} corrupt, no lite topic")
         return header, block
@@ -203,11 +203,11 @@ class LiteDivision(QueueDivision):
         ready = [name for name in names if name in self._served or await self._is_served(topic, name)]
         if names and not ready:
             return None
-        return MemberShare(popped=frozenset(MessageQueue(topic, name, ANY_QUEUE) for name in ready))
+        return MemberShare(popped=frozenset(MessageQueue(topic, name, ANY_QUEUE_ID) for name in ready))
 
     def create_assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> Assignment:
         assert is_popped
-        source = LiteSource(self._context, self._receipts, message_queue._replace(queue_id=ANY_QUEUE))
+        source = LiteSource(self._context, self._receipts, message_queue._replace(queue_id=ANY_QUEUE_ID))
         return PopAssignment(self._context, source)
 
     async def _is_served(self, topic: str, broker_name: str) -> bool:

@@ -19,7 +19,7 @@ from rmqd.wire.receipt_handle import PopHandle, RetryFlag
 class LiteBlock(PopBlock):
     """One batch of a lite topic. `rest` contains the later messages of the lite topic from the same pop, in order."""
 
-    __slots__ = ("_lite_topic", "_most", "rest")
+    __slots__ = ("_lite_topic", "_most", "later_messages")
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class LiteBlock(PopBlock):
         self.origin = None
         self._lite_topic = lite_topic
         self._most = most  # maximum number of messages in a batch
-        self.rest: list[Message] = []
+        self.later_messages: list[Message] = []
 
     @property
     def lite_topic(self) -> str:
@@ -45,10 +45,17 @@ class LiteBlock(PopBlock):
     def with_messages(self, messages: list[Message], size_bytes: int) -> LiteBlock:
         """Return a block of the same pop. The first messages become its batch, and the others its `rest`."""
         block = LiteBlock(
-            self.data, self.queue, self.topic, self._lite_topic, self.handle, self.due, self.namespace, self._most
+            self.data,
+            self.queue,
+            self.topic,
+            self._lite_topic,
+            self.handle,
+            self.visible_at,
+            self.namespace,
+            self._most,
         )
         block.decompressed = self.decompressed
-        block.messages, block.rest = messages[: self._most], messages[self._most :]
+        block.messages, block.later_messages = messages[: self._most], messages[self._most :]
         block.unfinished, block.size_bytes = len(block.messages), size_bytes
         for message in block.messages:
             message.block = block
@@ -80,14 +87,18 @@ class UnhandledPops:
             self._times[queue] = kept
 
 
-def set_offsets(reply: MessageBlock, message_queue: MessageQueue, tries: str | None, passed_over: UnhandledPops) -> int:
+def set_popped_offsets(
+    reply: MessageBlock, message_queue: MessageQueue, tries: str | None, passed_over: UnhandledPops
+) -> int:
     """Set the offset (in its lite topic) and the number of attempts of each message in a response.
 
     `message_queue` is the requested parent topic on a broker. `tries` is the response's orderCountInfo, which counts
     the pops of each message. Pops without a handler call are subtracted. Corrupt messages without a lite topic are
     removed; returns their number. Raises ProtocolError. Java: `MQClientAPIImpl.processPopLiteResponse`.
     """
-    found = sorted([*reply.messages, *(one.message for one in reply.corrupt)], key=lambda message: message.place)
+    found = sorted(
+        [*reply.messages, *(one.message for one in reply.corrupt)], key=lambda message: message.byte_position
+    )
     for message, times in zip(found, parse_pop_counts(tries, len(found)), strict=True):
         if (name := message.lite_topic) is not None:
             queue = lite_topic_queue(message_queue.topic, name, message_queue.broker_name)
@@ -103,11 +114,11 @@ def blocks_by_lite_topic(
 ) -> list[LiteBlock]:
     """Return a block for each lite topic of a response, with a batch of at most `most` messages and the rest.
 
-    Call `set_offsets` first.
+    Call `set_popped_offsets` first.
     """
     messages: dict[str, list[Message]] = {}
     corrupt: dict[str, list[CorruptMessage]] = {}
-    for message in sorted(reply.messages, key=lambda message: message.place):
+    for message in sorted(reply.messages, key=lambda message: message.byte_position):
         messages.setdefault(message.lite_topic or "", []).append(message)
     for one in reply.corrupt:
         corrupt.setdefault(one.message.lite_topic or "", []).append(one)
@@ -163,9 +174,9 @@ class LiteProcessQueue(PopProcessQueue):
         self._follow(block, is_whole=is_whole)
 
     def _follow(self, block: LiteBlock, *, is_whole: bool) -> None:
-        if not block.rest or self.dropped:
+        if not block.later_messages or self.dropped:
             return
-        rest, block.rest = block.rest, []
+        rest, block.later_messages = block.later_messages, []
         offsets = [message.queue_offset for message in rest]
         if is_whole and not self.is_releasing and not self._receipts.is_late(block, offsets[0]):
             self._put_next(block.with_messages(rest, block.size_bytes), self)

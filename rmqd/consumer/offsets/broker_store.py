@@ -25,7 +25,7 @@ from rmqd.consumer.offsets.pending_commits import (
 )
 from rmqd.consumer.offsets.persistence import OFFSET_WATCH_SECONDS, OffsetWatch
 from rmqd.consumer.services import CarriedCommit, GroupOffsetStore, OffsetWatcher
-from rmqd.errors import RmqdError, SlaveUnawareError
+from rmqd.errors import RmqdError, SlaveOffsetMissingError
 from rmqd.errors.broker_errors import BrokerError
 from rmqd.runtime.clock import Clock, suspended_seconds
 from rmqd.wire.bodies.route_data import is_logical_broker
@@ -34,7 +34,7 @@ from rmqd.wire.message_queue import MessageQueue
 log = structlog.get_logger(__name__)
 
 OFFSET_TIMEOUT_SECONDS = 5.0  # Java: updateConsumerOffset
-REPEAT_SECONDS = 30.0  # interval of checks that the broker still has an offset: the group may have been deleted
+OFFSET_CHECK_SECONDS = 30.0  # interval of checks that the broker still has an offset: the group may have been deleted
 
 
 class RemoteBrokerOffsetStore(GroupOffsetStore):
@@ -94,7 +94,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         found = await self._look_up(queue)
         if is_slave and (found is None or not found.is_certain):
             why = f"the master has no route, and the slave does not know the offset of {queue}"
-            raise SlaveUnawareError(broker, why)
+            raise SlaveOffsetMissingError(broker, why)
         return found
 
     async def _look_up(self, queue: MessageQueue) -> StoredOffset | None:
@@ -117,7 +117,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         RemoteBrokerOffsetStore.forget(self, queue)  # not `forget` of a subclass, which would discard more
         if offset is not None:
             self.committed[queue] = offset
-            self._firsts.begin(queue, offset)
+            self._firsts.record_table(queue, offset)
         if watcher is not None:
             until, highest = self._clock.monotonic() + OFFSET_WATCH_SECONDS, offset or 0
             floor = highest if in_peace else 0
@@ -167,7 +167,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
                     if (watch := self._watches.get(queue)) is not None:
                         watch.watcher.count_handled_twice(max(0, min(offset, stored) - watch.highest_known))
                 if stored >= offset:
-                    self._unanswered.stored(queue, asked_at)
+                    self._unanswered.record_stored(queue, asked_at)
                     return True
             return await self._write(queue, offset, epoch, may_commit)
 
@@ -178,14 +178,14 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         epoch, watch = self._epoch(queue), self._watches.get(queue)
         if not self._may_carry(queue, offset, on):
             return None
-        if watch is not None and (watch.on is not on or not watch.is_over(self._clock.monotonic())):
+        if watch is not None and (watch.on is not on or not watch.needs_no_check(self._clock.monotonic())):
             is_busy = self._client.offset_request(queue).locked()  # then the pull would wait for other offset requests
             async with self._turns[queue]:
-                if is_busy or not await watch.allows_pull(self._clock, partial(self._look, queue, offset)):
+                if is_busy or not await watch.may_pull_commit(self._clock, partial(self._look, queue, offset)):
                     return None
             if self._epoch(queue) != epoch or not self._may_carry(queue, offset, on):
                 return None
-        return self._pulls.send(queue, offset, epoch, on) if may_commit() else None
+        return self._pulls.record_sending(queue, offset, epoch, on) if may_commit() else None
 
     def _may_carry(self, queue: MessageQueue, offset: int, on: RemotingConnection) -> bool:
         return offset > self.committed.get(queue, offset) and self._is_at_master(queue, on) and self._is_free(queue)
@@ -211,10 +211,10 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         """Called when the broker has stored a pull's commit, which may have replaced a reset or a later commit."""
         queue, known = commit.queue, self.committed.get(commit.queue)
         if commit.epoch == self._epoch(queue) and known is not None and commit.offset > known:
-            self._unanswered.settle(commit.unanswered, float("-inf"))  # it can no longer replace a later commit
+            self._unanswered.shorten_deadline(commit.unanswered, float("-inf"))  # it cannot replace a later commit
             self._note_stored(queue, commit.offset, commit.sent_at, commit.on)
         else:
-            self._unanswered.settle(commit.unanswered, 0.0)
+            self._unanswered.shorten_deadline(commit.unanswered, 0.0)
 
     def recheck_stored_offsets(self) -> None:
         for watch in self._watches.values():
@@ -248,7 +248,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         """Return the commits that no broker confirmed for REPEAT_SECONDS, in one list for each topic on a broker."""
         now, unchecked = self._clock.monotonic(), defaultdict[tuple[str, str], list[Commit]](list)
         for queue in queues:
-            if now - self._written[queue].known_at >= REPEAT_SECONDS:
+            if now - self._written[queue].known_at >= OFFSET_CHECK_SECONDS:
                 unchecked[queue[:2]].append(Commit(queue, self.committed[queue], self._epoch(queue)))
         return unchecked.values()
 
@@ -318,7 +318,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         now = self._clock.monotonic()
         if watch.on is not self._connection(queue):
             watch.on_connection_lost()
-        if watch.is_over(now):
+        if watch.needs_no_check(now):
             return True
         stored = look.stored if look else await self._query(queue)
         if watch is not self._watches.get(queue) or not watch.may_commit(stored, offset, self._ours(queue), now):
@@ -336,7 +336,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         if self._epoch(queue) != epoch:
             return False
         if not is_taken:  # a reset waits for the next pull, so this commit was ignored
-            self._unanswered.stored(queue, asked_at)  # otherwise the last commit would be repeated until its deadline
+            self._unanswered.record_stored(queue, asked_at)  # else the last commit is repeated until its deadline
             if (watch := self._watches.get(queue)) is not None:
                 watch.is_reset, watch.on = True, self._connection(queue)
             return True
@@ -347,7 +347,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         if (watch := self._watches.get(queue)) is not None:
             watch.highest_known = max(watch.highest_known, offset)
         self._resets.discard(queue)
-        self._unanswered.stored(queue, asked_at)
+        self._unanswered.record_stored(queue, asked_at)
         self._written[queue] = ConfirmedOffset(self._clock.monotonic(), on)
         if self.committed.get(queue) != offset:
             self.committed[queue] = offset
@@ -365,19 +365,19 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
             )
             return is_taken, remoting.connected(address)
         except RmqdError as error:
-            self._unanswered.failed(queue, offset, error)
+            self._unanswered.record_failed(queue, offset, error)
             self.failures += 1
             if isinstance(error, BrokerError) and error.stale_route:  # pulls notice a stale route up to 15 s later
                 self._client.routes.refresh_soon([queue.topic])
             raise
 
     def is_check_due(self) -> bool:
-        return any(self._clock.monotonic() - one.known_at >= REPEAT_SECONDS for one in self._written.values())
+        return any(self._clock.monotonic() - one.known_at >= OFFSET_CHECK_SECONDS for one in self._written.values())
 
     def needs_commit(self, queue: MessageQueue, offset: int) -> bool:
         watch = self._watches.get(queue)
-        is_wanted = self._is_news(queue, offset) or (watch is not None and not watch.is_over(self._clock.monotonic()))
-        return is_wanted and not self._pulls.is_recent(queue)  # if recent, the next pull soon carries a commit
+        is_watched = watch is not None and not watch.needs_no_check(self._clock.monotonic())
+        return (is_watched or self._is_news(queue, offset)) and not self._pulls.is_recent(queue)
 
     def _is_news(self, queue: MessageQueue, offset: int) -> bool:
         known = self.committed.get(queue)

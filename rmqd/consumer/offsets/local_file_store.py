@@ -20,7 +20,7 @@ from rmqd.consumer.services import GroupOffsetStore
 from rmqd.errors import OffsetStoreError, ProtocolError
 from rmqd.runtime.clock import Clock
 from rmqd.runtime.files import lock_file, make_folder, replace_file, sync_folder
-from rmqd.runtime.own_threads import in_own_thread
+from rmqd.runtime.own_threads import call_in_thread
 from rmqd.wire import fields, loose_json
 from rmqd.wire.bodies.json_body import offsets_from_dict
 from rmqd.wire.message_queue import MessageQueue
@@ -175,8 +175,8 @@ class LocalFileOffsetStore(GroupOffsetStore):
     async def open(self) -> None:
         """Lock the directory and read the file. Raises OffsetStoreError, InUseError."""
         try:
-            await in_own_thread(self._prepare)
-            stored = await in_own_thread(self._file.load)
+            await call_in_thread(self._prepare)
+            stored = await call_in_thread(self._file.load)
         except OSError as error:
             raise OffsetStoreError(f"{self._directory} cannot be used: {_reason(error)}") from error
         self.committed, self._wanted = dict(stored), dict(stored)
@@ -253,7 +253,7 @@ class LocalFileOffsetStore(GroupOffsetStore):
         """Write the file once. Return the error. If the caller is cancelled, the thread still finishes."""
         offsets, self._is_noted = dict(self._wanted), True
         try:
-            await in_own_thread(partial(self._file.save, offsets))
+            await call_in_thread(partial(self._file.save, offsets))
         except OSError as error:
             self._failed(error)
             return error

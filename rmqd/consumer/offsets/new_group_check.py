@@ -19,7 +19,7 @@ from rmqd.consumer.offsets.start_offsets import (
     in_storing_order,
     is_storing_unfinished,
 )
-from rmqd.errors import RmqdError, SlaveUnawareError
+from rmqd.errors import RmqdError, SlaveOffsetMissingError
 from rmqd.errors.broker_errors import AccessRefusedError
 from rmqd.runtime.clock import Clock
 from rmqd.wire.message_queue import MessageQueue
@@ -27,7 +27,7 @@ from rmqd.wire.topics import retry_topic
 
 log = structlog.get_logger(__name__)
 
-FOUNDER_SECONDS = 5.0  # time for another member to finish storing start offsets
+FIRST_MEMBER_SECONDS = 5.0  # time for another member to finish storing start offsets
 POLL_SECONDS = 0.25
 _ROUNDS: Final = 3  # maximum number of rounds; each round stores the start offsets that are still missing
 
@@ -62,9 +62,9 @@ class BrokerStartOffsets(StartOffsets):
     (`in_storing_order`), and the missing offsets are then stored. Second: the group belongs to another client, or has
     no retry topic, and its topic has grown. Then the group is not new.
 
-    *If the order shows nothing*, as for topics with a single queue, a running founder gets `FOUNDER_SECONDS` to store
-    the mark. If the founder was killed before that, the group is mistaken for an existing one. Its remaining queues
-    start at their first message, so messages are repeated, but none is lost.
+    *If the order shows nothing*, as for topics with a single queue, a running founder gets `FIRST_MEMBER_SECONDS` to
+    store the mark. If the founder was killed before that, the group is mistaken for an existing one. Its remaining
+    queues start at their first message, so messages are repeated, but none is lost.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class BrokerStartOffsets(StartOffsets):
         self._missing: set[MessageQueue] = set()  # queues for which `stored` found no offset since the last check
         self._unproven: dict[MessageQueue, float] = {}  # queue -> when a slave first returned no offset (monotonic)
 
-    async def stored(self, queue: MessageQueue) -> int | None:
+    async def read_stored_offset(self, queue: MessageQueue) -> int | None:
         """Return the broker's offset. While only a slave responds and has none, raise for BROKER_GRACE_SECONDS."""
         try:
             offset = await self._store.read(queue)
-        except SlaveUnawareError:
+        except SlaveOffsetMissingError:
             since = self._unproven.setdefault(queue, self.clock.monotonic())
             await self.store_if_new_group()  # for a new group this raises while the master is missing
             if self.clock.monotonic() - since < BROKER_GRACE_SECONDS:
@@ -106,7 +106,7 @@ class BrokerStartOffsets(StartOffsets):
 
     async def _without_start_offsets(self, first: list[MessageQueue]) -> _Found | None:
         """Query the stored offsets. Return them if the group is new or its start offsets are incomplete, else None."""
-        deadline = self.clock.monotonic() + FOUNDER_SECONDS
+        deadline = self.clock.monotonic() + FIRST_MEMBER_SECONDS
         while True:
             marks = self._marks(self.client.routes.by_endpoint(first))
             if (await self._query(marks)).certain(marks):
@@ -139,7 +139,9 @@ class BrokerStartOffsets(StartOffsets):
                 found.offsets[queue] = await self._store.query_stored(queue)
             except AccessRefusedError as error:
                 found.refused[queue] = error
-            except SlaveUnawareError as error:  # not raised, because the slave may know the offsets of other queues
+            except (
+                SlaveOffsetMissingError
+            ) as error:  # not raised, because the slave may know the offsets of other queues
                 found.failed[self.client.routes.endpoint(queue)] = error
 
         found.failed |= await self._at_brokers(queues, ask)
@@ -189,7 +191,7 @@ class FileStartOffsets(StartOffsets):
         super().__init__(client, options, clock)
         self._store = store
 
-    async def stored(self, queue: MessageQueue) -> int | None:
+    async def read_stored_offset(self, queue: MessageQueue) -> int | None:
         return await self._store.read(queue)
 
     async def _store_if_new(self, first: list[MessageQueue]) -> None:

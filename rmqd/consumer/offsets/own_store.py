@@ -18,7 +18,7 @@ from contextlib import AsyncExitStack, contextmanager
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.handling.batch_worker import Call, Worker, withdraw_cancellations
+from rmqd.consumer.handling.batch_worker import HandlerCall, Worker, withdraw_cancellations
 from rmqd.consumer.handling.handler_failures import (
     CALL_EXPIRED,
     HANDLED_BEFORE_DECISION,
@@ -88,7 +88,9 @@ class OffsetTransactions:
         self, store: OffsetStore, client_id: str, key_of: Callable[[MessageQueue], StoredQueue], clock: Clock
     ) -> None:
         self.store = store
-        self.in_order = False  # whether messages behind a retried message of their batch must not count as finished
+        self.keeps_batch_order = (
+            False  # whether messages behind a retried message of their batch must not count as finished
+        )
         self._client_id = client_id
         self._key_of = key_of
         self._clock = clock
@@ -115,7 +117,7 @@ class OffsetTransactions:
             taken.learn(None)
             taken.is_moved = True
 
-    async def write(self, queue: MessageQueue, process_queue: ProcessQueue | None, offset: int) -> None:
+    async def store_progress(self, queue: MessageQueue, process_queue: ProcessQueue | None, offset: int) -> None:
         """Store the cache's progress, or `offset` without a cache. Calls no handler. Raises OffsetStoreError."""
         if (taken := self._taken.get(queue)) is None:
             return
@@ -129,7 +131,7 @@ class OffsetTransactions:
                         await self._write(taken, connection, progress)
                 taken.stored, taken.is_moved = progress, False
 
-    async def call_in_transaction(self, call: Call, worker: Worker, batch: Batch) -> object:
+    async def call_in_transaction(self, call: HandlerCall, worker: Worker, batch: Batch) -> object:
         """Call the handler for a batch in one transaction of the store. Raises the handler's exceptions."""
         whole = worker.batch
         try:
@@ -145,7 +147,7 @@ class OffsetTransactions:
             worker.batch = whole
         return None
 
-    async def _in_transaction(self, call: Call, batch: Batch, worker: Worker) -> object:
+    async def _in_transaction(self, call: HandlerCall, batch: Batch, worker: Worker) -> object:
         process_queue, whole, began = worker.process_queue, worker.batch, self._clock.monotonic()
         assert process_queue is not None
         if (taken := self._taken.get(process_queue.message_queue)) is None:
@@ -175,7 +177,7 @@ class OffsetTransactions:
                 _check(part, worker)
                 decisions = decisions_of(part, None)
                 dead = {index for index, one in enumerate(decisions) if one.outcome is Outcome.DEAD_LETTER}
-                done = acknowledged_indexes(part, decisions, dead, in_order=self.in_order)
+                done = acknowledged_indexes(part, decisions, dead, in_order=self.keeps_batch_order)
                 messages = [part[index] for index in done]
                 await taken.turn.acquire()
                 is_ending = True
@@ -312,7 +314,7 @@ class CustomOffsetStore(RemoteBrokerOffsetStore):
     async def _store(self, queue: MessageQueue, offset: int, *, downward: bool = False) -> None:
         caches = self._owners[queue].process_queues if queue in self._owners else ()
         cache = next((one for one in caches if not downward or one.commit_offset() == offset), None)
-        await self.transactions.write(queue, cache, offset)
+        await self.transactions.store_progress(queue, cache, offset)
 
     def _key_of(self, queue: MessageQueue) -> StoredQueue:
         route = self._client.routes.route(queue.topic)

@@ -97,19 +97,19 @@ class UnansweredCommits:
         self._commits: dict[MessageQueue, list[UnansweredCommit]] = {}
         self._any_ended = asyncio.Event()  # set when an unanswered commit gets an earlier deadline
 
-    def sent(self, queue: MessageQueue, offset: int, answer_seconds: float) -> UnansweredCommit:
+    def record_sent(self, queue: MessageQueue, offset: int, answer_seconds: float) -> UnansweredCommit:
         """Record a commit in a pull. A broker that does not hang stores the offset within `answer_seconds`."""
         unanswered = UnansweredCommit(offset, self._clock.monotonic() + answer_seconds + HANGING_BROKER_SECONDS)
         self._commits.setdefault(queue, []).append(unanswered)
         return unanswered
 
-    def failed(self, queue: MessageQueue, offset: int, error: RmqdError) -> None:
+    def record_failed(self, queue: MessageQueue, offset: int, error: RmqdError) -> None:
         """Called when a commit failed. Record it, unless the broker refused it or it was never sent."""
         now = self._clock.monotonic()
         if isinstance(error, RemotingTimeoutError) and error.on_late is not None:
             unanswered = UnansweredCommit(offset, now + HANGING_BROKER_SECONDS)
             error.on_late(
-                lambda is_answered: self.settle(unanswered, 0.0 if is_answered else CLOSED_CONNECTION_SECONDS)
+                lambda is_answered: self.shorten_deadline(unanswered, 0.0 if is_answered else CLOSED_CONNECTION_SECONDS)
             )
         elif isinstance(error, RemotingClosedError | TlsError):  # TLS may be the reason for the closed connection
             unanswered = UnansweredCommit(offset, now + CLOSED_CONNECTION_SECONDS)
@@ -117,7 +117,7 @@ class UnansweredCommits:
             return
         self._commits.setdefault(queue, []).append(unanswered)
 
-    def stored(self, queue: MessageQueue, asked_at: float) -> None:
+    def record_stored(self, queue: MessageQueue, asked_at: float) -> None:
         """Record that the broker had our newest offset in its response to a request at `asked_at`.
 
         Commits whose deadline was before `asked_at` cannot replace that offset any more, and are forgotten.
@@ -146,7 +146,7 @@ class UnansweredCommits:
             await wait_within(self._clock, min(max(others), until) - now, self._any_ended.wait())
         return False
 
-    def settle(self, unanswered: UnansweredCommit, seconds: float) -> None:
+    def shorten_deadline(self, unanswered: UnansweredCommit, seconds: float) -> None:
         """Record that the broker can store this commit for at most `seconds` from now."""
         unanswered.until = min(unanswered.until, self._clock.monotonic() + seconds)
         self._any_ended.set()
@@ -193,10 +193,10 @@ class PullCommits:
         commit = self._in_flight.get(queue)
         return commit is not None and self._clock.monotonic() - commit.sent_at < RECENT_COMMIT_SECONDS
 
-    def send(self, queue: MessageQueue, offset: int, epoch: int, on: RemotingConnection) -> CarriedCommit:
+    def record_sending(self, queue: MessageQueue, offset: int, epoch: int, on: RemotingConnection) -> CarriedCommit:
         """Record a commit. The caller must send it in a pull immediately."""
         now = self._clock.monotonic()
-        unanswered = self._unanswered.sent(queue, offset, COMMIT_ANSWER_SECONDS)
+        unanswered = self._unanswered.record_sent(queue, offset, COMMIT_ANSWER_SECONDS)
         commit = self._in_flight[queue] = PullCommit(queue, offset, epoch, on, now, unanswered)
         return CarriedCommit(offset, partial(self._ended, commit))
 
@@ -239,7 +239,7 @@ class PullCommits:
             if is_stored:
                 self._on_stored(commit)
             else:
-                self._unanswered.settle(commit.unanswered, seconds)
+                self._unanswered.shorten_deadline(commit.unanswered, seconds)
 
 
 class FirstCommits:
@@ -276,7 +276,7 @@ class FirstCommits:
         table = (queue.topic, queue.broker_name)
         return table in self._begun and self._begun[table] is self._connection(queue)
 
-    def begin(self, queue: MessageQueue, offset: int) -> None:
+    def record_table(self, queue: MessageQueue, offset: int) -> None:
         """Called when the broker has returned this offset, so it has the table. 0 proves nothing: it may mean none."""
         if offset > 0:
             self._begun[queue.topic, queue.broker_name] = self._connection(queue)

@@ -198,11 +198,11 @@ class OffsetWatch:
     may_have_lost_queue: bool = False  # whether another member may own the queue before this member knows
     next_pull_check_at: float = float("-inf")  # before this time, no pull waits for a check
 
-    def is_over(self, now: float) -> bool:
+    def needs_no_check(self, now: float) -> bool:
         """Return whether a commit needs no check of the stored offset."""
         return now >= self.until and self.lower_offset is None and not self.is_reset and not self.may_have_lost_queue
 
-    async def allows_pull(self, clock: Clock, look: Callable[[], Awaitable[bool]]) -> bool:
+    async def may_pull_commit(self, clock: Clock, look: Callable[[], Awaitable[bool]]) -> bool:
         """Return whether the next pull may carry a commit, after `look` has checked the stored offset.
 
         Returns False if the check fails, or if it would follow the last one too soon and slow down the pulls.

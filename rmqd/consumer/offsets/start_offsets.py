@@ -73,7 +73,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 QueueRequest = Callable[[RemotingClient, str, MessageQueue], Awaitable[T]]
 
-Why = Literal["committed", "last_offset", "first_offset", "timestamp", "later_queue"]
+StartReason = Literal["committed", "last_offset", "first_offset", "timestamp", "later_queue"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class QueueStart:
     """The first offset to pull, the reason for it, and whether it is already the group's stored offset."""
 
     offset: int
-    why: Why
+    why: StartReason
     is_stored: bool = False
 
 
@@ -191,11 +191,11 @@ class StartOffsets(ABC):
         self._starts: dict[MessageQueue, QueueStart] = {}  # a new group's start offsets, decided by this process
         self._checked: dict[MessageQueue, int] = {}  # stored offsets at the end of `store_if_new_group`
 
-    def note_route(self, topic: str) -> None:
+    def record_first_route(self, topic: str) -> None:
         """Record the queues of a topic's first route. An unknown topic has no queues. Later calls do nothing."""
         self._first.setdefault(topic, frozenset(self.client.routes.queues(topic)))
 
-    async def start(self, queue: MessageQueue, stored: int | None) -> QueueStart:
+    async def determine_start(self, queue: MessageQueue, stored: int | None) -> QueueStart:
         """Return the start offset of a queue. `stored` is the queue's stored offset, or None.
 
         Raises RmqdError if the start offset cannot be determined yet.
@@ -205,7 +205,7 @@ class StartOffsets(ABC):
             await self.store_if_new_group()
             stored, decided = self._checked.pop(queue, None) if is_new else None, self._starts.get(queue)
             if stored is None:
-                stored = await self.stored(queue)
+                stored = await self.read_stored_offset(queue)
             if decided is not None and stored in (None, decided.offset):
                 return QueueStart(decided.offset, decided.why, is_stored=stored is not None)
         if stored is not None:
@@ -227,7 +227,7 @@ class StartOffsets(ABC):
         return queue in self._deferred
 
     @abstractmethod
-    async def stored(self, queue: MessageQueue) -> int | None:
+    async def read_stored_offset(self, queue: MessageQueue) -> int | None:
         """Return the group's current offset of a queue; None if it has none. Raises RmqdError."""
 
     @abstractmethod
@@ -283,6 +283,6 @@ class StartOffsets(ABC):
             if topic not in self._first:
                 with contextlib.suppress(RouteNotFoundError):
                     await self.client.routes.lookup(topic)
-                self.note_route(topic)
+                self.record_first_route(topic)
         present = [queue for topic in self._topics for queue in self.client.routes.queues(topic)]
         return [queue for queue in present if queue in self._first[queue.topic]]

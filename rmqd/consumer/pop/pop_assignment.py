@@ -116,7 +116,7 @@ class PopAssignment(Assignment):
         waiting = [] if self._context.are_calls_held_back else process_queue.unhandled_offsets(block)
         if waiting:
             process_queue.discard_waiting(block)
-            self.loop.swamped = True
+            self.loop.has_discarded = True
             log.warning(
                 "pop.left_to_others",
                 queue=str(block.queue),
@@ -206,7 +206,7 @@ class DivisionByBroker(QueueDivision):
         Raises PopNotSupportedError if all responding brokers are too old to assign queues, and
         StaticTopicNotPoppedError if the topic is static.
         """
-        if self._retries.is_reading_over(topic, held):
+        if self._retries.finish_reading(topic, held):
             return MemberShare()
         told = await self._ask_brokers(topic)
         if told is None:

@@ -22,7 +22,7 @@ class PopBlock(MessageBlock):
     message with a changed invisible time gets a separate handle and time (`renewed`).
     """
 
-    __slots__ = ("changing", "due", "handle", "number", "queue", "renew_at", "renewed", "settled", "topic")
+    __slots__ = ("changing", "handle", "number", "queue", "renew_at", "renewed", "settled", "topic", "visible_at")
 
     def __init__(
         self, data: bytes, queue: MessageQueue, topic: str, handle: PopHandle, due: float, namespace: str
@@ -33,7 +33,7 @@ class PopBlock(MessageBlock):
         self.queue = queue  # the queue that stores the messages, as the broker names it
         self.topic = topic  # the subscribed topic; `queue` may belong to a retry topic
         self.handle = handle
-        self.due = due
+        self.visible_at = due
         self.renew_at = due - handle.invisible_time / 3000  # when to extend the time of messages in flight
         # The keys below are queue offsets.
         self.settled: set[int] = set()  # acknowledged, sent back or discarded
@@ -53,7 +53,7 @@ class PopBlock(MessageBlock):
     def due_of(self, offset: int) -> float:
         """Return when the message at a queue offset becomes visible to other members (monotonic seconds)."""
         renewed = self.renewed.get(offset)
-        return self.due if renewed is None else renewed[1]
+        return self.visible_at if renewed is None else renewed[1]
 
     def unsettled_offsets(self, messages: Iterable[Message]) -> list[int]:
         """Return the queue offsets of those messages that are not acknowledged, sent back or discarded yet."""

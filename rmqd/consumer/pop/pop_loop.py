@@ -14,12 +14,12 @@ import structlog
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.codes import ResponseCode
 from rmqd.consumer.assigned.request_loop import RequestLoop
-from rmqd.consumer.cache.flow_control import Reason, log_flow_control
+from rmqd.consumer.cache.flow_control import FlowControlReason, log_flow_control
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pop.pop_block import PopBlock
 from rmqd.consumer.pop.pop_source import PopSource
 from rmqd.consumer.pop.receipts import PopProcessQueue
-from rmqd.consumer.pull.accept import MessageAcceptor, dead_letter_corrupt, log_corrupt, open_bodies
+from rmqd.consumer.pull.accept import MessageAcceptor, dead_letter_corrupt, decompress_bodies, log_corrupt
 from rmqd.consumer.pull.pull_loop import BROKER_HOLD_MS, MIN_HELD_SECONDS
 from rmqd.consumer.pull.pull_request import (
     EMPTY_RESPONSE_PAUSE_SECONDS,
@@ -88,11 +88,11 @@ class PopLoop(RequestLoop):
     def __init__(self, context: GroupContext, source: PopSource) -> None:
         super().__init__(context, source.message_queue)
         self._by_message_queue: dict[MessageQueue, PopProcessQueue] = {}  # key: the queue that stores the messages
-        self.rest = 0  # messages that wait on the broker, from the last response
-        self.swamped = False  # messages were discarded, because no handler was free for them
+        self.broker_backlog = 0  # messages that wait on the broker, from the last response
+        self.has_discarded = False  # messages were discarded, because no handler was free for them
         self._full_times = 0  # how often too many unacknowledged messages prevented a pop
         self.cached = asyncio.Event()  # set when messages are put into the queues
-        self.moved_at = self.asked_at  # when messages were last finished, or arrived while none waited
+        self.moved_at = self.last_request_at  # when messages were last finished, or arrived while none waited
         self._source = source
         self._receipts = source.receipts
         self._relief = asyncio.Event()
@@ -114,7 +114,7 @@ class PopLoop(RequestLoop):
 
     @property
     def has_backlog(self) -> bool:
-        return self.rest > 0
+        return self.broker_backlog > 0
 
     @property
     def unacknowledged(self) -> int:
@@ -145,7 +145,7 @@ class PopLoop(RequestLoop):
     def on_room(self) -> None:
         """Called when messages were finished, so that there may be room for more."""
         self.moved_at = self._context.clock.monotonic()
-        self.swamped = False
+        self.has_discarded = False
         self._relief.set()
 
     def _configure(self) -> None:
@@ -171,14 +171,14 @@ class PopLoop(RequestLoop):
             if context.rate_limit.per_second:
                 await context.rate_limit.wait()
             try:
-                asked_at = self.asked_at = clock.monotonic()
+                asked_at = self.last_request_at = clock.monotonic()
                 came_late = partial(self._came_late, asked_at)
-                reply = await self._source.ask(self._fields, BROKER_HOLD_MS if is_first else 0, came_late)
-                self.answered_at = clock.monotonic()
+                reply = await self._source.pop(self._fields, BROKER_HOLD_MS if is_first else 0, came_late)
+                self.last_response_at = clock.monotonic()
                 if reply.code == _FOUND:
-                    await self._found(reply, asked_at, self.answered_at)
+                    await self._found(reply, asked_at, self.last_response_at)
                 else:
-                    await self._not_found(reply, asked_at, self.answered_at)
+                    await self._not_found(reply, asked_at, self.last_response_at)
                 self.failure = None
                 if self._interval and reply.code == _FOUND:
                     await clock.sleep(self._interval)
@@ -190,7 +190,7 @@ class PopLoop(RequestLoop):
         header, framed = self._source.read(reply)
         popped_at = self._pop_time.popped_at(header.pop_time, asked_at, read_at)
         due = popped_at + header.invisible_time / 1000
-        self.rest = header.rest_num
+        self.broker_backlog = header.rest_num
         if header.rest_num:
             self._more.set()
         else:
@@ -202,7 +202,7 @@ class PopLoop(RequestLoop):
         while True:
             left: list[Message] = []
             if framed.is_closed or len(framed.data) > context.options.max_body_size_bytes:
-                left = await open_bodies(framed, context.options.max_body_size_bytes, self._room(), unwraps=False)
+                left = await decompress_bodies(framed, context.options.max_body_size_bytes, self._room(), unwraps=False)
             for block in self._source.divide_into_blocks(framed, header, due):
                 if context.clock.monotonic() >= block.renew_at:  # the messages are or will soon be visible to others
                     queue, seconds = str(block.queue), round(read_at - popped_at, 3)
@@ -272,7 +272,7 @@ class PopLoop(RequestLoop):
             # slows down requests to a broker that returns nothing without waiting
             await self._context.clock.sleep(EMPTY_RESPONSE_PAUSE_SECONDS)
         else:
-            self.rest = 0
+            self.broker_backlog = 0
 
     async def _failed(self, error: RmqdError) -> None:
         self._source.refresh()
@@ -288,13 +288,13 @@ class PopLoop(RequestLoop):
         self._bring_up_to_date(error)
         await self._context.clock.sleep(error_pause_seconds())
 
-    def _hold_back(self) -> Reason | None:
+    def _hold_back(self) -> FlowControlReason | None:
         """Return the reason not to pop, or None. As in Java, pops in flight count as full batches."""
         if self._context.paused or self.is_paused:
             return "paused"
         if self._waits_for_circuit():
             return "paused"
-        if self.swamped and any(process_queue.in_flight for process_queue in self.process_queues):
+        if self.has_discarded and any(process_queue.in_flight for process_queue in self.process_queues):
             return "count"
         reserved = self.pops_in_flight * self._batch
         return "count" if self.unacknowledged + reserved > self._threshold else None
@@ -307,13 +307,13 @@ class PopLoop(RequestLoop):
         has_new = any(process_queue.waiting_count for process_queue in self.process_queues)
         return circuit.state == "open" or has_new or self.pops_in_flight > 0
 
-    async def _wait_for_relief(self, reason: Reason, *, counted: bool) -> None:
+    async def _wait_for_relief(self, reason: FlowControlReason, *, counted: bool) -> None:
         """Wait while `reason` prevents pops. If `counted`, count the reason and the time in the statistics."""
         context, stats = self._context, self._context.stats[self._message_queue.topic]
         since = context.clock.monotonic()
         if counted:
             stats.count_held_back(reason, None)
-            self.held_by = reason
+            self.hold_reason = reason
             if reason == "count" and self.unacknowledged + self._batch > self._threshold:  # even without other pops
                 self._full_times += 1
                 cached = {"threshold": self._threshold, "count": self.unacknowledged}
@@ -332,7 +332,7 @@ class PopLoop(RequestLoop):
                 process_queue.is_full = False
             if counted:
                 stats.add_held_seconds(reason, context.clock.monotonic() - since, None)
-                self.held_by = None
+                self.hold_reason = None
 
     def _came_late(self, asked_at: float, connection: RemotingConnection, reply: RemotingCommand) -> None:
         """Make the messages of a late response visible to other members soon.

@@ -39,7 +39,7 @@ class PopRetries:
     """Adds pop retry topics with messages to the group's subscriptions, and removes them when they stay empty."""
 
     def __init__(self, context: GroupContext) -> None:
-        self.ending: set[str] = set()  # pop retry topics whose queues are being released
+        self.ending_topics: set[str] = set()  # pop retry topics whose queues are being released
         self._context = context
         self._client = context.client
         self._group = context.options.group
@@ -65,7 +65,7 @@ class PopRetries:
         is_read = retry in self._context.subscriptions
         if not pulled:
             if is_read:
-                self.ending.add(retry)
+                self.ending_topics.add(retry)
             return is_read
         try:
             waits = await self._has_messages(retry)
@@ -75,13 +75,13 @@ class PopRetries:
         now = self._context.clock.monotonic()
         if waits:
             self._empty_since.pop(retry, None)
-            self.ending.discard(retry)
+            self.ending_topics.discard(retry)
             if not is_read:
                 await self._begin(retry)
             return not is_read
         empty_since = self._empty_since.setdefault(retry, now)
         if is_read and now - empty_since >= self._context.options.pop_invisible_time_seconds:
-            self.ending.add(retry)
+            self.ending_topics.add(retry)
             return True
         return False
 
@@ -107,12 +107,12 @@ class PopRetries:
         context.stats.setdefault(retry, context.stats[retry_topic(self._group)])
         subscription = tag_subscription(retry, SUBSCRIPTION_ALL, int(context.clock.wall() * 1000))
         # brokers must know the subscription before the next rebalance assigns the topic's queues
-        await context.announce({retry: subscription})
+        await context.announce_subscriptions({retry: subscription})
         context.subscriptions[retry] = subscription
 
-    def is_reading_over(self, topic: str, held: Collection[MessageQueue]) -> bool:
+    def finish_reading(self, topic: str, held: Collection[MessageQueue]) -> bool:
         """Return whether the group stops reading this pop retry topic. If no queue is `held` any more, unsubscribe."""
-        if topic not in self.ending:
+        if topic not in self.ending_topics:
             return False
         if not held:
             self._ended(topic)
@@ -120,7 +120,7 @@ class PopRetries:
 
     def _ended(self, retry: str) -> None:
         log.info("pop.retries_ended", topic=retry)
-        self.ending.discard(retry)
+        self.ending_topics.discard(retry)
         self._context.subscriptions.pop(retry, None)
         self._watched.discard(retry)
         self._client.routes.unwatch(retry)
@@ -130,7 +130,7 @@ class PopRetries:
 MODE_QUERY_SECONDS: Final = 10.0
 
 
-class DivisionAfterPop(QueueDivision):
+class PopRetriesDivision(QueueDivision):
     """Divides queues as usual, including the pop retry topics of a group that popped before.
 
     An administrator must enable POP for a group. Brokers store this setting, so one query to each broker is enough.
@@ -156,7 +156,7 @@ class DivisionAfterPop(QueueDivision):
         self, topic: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], held: Collection[MessageQueue]
     ) -> MemberShare | None:
         """Return this member's share. It is empty for a pop retry topic that is not read any more."""
-        if self._retries.is_reading_over(topic, held):
+        if self._retries.finish_reading(topic, held):
             return MemberShare()
         return await super().share_of(topic, queues, client_ids, held)
 

@@ -22,7 +22,7 @@ from rmqd.wire.headers.pop_headers import PopMessageRequestHeader, PopMessageRes
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import frame_decodable_messages
 from rmqd.wire.messages.message import MessageBlock
-from rmqd.wire.receipt_handle import ANY_QUEUE
+from rmqd.wire.receipt_handle import ANY_QUEUE_ID
 from rmqd.wire.topics import retry_topic
 
 log = structlog.get_logger(__name__)
@@ -56,8 +56,10 @@ class PopSource:
         context, ours = self._context, self.message_queue
         await context.start_offsets.store_if_new_group()
         for queue in context.client.routes.queues(ours.topic):
-            if ours in (queue, queue._replace(queue_id=ANY_QUEUE)) and context.start_offsets.is_deferred(queue):
-                start = await context.start_offsets.start(queue, await context.start_offsets.stored(queue))
+            if ours in (queue, queue._replace(queue_id=ANY_QUEUE_ID)) and context.start_offsets.is_deferred(queue):
+                start = await context.start_offsets.determine_start(
+                    queue, await context.start_offsets.read_stored_offset(queue)
+                )
                 if not start.is_stored:
                     await context.store.commit(queue, start.offset)
                     context.store.forget(queue)
@@ -89,7 +91,7 @@ class PopSource:
             bname=self.message_queue.broker_name,
         ).ext_fields()
 
-    async def ask(
+    async def pop(
         self, fields: dict[str, str], hold_ms: int, came_late: Callable[[RemotingConnection, RemotingCommand], None]
     ) -> RemotingCommand:
         """Pop with these `fields`, and return the response, whatever its code. Raises RmqdError.
@@ -127,10 +129,10 @@ class PopSource:
         block = frame_decodable_messages(
             reply.payload, self.message_queue, reply.body_start, self._context.options.namespace
         )
-        if block.broken is not None:
+        if block.broken_reason is not None:
             # messages behind the damage cannot be acknowledged; they become visible when their time is over
             self._context.client.remoting.traffic.doubted_replies += 1
-            log.warning("pop.doubted", queue=str(self.message_queue), reason=block.broken)
+            log.warning("pop.doubted", queue=str(self.message_queue), reason=block.broken_reason)
         return block
 
     def divide_into_blocks(self, found: MessageBlock, header: PopMessageResponseHeader, due: float) -> list[PopBlock]:
@@ -156,4 +158,4 @@ class PopSource:
     def counts_lag_of(self, queue: MessageQueue) -> bool:
         """Return whether the lag of a broker's queue belongs to this source."""
         ours = self.message_queue
-        return queue.topic == ours.topic and ours.queue_id in (ANY_QUEUE, queue.queue_id)
+        return queue.topic == ours.topic and ours.queue_id in (ANY_QUEUE_ID, queue.queue_id)

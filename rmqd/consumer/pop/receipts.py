@@ -57,14 +57,14 @@ class PopProcessQueue(ProcessQueue):
             self._receipts.acknowledge(block, block.unsettled_offsets(block.messages), self.stats)
         super().put(block, next_offset, held)
 
-    def is_late(self, message: Message) -> bool:
+    def may_be_redelivered(self, message: Message) -> bool:
         """Whether the message is visible to other members by now, so that its result here does not count."""
         block = message.block
         return isinstance(block, PopBlock) and self._receipts.is_late(block, message.queue_offset)
 
     def return_postponed(self, messages: list[Message]) -> bool:
         """Hand postponed messages out again, unless they are visible to other members by now."""
-        late = [] if self.dropped else [message for message in messages if self.is_late(message)]
+        late = [] if self.dropped else [message for message in messages if self.may_be_redelivered(message)]
         if late:
             self.retrying -= len(late)
             self.finish(late)
@@ -186,7 +186,7 @@ class PopReceipts:
             offsets = self._acknowledge_changed(block, offsets, stats)
         if offsets:
             body = self._body(block, block.handle, offsets)
-            self._acks_at(block.handle.broker_name).add(_Ack(body, block.due, stats, block.lite_topic))
+            self._acks_at(block.handle.broker_name).add(_Ack(body, block.visible_at, stats, block.lite_topic))
 
     async def extend_invisible_time(self, block: PopBlock, offset: int, invisible_ms: int) -> bool:
         """Extend the invisible time of a message. Returns whether the broker accepted it.

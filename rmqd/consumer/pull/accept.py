@@ -43,7 +43,7 @@ from rmqd.wire.messages.message import Message, MessageBlock
 DECOMPRESSION_THREADS: Final = 2  # per process; each decompresses one response, as far as there is room
 
 
-async def open_pulled_messages(block: MessageBlock, context: GroupContext, process_queue: ProcessQueue) -> bool:
+async def decompress_pulled(block: MessageBlock, context: GroupContext, process_queue: ProcessQueue) -> bool:
     """Open a pull's messages as far as the queue's size threshold allows. Return whether the response is still valid.
 
     While a thread decompresses, the group's filter may change, or an operator may reset the queue. Then the response is
@@ -54,12 +54,12 @@ async def open_pulled_messages(block: MessageBlock, context: GroupContext, proce
     room = context.thresholds.size_bytes - process_queue.cached_bytes
     # with `stop`, no message behind the first corrupt one is needed, so none is decompressed
     must_stop = context.options.on_corrupt_message == "stop"
-    await open_bodies(block, context.options.max_body_size_bytes, room, offset, ends_at_corrupt=must_stop)
+    await decompress_bodies(block, context.options.max_body_size_bytes, room, offset, ends_at_corrupt=must_stop)
     is_same = context.subscriptions[topic] is subscription and process_queue.next_offset == offset
     return is_same and not process_queue.dropped
 
 
-async def open_bodies(
+async def decompress_bodies(
     block: MessageBlock,
     max_body_size: int,
     room_bytes: int = NO_SIZE_LIMIT,
@@ -77,7 +77,7 @@ async def open_bodies(
     opening = BlockDecompression(
         block, max_body_size, room_bytes, low, unwraps=unwraps, ends_at_corrupt=ends_at_corrupt
     )
-    if not opening.at_once():
+    if not opening.open_quickly():
         try:
             await asyncio.get_running_loop().run_in_executor(_threads(), opening.rest)
         finally:
@@ -101,7 +101,7 @@ class MessageAcceptor:
         self, service: ConsumeMessageService, hooks: GroupHooks | None, rate_limit: RateLimit | None = None
     ) -> None:
         self._service = service
-        self._hooks = hooks if hooks is not None and hooks.choose else None
+        self._hooks = hooks if hooks is not None and hooks.has_filters else None
         self._rate_limit = rate_limit
         self._tags = frozenset[bytes]()
 
@@ -129,7 +129,7 @@ class MessageAcceptor:
                 process_queue.skip(message)
         if self._rate_limit is not None and self._rate_limit.per_second:
             self._rate_limit.charge(block.unfinished)
-        process_queue.stats.pulled(block)
+        process_queue.stats.count_pulled(block)
         if corrupt:
             block.messages = sorted([*block.messages, *corrupt], key=lambda message: message.queue_offset)
             block.unfinished += len(corrupt)

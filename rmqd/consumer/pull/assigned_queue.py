@@ -24,7 +24,7 @@ from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 
-MOVE_SECONDS = 5.0  # time limit for a reset of a queue that changes its owner
+RESET_VALID_SECONDS = 5.0  # time limit for a reset of a queue that changes its owner
 END_QUERY_SECONDS: Final = 5.0
 PULL_OVERDUE_SECONDS: Final = 21.0  # a pull is held for 15 s, and then answered within the broker's 5 s check interval
 PULL_UNANSWERED_SECONDS: Final = 22.0  # PULL_OVERDUE_SECONDS plus a margin
@@ -74,7 +74,7 @@ class AssignedQueue(Assignment):
         """
         self._moved_to = offset
         is_ours = self.loop is not None and self._context.ownership.holds(self.message_queue)
-        self._move_until = float("inf") if is_ours else self._context.clock.monotonic() + MOVE_SECONDS
+        self._move_until = float("inf") if is_ours else self._context.clock.monotonic() + RESET_VALID_SECONDS
         self._cut.set()
         return True
 
@@ -128,21 +128,21 @@ class AssignedQueue(Assignment):
     async def _start(self) -> QueueStart:
         """Determine the start offset, and store it before the first pull. Raises RmqdError."""
         try:
-            return await self.find_start()
+            return await self.find_or_store_start()
         except RmqdError as error:
             self._start_failure = error
             if isinstance(error, AccessRefusedError):  # queries for start offsets require a permission
-                self._context.client.remoting.security.refusals.report_needed(error)
+                self._context.client.remoting.security.refusals.record_needed_request(error)
             raise
 
-    async def find_start(self) -> QueueStart:
+    async def find_or_store_start(self) -> QueueStart:
         """Return the stored offset; otherwise store and return the start offset. Raises RmqdError."""
         context, queue = self._context, self.message_queue
-        stored = await context.start_offsets.stored(queue)
+        stored = await context.start_offsets.read_stored_offset(queue)
         if stored is None and (released := context.released_offsets.get(queue)) is not None:
             start = await context.start_offsets.policy.lost_queue_start(queue, *released)
         else:
-            start = await context.start_offsets.start(queue, stored)
+            start = await context.start_offsets.determine_start(queue, stored)
         context.store.begin_ownership(queue, start.offset if start.is_stored else None, self, in_peace=self._in_peace)
         if not start.is_stored:
             await context.store.commit(queue, start.offset)
@@ -192,7 +192,7 @@ class AssignedQueue(Assignment):
         context, queue = self._context, self.message_queue
         await context.ownership.acquire(queue, self._lost)
         self._is_doubtful = False
-        stored = await repeat_until_answered(context, queue, lambda: context.start_offsets.stored(queue))
+        stored = await repeat_until_answered(context, queue, lambda: context.start_offsets.read_stored_offset(queue))
         committed = context.store.committed.get(queue)
         may_be_less = committed is not None and context.store.may_be_lost(queue)
         if (
@@ -219,7 +219,11 @@ class AssignedQueue(Assignment):
     def last_iteration_at(self) -> float | None:
         """When the loop last sent a pull, got a response or checked a wait; None while the rate limit delays it."""
         loop = self.loop
-        return None if loop is None or loop.waits_for_rate else max(loop.asked_at, loop.answered_at, loop.checked_at)
+        return (
+            None
+            if loop is None or loop.waits_for_rate
+            else max(loop.last_request_at, loop.last_response_at, loop.checked_at)
+        )
 
     def progress(self) -> object:
         """Return a value that changes with every progress: a message finishes, or an empty cache's offset advances.
@@ -270,9 +274,9 @@ class AssignedQueue(Assignment):
         return (
             loop.max_offset == process_queue.next_offset
             and not (process_queue.cached_count or process_queue.in_flight)
-            and loop.held_by is None
+            and loop.hold_reason is None
             and loop.stuck is None
-            and now - loop.asked_at < PULL_OVERDUE_SECONDS
+            and now - loop.last_request_at < PULL_OVERDUE_SECONDS
             and context.ownership.holds(message_queue)
             and not context.pauses.is_paused(message_queue)
         )
@@ -288,16 +292,16 @@ class AssignedQueue(Assignment):
             async with client.offset_request(message_queue):
                 address = client.routes.address_for(message_queue)
                 loop.max_offset = await get_max_offset(client.remoting, address, message_queue)
-            loop.measured_at = self._context.clock.monotonic()
+            loop.end_queried_at = self._context.clock.monotonic()
         except RmqdError as error:
             log.debug("lag.unknown", queue=str(message_queue), error=str(error))
 
     def _is_stale(self, loop: PullLoop) -> bool:
         """Return whether the queue may grow unnoticed. A held pull would be answered as soon as the queue grows."""
-        is_held_back = loop.held_by is not None or loop.stuck is not None
+        is_held_back = loop.hold_reason is not None or loop.stuck is not None
         # neither an overdue response nor a failing pull shows whether the queue has grown
         patience = END_QUERY_SECONDS if is_held_back or loop.failure else PULL_OVERDUE_SECONDS
-        return self._context.clock.monotonic() - loop.answered_at >= patience
+        return self._context.clock.monotonic() - loop.last_response_at >= patience
 
     def _cannot_be_consumed(self) -> str | None:
         return "stuck" if self.loop is not None and self.loop.stuck is not None else super()._cannot_be_consumed()
@@ -320,10 +324,10 @@ class AssignedQueue(Assignment):
         """Return whether the backlog is unknown: neither a pull nor a later query of the queue's end was answered."""
         silent = isinstance(loop.failure, RemotingError) or self._unanswered(loop) > 0
         refused = loop.failure is not None and not isinstance(loop.failure, RemotingError)
-        return refused or loop.stuck is not None or (silent and loop.measured_at < loop.asked_at)
+        return refused or loop.stuck is not None or (silent and loop.end_queried_at < loop.last_request_at)
 
     def _unanswered(self, loop: PullLoop) -> float:
         """Return the seconds since an unanswered pull was sent; 0 until they are PULL_UNANSWERED_SECONDS."""
-        waits = loop.asked_at > loop.answered_at and loop.held_by is None and loop.failure is None
-        seconds = self._context.clock.monotonic() - loop.asked_at if waits else 0.0
+        waits = loop.last_request_at > loop.last_response_at and loop.hold_reason is None and loop.failure is None
+        seconds = self._context.clock.monotonic() - loop.last_request_at if waits else 0.0
         return seconds if seconds >= PULL_UNANSWERED_SECONDS else 0.0

@@ -72,10 +72,10 @@ class OffsetMoves:
     def must_recheck(self) -> bool:
         """Whether pulled offsets may have been reused for other messages since the last check."""
         request = self._loop.request
-        return self.refused_end is not None or (request.connection is not self._checked_on and request.at_master)
+        return self.lowest_refused_end is not None or (request.connection is not self._checked_on and request.at_master)
 
     @property
-    def refused_end(self) -> int | None:
+    def lowest_refused_end(self) -> int | None:
         """The queue's lowest end that the broker has reported, if it has refused the next pull's offset; else None."""
         offset, end = self._context.refused_offsets.get(self._message_queue, (None, None))
         return end if offset == self._loop.process_queue.next_offset else None
@@ -93,7 +93,7 @@ class OffsetMoves:
         if reply.code != FOUND_CODE and reply.code not in NOTHING_FOUND_CODES:
             return False
         loop, connection = self._loop, self._loop.request.connection
-        asked, unseen = loop.process_queue.next_offset, self.refused_end
+        asked, unseen = loop.process_queue.next_offset, self.lowest_refused_end
         if unseen is None:
             since_ms = self._accepted_ms if self._checked_on is None else 0  # 0 after a reconnection: clocks may differ
             unseen = await self._first_unseen(since_ms)
@@ -136,7 +136,7 @@ class OffsetMoves:
             return None
         if found >= process_queue.next_offset:
             return None
-        reply = await request.ask(found, 1)
+        reply = await request.pull(found, 1)
         if (reset_to := request.reported_reset(found, reply)) is not None:
             request.reset_to = reset_to  # a reset is reported only once
         if reply.code != FOUND_CODE:
@@ -174,7 +174,7 @@ class OffsetMoves:
         if self._is_doubtful(offered):
             self.request_recheck()
             self._context.client.routes.refresh_soon([self._message_queue.topic])
-            await loop.pause()
+            await loop.wait_after_error()
         elif self._context.options.on_offset_illegal == "stop":
             if offered < asked:
                 self._context.refused_offsets[self._message_queue] = asked, self._lowest_of(offered)
@@ -191,7 +191,7 @@ class OffsetMoves:
 
     def _lowest_of(self, *offered: int | None) -> int:
         """Return the lowest of these offsets and the broker's earlier offers. None counts as no offer."""
-        return min(offset for offset in (*offered, self._lowest, self.refused_end) if offset is not None)
+        return min(offset for offset in (*offered, self._lowest, self.lowest_refused_end) if offset is not None)
 
     async def apply_reset(self, offset: int) -> None:
         """Apply an operator's reset that the response to a pull reported. Raises RmqdError."""

@@ -9,7 +9,7 @@ import structlog
 
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.pull.accept import MessageAcceptor, open_pulled_messages
+from rmqd.consumer.pull.accept import MessageAcceptor, decompress_pulled
 from rmqd.consumer.pull.offset_moves import OffsetMoves
 from rmqd.consumer.pull.pull_request import OFFSET_MOVED_CODE, PullBackoff, PullRepeatedError
 from rmqd.consumer.pull.pulled_queue import FOUND_CODE, NOTHING_FOUND_CODES, PulledQueue
@@ -59,7 +59,7 @@ class PullLoop(PulledQueue):
                 self._configure()
             if self.request.reset_to is not None:
                 await self._take_reset()
-            if self._corrupt.held:
+            if self._corrupt.held_records:
                 await self._corrupt.settle_held()
                 continue
             if (reason := self._hold_back()) is not None:
@@ -103,7 +103,7 @@ class PullLoop(PulledQueue):
 
     def restart_at(self, offset: int, because: str) -> None:
         super().restart_at(offset, because)
-        self._corrupt.held.clear()  # the cache of these messages is dropped
+        self._corrupt.held_records.clear()  # the cache of these messages is dropped
         self._validation.forget_responses()
 
     def apply_options(self) -> int:
@@ -131,10 +131,10 @@ class PullLoop(PulledQueue):
         self._revision = context.options_revision
         options, subscription = context.options, context.subscriptions[topic]
         self._interval = options.pull_interval_seconds
-        self._validation.takes_all = subscription.takes_all
+        self._validation.has_no_filter = subscription.matches_all_messages
         self._acceptor.select_tags(subscription.tags_set)
         self._batch_size = context.rate_limit.batch_limit(options.pull_batch_size)
-        is_other = self.request.filter_by(subscription)
+        is_other = self.request.set_filter(subscription)
         if is_other:
             self.process_queue.note_skipped_by_broker(int(context.clock.wall() * 1000))
         return is_other
@@ -145,16 +145,16 @@ class PullLoop(PulledQueue):
         return end is not None and self.process_queue.next_offset >= end
 
     async def _pull(self) -> RemotingCommand:
-        self.asked_at = self._context.clock.monotonic()
+        self.last_request_at = self._context.clock.monotonic()
         offset = self.process_queue.next_offset
         most, carry = self._validation.batch_limit(offset, self._batch_size), None
         has_news = self.process_queue.commit_offset() != self._context.store.committed.get(self._message_queue)
-        if has_news and self.asked_at - self._carried_at >= COMMIT_PAUSE_SECONDS:
-            self._carried_at, carry = self.asked_at, self._carry
+        if has_news and self.last_request_at - self._carried_at >= COMMIT_PAUSE_SECONDS:
+            self._carried_at, carry = self.last_request_at, self._carry
         replica = self.request.address, self.request.at_master
-        hold_ms = BROKER_HOLD_MS if self._moves.refused_end is None else 0  # a held pull would delay a reset
-        reply = await self.request.ask(offset, most, hold_ms, carry)
-        self.answered_at = self._context.clock.monotonic()
+        hold_ms = BROKER_HOLD_MS if self._moves.lowest_refused_end is None else 0  # a held pull would delay a reset
+        reply = await self.request.pull(offset, most, hold_ms, carry)
+        self.last_response_at = self._context.clock.monotonic()
         if (self.request.address, self.request.at_master) != replica:
             # the stored snapshot of an idle queue contains the previous replica
             self._context.idle_queues.pop(self._message_queue, None)
@@ -184,11 +184,11 @@ class PullLoop(PulledQueue):
             passes_over = self._corrupt.policy != "stop"
             trusted = self._validation.validate_found(block, asked, header, passes_over=passes_over)
             if block.is_closed:
-                if not await open_pulled_messages(block, self._context, process_queue):
+                if not await decompress_pulled(block, self._context, process_queue):
                     return
                 trusted = self._validation.validate_opened(block, asked, trusted, passes_over=passes_over)
             next_offset, held = trusted.next_offset, self._corrupt.hold_records(trusted.bad) if passes_over else ()
-        process_queue.stats.count_pull(self.answered_at - self.asked_at)
+        process_queue.stats.count_pull(self.last_response_at - self.last_request_at)
         self._acceptor.accept(block, process_queue, next_offset, held)
         if next_offset > asked:
             self.stuck = None
@@ -200,7 +200,7 @@ class PullLoop(PulledQueue):
     async def _wait_or_pull_again(self, trusted: TrustedPart, asked: int, *, passes_over: bool) -> None:
         """Called if a response is not trusted completely. Stop at a corrupt message, or pull again at the master."""
         if trusted.bad and not passes_over:
-            await self._corrupt.stop_at(trusted.bad[-1])
+            await self._corrupt.wait_at_corrupt(trusted.bad[-1])
         elif trusted.contradiction is not None:
             self.request.broker_id = 0
             self._failed_since_success = True
@@ -211,7 +211,7 @@ class PullLoop(PulledQueue):
         """Called when a pull succeeds after failures: forget the failures and suspect offers of the broker."""
         self._backoff.on_success()
         self._moves.forget_suspect_offers()
-        self._failed_since_success = self._validation.made_progress(self.process_queue.next_offset)
+        self._failed_since_success = self._validation.on_progress(self.process_queue.next_offset)
 
     async def _not_found(self, reply: RemotingCommand) -> None:
         if reply.code in NOTHING_FOUND_CODES:
@@ -225,7 +225,7 @@ class PullLoop(PulledQueue):
             self.stuck = None
             if self.has_backlog or self.process_queue.next_offset != asked or self.request.broker_id != before:
                 self._context.idle_queues.pop(self._message_queue, None)
-            if header.next_begin_offset <= asked and self.answered_at - self.asked_at < MIN_HELD_SECONDS:
+            if header.next_begin_offset <= asked and self.last_response_at - self.last_request_at < MIN_HELD_SECONDS:
                 self._failed_since_success = True
                 await self._context.clock.sleep(self._backoff.pause_after_empty())
                 return

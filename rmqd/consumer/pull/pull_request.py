@@ -16,7 +16,7 @@ from rmqd.client.remoting.pending import ResponseFuture
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.services import CarriedCommit
-from rmqd.errors import BrokerAwayError, ProtocolError, RmqdError
+from rmqd.errors import BrokerUnknownError, ProtocolError, RmqdError
 from rmqd.errors.broker_errors import FlowControlError, GoAwayError, SystemBusyError
 from rmqd.runtime.clock import backoff_seconds, with_jitter
 from rmqd.wire.bodies.heartbeat_data import SubscriptionData
@@ -108,7 +108,7 @@ class PullBackoff:
 
 PULL_TIMEOUT_SECONDS: Final = 30.0  # as in Java; the broker's scan of held pulls may answer 5 s late
 OPERATOR_RESET_REMARK: Final = "OFFSET_RESET"
-Carry = Callable[[RemotingConnection], Awaitable[CarriedCommit | None]]
+PrepareCommit = Callable[[RemotingConnection], Awaitable[CarriedCommit | None]]
 
 _PULL: Final = int(RequestCode.PULL_MESSAGE)
 _GO_AWAY: Final = int(ResponseCode.GO_AWAY)
@@ -158,9 +158,9 @@ class PullRequest:
         self._routes_version = -1
         self._replicas: Mapping[int, str] = {}  # addresses of the queue's broker by replica id
         self._waiting: _Waiting | None = None
-        self.filter_by(subscription)
+        self.set_filter(subscription)
 
-    def filter_by(self, subscription: SubscriptionData) -> bool:
+    def set_filter(self, subscription: SubscriptionData) -> bool:
         """Use this filter for the next pulls. Return whether it has changed."""
         is_other = self._sub_version != subscription.sub_version
         self._sub_version = subscription.sub_version
@@ -183,7 +183,9 @@ class PullRequest:
             credentials=self._credentials,
         )
 
-    async def ask(self, offset: int, most: int, suspend_ms: int = 0, carry: Carry | None = None) -> RemotingCommand:
+    async def pull(
+        self, offset: int, most: int, suspend_ms: int = 0, carry: PrepareCommit | None = None
+    ) -> RemotingCommand:
         """Pull and wait for the response, whatever its code. Raises RmqdError, including PullRepeatedError.
 
         The broker may hold the pull for `suspend_ms`. `carry` returns the commit that the pull must carry, or None. A
@@ -193,11 +195,11 @@ class PullRequest:
         if self._routes_version != client.routes.version:
             self._look_up()
         address = self._replicas.get(self.broker_id)
-        connection = None if address is None else client.remoting.ready(address)
+        connection = None if address is None else client.remoting.usable_connection(address)
         if address is None or connection is None:  # this replica is down or not connected; another one may respond
             address = self._address()
             if address is None:
-                raise BrokerAwayError(self._queue.topic, self._queue.broker_name)
+                raise BrokerUnknownError(self._queue.topic, self._queue.broker_name)
         self.address, self.at_master = address, address == self._replicas.get(0)
         if connection is None or not client.heartbeat.is_known_on(connection):
             connection = await client.connection(address)
@@ -231,7 +233,7 @@ class PullRequest:
             if commit is not None:
                 commit.ended(future)
         if reply.code == _GO_AWAY:
-            client.remoting.leave(connection, "the broker is shutting down")
+            client.remoting.retire(connection, "the broker is shutting down")
         return reply
 
     def _look_up(self) -> None:
@@ -257,7 +259,7 @@ class PullRequest:
         return self.address is not None and self._address() not in (None, self.address)
 
     def _address(self) -> str | None:
-        return self._client.replicas.to_read(self._client.routes.endpoint(self._queue), self.broker_id)
+        return self._client.replicas.address_to_pull_from(self._client.routes.endpoint(self._queue), self.broker_id)
 
     def reported_reset(self, asked: int, reply: RemotingCommand) -> int | None:
         """Return the offset of a reset that the response to a pull at `asked` reports, or None. Raises ProtocolError.

@@ -15,7 +15,7 @@ import structlog
 
 from rmqd.codes import ResponseCode
 from rmqd.consumer.assigned.request_loop import RequestLoop
-from rmqd.consumer.cache.flow_control import Reason, count_flow_control, exceeded_threshold
+from rmqd.consumer.cache.flow_control import FlowControlReason, count_flow_control, exceeded_threshold
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.health.causes import Problem
@@ -48,8 +48,8 @@ class PulledQueue(RequestLoop):
         self.stuck: Problem | None = None  # why pulling stopped until an operator acts
         self.waits_for_rate = False
         self.max_offset: int | None = None
-        self.measured_at = 0.0  # when the queue's end was last queried outside pulls
-        self.checked_at = self._probed_at = self.asked_at
+        self.end_queried_at = 0.0  # when the queue's end was last queried outside pulls
+        self.checked_at = self._probed_at = self.last_request_at
 
     @property
     def process_queues(self) -> tuple[ProcessQueue]:
@@ -73,7 +73,7 @@ class PulledQueue(RequestLoop):
         self.replaced_queues = [former for former in (*self.replaced_queues, process_queue) if former.is_busy]
         self.stuck = None
         self.process_queue = self._cache(offset, process_queue.stats)
-        self.begun_at = self._context.clock.wall()
+        self.cache_created_at = self._context.clock.wall()
         self.apply_pauses()
 
     def _cache(self, offset: int, stats: TopicStats) -> ProcessQueue:
@@ -87,7 +87,7 @@ class PulledQueue(RequestLoop):
         self._probed_at = self._context.clock.monotonic()
         asked = self.process_queue.next_offset if offset is None else offset
         try:
-            reply = await self.request.ask(asked, 1)
+            reply = await self.request.pull(asked, 1)
             if (reset_to := self.request.reported_reset(asked, reply)) is not None:
                 self.request.reset_to = reset_to
             elif reply.code == FOUND_CODE or reply.code in NOTHING_FOUND_CODES:
@@ -97,7 +97,7 @@ class PulledQueue(RequestLoop):
         except RmqdError as error:
             log.debug("probe.failed", queue=str(self._message_queue), error=str(error))
 
-    async def pause(self) -> None:
+    async def wait_after_error(self) -> None:
         """Wait before the next pull for as long as after an error."""
         await self._context.clock.sleep(FAILED_PULL_PAUSE_SECONDS)
 
@@ -109,7 +109,7 @@ class PulledQueue(RequestLoop):
     async def wait_at(self, offset: int) -> None:
         """Wait as after an error. Every PROBE_INTERVAL_SECONDS, also probe the queue at `offset`: see `probe`."""
         self.checked_at = self._context.clock.monotonic()
-        await self.pause()
+        await self.wait_after_error()
         if self._context.clock.monotonic() - self._probed_at >= PROBE_INTERVAL_SECONDS:
             await self.probe(offset)
 
@@ -120,12 +120,12 @@ class PulledQueue(RequestLoop):
         finally:
             self.waits_for_rate = False
 
-    def _hold_back(self) -> Reason | None:
+    def _hold_back(self) -> FlowControlReason | None:
         if self._context.paused or self.process_queue.is_paused:
             return "paused"
         return exceeded_threshold(self.process_queue, self._context.thresholds)
 
-    async def _wait_for_relief(self, reason: Reason) -> None:
+    async def _wait_for_relief(self, reason: FlowControlReason) -> None:
         """Wait while `reason` prevents pulls. Counts the reason once in the statistics."""
         process_queue = self.process_queue
         count_flow_control(process_queue, reason, self._context.thresholds)
@@ -140,10 +140,10 @@ class PulledQueue(RequestLoop):
         await self._wait_while(applies, reason)
         process_queue.is_full = False
 
-    async def _wait_while(self, is_held: Callable[[], bool], reason: Reason | None = None) -> None:
+    async def _wait_while(self, is_held: Callable[[], bool], reason: FlowControlReason | None = None) -> None:
         """Wait while `is_held()` is True and no operator resets the queue. The time is counted for `reason`."""
         process_queue, clock = self.process_queue, self._context.clock
-        self.held_by = reason
+        self.hold_reason = reason
         self._probed_at = since = clock.monotonic()
         try:
             while self.process_queue is process_queue and self.request.reset_to is None and is_held():
@@ -156,9 +156,9 @@ class PulledQueue(RequestLoop):
                 since = self._count_hold(process_queue, reason, since)
         finally:
             self._count_hold(process_queue, reason, since)
-            self.held_by = None
+            self.hold_reason = None
 
-    def _count_hold(self, process_queue: ProcessQueue, reason: Reason | None, since: float) -> float:
+    def _count_hold(self, process_queue: ProcessQueue, reason: FlowControlReason | None, since: float) -> float:
         now = self._context.clock.monotonic()
         if reason is not None:
             process_queue.stats.add_held_seconds(reason, now - since, process_queue.oldest())

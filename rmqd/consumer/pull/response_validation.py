@@ -37,7 +37,14 @@ from rmqd.errors import ProtocolError
 from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message, MessageBlock
-from rmqd.wire.messages.pull_walk import BadRecord, Contradiction, Gap, ResponseWalk, bad_record, is_plain
+from rmqd.wire.messages.pull_walk import (
+    BadRecord,
+    Contradiction,
+    Gap,
+    ResponseWalk,
+    needs_no_walk,
+    unopened_body_record,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +64,7 @@ class ResponseValidation:
     """Validates the responses to one queue's pulls, in their order."""
 
     def __init__(self, queue: MessageQueue, traffic: TrafficCounters) -> None:
-        self.takes_all = True  # whether the group has no filter, so that responses should have no gaps
+        self.has_no_filter = True  # whether the group has no filter, so that responses should have no gaps
         self._queue = queue
         self._traffic = traffic
         self._gaps: dict[int, int] = {}  # gaps of the last response as {begin: end}; the next response may confirm them
@@ -82,7 +89,7 @@ class ResponseValidation:
 
     def is_fully_trusted(self, block: MessageBlock, asked: int, header: PullMessageResponseHeader) -> bool:
         """Return whether the whole response is trusted. This fast check suffices for almost all responses."""
-        if not is_plain(block, asked, header):
+        if not needs_no_walk(block, asked, header):
             return False
         if self._gaps:
             self._refute(asked)
@@ -99,7 +106,7 @@ class ResponseValidation:
             return TrustedPart(header.next_begin_offset)
         if header.next_begin_offset <= asked:
             raise ProtocolError(f"a pull at {asked} found messages, but its next offset is {header.next_begin_offset}")
-        walk = ResponseWalk(block, asked, header, takes_all=self.takes_all)
+        walk = ResponseWalk(block, asked, header, takes_all=self.has_no_filter)
         trusted = self._walk(walk, header, passes_over=passes_over)
         block.messages, block.corrupt, block.unfinished = walk.messages, [], len(walk.messages)
         return trusted
@@ -108,9 +115,12 @@ class ResponseValidation:
         self, block: MessageBlock, asked: int, trusted: TrustedPart, *, passes_over: bool
     ) -> TrustedPart:
         """Validate the trusted messages again after decompression: if that fails, the record's flags may be wrong."""
-        if block.cut_at is not None and block.cut_at < trusted.next_offset:
-            trusted = TrustedPart(block.cut_at, [record for record in trusted.bad if record.at < block.cut_at])
-        records = [bad_record(block, corrupt, asked) for corrupt in block.corrupt]
+        if block.first_unopened_offset is not None and block.first_unopened_offset < trusted.next_offset:
+            trusted = TrustedPart(
+                block.first_unopened_offset,
+                [record for record in trusted.bad if record.at < block.first_unopened_offset],
+            )
+        records = [unopened_body_record(block, corrupt, asked) for corrupt in block.corrupt]
         block.corrupt = []
         proven = list(takewhile(lambda record: passes_over and self._is_known(record), records))
         trusted.bad = sorted([*trusted.bad, *proven], key=lambda record: record.at)
@@ -126,7 +136,7 @@ class ResponseValidation:
         self._bad.update((record.at, record) for record in records[len(proven) :])
         return TrustedPart(first.at, bad, first)
 
-    def made_progress(self, next_offset: int) -> bool:
+    def on_progress(self, next_offset: int) -> bool:
         """Called when a response moved the queue to `next_offset`. Return whether bad records wait for confirmation."""
         self._fruitless = 0
         if self._bad:
@@ -149,7 +159,7 @@ class ResponseValidation:
         if to > header.max_offset:
             ends = f"the queue's end at {header.max_offset}"
             raise ProtocolError(f"a pull at {asked} found nothing, but its next offset {to} is beyond {ends}")
-        if self.takes_all or self._is_usual_step(asked, header):
+        if self.has_no_filter or self._is_usual_step(asked, header):
             return to
         known, self._gaps = self._gaps.get(asked, asked), {asked: to}
         return min(known, to)
@@ -159,11 +169,11 @@ class ResponseValidation:
         while (contradiction := walk.advance()) is not None:
             if isinstance(contradiction, Gap):
                 is_tail = contradiction.to == header.next_begin_offset
-                if not self.takes_all and is_tail and walk.messages and self._is_usual_step(asked, header):
+                if not self.has_no_filter and is_tail and walk.messages and self._is_usual_step(asked, header):
                     walk.skip_confirmed_gap(contradiction.to)
                 elif (known := self._gaps.get(contradiction.at)) is not None:
                     low, high = contradiction.at, min(known, contradiction.to)
-                    if self.takes_all:
+                    if self.has_no_filter:
                         log.info("queue.gap_found", queue=str(self._queue), offset=low, missing=high - low)
                     walk.skip_confirmed_gap(high)
                 else:
@@ -198,7 +208,7 @@ class ResponseValidation:
     def _refute(self, offset: int) -> None:
         """Forget the last response's gaps, because the new response has messages in them. Log the gap at `offset`."""
         to = self._gaps.get(offset, offset)
-        if to > offset and self.takes_all:
+        if to > offset and self.has_no_filter:
             reason = f"offsets {offset} to {to - 1} had no messages before, but have some now"
             self._report(Contradiction(offset, reason))
         self._gaps = {}
@@ -216,7 +226,7 @@ class CorruptMessages:
         self._loop = loop
         self._context = context
         self._message_queue = message_queue
-        self.held: list[BadRecord] = []
+        self.held_records: list[BadRecord] = []
         """Corrupt messages that no broker has accepted as dead letters yet, in the order of offsets."""
         self._reported = frozenset[int]()  # offsets of the last reported records
 
@@ -235,26 +245,26 @@ class CorruptMessages:
             record.message.queue_offset = record.offset
             record.message.finished = False
         held = [record.message for record in records]
-        self.held.extend(records)
+        self.held_records.extend(records)
         return held
 
     async def settle_held(self) -> None:
         """Apply the policy to the held messages until none is left or the queue was reset."""
         process_queue = self._loop.process_queue
-        while self.held and self._loop.process_queue is process_queue and self._loop.request.reset_to is None:
-            record = self.held[0]
+        while self.held_records and self._loop.process_queue is process_queue and self._loop.request.reset_to is None:
+            record = self.held_records[0]
             if self.policy == "stop":
-                await self.stop_at(record)
+                await self.wait_at_corrupt(record)
                 await self._loop.probe(record.offset)
             elif self.policy == "skip" or await self._dead_letter(record):
                 self._loop.stuck = None
-                if self.held and self.held[0] is record:
-                    del self.held[0]
+                if self.held_records and self.held_records[0] is record:
+                    del self.held_records[0]
                     process_queue.finish([record.message])
             else:
                 await self._loop.wait_at(record.offset)
 
-    async def stop_at(self, record: BadRecord) -> None:
+    async def wait_at_corrupt(self, record: BadRecord) -> None:
         """Mark the queue as stuck at a corrupt record, and wait PROBE_INTERVAL_SECONDS. The caller checks again."""
         self._report([record])
         evidence = f"message at offset {record.offset} is corrupt: {record.reason}"

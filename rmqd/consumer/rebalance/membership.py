@@ -110,7 +110,7 @@ class MemberList:
     """Requests a group's client ids, and stores the last trusted list."""
 
     def __init__(self, context: GroupContext) -> None:
-        self.last: frozenset[str] = frozenset()
+        self.last_trusted: frozenset[str] = frozenset()
         """The client ids of the last trusted list; empty before that."""
         self._context = context
         self._believed: dict[str, RemotingConnection | None] = {}  # address -> connection of its last list
@@ -145,13 +145,13 @@ class MemberList:
         return None
 
     def _is_whole(self, address: str, members: list[str]) -> bool:
-        client, missing = self._context.client, self.last.difference(members)
+        client, missing = self._context.client, self.last_trusted.difference(members)
         connection = client.remoting.connected(address)
         is_same = not self._believed or self._believed.get(address) is connection
-        if missing and not is_same and client.replicas.is_new(address):
+        if missing and not is_same and client.replicas.is_newly_connected(address):
             log.debug("rebalance.list_doubted", address=address, missing=sorted(missing))
             return False
-        self.last, self._believed[address] = frozenset(members), connection
+        self.last_trusted, self._believed[address] = frozenset(members), connection
         return True
 
 
@@ -163,7 +163,7 @@ class MissingBrokerQueues:
     """Tracks the missing brokers of one group, and decides which of their queues this member keeps."""
 
     def __init__(self, client: ClientInstance, clock: Clock) -> None:
-        self.is_unsure = False
+        self.needs_recheck = False
         """Whether another check should follow soon."""
         self._client = client
         self._clock = clock
@@ -179,7 +179,7 @@ class MissingBrokerQueues:
             log.info("broker.returned", broker=name, seconds=round(self._clock.monotonic() - self._since.pop(name)))
         for name in present:
             self._missed.pop((topic, name), None)
-        self.is_unsure = False
+        self.needs_recheck = False
         away = {name for name in set(endpoints.values()) - present if self._is_away(topic, name)}
         return frozenset(queue for queue, name in endpoints.items() if name in away)
 
@@ -190,7 +190,7 @@ class MissingBrokerQueues:
                 self._missed[topic, name] = now
                 routes.refresh_soon()
             is_unsure = now - self._missed[topic, name] < MISSING_BROKER_SECONDS
-            self.is_unsure = self.is_unsure or is_unsure
+            self.needs_recheck = self.needs_recheck or is_unsure
             # A reachable broker that is in other topics' routes does not have this topic any more. A reachable broker
             # in no route has not registered yet with a name server that has just restarted.
             return is_unsure or name not in routes.brokers()
@@ -217,7 +217,7 @@ class MissingMembers:
         self._group = group
         self._clock = clock
         self._lists: dict[str, frozenset[str]] = {}  # broker address -> members
-        self.gone: dict[str, float] = {}
+        self.first_missing_at: dict[str, float] = {}
         """Members that left the lists of all brokers -> when they were first missing (monotonic)."""
         self._changed_at = float("-inf")
         self.query_members = SharedCalls(self._query_members)
@@ -229,13 +229,13 @@ class MissingMembers:
 
     def is_certainly_missing(self, client_id: str) -> bool:
         """Return whether a member has been missing for longer than a reconnection takes."""
-        missing_since = max(self.gone.get(client_id, float("inf")), self._changed_at)
+        missing_since = max(self.first_missing_at.get(client_id, float("inf")), self._changed_at)
         return self._clock.monotonic() - missing_since >= MISSING_MEMBER_SECONDS
 
     @property
     def is_alone(self) -> bool:
         """Whether the last lists contain no other member, and all earlier members have certainly left."""
-        return not self.has_others and all(map(self.is_certainly_missing, self.gone))
+        return not self.has_others and all(map(self.is_certainly_missing, self.first_missing_at))
 
     @property
     def has_others(self) -> bool:
@@ -276,9 +276,11 @@ class MissingMembers:
         self._lists[address] = frozenset(client_ids)
         present = self._present()
         for client_id in before - present:
-            self.gone[client_id] = now
-        self.gone = {
-            c: at for c, at in self.gone.items() if c not in present and now - at < REMEMBER_MISSING_MEMBER_SECONDS
+            self.first_missing_at[client_id] = now
+        self.first_missing_at = {
+            c: at
+            for c, at in self.first_missing_at.items()
+            if c not in present and now - at < REMEMBER_MISSING_MEMBER_SECONDS
         }
         return [at for at, ids in self._lists.items() if ids & missing]
 

@@ -53,7 +53,7 @@ class EngineConflict:
         self._client_id = client_id
         self._clock = clock
         self._since: float | None = None
-        self.clear = False
+        self.was_clear = False
 
     def other_engine_members(self, client_ids: Collection[str]) -> set[str]:
         """Return the conflicting members: for a local member all Spark drivers, for a driver all other members."""
@@ -67,13 +67,13 @@ class EngineConflict:
         Raises GroupHeldElsewhereError when the waiting time is over and this member must leave.
         """
         if not others:
-            self._since, self.clear = None, True
+            self._since, self.was_clear = None, True
             return True
         now = self._clock.monotonic()
         if self._since is None:
             self._since = now
         if now - self._since < self._max_wait_seconds(others):
-            return self.clear
+            return self.was_clear
         other = min(others)
         engine, host = "spark" if is_spark_client_id(other) else "local", other.partition("@")[0]
         log.error(
@@ -84,7 +84,7 @@ class EngineConflict:
     def _max_wait_seconds(self, others: Collection[str]) -> float:
         own = self._client_id
         is_junior = is_spark_client_id(own) and any(not is_spark_client_id(other) or other < own for other in others)
-        if self.clear:
+        if self.was_clear:
             return JUNIOR_WAIT_SECONDS if is_junior else SENIOR_WAIT_SECONDS
         return 0.0 if is_junior else STARTING_SENIOR_WAIT_SECONDS
 
@@ -316,7 +316,7 @@ class QueueOwnership(Ownership):
 
     def _unbroken(self, topic: str) -> dict[str, float]:
         """Return the missing members whose locks in this topic are not broken yet, and when each was first missing."""
-        gone = self._missing_members.gone
+        gone = self._missing_members.first_missing_at
         self._broken = {broken: at for broken, at in self._broken.items() if gone.get(broken[0]) == at}
         return {client_id: at for client_id, at in gone.items() if (client_id, topic) not in self._broken}
 

@@ -20,7 +20,7 @@ from rmqd.consumer.allocate import AllocateByConfig, AllocateError, sorted_clien
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.cache.flow_control import Thresholds
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.pull.assigned_queue import MOVE_SECONDS, AssignedQueue
+from rmqd.consumer.pull.assigned_queue import RESET_VALID_SECONDS, AssignedQueue
 from rmqd.consumer.rebalance.membership import ChangeNotifications, MemberList, MissingBrokerQueues
 from rmqd.consumer.rebalance.ownership import EngineConflict
 from rmqd.errors import GroupRefusedError
@@ -121,10 +121,10 @@ class Rebalance:
         self._pulled = 0  # number of pulled queues
         self._cut_short: list[Assignment] = []  # assignments whose `run` raised or was cancelled
         self.count = 0  # passes that changed the assignment
-        self.unrouted: frozenset[str] = frozenset(context.subscriptions)  # topics without a first assignment
+        self.undivided_topics: frozenset[str] = frozenset(context.subscriptions)  # topics without a first assignment
         self._context = context
         self._division = division
-        context.move = self.move
+        context.move = self.reset_queue
         self._soon = asyncio.Event()
         self._ending = asyncio.Event()
         self._moves: dict[MessageQueue, tuple[int, float]] = {}  # resets of queues not held here: offset, time
@@ -136,7 +136,7 @@ class Rebalance:
     @property
     def members(self) -> frozenset[str]:
         """The group's client ids in the last list from a broker; empty before the first list."""
-        return self._members.last
+        return self._members.last_trusted
 
     def start_soon(self) -> None:
         """Start the next pass at once, but at least one second after the previous one."""
@@ -190,7 +190,7 @@ class Rebalance:
         """Commit the finished messages of the queues whose `run` was cut short by the group's failure."""
         await asyncio.gather(*(assigned.abandon() for assigned in self._cut_short))
 
-    def move(self, queue: MessageQueue, offset: int) -> bool:
+    def reset_queue(self, queue: MessageQueue, offset: int) -> bool:
         """Continue a queue at `offset` after an operator's reset. Return False if the queue is not held here."""
         return bool(self.reset_queues({queue: offset}))
 
@@ -201,7 +201,7 @@ class Rebalance:
         queue. So if this member acquires the queue within 5 s, the reset is applied then.
         """
         now = self._context.clock.monotonic()
-        self._moves = {queue: move for queue, move in self._moves.items() if now - move[1] < MOVE_SECONDS}
+        self._moves = {queue: move for queue, move in self._moves.items() if now - move[1] < RESET_VALID_SECONDS}
         held: dict[MessageQueue, int] = {}
         for queue, offset in offsets.items():
             self._context.refused_offsets.pop(queue, None)
@@ -230,9 +230,9 @@ class Rebalance:
                 # a topic without queues needs no early pass: the route table polls it, and reports new queues
                 balanced = balanced and (is_retry_topic(topic) or not self._context.client.routes.queues(topic))
                 continue
-            self.unrouted -= {topic}
+            self.undivided_topics -= {topic}
             self._apply(tasks, topic, share)
-            balanced = balanced and not self._missing_queues.is_unsure
+            balanced = balanced and not self._missing_queues.needs_recheck
         return balanced
 
     async def _others_came(self) -> bool:
@@ -308,8 +308,8 @@ class Rebalance:
         for queue in taken:
             self.assigned[queue] = assigned = self._division.create_assignment(queue, is_popped=is_popped)
             self._pulled += not is_popped
-            offset, asked_at = self._moves.pop(queue, (0, -MOVE_SECONDS))
-            if self._context.clock.monotonic() - asked_at < MOVE_SECONDS:
+            offset, asked_at = self._moves.pop(queue, (0, -RESET_VALID_SECONDS))
+            if self._context.clock.monotonic() - asked_at < RESET_VALID_SECONDS:
                 assigned.move_to(offset)
             tasks.create_task(self._hold(assigned), name=f"queue:{queue}")
         if taken or given_up:

@@ -102,7 +102,7 @@ class TopicStats(TopicCounters):
         """Return the counters for this message; DividedStats has several."""
         return self
 
-    def pulled(self, block: MessageBlock) -> None:
+    def count_pulled(self, block: MessageBlock) -> None:
         """Count the messages of a response, except messages that the filter rejected."""
         self.received += block.unfinished
 
@@ -299,7 +299,7 @@ class DividedStats(TopicStats):
         """Return the snapshot of the messages without a part, and then the parts' snapshots."""
         return (self.snapshot(), *(one for stats in self._parts.values() for one in stats.snapshots()))
 
-    def pulled(self, block: MessageBlock) -> None:
+    def count_pulled(self, block: MessageBlock) -> None:
         for message in block.messages:
             if not message.finished:
                 self.of(message).received += 1
@@ -332,7 +332,7 @@ class CanaryStats(DividedStats):
         super().__init__(topic, is_retry, {True: TopicStats(topic, is_retry, CANARY_VARIANT)}, takes)
 
 
-class RetriedStats(DividedStats):
+class RetryTopicStats(DividedStats):
     """The counters for the retry topic of a group with several topics. Each message counts under its original topic.
 
     Messages whose original topic is not subscribed count under the retry topic itself.

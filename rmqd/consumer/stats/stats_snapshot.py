@@ -229,7 +229,7 @@ class QueueSnapshot:
     popped: bool = False  # whether members share the queue with POP; queue -1 then means any queue of the broker
 
     @property
-    def number(self) -> str:
+    def queue_label(self) -> str:
         """The queue id as text for output and metric labels; `any` for -1."""
         return str(self.queue) if self.queue >= 0 else "any"
 

@@ -72,7 +72,7 @@ def settings_of(config: RootConfig, group: str, scope: PauseScope = WHOLE_GROUP)
 
 
 @dataclass(frozen=True, slots=True)
-class GroupChanges:
+class ReloadedGroups:
     """The groups that a reload changed, by kind of change."""
 
     unchanged: tuple[str, ...] = ()
@@ -238,7 +238,7 @@ class GroupHost(Protocol):
         Raises UnknownGroupError. Raises ConfigError if the code cannot be loaded; the old code then continues.
         """
 
-    async def apply(self, config: RootConfig) -> GroupChanges:
+    async def apply(self, config: RootConfig) -> ReloadedGroups:
         """Apply a configuration. Unchanged groups continue undisturbed.
 
         Raises ConfigError, and changes nothing, if a part of the new configuration cannot be built.

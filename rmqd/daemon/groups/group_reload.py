@@ -21,7 +21,7 @@ from rmqd.client.client_options import ClientOptions, TlsOptions
 from rmqd.client.remoting.pending import ClientSnapshot
 from rmqd.config.model.group_model import CanaryConfig, GroupConfig, HandlerConfig
 from rmqd.config.model.root_model import RootConfig
-from rmqd.daemon.groups.group_engine import GroupChanges, settings_of
+from rmqd.daemon.groups.group_engine import ReloadedGroups, settings_of
 from rmqd.runtime.figures import add_counters, merge_two
 from rmqd.runtime.value_kinds import Key
 
@@ -35,7 +35,7 @@ Checked = TypeVar("Checked", HandlerConfig, CanaryConfig)
 class ReloadReport:
     """The result of a reload. If it has problems, nothing was changed."""
 
-    changes: GroupChanges = field(default_factory=GroupChanges)
+    changes: ReloadedGroups = field(default_factory=ReloadedGroups)
     problems: tuple[str, ...] = ()
     refusal: str = "the new configuration was not applied; the old one stays in force"
     """The consequence of the problems, for the operator."""
@@ -66,7 +66,7 @@ class ConfigState:
         paths = {name: (one.ca_file, one.cert_file, one.key_file) for name, one in tls.items()}
         return cls(config, {name: tuple(_contents(path) for path in found if path) for name, found in paths.items()})
 
-    def same_client(self, other: ConfigState, cluster: str) -> bool:
+    def can_share_client(self, other: ConfigState, cluster: str) -> bool:
         """Return whether one client of a cluster can serve both configurations. Keys and TLS settings may differ."""
         known = cluster in self.config.known_clusters and cluster in other.config.known_clusters
         return known and _without_security(self.options(cluster)) == _without_security(other.options(cluster))
@@ -101,10 +101,10 @@ class NewClients:
     secured: Mapping[str, ClientOptions]
     """The previous options of clients that already use new keys or certificates, by cluster."""
 
-    async def give_up(self) -> None:
+    async def roll_back(self) -> None:
         """Restore the old configuration's keys, and close the clients that were built for the new configuration."""
         for cluster, options in self.secured.items():
-            self.clients[cluster].secure(options)
+            self.clients[cluster].update_security(options)
         await asyncio.gather(*(client.close() for client in self.fresh.values()))
 
 
@@ -131,16 +131,16 @@ class ClusterClients:
     def prepare(self, before: ConfigState, after: ConfigState) -> NewClients:
         """Return the clients for `after`: new clients, and existing clients, which get the new ACL and TLS keys now."""
         kept = {name: self.current[name] for name in used_clusters(after.config) if name in self.current}
-        kept = {name: client for name, client in kept.items() if before.same_client(after, name)}
+        kept = {name: client for name, client in kept.items() if before.can_share_client(after, name)}
         fresh = {name: self._build(after.options(name)) for name in used_clusters(after.config) if name not in kept}
         secured = {}
         for name, client in kept.items():
             if not before.same_security(after, name):
-                client.secure(after.options(name))
+                client.update_security(after.options(name))
                 secured[name] = before.options(name)
         return NewClients({name: (kept | fresh)[name] for name in used_clusters(after.config)}, fresh, secured)
 
-    async def take_over(self, following: NewClients) -> None:
+    async def switch_to(self, following: NewClients) -> None:
         """Stop the clients that the new configuration does not use, and start the new clients."""
         gone = [name for name, client in self.current.items() if following.clients.get(name) is not client]
         await self._end(gone)
@@ -205,7 +205,7 @@ def _same_calls(before: HandlerConfig | None, after: HandlerConfig | None) -> bo
     return before.model_dump(exclude=live) == after.model_dump(exclude=live)
 
 
-def plan_changes(old: ConfigState, new: ConfigState) -> GroupChanges:
+def plan_changes(old: ConfigState, new: ConfigState) -> ReloadedGroups:
     """Return the groups that a reload changes.
 
     If a cluster's client is replaced, all groups on the cluster restart. If only its ACL keys change, the client keeps
@@ -223,7 +223,7 @@ def plan_changes(old: ConfigState, new: ConfigState) -> GroupChanges:
     ]
     changed = [name for name in kept if name not in unchanged]
     updated = [name for name in changed if name in stay and changes_while_running(before[name], after[name])]
-    return GroupChanges(
+    return ReloadedGroups(
         unchanged=tuple(unchanged),
         updated=tuple(updated),
         restarted=tuple(name for name in changed if name not in updated),
@@ -234,10 +234,10 @@ def plan_changes(old: ConfigState, new: ConfigState) -> GroupChanges:
 
 def _keeps_client(group: str, old: ConfigState, new: ConfigState) -> bool:
     cluster = new.config.cluster_name(group)
-    return cluster == old.config.cluster_name(group) and old.same_client(new, cluster)
+    return cluster == old.config.cluster_name(group) and old.can_share_client(new, cluster)
 
 
-def groups_with_changed_filters(old: RootConfig, new: RootConfig, changes: GroupChanges) -> list[str]:
+def groups_with_changed_filters(old: RootConfig, new: RootConfig, changes: ReloadedGroups) -> list[str]:
     """Return the groups whose filters must be checked with the brokers: new groups, restarted groups, and groups whose
     filters changed.
     """
@@ -270,7 +270,7 @@ def with_canary_share(config: RootConfig, group: str, share: str) -> RootConfig:
 
 def with_promoted_canary(config: RootConfig, group: str) -> RootConfig:
     """Return the configuration with a group's canary as its only handler. Raises UnknownGroupError, ValueError."""
-    return _with_handler(config, group, _handler_with_canary(config, group).promoted)
+    return _with_handler(config, group, _handler_with_canary(config, group).with_promoted_canary)
 
 
 def _handler_with_canary(config: RootConfig, group: str) -> HandlerConfig:

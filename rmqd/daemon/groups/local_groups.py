@@ -16,10 +16,10 @@ from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.consumer.services import Consumer
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, QueueSnapshot
 from rmqd.daemon.groups.group_engine import (
-    GroupChanges,
     HostSnapshot,
     LocalEngine,
     ProcessSnapshot,
+    ReloadedGroups,
     UnknownGroupError,
     merge_processes,
     settings_of,
@@ -39,7 +39,7 @@ with import_lazily():
     from rmqd.daemon.workers import worker_group
 
 READINESS_POLL_SECONDS = 0.02
-AT_ONCE = 20  # groups whose snapshots are made at once, which blocks the event loop for some milliseconds
+GROUPS_PER_SLICE = 20  # groups whose snapshots are made at once, which blocks the event loop for some milliseconds
 
 
 class LocalGroups:
@@ -97,15 +97,17 @@ class LocalGroups:
 
     async def view(self, *, with_queues: bool = True) -> HostSnapshot:
         await asyncio.gather(*(one.refresh(with_queues=with_queues) for one in self._worker_groups().values()))
-        return HostSnapshot((await self.read() if with_queues else self.snapshot(),))
+        return HostSnapshot((await self.snapshot_in_slices() if with_queues else self.snapshot(),))
 
-    async def read(self) -> ProcessSnapshot:
+    async def snapshot_in_slices(self) -> ProcessSnapshot:
         """Return the snapshot with all queues. They are read in slices, so queues may be from different moments."""
         groups, queues = list(self._groups.values()), defaultdict[GroupSupervisor, list[QueueSnapshot]](list)
         async for found in in_slices((group, queue) for group in groups for queue in group.queue_snapshots()):
             for group, queue in found:
                 queues[group].append(queue)
-        return self._snapshot([one.snapshot(queues[one]) async for some in in_slices(groups, AT_ONCE) for one in some])
+        return self._snapshot(
+            [one.snapshot(queues[one]) async for some in in_slices(groups, GROUPS_PER_SLICE) for one in some]
+        )
 
     def snapshot(self, *, with_queues: bool = False) -> ProcessSnapshot:
         """Return the current state of all groups and clients, including the counters of replaced clients."""
@@ -140,7 +142,7 @@ class LocalGroups:
             self._in_workers.add(group)
             await supervisor.restart(following)
 
-    async def apply(self, config: RootConfig) -> GroupChanges:
+    async def apply(self, config: RootConfig) -> ReloadedGroups:
         """Build new and changed groups, drain changed and removed groups, then start the new and changed groups."""
         async with self._changing:
             if self.stopping:
@@ -161,7 +163,7 @@ class LocalGroups:
                 if next_in_workers:
                     await worker_group.load([group.consumer for group in groups.values()])
             except ConfigError:
-                await following.give_up()
+                await following.roll_back()
                 raise
             self._state = state
             self._in_workers |= next_in_workers
@@ -170,7 +172,7 @@ class LocalGroups:
                 *(self._groups[name].change(self._options(config, name)) for name in live),
                 *(self._worker_groups()[name].apply(config) for name in in_workers),
             )
-            await self._clients.take_over(following)
+            await self._clients.switch_to(following)
             for name in changes.stopped:
                 self._groups.pop(name, None)
                 self._in_workers.discard(name)

@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 ENGINE: Final = "spark"
 DRIVER_MODULE: Final = "rmqd.spark.engine.driver"
-ASK_SECONDS: Final = 1.0
+SNAPSHOT_POLL_SECONDS: Final = 1.0
 # Java's garbage collection, or a busy machine, may delay the driver's responses for a while.
 SILENT_SECONDS: Final = 30.0
 
@@ -114,7 +114,7 @@ class ChildGroup(Generic[Child]):
         """Request snapshots until the child ends."""
         while not child.reading.done():
             await self.refresh()
-            await asyncio.wait({child.reading}, timeout=ASK_SECONDS)
+            await asyncio.wait({child.reading}, timeout=SNAPSHOT_POLL_SECONDS)
 
     def _shown(self, group: GroupSnapshot) -> GroupSnapshot:
         """Return the child's snapshot `group`, updated with pauses, and with an end or a long silence of the child."""

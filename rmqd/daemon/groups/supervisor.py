@@ -127,7 +127,7 @@ class LoopMonitor:
 log = structlog.get_logger(__name__)
 
 FIRST_PAUSE_SECONDS = 1.0
-LONGEST_SUSPENSION_SECONDS = 60.0
+MAX_RESTART_DELAY_SECONDS = 60.0
 HEALTHY_SECONDS = 60.0
 # A consumer ends within its shutdown timeout, plus this time for its last commits.
 END_GRACE_SECONDS = 10.0
@@ -140,7 +140,7 @@ class Backoff:
     def __init__(
         self,
         first: float = FIRST_PAUSE_SECONDS,
-        longest: float = LONGEST_SUSPENSION_SECONDS,
+        longest: float = MAX_RESTART_DELAY_SECONDS,
         healthy: float = HEALTHY_SECONDS,
     ) -> None:
         self._first = first
@@ -148,7 +148,7 @@ class Backoff:
         self._healthy = healthy
         self._failures = 0  # consecutive failures
 
-    def after(self, lived_seconds: float) -> float:
+    def next_delay_seconds(self, lived_seconds: float) -> float:
         """Return the delay, in seconds, after a failure of a consumer that ran for `lived_seconds`."""
         if lived_seconds >= self._healthy:
             self._failures = 0
@@ -313,7 +313,7 @@ class GroupSupervisor:
 
     async def _wait_and_replace(self, error: Exception, lived_seconds: float) -> None:
         while True:
-            seconds = self._backoff.after(lived_seconds)
+            seconds = self._backoff.next_delay_seconds(lived_seconds)
             self.failure = describe(leaf_exceptions(error)[0])
             self._log.error("group.failed", error=self.failure, retry_in_seconds=seconds, exc_info=error)
             if await wait_within(self._clock, seconds, self._wanted.wait()):

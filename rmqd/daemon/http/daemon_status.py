@@ -40,7 +40,7 @@ _queue_place: Final = attrgetter("topic", "is_retry", "broker", "queue")
 
 
 @dataclass(frozen=True, slots=True)
-class DaemonAbout:
+class DaemonInfo:
     """The status of the daemon itself, without its groups."""
 
     host: str
@@ -72,7 +72,7 @@ class DaemonAbout:
     )
 
 
-async def status_document(view: HostSnapshot, recorder: HistoryRecorder, about: DaemonAbout) -> dict[str, Any]:
+async def status_document(view: HostSnapshot, recorder: HistoryRecorder, about: DaemonInfo) -> dict[str, Any]:
     """Return the whole status. With `--workers`, the `client_id` of the daemon and of each group is null, because each
     worker has its own. Queues are converted in slices, so that thousands of them do not block the event loop.
     """
@@ -93,7 +93,7 @@ async def status_document(view: HostSnapshot, recorder: HistoryRecorder, about: 
     return document
 
 
-async def as_json(document: Mapping[str, Any]) -> bytes:
+async def status_json(document: Mapping[str, Any]) -> bytes:
     """Return the status as JSON text. Queues are written in slices, so that they do not block the event loop."""
     groups = []
     for group in document["groups"]:
@@ -143,7 +143,7 @@ async def _group(group: GroupSnapshot, view: HostSnapshot, recorder: HistoryReco
     errors = (error for topic in group.topics for error in topic.errors[-1:])
     last_error = max(errors, key=lambda error: error.at, default=None)
     totals = GroupTotals.of(group)
-    recent = recorder.recent(group.name, totals)
+    recent = recorder.recent_activity(group.name, totals)
     return {key: getattr(group, key) for key in _GROUP_KEYS} | {
         "pauses": [asdict(scope) for scope in group.pauses],
         "circuit": None if group.circuit is None else asdict(group.circuit),

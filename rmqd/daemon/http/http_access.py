@@ -52,7 +52,7 @@ class AccessPolicy:
             return HttpRefusal(403, "a page of another site sent it (Sec-Fetch-Site: cross-site)")
         return None
 
-    def check_page(self, origin: str | None, host: str | None, own_port: int | None) -> HttpRefusal | None:
+    def check_origin_port(self, origin: str | None, host: str | None, own_port: int | None) -> HttpRefusal | None:
         """Check the Origin of a request that changes something: if a web page sent it, the page must be this daemon's.
 
         The page's host name is not enough, because other ports of localhost belong to other programs. The page's port

@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from rmqd.client.api.remoting_request import SharedCalls
-from rmqd.config.load import given_config, shown_config
+from rmqd.config.load import explicit_settings, settings_without_secrets
 from rmqd.config.model.root_model import RootConfig
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.daemon.group_history import HistoryRecorder
@@ -28,10 +28,10 @@ from rmqd.daemon.groups.group_reload import (
     with_promoted_canary,
 )
 from rmqd.daemon.groups.supervisor import HealthCheck, LoopMonitor, readiness
-from rmqd.daemon.http.daemon_status import DaemonAbout, as_json, pause_document, status_document
+from rmqd.daemon.http.daemon_status import DaemonInfo, pause_document, status_document, status_json
 from rmqd.daemon.http.http_access import AccessPolicy, HttpRefusal
 from rmqd.daemon.page.page_view import PAGE_HEADERS, StatusPage, asset
-from rmqd.runtime.own_threads import in_own_thread
+from rmqd.runtime.own_threads import call_in_thread
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 # Matches an Accept-Encoding header that allows gzip. The weight `q=0` forbids gzip.
@@ -49,7 +49,7 @@ class DaemonControl(Protocol):
     held: dict[str, str]
     """Groups that are paused only because their new code cannot be loaded, with the reason."""
 
-    def about(self) -> DaemonAbout:
+    def about(self) -> DaemonInfo:
         """Return the status of the daemon itself, without its groups."""
 
     async def reload(self) -> ReloadReport:
@@ -112,7 +112,7 @@ class HttpApi:
         if not _GZIP.search(request.headers.get("accept-encoding", "")):
             return Response(body, headers=headers)
         # zlib takes milliseconds for a megabyte, and releases the GIL meanwhile
-        compressed = await in_own_thread(lambda: gzip.compress(body, 1, mtime=0))
+        compressed = await call_in_thread(lambda: gzip.compress(body, 1, mtime=0))
         return Response(compressed, headers=headers | {"content-encoding": "gzip"})
 
     async def _render_metrics(self, accept: str) -> Any:
@@ -120,14 +120,14 @@ class HttpApi:
 
         The first scrape imports the Prometheus library in a thread. Importing it at the start would delay messages.
         """
-        exposition = await in_own_thread(lambda: importlib.import_module("rmqd.daemon.metrics.exposition"))
+        exposition = await call_in_thread(lambda: importlib.import_module("rmqd.daemon.metrics.exposition"))
         view = await self._daemon.host.view()
         about, config = self._daemon.about(), self._daemon.config.metrics
         return await exposition.render(view, about, accept, config) if view.processes else None
 
     async def status(self, _request: Request) -> Response:
         """Return the status of every group and queue."""
-        return Response(await as_json(await self._status()), media_type="application/json")
+        return Response(await status_json(await self._status()), media_type="application/json")
 
     async def history(self, request: Request) -> Response:
         """Return the lag and throughput of the groups in `group` after the Unix time `since`, for at most an hour."""
@@ -136,9 +136,9 @@ class HttpApi:
             since = float(request.query_params.get("since", "0"))
         except ValueError:
             return JSONResponse({"error": "since is not a Unix time; expected seconds, such as 1764075600"}, 400)
-        document = self._daemon.recorder.document(groups, since)
+        document = self._daemon.recorder.points_document(groups, since)
         # An hour of many groups is a hundred thousand numbers, so a thread writes the JSON.
-        return await in_own_thread(lambda: JSONResponse(document))
+        return await call_in_thread(lambda: JSONResponse(document))
 
     async def config(self, _request: Request) -> Response:
         """Return the current configuration without secrets."""
@@ -213,7 +213,7 @@ class HttpApi:
     def _config(self) -> dict[str, Any]:
         config, about = self._daemon.config, self._daemon.about()
         if self._shown is None or self._shown[0] is not config:
-            self._shown = config, {"config": shown_config(config), "given": given_config(config)}
+            self._shown = config, {"config": settings_without_secrets(config), "given": explicit_settings(config)}
         return {"config_hash": about.config_hash, "reloaded_at": about.reloaded_at, **self._shown[1]}
 
     async def _status(self) -> dict[str, Any]:
@@ -248,7 +248,7 @@ class HttpApi:
         access, headers = self._daemon.access, request.headers
         own_port = (request.scope.get("server") or ("", None))[1]
         client = request.client.host if request.client else ""
-        return access.check_page(headers.get("origin"), headers.get("host"), own_port) or access.check_change(
+        return access.check_origin_port(headers.get("origin"), headers.get("host"), own_port) or access.check_change(
             headers.get("authorization"), client, headers.keys()
         )
 

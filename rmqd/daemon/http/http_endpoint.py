@@ -23,7 +23,7 @@ from rmqd.config.model.forms import split_host_port
 from rmqd.errors import RmqdError
 from rmqd.runtime.clock import backoff_seconds
 from rmqd.runtime.event_loop import enable_gc_after_start
-from rmqd.runtime.own_threads import in_own_thread
+from rmqd.runtime.own_threads import call_in_thread
 from rmqd.wire.messages.message_id import host_port
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class ListenError(RmqdError):
     """The daemon cannot listen on the configured address."""
 
 
-def share_of_descriptors() -> int:
+def http_descriptor_limit() -> int:
     """Return how many file descriptors HTTP may use: a quarter of the limit. Brokers and handlers need the rest."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else max(MIN_CONNECTIONS, soft // 4)
@@ -57,7 +57,7 @@ def listen_on(listen: str) -> socket.socket:
             sock.bind(address)
             # The accept queue holds twice the connection limit, because no connection is accepted before the server is
             # imported. If the accept queue is full, a probe waits a second before its next attempt to connect.
-            sock.listen(2 * min(MAX_CONNECTIONS, share_of_descriptors()))
+            sock.listen(2 * min(MAX_CONNECTIONS, http_descriptor_limit()))
             sock.setblocking(False)
         except OSError:
             sock.close()
@@ -123,8 +123,8 @@ class HttpEndpoint:
 
     async def _run_server(self, daemon: DaemonControl) -> None:
         # Import in a thread: the import takes a tenth of a second, and must not delay messages.
-        api = await in_own_thread(lambda: importlib.import_module("rmqd.daemon.http.http_api"))
-        server_module = await in_own_thread(lambda: importlib.import_module("rmqd.daemon.http.http_server"))
+        api = await call_in_thread(lambda: importlib.import_module("rmqd.daemon.http.http_api"))
+        server_module = await call_in_thread(lambda: importlib.import_module("rmqd.daemon.http.http_server"))
         server = server_module.HttpServer(api.HttpApi(daemon).app(), self._socket)
         self._stop = server.stop
         if not self._stopped.is_set():

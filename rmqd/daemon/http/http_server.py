@@ -36,7 +36,7 @@ MAX_HEADER_BYTES = 16 * 1024
 BODY_SECONDS = 10.0
 MAX_BODY_BYTES = 64 * 1024
 UNREAD_SECONDS = 10.0
-MAX_ANSWERS = 8
+MAX_CONCURRENT_REQUESTS = 8
 KEEP_ALIVE_SECONDS = 5
 CLOSE_SECONDS = 1
 
@@ -179,7 +179,7 @@ class LimitedProtocol(H11Protocol):
 
 def connection_limit() -> int:
     """Return the maximum number of connections. Brokers and handlers need descriptors too."""
-    return min(MAX_CONNECTIONS, listener.share_of_descriptors())
+    return min(MAX_CONNECTIONS, listener.http_descriptor_limit())
 
 
 class RequestLimits:
@@ -230,7 +230,7 @@ class RequestQueue:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._turns = asyncio.Semaphore(MAX_ANSWERS)
+        self._turns = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the app when it is this request's turn. /livez and POST requests, such as a reload, do not wait."""

@@ -167,7 +167,7 @@ def written_scope(scope: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in scope.items() if value is not None)
 
 
-def problem_of(group: Fields) -> str:
+def first_problem_text(group: Fields) -> str:
     """Return the first problem of a group; empty if there is none."""
     if group["failure"] or group["not_ready_reason"]:
         return str(group["failure"] or group["not_ready_reason"])

@@ -30,12 +30,12 @@ from rmqd.config.model.root_model import MetricsConfig
 from rmqd.consumer.canary import CanarySnapshot
 from rmqd.consumer.stats.stats_snapshot import BatchesSnapshot, GroupSnapshot, QueueSnapshot, TopicSnapshot
 from rmqd.daemon.groups.group_engine import HostSnapshot, ProcessSnapshot, merge_processes
-from rmqd.daemon.http.daemon_status import DaemonAbout
+from rmqd.daemon.http.daemon_status import DaemonInfo
 from rmqd.runtime.event_loop import in_slices
 from rmqd.runtime.figures import Metric, figures_of
 from rmqd.runtime.histogram import HistogramSnapshot
 from rmqd.runtime.logs.log_writer import count_dropped_lines
-from rmqd.runtime.own_threads import in_own_thread
+from rmqd.runtime.own_threads import call_in_thread
 
 _GROUP: Final = ("engine", "group")
 _TOPIC: Final = (*_GROUP, "topic", "is_retry")
@@ -43,7 +43,7 @@ _QUEUE: Final = (*_TOPIC, "broker", "queue")
 _VARIANT: Final = "variant"  # the last label; only the series of a canary have it
 # The snapshot classes that declare metrics, and the labels of their series.
 _LABELS: Final[Mapping[type, tuple[str, ...]]] = {
-    DaemonAbout: (),
+    DaemonInfo: (),
     HostSnapshot: (),
     ClientSnapshot: (),
     ProcessSnapshot: (),
@@ -82,14 +82,14 @@ def _worst_specs() -> Iterator[FamilySpec]:
 
 _QUEUE_SPECS: Final = tuple(_specs(QueueSnapshot))
 _WORST_SPECS: Final = tuple(_worst_specs())
-CATALOGUE: Final = {spec.metric.name: spec for specs in (*map(_specs, _LABELS), _WORST_SPECS) for spec in specs}
+METRIC_SPECS: Final = {spec.metric.name: spec for specs in (*map(_specs, _LABELS), _WORST_SPECS) for spec in specs}
 """Every metric that the daemon exports, by name."""
 
-Labelled = Sequence[tuple[tuple[str, ...], object]]
+LabelledSnapshots = Sequence[tuple[tuple[str, ...], object]]
 """Snapshots of one class, each with the values of its labels."""
 
 
-async def render(view: HostSnapshot, about: DaemonAbout, accept: str, config: MetricsConfig) -> tuple[bytes, str]:
+async def render(view: HostSnapshot, about: DaemonInfo, accept: str, config: MetricsConfig) -> tuple[bytes, str]:
     """Return the metrics text and its content type, in the format of the Accept header. Needs at least one process."""
     process = merge_processes(view.processes, view.past)
     registry = CollectorRegistry()
@@ -100,13 +100,13 @@ async def render(view: HostSnapshot, about: DaemonAbout, accept: str, config: Me
         encode, content_type = choose_encoder(accept)
     except (TypeError, ValueError):  # the library fails if `version=` is not a number
         encode, content_type = choose_encoder("")
-    text = await in_own_thread(lambda: encode(registry))
+    text = await call_in_thread(lambda: encode(registry))
     end = _END if text.endswith(_END) else b""
     return b"".join([text.removesuffix(end), *await _queue_families(process.groups, config), end]), content_type
 
 
 class _Snapshot(Collector):
-    def __init__(self, snapshots: Mapping[type, Labelled]) -> None:
+    def __init__(self, snapshots: Mapping[type, LabelledSnapshots]) -> None:
         self._snapshots = snapshots
 
     def collect(self) -> Iterator[Family]:
@@ -116,13 +116,13 @@ class _Snapshot(Collector):
                 yield _family(spec, labelled)
 
 
-def _labelled(view: HostSnapshot, process: ProcessSnapshot, about: DaemonAbout) -> dict[type, Labelled]:
+def _labelled(view: HostSnapshot, process: ProcessSnapshot, about: DaemonInfo) -> dict[type, LabelledSnapshots]:
     if view.workers is not None:
         # the parent process, which runs no group, drops log lines too
         process = replace(process, log_dropped=process.log_dropped + count_dropped_lines())
     groups = [((group.engine, group.name), group) for group in process.groups]
     return {
-        DaemonAbout: [((), about)],
+        DaemonInfo: [((), about)],
         HostSnapshot: [((), view)],
         ClientSnapshot: [((), process.client)],
         ProcessSnapshot: [((), process)],
@@ -137,7 +137,7 @@ def _labelled(view: HostSnapshot, process: ProcessSnapshot, about: DaemonAbout) 
     }
 
 
-def _family(spec: FamilySpec, snapshots: Labelled) -> Family:
+def _family(spec: FamilySpec, snapshots: LabelledSnapshots) -> Family:
     metric = spec.metric
     if metric.kind == "histogram":
         histograms = HistogramMetricFamily(metric.name, metric.help, labels=(*spec.labels, _VARIANT))
@@ -152,7 +152,7 @@ def _family(spec: FamilySpec, snapshots: Labelled) -> Family:
     return family
 
 
-def _values(spec: FamilySpec, snapshots: Labelled) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _values(spec: FamilySpec, snapshots: LabelledSnapshots) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yield the label values and the value of each series. An unknown value has no series."""
     metric, name = spec.metric, spec.field
     for labels, snapshot in snapshots:
@@ -250,7 +250,7 @@ def _reader(spec: FamilySpec) -> Callable[[Any], Any]:
 
 def _queue_labels(group: GroupSnapshot, queue: QueueSnapshot) -> _LabelText:
     topic = _topic_labels(group, queue)
-    return _LabelText(f'broker="{_escaped(queue.broker)}",{topic.before},queue="{queue.number}"', topic.after)
+    return _LabelText(f'broker="{_escaped(queue.broker)}",{topic.before},queue="{queue.queue_label}"', topic.after)
 
 
 @lru_cache(1024)

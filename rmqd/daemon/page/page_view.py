@@ -29,7 +29,7 @@ from rmqd.daemon.http.status_view import (
 )
 from rmqd.runtime.event_loop import in_slices
 from rmqd.runtime.figures import largest_known, sum_of_known
-from rmqd.runtime.own_threads import in_own_thread
+from rmqd.runtime.own_threads import call_in_thread
 from rmqd.runtime.plain_text import count_noun, format_age
 
 STATIC_FOLDER: Final = Path(__file__).parent / "static"
@@ -56,7 +56,7 @@ def asset(name: str) -> tuple[bytes, str] | None:
 
 
 @cache
-def address_of(name: str) -> str:
+def static_file_url(name: str) -> str:
     """Return the URL of a file in STATIC_FOLDER. The URL changes with the content, so that browsers may cache it."""
     found = asset(name)
     assert found is not None
@@ -217,7 +217,7 @@ class StatusPage:
             "cell": cell,
             "queue_looks": QUEUE_LOOKS,
             "calm_states": CALM_STATES,
-            "address_of": address_of,
+            "static_file_url": static_file_url,
         }
 
     async def render(
@@ -229,6 +229,6 @@ class StatusPage:
         """
         if not self._compiled:  # compiling all templates takes a tenth of a second
             names = self._templates.list_templates(["html"])
-            self._compiled = await in_own_thread(lambda: {one: self._templates.get_template(one) for one in names})
+            self._compiled = await call_in_thread(lambda: {one: self._templates.get_template(one) for one in names})
         pieces = self._compiled[template].generate(_values(status, config, opened))
         return b"".join(["".join(found).encode() async for found in in_slices(pieces, PIECES_PER_SLICE)])

@@ -19,9 +19,9 @@ from rmqd.client.remoting.security import LOG_INTERVAL_SECONDS, log_refusals
 from rmqd.config.model.root_model import RootConfig
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
 from rmqd.daemon.groups.group_engine import (
-    GroupChanges,
     HostSnapshot,
     ProcessSnapshot,
+    ReloadedGroups,
     WorkerReport,
     merge_processes,
     settings_of,
@@ -96,7 +96,7 @@ END_GRACE_SECONDS = 20.0
 HURRY_GRACE_SECONDS = 10.0
 # How often the parent fetches the counters of every worker, even without scrapes. If a worker is killed, its counts
 # since the last fetch are lost.
-KEEP_SECONDS = 1.0
+COUNTER_FETCH_SECONDS = 1.0
 
 
 class WorkerPool:
@@ -169,7 +169,7 @@ class WorkerPool:
             if refused := await self._ask_all("restart", group):
                 raise ConfigError([f"worker {number}: {problem}" for number, problem in refused])
 
-    async def apply(self, config: RootConfig) -> GroupChanges:
+    async def apply(self, config: RootConfig) -> ReloadedGroups:
         """Check the configuration in a new worker, then apply it in all workers at the same time.
 
         Workers do not change one by one, because members of a group with different subscriptions lose each other's
@@ -231,7 +231,7 @@ class WorkerPool:
                 break
             if exit_code is None:
                 continue
-            rest = backoff.after(self._clock.monotonic() - started)
+            rest = backoff.next_delay_seconds(self._clock.monotonic() - started)
             self._restarts += 1
             code = exit_code if isinstance(exit_code, int) else None
             how = exit_code if code is None else describe_exit(code)
@@ -270,7 +270,7 @@ class WorkerPool:
             self._live.pop(number, None)
             await worker.dispose()
         self._retire(number, worker)
-        return worker.reading.result(), {"stacks": stacks} if (stacks := worker.faults()) else {}
+        return worker.reading.result(), {"stacks": stacks} if (stacks := worker.thread_stacks()) else {}
 
     async def _wait_for_end(self, worker: WorkerProcess) -> None:
         stop = asyncio.ensure_future(self._stop.wait())
@@ -329,7 +329,7 @@ class WorkerPool:
 
     async def _keep_counters(self) -> None:
         while True:
-            await asyncio.sleep(KEEP_SECONDS)
+            await asyncio.sleep(COUNTER_FETCH_SECONDS)
             answers = await asyncio.gather(*(self._report(number, with_queues=False) for number in list(self._live)))
             self._log_refusals(reason for report, _ in answers if report for reason in report.process.client.refused)
 

@@ -15,7 +15,7 @@ Key = tuple[str, str]
 # limit for each part of a key; PostgreSQL indexes at most 2.7 kB of group, topic and id together
 MAX_KEY_BYTES: Final = 200
 DIGEST_PREFIX: Final = "sha256:"
-Held = tuple[Key, str]
+HeldClaim = tuple[Key, str]
 """A claim: its key, and the token of the call of `claim` that claimed the key."""
 
 
@@ -72,10 +72,10 @@ class ClaimStore(Protocol):
     async def confirm(self, keys: Sequence[Key], token: str) -> int:
         """Record that these messages are handled. Returns how many of them another owner has claimed meanwhile."""
 
-    async def renew(self, held: Sequence[Held]) -> None:
+    async def renew(self, held: Sequence[HeldClaim]) -> None:
         """Restart the leases of these claims. Claims that this owner has lost are ignored."""
 
-    async def release(self, held: Sequence[Held]) -> None:
+    async def release(self, held: Sequence[HeldClaim]) -> None:
         """Release these claims. Claims that this owner has lost are ignored."""
 
     async def purge(self) -> None:

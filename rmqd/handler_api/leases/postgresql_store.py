@@ -13,7 +13,7 @@ from psycopg import AsyncConnection, Error, OperationalError
 from psycopg.errors import ReadOnlySqlTransaction, UndefinedTable
 from psycopg_pool import AsyncConnectionPool
 
-from rmqd.handler_api.leases.lease_store import ClaimState, ClaimStoreError, ClaimTerms, Held, Key
+from rmqd.handler_api.leases.lease_store import ClaimState, ClaimStoreError, ClaimTerms, HeldClaim, Key
 from rmqd.runtime.plain_text import duration
 
 TABLE: Final = "rmqd_claims"
@@ -135,11 +135,11 @@ class PostgresqlClaims:
         [(lost,)] = await self._run(_CONFIRM, keys, token=token, seconds=self._terms.keep_seconds)
         return int(lost)
 
-    async def renew(self, held: Sequence[Held]) -> None:
+    async def renew(self, held: Sequence[HeldClaim]) -> None:
         tokens = [token for _, token in held]
         await self._run(_RENEW, [key for key, _ in held], tokens=tokens, seconds=self._terms.lease_seconds)
 
-    async def release(self, held: Sequence[Held]) -> None:
+    async def release(self, held: Sequence[HeldClaim]) -> None:
         await self._run(_RELEASE, [key for key, _ in held], tokens=[token for _, token in held])
 
     async def purge(self) -> None:

@@ -14,7 +14,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ReadOnlyError, RedisError
 
-from rmqd.handler_api.leases.lease_store import ClaimState, ClaimStoreError, ClaimTerms, Held, Key
+from rmqd.handler_api.leases.lease_store import ClaimState, ClaimStoreError, ClaimTerms, HeldClaim, Key
 
 TIMEOUT_SECONDS: Final = 5.0
 
@@ -77,11 +77,11 @@ class RedisClaims:
     async def confirm(self, keys: Sequence[Key], token: str) -> int:
         return int(await self._run(_CONFIRM, keys, (token, _milliseconds(self._terms.keep_seconds))))
 
-    async def renew(self, held: Sequence[Held]) -> None:
+    async def renew(self, held: Sequence[HeldClaim]) -> None:
         tokens = (token for _, token in held)
         await self._run(_RENEW, [key for key, _ in held], (_milliseconds(self._terms.lease_seconds), *tokens))
 
-    async def release(self, held: Sequence[Held]) -> None:
+    async def release(self, held: Sequence[HeldClaim]) -> None:
         await self._run(_RELEASE, [key for key, _ in held], (token for _, token in held))
 
     async def purge(self) -> None:

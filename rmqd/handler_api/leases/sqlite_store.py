@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from rmqd.handler_api.leases.lease_store import ClaimState, ClaimStoreError, ClaimTerms, Held, Key
-from rmqd.runtime.own_threads import in_own_thread
+from rmqd.handler_api.leases.lease_store import ClaimState, ClaimStoreError, ClaimTerms, HeldClaim, Key
+from rmqd.runtime.own_threads import call_in_thread
 
 T = TypeVar("T")
 
@@ -62,10 +62,10 @@ class SqliteClaims:
         """Write the confirmations. Returns after they are on disk."""
         return await self._do(partial(self._confirm, keys, token), is_durable=True)
 
-    async def renew(self, held: Sequence[Held]) -> None:
+    async def renew(self, held: Sequence[HeldClaim]) -> None:
         await self._do(partial(self._renew, held))
 
-    async def release(self, held: Sequence[Held]) -> None:
+    async def release(self, held: Sequence[HeldClaim]) -> None:
         await self._do(partial(self._release, held))
 
     async def purge(self) -> None:
@@ -75,7 +75,7 @@ class SqliteClaims:
         """Wait for the running transaction, and close the file."""
         if self._writing is not None:
             await asyncio.wait((self._writing,))
-        await in_own_thread(self._close)
+        await call_in_thread(self._close)
 
     async def _do(self, work: Callable[[sqlite3.Connection], T], *, is_durable: bool = False) -> T:
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -88,7 +88,7 @@ class SqliteClaims:
         while self._calls:
             calls, self._calls = self._calls, []
             try:
-                results = await in_own_thread(partial(self._transact, calls))
+                results = await call_in_thread(partial(self._transact, calls))
             except Exception as error:  # noqa: BLE001 - passed to the callers
                 failure = ClaimStoreError(f"{self._path}: {error}")
                 failure.__cause__ = error
@@ -160,12 +160,12 @@ class SqliteClaims:
             connection.execute(_WRITE, (group, topic, name, token, 1, ends_at))
         return lost
 
-    def _renew(self, held: Sequence[Held], connection: sqlite3.Connection) -> None:
+    def _renew(self, held: Sequence[HeldClaim], connection: sqlite3.Connection) -> None:
         ends_at = time.time() + self._terms.lease_seconds
         rows = ((ends_at, self._terms.group, *key, token) for key, token in held)
         connection.executemany(f"UPDATE claims SET ends_at = ? WHERE {_MINE}", rows)
 
-    def _release(self, held: Sequence[Held], connection: sqlite3.Connection) -> None:
+    def _release(self, held: Sequence[HeldClaim], connection: sqlite3.Connection) -> None:
         rows = ((self._terms.group, *key, token) for key, token in held)
         connection.executemany(f"DELETE FROM claims WHERE {_MINE}", rows)
 

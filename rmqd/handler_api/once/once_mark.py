@@ -20,9 +20,9 @@ class HandledMark:
     @property
     def row(self) -> tuple[str, str, str]:
         """The primary key: group, topic and message id. The topic is `message.identity`, which includes the cluster."""
-        return self.group, str(self.message.identity), self.message.id_of_all_copies
+        return self.group, str(self.message.identity), self.message.first_copy_id
 
     @property
     def former_row(self) -> tuple[str, str, str]:
         """The primary key that rmqd 0.1.0 wrote. A replay has an empty topic, because it must ignore these records."""
-        return self.group, "" if self.message.identity.replay else self.message.topic, self.message.id_of_all_copies
+        return self.group, "" if self.message.identity.replay else self.message.topic, self.message.first_copy_id

@@ -39,7 +39,7 @@ class Decoder:
     check: Callable[[Any], None] | None = None
     """For the format `decode`: raises if the function's result cannot be a payload. None for other formats."""
 
-    def payload(self, message: Message) -> Any:
+    def decode_payload(self, message: Message) -> Any:
         """Return the decoded body. Raises InvalidPayloadError for an invalid body. Errors with other causes, such as an
         unavailable service, are raised unchanged.
         """

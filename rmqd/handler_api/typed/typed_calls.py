@@ -12,9 +12,9 @@ from rmqd.errors import RmqdError
 from rmqd.handler_api.batch import AGAIN_DECISION, Batch, Decision, InvalidPayloadError, Outcome, decision_for_error
 from rmqd.handler_api.typed.decoders import Decoder
 from rmqd.handler_api.typed.signatures import OnInvalid
-from rmqd.handler_api.typed.typed_form import CallForm, Source
+from rmqd.handler_api.typed.typed_form import ArgumentSource, CallForm
 from rmqd.offset_stores import offset_connection
-from rmqd.runtime.own_threads import nobody_waits
+from rmqd.runtime.own_threads import is_call_abandoned
 
 _HANDLED: Final = Decision(Outcome.ACK)  # decision after a call that returned, while further calls follow
 _OUTCOMES: Final[Mapping[OnInvalid, Outcome]] = {
@@ -23,7 +23,7 @@ _OUTCOMES: Final[Mapping[OnInvalid, Outcome]] = {
     "skip": Outcome.ACK,
 }
 
-Call = tuple[Any, dict[str, Any]]
+CallArguments = tuple[Any, dict[str, Any]]
 """The payload, or the payloads of a batch, and the keyword arguments."""
 
 
@@ -52,7 +52,7 @@ class TypedCalls:
 
         @functools.wraps(function)
         def handle(batch: Batch) -> None:
-            course = _Course(self, batch, nobody_waits.get())
+            course = _Course(self, batch, is_call_abandoned.get())
             for payload, named in course.calls():
                 try:
                     if (result := function(payload, **named)) is not None:
@@ -86,7 +86,7 @@ class _Course:
         self._part = self._batch  # the messages of the running call
         self._is_cut_off = is_cut_off
 
-    def calls(self) -> Iterator[Call]:
+    def calls(self) -> Iterator[CallArguments]:
         """Yield the arguments of one call after the other."""
         return self._whole() if self._calls.form.per_batch else self._one_by_one()
 
@@ -101,7 +101,7 @@ class _Course:
             self._part.replace_decision(0, replace(decision or decision_for_error(error), error=error))
         return True
 
-    def _one_by_one(self) -> Iterator[Call]:
+    def _one_by_one(self) -> Iterator[CallArguments]:
         batch = self._batch
         for index in range(1, len(batch)):
             batch.decide(index, AGAIN_DECISION)  # stays in force if the call for this message never starts
@@ -110,7 +110,7 @@ class _Course:
                 batch.replace_decision(index, None)
                 self._part = batch.part([index])
             try:
-                payload = self._calls.decoder.payload(batch[index])
+                payload = self._calls.decoder.decode_payload(batch[index])
             except Exception as error:  # noqa: BLE001  any exception of a decoder concerns its message
                 self._part.decide(0, self._refused(error))
             else:
@@ -128,11 +128,11 @@ class _Course:
         for index in [index for index, decision in batch.decisions().items() if decision is _HANDLED]:
             batch.replace_decision(index, None)
 
-    def _whole(self) -> Iterator[Call]:
+    def _whole(self) -> Iterator[CallArguments]:
         payloads: list[Any] = []
         for index, message in enumerate(self._batch):
             try:
-                payloads.append(self._calls.decoder.payload(message))
+                payloads.append(self._calls.decoder.decode_payload(message))
             except Exception as error:  # noqa: BLE001  any exception of a decoder concerns its message
                 self._batch.decide(index, self._refused(error))
                 if self._batch.ends_at(index):
@@ -141,7 +141,7 @@ class _Course:
             yield payloads, self._named(self._batch.undecided())
 
     def _named(self, part: Batch) -> dict[str, Any]:
-        values: dict[Source, Any] = {"message": part[0], "messages": list(part), "batch": part}
+        values: dict[ArgumentSource, Any] = {"message": part[0], "messages": list(part), "batch": part}
         others = self._calls.form.others
         if "connection" in others.values():
             values["connection"] = offset_connection()

@@ -160,7 +160,7 @@ def _parameters(make: Callable[..., Any]) -> Iterator[inspect.Parameter]:
     yield from (one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD))
 
 
-Source = Literal["message", "messages", "batch", "options", "connection"]
+ArgumentSource = Literal["message", "messages", "batch", "options", "connection"]
 """The value of a parameter. `message`: the payload's message; `messages`: the payloads' messages; `batch`: a Batch of
 these messages; `options`: the handler's options; `connection`: the connection of the call's transaction.
 """
@@ -175,10 +175,10 @@ class CallForm:
 
     per_batch: bool
     """Whether the function takes the list of a batch's payloads, not a single payload."""
-    others: Mapping[str, Source]
+    others: Mapping[str, ArgumentSource]
     dependencies: Mapping[str, Dependency]
 
-    def named(self, source: Source) -> str | None:
+    def parameter_for(self, source: ArgumentSource) -> str | None:
         """Return the name of the parameter with this source; None if no parameter has it."""
         return next((name for name, one in self.others.items() if one == source), None)
 
@@ -256,7 +256,7 @@ def _fits(target: Any, hint: Any) -> bool:
 
 def _others(
     handler: TypedHandler, parameters: list[inspect.Parameter], per_batch: bool
-) -> Iterator[tuple[str, Source]]:
+) -> Iterator[tuple[str, ArgumentSource]]:
     for place, parameter in enumerate(parameters):
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
@@ -269,7 +269,9 @@ def _others(
             raise HandlerFormError(_unclear(parameter, per_batch))
 
 
-def _source(handler: TypedHandler, parameter: inspect.Parameter, per_batch: bool, *, is_second: bool) -> Source | None:
+def _source(
+    handler: TypedHandler, parameter: inspect.Parameter, per_batch: bool, *, is_second: bool
+) -> ArgumentSource | None:
     if parameter.name == "options":
         return "options"
     hint = _hint(handler, parameter)

@@ -35,7 +35,7 @@ class DeadLetterFilter:
     properties: tuple[tuple[str, str], ...] = ()
     reason: str = ""
 
-    def takes(self, letter: DlqMessage) -> bool:
+    def matches(self, letter: DlqMessage) -> bool:
         """Return whether a dead letter meets all conditions."""
         message = letter.message
         stored = message.stored_properties
@@ -174,7 +174,7 @@ class OffsetSet:
             low, high = min(low, self._lows[first]), max(high, self._highs[last - 1])
         self._lows[first:last], self._highs[first:last] = [low], [high]
 
-    def reach(self, offset: int) -> int:
+    def first_missing(self, offset: int) -> int:
         """Return the first offset, from `offset` on, that is not in the set."""
         at = bisect_right(self._lows, offset) - 1
         return max(offset, self._highs[at]) if at >= 0 else offset
@@ -190,8 +190,8 @@ FILE_NAME: Final = "marks.json"
 VERSION: Final = 1
 LOCK_NAME: Final = "lock"
 
-Way = Literal["retry_topic", "send_back"]
-Place = tuple[str, int]
+CopyMethod = Literal["retry_topic", "send_back"]
+DlqQueueKey = tuple[str, int]
 """Broker name and queue id of one queue of a group's DLQ topic."""
 
 
@@ -204,13 +204,13 @@ class ReplayWindow:
     """
 
     queue_id: int
-    way: Way
+    way: CopyMethod
     keys: Mapping[int, str]
     ends: Mapping[str, Mapping[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class QueueWitness:
+class QueueFingerprint:
     """A settled dead letter that identifies its queue: a recreated topic has another message at this offset."""
 
     offset: int
@@ -223,8 +223,8 @@ class DlqMarks:
     def __init__(self, state_dir: Path, group: str) -> None:
         self.path = self._former = state_dir / DLQ_FOLDER / group / FILE_NAME
         self._folder = state_dir / DLQ_FOLDER
-        self.settled: dict[Place, OffsetSet] = {}
-        self.witnesses: dict[Place, QueueWitness] = {}
+        self.settled: dict[DlqQueueKey, OffsetSet] = {}
+        self.witnesses: dict[DlqQueueKey, QueueFingerprint] = {}
         self.windows: dict[str, ReplayWindow] = {}
         """Windows whose letters were sent but not yet settled, by broker name; at most one for each broker."""
         self.is_new = True
@@ -234,7 +234,7 @@ class DlqMarks:
         """Use the file for this cluster and group. Until it exists, `load` reads rmqd 0.1.0's file for the group."""
         self.path = self._folder / str(identity) / FILE_NAME
 
-    def hold(self) -> None:
+    def lock(self) -> None:
         """Lock the group's folder until this process ends. Raises RmqdError if it fails or another process holds it."""
         folder = self.path.parent
         try:
@@ -291,13 +291,13 @@ class DlqMarks:
         except OSError as error:
             raise RmqdError(f"{self.path} cannot be written: {error.strerror or error}") from error
 
-    def settle(self, place: Place, offset: int, replay_id: str = "") -> None:
+    def settle(self, place: DlqQueueKey, offset: int, replay_id: str = "") -> None:
         """Mark one dead letter as settled. If `replay_id` is given, the letter becomes the queue's witness."""
         self.settled.setdefault(place, OffsetSet()).add(offset)
         if replay_id:
-            self.witnesses[place] = QueueWitness(offset, replay_id)
+            self.witnesses[place] = QueueFingerprint(offset, replay_id)
 
-    def forget(self, place: Place) -> None:
+    def forget(self, place: DlqQueueKey) -> None:
         """Remove all marks of a queue, because its topic was recreated."""
         self.is_new = True
         self.settled.pop(place, None)
@@ -313,7 +313,9 @@ class DlqMarks:
             place = str(one["broker"]), int(one["queue"])
             self.settled[place] = OffsetSet((int(low), int(high)) for low, high in one["settled"])
             if one["witness"]:
-                self.witnesses[place] = QueueWitness(int(one["witness"]["offset"]), str(one["witness"]["replay_id"]))
+                self.witnesses[place] = QueueFingerprint(
+                    int(one["witness"]["offset"]), str(one["witness"]["replay_id"])
+                )
         for broker, one in document["windows"].items():
             keys = {int(offset): str(key) for offset, key in one["keys"].items()}
             ends = {topic: {int(queue): int(end) for queue, end in ends.items()} for topic, ends in one["ends"].items()}

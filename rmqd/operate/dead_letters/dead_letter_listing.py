@@ -15,7 +15,7 @@ from rmqd.client.brokers import Brokers
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.errors import RmqdError
 from rmqd.errors.broker_errors import TopicNotExistError
-from rmqd.operate.dead_letters.dead_letter import DeadLetterFilter, DlqMarks, DlqMessage, OffsetSet, Place
+from rmqd.operate.dead_letters.dead_letter import DeadLetterFilter, DlqMarks, DlqMessage, DlqQueueKey, OffsetSet
 from rmqd.wire.bodies.stats_bodies import TopicOffset
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
@@ -42,7 +42,7 @@ class DlqQueue:
     settled: OffsetSet
 
     @property
-    def place(self) -> Place:
+    def place(self) -> DlqQueueKey:
         """The queue's key in `DlqMarks`: broker name and queue id."""
         return self.queue.broker_name, self.queue.queue_id
 
@@ -69,7 +69,7 @@ async def dlq_queues(
             *(_look_up(remoting, address, queue, ends, marks) for queue, ends in stats.offset_table.items())
         )
 
-    found = await brokers.ask(ask, names=names)
+    found = await brokers.request_masters(ask, names=names)
     queues = [queue for parts in found.found.values() for queue in parts]
     return sorted(queues, key=lambda one: one.place), dict(found.errors)
 
@@ -82,7 +82,7 @@ async def unsettled_messages(
     Skips a replay's copies that the broker dead-lettered at once: they are not separate letters. Raises RmqdError.
     """
     settled, group = queue.settled, queue.group
-    offset = settled.reach(max(queue.min_offset, queue.min_offset if low is None else low))
+    offset = settled.first_missing(max(queue.min_offset, queue.min_offset if low is None else low))
     while offset < queue.max_offset:
         block, following = await read_block(remoting, queue.address, queue.queue, offset, queue.max_offset)
         letters = [
@@ -93,7 +93,7 @@ async def unsettled_messages(
         yield [one for one in sorted(letters, key=lambda one: one.offset) if not one.is_copy_of_replay]
         if following <= offset:  # the broker has no messages after this offset
             return
-        offset = settled.reach(following)
+        offset = settled.first_missing(following)
 
 
 async def read_block(
@@ -139,7 +139,7 @@ async def _is_the_same(
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetters:
+class DeadLetterCounts:
     """The dead letters of a group: `messages` counts the stored ones, `left` the ones not yet replayed or purged.
 
     `last_stored_ms` is the store time of the newest letter in Unix milliseconds.
@@ -154,9 +154,9 @@ class DeadLetters:
 
 async def list_dead_letters(
     brokers: Brokers, marks_of: Callable[[str], DlqMarks], *, namespace: str = ""
-) -> tuple[list[DeadLetters], dict[str, RmqdError]]:
+) -> tuple[list[DeadLetterCounts], dict[str, RmqdError]]:
     """Return the groups that have or had dead letters, and the errors of failed queries. Raises RmqdError."""
-    tables = await brokers.ask(topic_configs)
+    tables = await brokers.request_masters(topic_configs)
     begin = DLQ_PREFIX + (f"{namespace}%" if namespace else "")
     where: dict[str, list[str]] = {}
     for broker, table in tables.found.items():
@@ -203,12 +203,12 @@ async def _newest(brokers: Brokers, queue: DlqQueue, choice: DeadLetterFilter, m
             low = max(queue.min_offset, low - most)
     found: deque[DlqMessage] = deque(maxlen=most)
     async for letters in unsettled_messages(brokers.client.remoting, queue, low):
-        found.extend(filter(choice.takes, letters))
+        found.extend(filter(choice.matches, letters))
     return list(found)
 
 
-def _counted(group: str, queues: list[DlqQueue]) -> DeadLetters:
-    return DeadLetters(
+def _counted(group: str, queues: list[DlqQueue]) -> DeadLetterCounts:
+    return DeadLetterCounts(
         group,
         sum(one.max_offset - one.min_offset for one in queues),
         sum(one.left for one in queues),

@@ -37,9 +37,16 @@ from rmqd.client.group_reader import GroupReader, MemberReport
 from rmqd.client.instance import ClientInstance
 from rmqd.consumer.cache.flow_control import RateLimit
 from rmqd.errors import InvalidMessageError, RemotingError, RmqdError, RouteNotFoundError
-from rmqd.operate.dead_letters.dead_letter import DeadLetterFilter, DlqMarks, DlqMessage, Place, ReplayWindow, Way
+from rmqd.operate.dead_letters.dead_letter import (
+    CopyMethod,
+    DeadLetterFilter,
+    DlqMarks,
+    DlqMessage,
+    DlqQueueKey,
+    ReplayWindow,
+)
 from rmqd.operate.dead_letters.dead_letter_listing import DlqQueue, dlq_queues, unsettled_messages
-from rmqd.operate.dead_letters.dead_letter_sending import CopySender, keep_position
+from rmqd.operate.dead_letters.dead_letter_sending import CopySender, commit_settled_offset
 from rmqd.operate.queries.group_queries import is_known
 from rmqd.wire.topics import dlq_topic
 
@@ -60,7 +67,7 @@ class DeadLetterPlan:
     refused: Counter[str] = field(default_factory=Counter)
 
 
-async def expect_group(brokers: Brokers, group: str) -> None:
+async def check_group_exists(brokers: Brokers, group: str) -> None:
     """Raise RmqdError if no broker has the group's DLQ topic, and no broker knows the group."""
     try:
         await brokers.client.routes.lookup(dlq_topic(group))
@@ -94,7 +101,7 @@ async def members_that_get_copies(brokers: Brokers, group: str) -> tuple[list[Me
 async def _count(brokers: Brokers, queue: DlqQueue, choice: DeadLetterFilter, plan: DeadLetterPlan) -> None:
     async for letters in unsettled_messages(brokers.client.remoting, queue):
         plan.left += len(letters)
-        for letter in filter(choice.takes, letters):
+        for letter in filter(choice.matches, letters):
             plan.chosen += 1
             plan.reasons[letter.kind] += 1
             plan.topics[letter.origin_topic] += 1
@@ -138,11 +145,11 @@ class ReplayOutcome:
     found: int = 0
     untried: int = 0
     failed: list[ReplayFailure] = field(default_factory=list)
-    ways: dict[str, Way] = field(default_factory=dict)
+    ways: dict[str, CopyMethod] = field(default_factory=dict)
     errors: dict[str, RmqdError] = field(default_factory=dict)
 
 
-class Replay:
+class DeadLetterReplay:
     """One replay of the dead letters of a plan.
 
     `on_progress` is called after each send attempt with the number of letters sent so far, now or by an earlier run.
@@ -164,12 +171,12 @@ class Replay:
         self._group = group
         self._marks = marks
         self._choice = choice
-        self._first_way: Way = "send_back" if orderly else "retry_topic"
+        self._first_way: CopyMethod = "send_back" if orderly else "retry_topic"
         self._rate = RateLimit(per_second, client.clock)
         self._on_progress = on_progress
-        self._queues: dict[Place, DlqQueue] = {}
+        self._queues: dict[DlqQueueKey, DlqQueue] = {}
         self._known: dict[str, set[str]] = {}  # broker name -> replay ids in its retry topic before this run
-        self._proven: set[tuple[str, Way]] = set()  # (broker name, way that has stored a copy on it)
+        self._proven: set[tuple[str, CopyMethod]] = set()  # (broker name, way that has stored a copy on it)
 
     async def run(self, plan: DeadLetterPlan) -> ReplayOutcome:
         """Replay the chosen dead letters, queue by queue. If a queue fails, its error is recorded in the outcome."""
@@ -188,7 +195,7 @@ class Replay:
         sender = CopySender(self._client, self._group, broker, queue.address)
         self.outcome.ways.setdefault(broker, self._first_way)
         if self._marks.is_new and broker not in self._known:
-            self._known[broker] = await sender.replay_ids_since(await sender.starts(since_ms))
+            self._known[broker] = await sender.replay_ids_since(await sender.offsets_at_time(since_ms))
         if (window := self._marks.windows.get(broker)) is not None:
             self.outcome.found += len(await self._close(sender, window, broker, set()))
         letters: list[DlqMessage] = []
@@ -199,13 +206,13 @@ class Replay:
                 letters = []
         if letters:
             await self._send_all(queue, sender, letters)
-        await keep_position(self._client, queue)
+        await commit_settled_offset(self._client, queue)
 
     async def _to_send(self, queue: DlqQueue) -> AsyncIterator[DlqMessage]:
         """Yield the chosen dead letters to send. Settles letters sent before, and records letters it cannot send."""
         known = self._known.get(queue.queue.broker_name, set())
         async for letters in unsettled_messages(self._client.remoting, queue):
-            for letter in filter(self._choice.takes, letters):
+            for letter in filter(self._choice.matches, letters):
                 if letter.replay_id in known:
                     self._settle(queue.place, letter.offset, letter.replay_id)
                     self.outcome.found += 1
@@ -245,7 +252,7 @@ class Replay:
         if way == "send_back" and (broker, way) not in self._proven:
             await sender.check_send_back()
         keys = {one.offset: one.sent_back_key if way == "send_back" else one.replay_id for one in letters}
-        window = ReplayWindow(queue.queue.queue_id, way, keys, await sender.ends(way))
+        window = ReplayWindow(queue.queue.queue_id, way, keys, await sender.max_offsets(way))
         self._marks.windows[broker] = window
         self._marks.save()
         errors = await self._requests(sender, letters, way)
@@ -256,7 +263,7 @@ class Replay:
         held = RmqdError("the broker dead-lettered the copy, because the group holds queue locks")
         return {offset: errors.get(offset, held) for offset in keys.keys() - gone}
 
-    async def _requests(self, sender: CopySender, letters: list[DlqMessage], way: Way) -> dict[int, Exception]:
+    async def _requests(self, sender: CopySender, letters: list[DlqMessage], way: CopyMethod) -> dict[int, Exception]:
         errors: dict[int, Exception] = {}
 
         async def send(letter: DlqMessage) -> None:
@@ -281,13 +288,13 @@ class Replay:
         it also returns an error if its disk or slave was slow.
         """
         if answered < window.keys.keys():
-            await sender.ends(window.way)  # once the broker responds, it has received all earlier requests
+            await sender.max_offsets(window.way)  # once the broker responds, it has received all earlier requests
             await self._client.clock.sleep(IN_FLIGHT_SECONDS)
         gone, bounced = set(answered), dict[int, DlqMessage]()
         if window.way == "retry_topic":
             gone, bounced = await self._look(sender, window, answered)
         elif answered < window.keys.keys():
-            gone |= await sender.sent_back(window)
+            gone |= await sender.find_sent_back_copies(window)
         if bounced:
             self.outcome.ways[broker] = "send_back"
         for copy in bounced.values():
@@ -307,13 +314,13 @@ class Replay:
         response counts.
         """
         for _ in range(MAX_CHECKS):
-            gone, bounced = await sender.sent(window)
+            gone, bounced = await sender.find_stored_copies(window)
             if answered <= gone | bounced.keys():
                 break
             await self._client.clock.sleep(POLL_SECONDS)
         return gone | (answered - bounced.keys()), bounced
 
-    def _settle(self, place: Place, offset: int, replay_id: str = "") -> None:
+    def _settle(self, place: DlqQueueKey, offset: int, replay_id: str = "") -> None:
         self._marks.settle(place, offset, replay_id)
         if (queue := self._queues.get(place)) is not None:
             queue.settled.add(offset)

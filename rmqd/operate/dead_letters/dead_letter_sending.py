@@ -8,7 +8,7 @@ A copy is sent to the group's retry topic, which no other group reads. There are
   properties, and its reconsume times are one higher. rmqd asks for delay level 1, the shortest. With level 0 the broker
   would choose the delay by the reconsume times, which is hours for an old message.
 
-`purge` settles dead letters without a replay; `keep_position` commits the group's offset in its DLQ topic.
+`purge` settles dead letters without a replay; `commit_settled_offset` commits the group's offset in its DLQ topic.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from rmqd.client.api.group_requests import subscription_groups
 from rmqd.client.api.offset_requests import get_max_offset, search_offset, update_consumer_offset
 from rmqd.client.api.send_requests import SEND_BACK_TIMEOUT_SECONDS, send_message, send_message_back
 from rmqd.client.instance import ClientInstance
-from rmqd.consumer.handling.send_back import CONCURRENT_MAX_RECONSUME_TIMES, copy_header
+from rmqd.consumer.handling.send_back import CONCURRENT_MAX_RECONSUME_TIMES, header_of_copy
 from rmqd.errors import RmqdError
 from rmqd.errors.broker_errors import TopicNotExistError
 from rmqd.operate.dead_letters.dead_letter import (
     RMQD_REPLAY_ID,
+    CopyMethod,
     DeadLetterFilter,
     DlqMarks,
     DlqMessage,
     ReplayWindow,
-    Way,
     sent_back_key,
 )
 from rmqd.operate.dead_letters.dead_letter_listing import DlqQueue, read_block, unsettled_messages
@@ -46,22 +46,22 @@ async def purge(
 ) -> AsyncIterator[int]:
     """Settle a queue's dead letters that match `choice`, in parts. Yields the size of each part. Raises RmqdError."""
     async for letters in unsettled_messages(client.remoting, queue):
-        meant = [letter for letter in letters if choice.takes(letter)]
+        meant = [letter for letter in letters if choice.matches(letter)]
         for letter in meant:
             marks.settle(queue.place, letter.offset, letter.replay_id)
             queue.settled.add(letter.offset)
         if meant:
             marks.save()
             yield len(meant)
-    await keep_position(client, queue)
+    await commit_settled_offset(client, queue)
 
 
-async def keep_position(client: ClientInstance, queue: DlqQueue) -> None:
+async def commit_settled_offset(client: ClientInstance, queue: DlqQueue) -> None:
     """Commit the offset of the first unsettled dead letter as the group's offset in the queue. Raises RmqdError.
 
     A process without the marks file, such as rmqd on another machine, then knows that the letters below are settled.
     """
-    position = queue.settled.reach(queue.min_offset)
+    position = queue.settled.first_missing(queue.min_offset)
     if position > max(queue.position, queue.min_offset):
         await update_consumer_offset(client.remoting, queue.address, queue.group, queue.queue, position)
 
@@ -83,7 +83,7 @@ class CopySender:
         self._broker_name = broker_name
         self._address = address
 
-    async def send(self, letter: DlqMessage, way: Way) -> None:
+    async def send(self, letter: DlqMessage, way: CopyMethod) -> None:
         """Send a copy of a letter. Raises InvalidMessageError, or RmqdError; then the broker may have the copy."""
         message, unit_mode = letter.message, self._client.options.unit_mode
         if way == "send_back":
@@ -100,7 +100,7 @@ class CopySender:
                 unit_mode=unit_mode,
             )
             return
-        header = copy_header(
+        header = header_of_copy(
             message,
             retry_topic(self._group),
             letter.replay_properties(),
@@ -119,7 +119,7 @@ class CopySender:
         if settings is not None and settings.retry_queue_nums <= 0:
             raise RmqdError(f"{self._group} has retryQueueNums 0 at this broker, which drops sent-back messages")
 
-    async def ends(self, way: Way) -> TopicOffsets:
+    async def max_offsets(self, way: CopyMethod) -> TopicOffsets:
         """Return the maximum offsets of all queues that may receive copies sent in this way. Raises RmqdError.
 
         The broker first stores a sent-back message in its schedule topic. It may dead-letter other copies.
@@ -127,7 +127,7 @@ class CopySender:
         topics = (SCHEDULE_TOPIC,) if way == "send_back" else (retry_topic(self._group), dlq_topic(self._group))
         return {topic: await self._ends_of(topic) for topic in topics}
 
-    async def starts(self, since_ms: int) -> TopicOffsets:
+    async def offsets_at_time(self, since_ms: int) -> TopicOffsets:
         """Return, for each queue of the retry topic, the offset at a time (Unix milliseconds). Raises RmqdError."""
         topic = retry_topic(self._group)
         return {
@@ -145,7 +145,7 @@ class CopySender:
             if RMQD_REPLAY_ID in copy.stored_properties
         }
 
-    async def sent(self, window: ReplayWindow) -> tuple[set[int], dict[int, DlqMessage]]:
+    async def find_stored_copies(self, window: ReplayWindow) -> tuple[set[int], dict[int, DlqMessage]]:
         """Return the offsets of a window's letters with copies in the retry topic, and the bounced copies.
 
         The broker dead-lettered a bounced copy at once. The copy is keyed by its letter's offset. Raises RmqdError.
@@ -159,7 +159,7 @@ class CopySender:
                 bounced[offset] = letter
         return {offset for key, offset in offsets.items() if key in ids}, bounced
 
-    async def sent_back(self, window: ReplayWindow) -> set[int]:
+    async def find_sent_back_copies(self, window: ReplayWindow) -> set[int]:
         """Return the offsets of a window's letters that the broker has copied for a send-back. Raises RmqdError.
 
         If two letters have the same key because they are the same message, two copies are needed to count both.

@@ -139,14 +139,14 @@ class DiagnosisSnapshot:
 
     def pulled(self, queue: MessageQueue) -> ProcessQueueInfo | None:
         """Return the owner's report on a queue; None if no member, or more than one, pulls the queue."""
-        pulled = [one for member in self.members.values() if (one := member.pulled(queue)) is not None]
+        pulled = [one for member in self.members.values() if (one := member.pulled_queue_info(queue)) is not None]
         return pulled[0] if len(pulled) == 1 else None
 
     def popped(self, queue: MessageQueue) -> list[PopProcessQueueInfo]:
         """Return the reports on a queue from the members that pop it."""
-        return [one for member in self.members.values() for one in member.popped(queue)]
+        return [one for member in self.members.values() for one in member.popped_queue_infos(queue)]
 
-    def place(self, queue: MessageQueue) -> int | None:
+    def group_offset(self, queue: MessageQueue) -> int | None:
         """Return the group's offset in a queue: the higher one of the stored offset and the owner's own offset.
 
         None if the group has no stored offset, and the owner reports neither an offset nor cached messages. The owner
@@ -162,10 +162,10 @@ class DiagnosisSnapshot:
     def waiting(self, queue: MessageQueue) -> int:
         """Return how many messages of a queue the group has not finished."""
         ends = self.queues[queue]
-        return max(0, ends.max - max(self.place(queue) or 0, ends.min))
+        return max(0, ends.max - max(self.group_offset(queue) or 0, ends.min))
 
 
-def places(queues: Iterable[MessageQueue]) -> str:
+def queues_text(queues: Iterable[MessageQueue]) -> str:
     """Return a text that names the queues by topic and broker, such as `orders on broker-a, queues 0, 3`."""
     by_place: dict[tuple[str, str], list[int]] = {}
     for queue in sorted(queues):

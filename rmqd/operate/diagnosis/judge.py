@@ -32,7 +32,7 @@ def needs_second_snapshot(first: DiagnosisSnapshot) -> bool:
     """Return whether one snapshot is not enough: a finding may be momentary, or messages have waited for long."""
     if any(one.momentary for one in _seen(first).values()):
         return True
-    return bool(first.members) and any(progress.is_old(first, queue) for queue in first.queues)
+    return bool(first.members) and any(progress.has_old_messages(first, queue) for queue in first.queues)
 
 
 def judge(

@@ -16,7 +16,7 @@ from rmqd.consumer.health.group_problems import (
     order_difference,
     subscription_differences,
 )
-from rmqd.operate.diagnosis.diagnosis_facts import DiagnosisSnapshot, Finding, places, wait
+from rmqd.operate.diagnosis.diagnosis_facts import DiagnosisSnapshot, Finding, queues_text, wait
 from rmqd.runtime.plain_text import count_noun
 from rmqd.wire.bodies.heartbeat_data import MessageModel
 from rmqd.wire.message_queue import MessageQueue
@@ -126,7 +126,9 @@ def _modes(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
 
 def pauses(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     """Yield a problem if an operator has paused members or some of their queues."""
-    if paused := [f"{client_id} ({some})" for client_id, one in snapshot.members.items() if (some := one.paused)]:
+    if paused := [
+        f"{client_id} ({some})" for client_id, one in snapshot.members.items() if (some := one.paused_queues)
+    ]:
         evidence = f"an operator has paused {list_names(paused)}"
         yield Finding(make_problem("paused", evidence, group=snapshot.group))
 
@@ -135,9 +137,9 @@ def owners(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     """Yield problems of hung members, queues without an owner, owners without the lock, and members without a queue."""
     if snapshot.model != MessageModel.CLUSTERING or not snapshot.members:
         return
-    silent = [member for member in snapshot.members.values() if member.silence is not None]
+    silent = [member for member in snapshot.members.values() if member.silence_reason is not None]
     unreported = [
-        member for member in snapshot.members.values() if not member.reports_queues and member.silence is None
+        member for member in snapshot.members.values() if not member.reports_queues and member.silence_reason is None
     ]
     unowned = [queue for queue in _subscribed(snapshot) if not snapshot.owners(queue)]
     if silent:
@@ -165,7 +167,7 @@ def _hung(snapshot: DiagnosisSnapshot, silent: list[MemberReport], unowned: list
     waiting = sum(snapshot.waiting(queue) for queue in unowned if queue in snapshot.queues)
     evidence = f"{who} is connected but does not respond: it hangs, or was stopped"
     if unowned:
-        evidence += f"; no other member has {places(unowned)}" + (f", where {wait(waiting)}" if waiting else "")
+        evidence += f"; no other member has {queues_text(unowned)}" + (f", where {wait(waiting)}" if waiting else "")
     step = "check that process (a stack dump), and restart it; the other members get its queues when it has ended"
     return Finding(make_problem("orphaned_queue", evidence, step=step), "silent")
 
@@ -173,7 +175,7 @@ def _hung(snapshot: DiagnosisSnapshot, silent: list[MemberReport], unowned: list
 def _unowned(snapshot: DiagnosisSnapshot, unowned: list[MessageQueue]) -> Finding:
     waiting = sum(snapshot.waiting(queue) for queue in unowned if queue in snapshot.queues)
     asked = count_noun(len(snapshot.members), "member")
-    evidence = f"no member has {places(unowned)}, where {wait(waiting)} (asked: {asked})"
+    evidence = f"no member has {queues_text(unowned)}, where {wait(waiting)} (asked: {asked})"
     strategies = {info.properties.get("allocateMessageQueueStrategy", "") for info in snapshot.infos.values()}
     by_config = any(mark in strategy for strategy in strategies for mark in _BY_CONFIG)
     if snapshot.orderly and not by_config:
@@ -213,7 +215,9 @@ def _unlocked(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     for client_id, queues in without.items():
         waiting = sum(snapshot.waiting(queue) for queue in queues if queue in snapshot.queues)
         if waiting:
-            evidence = f"{client_id} should consume {places(queues)}, but another client holds the lock at the broker"
+            evidence = (
+                f"{client_id} should consume {queues_text(queues)}, but another client holds the lock at the broker"
+            )
             problem = make_problem("held_lock", f"{evidence}; {wait(waiting)}", group=snapshot.group)
             yield Finding(problem, client_id, momentary=True)
 

@@ -14,7 +14,7 @@ from rmqd.operate.diagnosis.diagnosis_facts import (
     FAILING,
     DiagnosisSnapshot,
     Finding,
-    places,
+    queues_text,
     wait,
 )
 from rmqd.operate.queries.message_queries import FoundMessage
@@ -46,18 +46,18 @@ def illegal_offsets(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     """Yield a problem for queues in which the group's offset is outside the queue's ends."""
     illegal: dict[tuple[str, str], dict[MessageQueue, int]] = {}  # (topic, side) -> queue -> distance from its ends
     for queue, ends in snapshot.queues.items():
-        if (place := snapshot.place(queue)) is not None and not ends.min <= place <= ends.max:
+        if (place := snapshot.group_offset(queue)) is not None and not ends.min <= place <= ends.max:
             side = "below its first message" if place < ends.min else "above its end"
             illegal.setdefault((queue.topic, side), {})[queue] = max(ends.min - place, place - ends.max)
     for (topic, side), queues in illegal.items():
         first = min(queues)
         ends = snapshot.queues[first]
-        evidence = f"the group would continue in {places(queues)} at an offset {side}"
-        evidence += f" (queue {first.queue_id}: at {snapshot.place(first)}, outside {ends.min} to {ends.max})"
+        evidence = f"the group would continue in {queues_text(queues)} at an offset {side}"
+        evidence += f" (queue {first.queue_id}: at {snapshot.group_offset(first)}, outside {ends.min} to {ends.max})"
         if side == "below its first message":
             evidence += f": {count_noun(sum(queues.values()), 'message')} deleted before being handled"
         problem = make_problem("offset_illegal", evidence, group=snapshot.group, topic=topic)
-        yield Finding(problem, places(queues), momentary=bool(snapshot.members), queues=frozenset(queues))
+        yield Finding(problem, queues_text(queues), momentary=bool(snapshot.members), queues=frozenset(queues))
 
 
 def failures(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
@@ -103,12 +103,12 @@ def _failing(snapshot: DiagnosisSnapshot) -> Finding:
 
 def stalled_queues(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> list[MessageQueue]:
     """Return the queues whose messages have waited for 10 s or more, with no progress between the snapshots."""
-    return [queue for queue in _old(before, now) if before.place(queue) == now.place(queue)]
+    return [queue for queue in _old(before, now) if before.group_offset(queue) == now.group_offset(queue)]
 
 
 def late_messages(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> int:
     """Return how many messages wait in queues that make progress fast enough to need no finding."""
-    queues = [queue for queue in _old(before, now) if before.place(queue) != now.place(queue)]
+    queues = [queue for queue in _old(before, now) if before.group_offset(queue) != now.group_offset(queue)]
     return sum(now.waiting(queue) for queue in queues if not _why_slow(before, now, queue))
 
 
@@ -120,11 +120,15 @@ def waiting_findings(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> Itera
     for queue in _old(before, now):
         if any(member.on_spark for member in now.owners(queue)):  # Spark drivers report their stalled queues themselves
             continue
-        cause = _why_stuck(now, queue) if before.place(queue) == now.place(queue) else _why_slow(before, now, queue)
+        cause = (
+            _why_stuck(now, queue)
+            if before.group_offset(queue) == now.group_offset(queue)
+            else _why_slow(before, now, queue)
+        )
         if cause:
             by_finding.setdefault(cause, []).append(queue)
     failing = by_finding.pop("failing", [])
-    if len(failing) > 1 and not any(before.place(queue) != now.place(queue) for queue in now.queues):
+    if len(failing) > 1 and not any(before.group_offset(queue) != now.group_offset(queue) for queue in now.queues):
         yield _failing(now)
     elif failing:
         by_finding["poison_message"] = failing
@@ -139,12 +143,12 @@ def waiting_findings(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> Itera
         )
         yield Finding(problem, "waits", queues=frozenset(queues))
         if cause in CAUSES["skewed_queue"].explains.split():
-            moving = [queue for queue in queues if before.place(queue) != now.place(queue)]
+            moving = [queue for queue in queues if before.group_offset(queue) != now.group_offset(queue)]
             yield from (_skewed(now, queue, share) for queue, share in now.skewed().items() if queue in moving)
 
 
 def _skewed(snapshot: DiagnosisSnapshot, queue: MessageQueue, share: float) -> Finding:
-    evidence = f"{places([queue])} has {share:.0%} of the topic's waiting messages, {snapshot.waiting(queue):,}"
+    evidence = f"{queues_text([queue])} has {share:.0%} of the topic's waiting messages, {snapshot.waiting(queue):,}"
     if sample := snapshot.samples.get(queue):
         keys = ", ".join(f"{key} ({times / len(sample):.0%})" for key, times in Counter(sample).most_common(3))
         evidence += f"; the most frequent sharding keys, or keys, of its next {len(sample)} messages: {keys}"
@@ -156,7 +160,7 @@ def _why_stuck(snapshot: DiagnosisSnapshot, queue: MessageQueue) -> str:
     owners, pulled = snapshot.owners(queue), snapshot.pulled(queue)
     if not owners or (snapshot.orderly and pulled is not None and not pulled.locked):
         return ""
-    if any(member.paused or member.waits_for_circuit for member in owners):
+    if any(member.paused_queues or member.waits_for_circuit for member in owners):
         return ""
     if pulled is None:
         return "slow_handler" if any(one.wait_ack_count for one in snapshot.popped(queue)) else "stalled_queue"
@@ -175,7 +179,7 @@ _RATE_LIMIT: Final = "pull_rate_limit"
 def _why_slow(before: DiagnosisSnapshot, now: DiagnosisSnapshot, queue: MessageQueue) -> str:
     """Return the cause for a queue that makes progress, but too slowly; empty if it will catch up within 5 minutes."""
     seconds = max(now.at - before.at, 0.1)
-    done = (now.place(queue) or 0) - (before.place(queue) or 0)
+    done = (now.group_offset(queue) or 0) - (before.group_offset(queue) or 0)
     gained = done - (now.queues[queue].max - before.queues[queue].max)
     if gained > 0 and now.waiting(queue) / (gained / seconds) <= CATCHING_UP_SECONDS:
         return ""
@@ -228,8 +232,8 @@ def _is_busy(member: MemberReport, orderly: bool) -> bool:
 def _text_of_stuck(before: DiagnosisSnapshot, now: DiagnosisSnapshot, queues: list[MessageQueue]) -> str:
     """Return the evidence for slow or stalled queues: how many messages wait, for how long, and the first one's id."""
     oldest = max(now.queues[queue].lag_seconds for queue in queues)
-    text = f"{wait(sum(map(now.waiting, queues)))} in {places(queues)}, the oldest for {duration(oldest)}"
-    moved = sum((now.place(queue) or 0) - (before.place(queue) or 0) for queue in queues)
+    text = f"{wait(sum(map(now.waiting, queues)))} in {queues_text(queues)}, the oldest for {duration(oldest)}"
+    moved = sum((now.group_offset(queue) or 0) - (before.group_offset(queue) or 0) for queue in queues)
     seconds = now.at - before.at
     text += f"; {moved or 'none'} of them finished in {duration(seconds)}"
     seen = next((now.heads[queue] for queue in queues if queue in now.heads), None)
@@ -301,13 +305,17 @@ _STALLED_STEP: Final = "check whether the member is paused or suspended, see its
 
 
 def _old(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> list[MessageQueue]:
-    return [queue for queue in before.queues.keys() & now.queues.keys() if is_old(before, queue) and is_old(now, queue)]
+    return [
+        queue
+        for queue in before.queues.keys() & now.queues.keys()
+        if has_old_messages(before, queue) and has_old_messages(now, queue)
+    ]
 
 
-def is_old(snapshot: DiagnosisSnapshot, queue: MessageQueue) -> bool:
+def has_old_messages(snapshot: DiagnosisSnapshot, queue: MessageQueue) -> bool:
     """Return whether messages have waited for at least 10 s in a queue, and the group's offset is legal or unknown."""
     ends = snapshot.queues[queue]
-    place = snapshot.place(queue)
+    place = snapshot.group_offset(queue)
     if place is None and snapshot.pulled(queue) is not None:
         return _is_late(snapshot, queue)
     is_legal = place is None or ends.min <= place <= ends.max

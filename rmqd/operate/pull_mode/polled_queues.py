@@ -114,7 +114,7 @@ class PollService:
     def take(self, most: int) -> list[Message]:
         """Return up to `most` messages that are cached now."""
         self._polled_at, messages = self._clock.monotonic(), list[Message]()
-        queues, queued = self._ready_queues.queues, self._ready_queues.queued
+        queues, queued = self._ready_queues.queues, self._ready_queues.not_to_add
         while queues and len(messages) < most:
             process_queue = queues[0]
             if process_queue.dropped or not process_queue.pending:
@@ -150,10 +150,10 @@ class ChosenDivision(QueueDivision):
         return MemberShare(pulled=self._chosen & {*queues})
 
     def create_assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> AssignedQueue:
-        return ChosenQueue(self._context, message_queue)
+        return ManualQueue(self._context, message_queue)
 
 
-class ChosenQueue(AssignedQueue):
+class ManualQueue(AssignedQueue):
     """A queue that the program passed to `assign`. Without `auto_commit`, only calls of `commit` commit its offset."""
 
     async def run(self) -> None:
@@ -163,7 +163,7 @@ class ChosenQueue(AssignedQueue):
         """Return the offset that the periodic commit should store; None without `auto_commit`."""
         return super().commit_offset() if self._context.options.auto_commit else None
 
-    async def find_start(self) -> QueueStart:
+    async def find_or_store_start(self) -> QueueStart:
         """Return the group's stored offset or, without one, the start offset for a new group. Raises RmqdError."""
         context, queue = self._context, self.message_queue
         stored = await context.store.read(queue)

@@ -373,7 +373,7 @@ class PullConsumer:
     def _request(self, topic: str) -> Iterator[None]:
         """Return a context that adds the next step to request errors; after `close`, it raises PullConsumerError."""
         try:
-            with self._settings.explained(topic):
+            with self._settings.with_next_step(topic):
                 yield
         except (RmqdError, asyncio.CancelledError):
             if (task := asyncio.current_task()) is None or not task.cancelling():

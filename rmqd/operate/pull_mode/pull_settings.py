@@ -16,7 +16,7 @@ from rmqd.client.client_options import DEFAULT_INSTANCE, ClientOptions
 from rmqd.config.load import ConfigProblems
 from rmqd.config.model.forms import keys_of
 from rmqd.config.model.root_model import ClientConfig, RootConfig
-from rmqd.config.problems import ConfigProblem, nearest, path_text
+from rmqd.config.problems import ConfigProblem, most_similar_name, path_text
 from rmqd.config.reading.config_source import ConfigFiles
 from rmqd.config.reading.yaml_tree import YamlMapping, tree_of
 from rmqd.consumer.consumer_options import ConsumerOptions
@@ -25,7 +25,7 @@ from rmqd.consumer.health.group_problems import missing_topic_problem
 from rmqd.consumer.pull.assigned_queue import AssignedQueue
 from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.errors import (
-    BrokerAwayError,
+    BrokerUnknownError,
     ConfigError,
     NameServerError,
     PullConsumerError,
@@ -63,7 +63,7 @@ class Settings:
         if not isinstance(group, str):
             raise SettingError(f"group: {group!r} is not text; expected the name of a consumer group")
         if unknown := sorted(keywords.keys() - set(KEYWORDS)):
-            meant = [one for key in unknown if (one := nearest(key, KEYWORDS))]
+            meant = [one for key in unknown if (one := most_similar_name(key, KEYWORDS))]
             guess = f"; did you mean {', '.join(meant)}?" if meant else ""
             raise SettingError(f"unknown keyword {', '.join(unknown)}; expected one of {', '.join(KEYWORDS)}{guess}")
         given = {key: _literal(value) for key, value in keywords.items() if value is not None}
@@ -103,7 +103,7 @@ class Settings:
         """Let another consumer of this process use the member's name or the offsets file that `hold` reserved."""
         _held.pop(self, None)
 
-    def plain(self, told: T) -> T:
+    def as_user_wrote(self, told: T) -> T:
         """Return a text, or texts, with the namespace removed from topic and group names, as the user wrote them."""
         return without_namespace(told, self.client.namespace)
 
@@ -118,7 +118,7 @@ class Settings:
                 warnings.warn(mistake, stacklevel=3)
 
     @contextlib.contextmanager
-    def explained(self, topic: str) -> Iterator[None]:
+    def with_next_step(self, topic: str) -> Iterator[None]:
         """Return a context that adds the operator's next step to the text of an error about a topic."""
         try:
             yield
@@ -128,9 +128,9 @@ class Settings:
                 server = "a name server" if isinstance(error, NameServerError) else "the broker"
                 at = self.client.nameserver_for_output
                 step = f"start {server}, or check the network: `rmqd topics show {topic} --nameserver {at}` tests it"
-            elif isinstance(error, RouteNotFoundError) and not isinstance(error, BrokerAwayError):
+            elif isinstance(error, RouteNotFoundError) and not isinstance(error, BrokerUnknownError):
                 step = missing_topic_problem(topic).next
-            error.args = (self.plain(f"{error}; {step}"),)
+            error.args = (self.as_user_wrote(f"{error}; {step}"),)
             raise
 
     def raise_failure(self, consumer: PushConsumer, tasks: Iterable[asyncio.Task[None]]) -> None:
@@ -139,15 +139,15 @@ class Settings:
         context, problems = consumer.context, [*consumer.context.problems]
         for queue, one in consumer.assigned.items():
             if isinstance(one, AssignedQueue) and one.loop is not None and one.loop.stuck is not None:
-                raise PullConsumerError(self.plain(f"{one.loop.stuck.evidence}; {one.loop.stuck.next}"))
+                raise PullConsumerError(self.as_user_wrote(f"{one.loop.stuck.evidence}; {one.loop.stuck.next}"))
             if (failure := one.failure) is not None and not is_retry_topic(queue.topic):
                 problems.append(explain_failure(failure, self.group, queue.without(self.client.namespace).topic))
         for problem in problems:
             if problem.cause in _LASTING:
-                raise PullConsumerError(self.plain(f"{problem.evidence}; {problem.next}"))
+                raise PullConsumerError(self.as_user_wrote(f"{problem.evidence}; {problem.next}"))
         names = context.options.group, *context.options.subscriptions
-        if (refusal := context.client.remoting.security.refusals.about(names)) is not None:
-            raise PullConsumerError(self.plain(refusal))
+        if (refusal := context.client.remoting.security.refusals.reason_for_group(names)) is not None:
+            raise PullConsumerError(self.as_user_wrote(refusal))
 
     def raise_end(self, tasks: Iterable[asyncio.Task[None]]) -> None:
         """If a task has ended, raise its error, or PullConsumerError if it ended without an error."""
@@ -156,7 +156,7 @@ class Settings:
                 raised = None if task.cancelled() else task.exception()
                 error = None if raised is None else leaf_exceptions(raised)[0]
                 if isinstance(error, RmqdError):
-                    error.args = self.plain(error.args)
+                    error.args = self.as_user_wrote(error.args)
                 raise error or PullConsumerError("the consumer has ended; create another consumer")
 
     def _config(self, subscriptions: Mapping[str, Expression]) -> RootConfig:
@@ -164,7 +164,7 @@ class Settings:
         tree = tree_of({**self._root, "groups": groups}, _PLACE)
         assert isinstance(tree, YamlMapping)
         try:
-            return ConfigProblems(ConfigFiles((Path(_PLACE),), tree)).trusted()
+            return ConfigProblems(ConfigFiles((Path(_PLACE),), tree)).checked_config()
         except ConfigError as error:
             raise SettingError("; ".join(map(_text, error.problems))) from None
 

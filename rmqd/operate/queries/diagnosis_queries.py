@@ -10,7 +10,7 @@ from typing import Final
 
 from rmqd.client.api.admin_requests import broker_config, broker_runtime_info, consume_stats, topic_stats
 from rmqd.client.api.pull_requests import read_records
-from rmqd.client.brokers import Brokers, Responses
+from rmqd.client.brokers import BrokerResponses, Brokers
 from rmqd.client.group_reader import GroupReader, MemberReport, connections_by_member
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.remoting_client import RemotingClient
@@ -40,7 +40,7 @@ async def broker_facts(brokers: Brokers, info: ClusterInfo) -> dict[str, BrokerF
         told = await broker_runtime_info(remoting, address)
         return (asked_at + clock.wall()) / 2, told
 
-    settings, runtime = await asyncio.gather(brokers.ask(broker_config), brokers.ask(figures))
+    settings, runtime = await asyncio.gather(brokers.request_masters(broker_config), brokers.request_masters(figures))
     return {
         name: _facts(name, dict(sorted(broker.broker_addrs.items())), settings, runtime)
         for name, broker in sorted(info.broker_addr_table.items())
@@ -50,8 +50,8 @@ async def broker_facts(brokers: Brokers, info: ClusterInfo) -> dict[str, BrokerF
 def _facts(
     name: str,
     replicas: Mapping[int, str],
-    settings: Responses[str, dict[str, str]],
-    runtime: Responses[str, tuple[float, Mapping[str, str]]],
+    settings: BrokerResponses[str, dict[str, str]],
+    runtime: BrokerResponses[str, tuple[float, Mapping[str, str]]],
 ) -> BrokerFacts:
     values = settings.found.get(name, {})
     at, figures = runtime.found.get(name, (0.0, {}))
@@ -100,7 +100,7 @@ async def first_waiting(
 ) -> dict[MessageQueue, FoundMessage]:
     """Return the first waiting message of the first MAX_HEADS queues, without messages that cannot be read."""
     asked = list(queues)[:MAX_HEADS]
-    found = await asyncio.gather(*(_waiting(client, queue, snapshot.place(queue) or 0, 1) for queue in asked))
+    found = await asyncio.gather(*(_waiting(client, queue, snapshot.group_offset(queue) or 0, 1) for queue in asked))
     return {queue: messages[0] for queue, messages in zip(asked, found, strict=True) if messages}
 
 
@@ -132,7 +132,7 @@ async def newest_retried(brokers: Brokers, snapshot: DiagnosisSnapshot) -> tuple
             found += decoded(part.records, topic, queue.broker_name)
         return found
 
-    answers = await brokers.ask(question)
+    answers = await brokers.request_masters(question)
     return tuple(one for messages in answers.found.values() for one in messages)
 
 
@@ -168,7 +168,7 @@ async def diagnose(
     second = replace(
         second,
         heads=await first_waiting(client, second, stalled_queues(first, second)),
-        samples={queue: await _sample(client, queue, second.place(queue) or 0) for queue in second.skewed()},
+        samples={queue: await _sample(client, queue, second.group_offset(queue) or 0) for queue in second.skewed()},
     )
     return Diagnosis(group, tuple(judge(first, second, of_daemon)), errors, late_messages(first, second))
 
@@ -178,14 +178,16 @@ async def _snapshot(
 ) -> tuple[DiagnosisSnapshot, Mapping[str, RmqdError]]:
     """Return a snapshot, and the errors of failed queries. The snapshot, not the errors, reports silent brokers."""
     brokers, client = reader.brokers, reader.brokers.client
-    info = await brokers.learn()
+    info = await brokers.load_cluster_info()
     facts, settings, known, modes = await asyncio.gather(
         broker_facts(brokers, info), reader.settings(), reader.connections(), reader.modes()
     )
     errors = {name: why for name, why in {**settings.errors, **known.errors}.items() if not facts[name].silence}
     views = known.found
     members = await reader.members(views)
-    if any(member.silence for member in members.values()):  # a member that left during the queries must not count
+    if any(
+        member.silence_reason for member in members.values()
+    ):  # a member that left during the queries must not count
         views = (await reader.connections()).found
         here = connections_by_member(views)
         members = {client_id: one for client_id, one in members.items() if client_id in here}
@@ -218,7 +220,7 @@ async def _subscribed(
     names = {*configured, *(topic for view in views.values() for topic in view.subscription_table)}
     names |= {topic for member in members.values() for topic in member.subscriptions or ()}
     if not views:
-        stats = await reader.brokers.ask(consume_stats, reader.group)
+        stats = await reader.brokers.request_masters(consume_stats, reader.group)
         names |= {queue.topic for one in stats.found.values() for queue in one.offset_table}
     return sorted(one for one in names if not is_retry_topic(one) and topic_of_pop_retry(reader.group, one) is None)
 

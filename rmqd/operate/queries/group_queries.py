@@ -137,7 +137,7 @@ async def list_groups(
     brokers: Brokers, *, namespace: str = "", with_system: bool = False
 ) -> tuple[list[GroupSummary], dict[str, RmqdError]]:
     """Return the groups of a `namespace` (all if empty), sorted by name, and the errors of failed queries."""
-    tables = await brokers.ask(subscription_groups)
+    tables = await brokers.request_masters(subscription_groups)
     where: dict[str, list[str]] = {}
     for broker, table in tables.found.items():
         for group in table:
@@ -171,7 +171,7 @@ def message_model(connection: ConsumerConnection) -> str | None:
 
 async def _summary(brokers: Brokers, group: str, names: list[str]) -> tuple[GroupSummary, dict[str, RmqdError]]:
     known, places = await asyncio.gather(
-        GroupReader(brokers, group).connections(names), brokers.ask(consume_stats, group, names=names)
+        GroupReader(brokers, group).connections(names), brokers.request_masters(consume_stats, group, names=names)
     )
     any_known = next(iter(known.found.values()), None)
     stats = places.found.values()
@@ -206,7 +206,7 @@ class ModeChange:
 
 async def plan_mode(brokers: Brokers, wanted: SetMessageRequestModeRequestBody) -> list[ModeChange]:
     """Return the change of the setting for each broker that has the topic. Raises RmqdError if a query fails."""
-    topics = await brokers.ask(topic_config, wanted.topic)
+    topics = await brokers.request_masters(topic_config, wanted.topic)
     for error in topics.errors.values():
         if not isinstance(error, TopicNotExistError):
             raise error
@@ -226,7 +226,7 @@ async def apply_mode_changes(brokers: Brokers, changes: Sequence[ModeChange]) ->
     async def change_one(remoting: RemotingClient, address: str) -> None:
         await set_request_mode(remoting, address, due[brokers.names[address]])
 
-    return (await brokers.ask(change_one, names=due)).errors
+    return (await brokers.request_masters(change_one, names=due)).errors
 
 
 async def remove_group(brokers: Brokers, group: str) -> dict[str, RmqdError]:
@@ -238,7 +238,7 @@ async def remove_group(brokers: Brokers, group: str) -> dict[str, RmqdError]:
         for topic in topics:
             await delete_topic(remoting, address, topic)
 
-    removed = await brokers.ask(remove)
+    removed = await brokers.request_masters(remove)
     for server in brokers.client.name_servers.addresses:
         try:
             await asyncio.gather(*(forget_topic(brokers.client.remoting, server, topic) for topic in topics))
@@ -249,7 +249,9 @@ async def remove_group(brokers: Brokers, group: str) -> dict[str, RmqdError]:
 
 async def _left(brokers: Brokers, group: str, topics: tuple[str, ...]) -> dict[str, RmqdError]:
     """Return, by broker name, the errors of failed queries, and an error if parts of the group remain."""
-    settings, configs = await asyncio.gather(GroupReader(brokers, group).settings(), brokers.ask(topic_configs))
+    settings, configs = await asyncio.gather(
+        GroupReader(brokers, group).settings(), brokers.request_masters(topic_configs)
+    )
     found = {name: [group] if config else [] for name, config in settings.found.items()}
     for name, table in configs.found.items():
         found.setdefault(name, []).extend(topic for topic in topics if topic in table)

@@ -10,7 +10,7 @@ from typing import Final
 from rmqd.client.api.admin_requests import query_message, topic_configs, topic_consumers, view_message
 from rmqd.client.api.offset_requests import get_max_offset, query_consumer_offset, search_offset
 from rmqd.client.api.pull_requests import read_records
-from rmqd.client.brokers import Brokers, Responses
+from rmqd.client.brokers import BrokerResponses, Brokers
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.consumer.handling.send_back import RMQD_REASON
@@ -50,10 +50,10 @@ class FoundMessage:
     body: bytes
 
 
-Found = tuple[list[FoundMessage], dict[str, RmqdError]]
+MessagesAndErrors = tuple[list[FoundMessage], dict[str, RmqdError]]
 
 
-async def find_by_id(brokers: Brokers, msg_id: str, topic: str | None = None) -> Found:
+async def find_by_id(brokers: Brokers, msg_id: str, topic: str | None = None) -> MessagesAndErrors:
     """Return all copies of a message in `topic`, and the errors of failed queries by broker name.
 
     None searches all topics, including retry and DLQ topics. An offset id contains a broker's address and a commit log
@@ -63,7 +63,7 @@ async def find_by_id(brokers: Brokers, msg_id: str, topic: str | None = None) ->
         return stored
     if topic is not None:
         return await _query(brokers, dict.fromkeys(brokers.masters, (topic,)), msg_id, unique=True)
-    tables = await brokers.ask(topic_configs)
+    tables = await brokers.request_masters(topic_configs)
     where = {
         name: tuple(topic for topic in table if not is_system_topic(topic)) for name, table in tables.found.items()
     }
@@ -71,12 +71,12 @@ async def find_by_id(brokers: Brokers, msg_id: str, topic: str | None = None) ->
     return found, {**tables.errors, **errors}
 
 
-async def find_by_key(brokers: Brokers, topic: str, key: str, *, most: int = MAX_COPIES) -> Found:
+async def find_by_key(brokers: Brokers, topic: str, key: str, *, most: int = MAX_COPIES) -> MessagesAndErrors:
     """Return a topic's messages with a key, the newest `most` of each broker, ordered by store time, and the errors."""
     return await _query(brokers, dict.fromkeys(brokers.masters, (topic,)), key, unique=False, most=most)
 
 
-async def _find_stored(brokers: Brokers, msg_id: str) -> Found | None:
+async def _find_stored(brokers: Brokers, msg_id: str) -> MessagesAndErrors | None:
     """Return the message with an offset id; None if the id is not an offset id, or its broker is in another cluster."""
     try:
         place = parse_offset_message_id(msg_id.partition("-")[0])  # messages in a stored batch have a suffix
@@ -93,13 +93,13 @@ async def _find_stored(brokers: Brokers, msg_id: str) -> Found | None:
 
 async def _query(
     brokers: Brokers, where: Mapping[str, Iterable[str]], key: str, *, unique: bool, most: int = MAX_COPIES
-) -> Found:
-    async def ask(name: str, topic: str) -> Responses[str, list[FoundMessage]]:
+) -> MessagesAndErrors:
+    async def ask(name: str, topic: str) -> BrokerResponses[str, list[FoundMessage]]:
         async def question(remoting: RemotingClient, address: str) -> list[FoundMessage]:
             records = await query_message(remoting, address, topic, key, max_messages=most, unique=unique)
             return [one for one in decoded(records, topic, name) if _has(one, key, unique=unique)]
 
-        return await brokers.ask(question, names=[name])
+        return await brokers.request_masters(question, names=[name])
 
     parts = await asyncio.gather(*(ask(name, topic) for name, topics in where.items() for topic in topics))
     found = [one for part in parts for messages in part.found.values() for one in messages]
@@ -179,7 +179,7 @@ async def trace_message(
         copies, errors = await find_by_id(brokers, copies[0].msg_id)
     ids = {msg_id, *(one.msg_id for one in copies)}
     topics = {one.topic for one in copies if not one.topic.startswith((RETRY_PREFIX, DLQ_PREFIX))}
-    readers = await asyncio.gather(*(brokers.ask(topic_consumers, one) for one in topics))
+    readers = await asyncio.gather(*(brokers.request_masters(topic_consumers, one) for one in topics))
     names = {name for part in readers for found in part.found.values() for name in found}
     names |= {one.topic.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX) for one in copies} - topics
     errors |= {name: error for part in readers for name, error in part.errors.items()}
@@ -217,7 +217,7 @@ async def _traced(
     if newest.topic == dead:
         state, reason = "dead_lettered", newest.properties.get(RMQD_REASON, "")
     else:
-        answers = await brokers.ask_masters_of(
+        answers = await brokers.request_for_queues(
             [queue], lambda address, queue: query_consumer_offset(brokers.client.remoting, address, group, queue)
         )
         errors |= {one.broker_name: error for one, error in answers.errors.items()}
@@ -235,14 +235,14 @@ HOLD_SECONDS: Final = 10.0  # how long a broker holds a pull without messages
 AGAIN_SECONDS: Final = 1.0
 
 OnMessage = Callable[[FoundMessage], None]
-Complain = Callable[[str, RmqdError], None]
+OnReadError = Callable[[str, RmqdError], None]
 
 
 async def follow(
     client: ClientInstance,
     subscription: SubscriptionData,
     on_message: OnMessage,
-    complain: Complain,
+    complain: OnReadError,
     *,
     since_ms: int | None = None,
     most: int | None = None,
@@ -283,7 +283,7 @@ async def _follow_queue(
     offset: int,
     subscription: SubscriptionData,
     came: asyncio.Queue[FoundMessage],
-    complain: Complain,
+    complain: OnReadError,
 ) -> None:
     is_reported = False
     while True:

@@ -71,7 +71,7 @@ async def list_topics(
 
     With a `namespace`, only its topics are returned. `with_system` includes RocketMQ's own, retry and DLQ topics.
     """
-    tables = await brokers.ask(topic_configs)
+    tables = await brokers.request_masters(topic_configs)
     prefix, where = f"{namespace}%" if namespace else "", dict[str, dict[str, TopicConfig]]()
     for broker, table in tables.found.items():
         for topic, config in table.items():
@@ -82,15 +82,15 @@ async def list_topics(
 
 async def show_topic(brokers: Brokers, topic: str) -> tuple[TopicDetail, dict[str, RmqdError]]:
     """Return a topic's details, and the errors of failed queries. Raises RmqdError if no reachable broker has it."""
-    configs = await brokers.ask(_config, topic)
+    configs = await brokers.request_masters(_config, topic)
     missing = [error for error in configs.errors.values() if isinstance(error, TopicNotExistError)]
     errors = {name: error for name, error in configs.errors.items() if error not in missing}
     if not configs.found:
         unknown = RmqdError(f"no broker has topic {topic}; run `rmqd topics list` to see all")
         raise next(iter(errors.values()), unknown)
     stats, groups = await asyncio.gather(
-        brokers.ask(topic_stats, topic, names=configs.found),
-        brokers.ask(topic_consumers, topic, names=configs.found),
+        brokers.request_masters(topic_stats, topic, names=configs.found),
+        brokers.request_masters(topic_consumers, topic, names=configs.found),
     )
     queues = tuple(_queues(stats.found.values()))
     detail = TopicDetail(
@@ -171,7 +171,7 @@ class OffsetWindow:
         """The number of offsets in the window. After filters and compaction, there may be fewer messages."""
         return max(0, self.end - self.start)
 
-    def limited(self, offset: int | None) -> int:
+    def clamp(self, offset: int | None) -> int:
         """Return `offset` limited to the range from `start` to `end`; `start` for None."""
         return self.start if offset is None else min(max(offset, self.start), self.end)
 
@@ -211,7 +211,7 @@ async def windows_between(
             if at_ms is None:
                 return otherwise
             found = await search_offset(client.remoting, client.routes.address_for(window.queue), window.queue, at_ms)
-            return window.limited(found)
+            return window.clamp(found)
 
         start, end = await asyncio.gather(find(from_ms, window.start), find(to_ms, window.end))
         return OffsetWindow(window.queue, start, max(start, end))
@@ -225,7 +225,7 @@ async def not_committed(client: ClientInstance, topic: str, group: str) -> list[
     async def cut(window: OffsetWindow) -> OffsetWindow:
         address = client.routes.address_for(window.queue)
         committed = await query_consumer_offset(client.remoting, address, group, window.queue)
-        return OffsetWindow(window.queue, window.limited(committed), window.end)
+        return OffsetWindow(window.queue, window.clamp(committed), window.end)
 
     return await asyncio.gather(*(cut(window) for window in await whole_queues(client, topic)))
 

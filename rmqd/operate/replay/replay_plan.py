@@ -122,9 +122,9 @@ class ReplayFolder:
                 "set a writable folder with --set state_dir=PATH"
             ) from error
 
-    def failures(self, plan: ReplayPlan) -> Failures:
+    def failures(self, plan: ReplayPlan) -> ReplayFailuresFile:
         """Return the file for messages that failed at every attempt of this plan's replay."""
-        return Failures(self._folder / f"failures-{plan.made_at.replace(':', '')}.jsonl")
+        return ReplayFailuresFile(self._folder / f"failures-{plan.made_at.replace(':', '')}.jsonl")
 
     def end(self) -> None:
         """Delete the plan. The file of failures stays. Raises OSError."""
@@ -132,7 +132,7 @@ class ReplayFolder:
         self._former.unlink(missing_ok=True)
 
 
-class Failures:
+class ReplayFailuresFile:
     """A file with one JSON document per line, for each message that failed at every attempt."""
 
     def __init__(self, path: Path) -> None:

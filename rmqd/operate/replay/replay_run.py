@@ -29,7 +29,7 @@ from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.errors import RmqdError
 from rmqd.handler_api.batch import LoadedHandler
 from rmqd.operate.queries.topic_queries import OffsetWindow, windows_between
-from rmqd.operate.replay.replay_plan import Failures, ReplayPlan
+from rmqd.operate.replay.replay_plan import ReplayFailuresFile, ReplayPlan
 from rmqd.plugins.strategies import hooks_of
 from rmqd.runtime.plain_text import describe
 from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
@@ -41,7 +41,7 @@ log = structlog.get_logger(__name__)
 class ReplayRetry:
     """The retry policy of a shadow group: N retries make N + 1 attempts, all in this process."""
 
-    def __init__(self, failures: Failures, retries: int) -> None:
+    def __init__(self, failures: ReplayFailuresFile, retries: int) -> None:
         self.limit = "all attempts of the replay failed"
         self._failures = failures
         self._retries = retries
@@ -104,7 +104,7 @@ class ReplayRun:
         options: ConsumerOptions,
         handler: LoadedHandler,
         client: ClientInstance,
-        failures: Failures,
+        failures: ReplayFailuresFile,
         *,
         rate: int,
         retries: int,
@@ -158,7 +158,7 @@ class ReplayRun:
         for queue in snapshot.queues:
             window = self._windows.get((queue.topic, queue.broker, queue.queue))
             if window is not None and not queue.is_retry and queue.committed is not None:
-                self._passed[window.queue] = window.limited(queue.committed) - window.start
+                self._passed[window.queue] = window.clamp(queue.committed) - window.start
         outcomes: Counter[str] = Counter()
         for topic in snapshot.topics:
             outcomes.update(topic.handled)
@@ -215,7 +215,7 @@ async def create_shadow_group(brokers: Brokers, plan: ReplayPlan) -> None:
             remoting, address, replace(settings, group_name=plan.shadow, consume_enable=True, attributes={})
         )
 
-    for error in (await brokers.ask(make_at)).errors.values():
+    for error in (await brokers.request_masters(make_at)).errors.values():
         raise error
     for window in plan.windows:
         address = client.routes.address_for(window.queue)
@@ -229,15 +229,17 @@ async def count_handled(client: ClientInstance, plan: ReplayPlan) -> int:
     async def passed(window: OffsetWindow) -> int:
         address = client.routes.address_for(window.queue)
         committed = await query_consumer_offset(client.remoting, address, plan.shadow, window.queue)
-        return window.limited(committed) - window.start
+        return window.clamp(committed) - window.start
 
     return sum(await asyncio.gather(*(passed(window) for window in plan.windows)))
 
 
-async def refuse_second_run(brokers: Brokers, plan: ReplayPlan) -> None:
+async def check_not_running(brokers: Brokers, plan: ReplayPlan) -> None:
     """Raise RmqdError if the shadow group still has a member after 10 s: then the replay is already running."""
     waited = 0.0
-    while members := {one for ids in (await brokers.ask(get_consumer_list, plan.shadow)).found.values() for one in ids}:
+    while members := {
+        one for ids in (await brokers.request_masters(get_consumer_list, plan.shadow)).found.values() for one in ids
+    }:
         if waited >= MEMBER_TIMEOUT_SECONDS:
             raise RmqdError(f"this replay is already running, as client {', '.join(sorted(members))} of {plan.shadow}")
         await asyncio.sleep(AGAIN_SECONDS)

@@ -13,7 +13,7 @@ from rmqd.client.api.offset_requests import query_consumer_offset, search_offset
 from rmqd.client.brokers import Brokers
 from rmqd.client.group_reader import GroupReader, MemberReport
 from rmqd.client.remoting.remoting_client import RemotingClient
-from rmqd.errors import BrokerAwayError, OffsetResetError, RmqdError, RouteNotFoundError
+from rmqd.errors import BrokerUnknownError, OffsetResetError, RmqdError, RouteNotFoundError
 from rmqd.operate.queries.group_queries import message_model
 from rmqd.wire.bodies.group_bodies import ProcessQueueInfo
 from rmqd.wire.bodies.route_data import is_logical_broker
@@ -103,7 +103,7 @@ async def _notice_of(remoting: RemotingClient, address: str) -> ResetNotice:
 
 
 @dataclass(frozen=True, slots=True)
-class QueuePlace:
+class QueuePosition:
     """A group's offset in one queue at one moment.
 
     `owner` is the client id of the member that reports owning the queue, or "". `held` is the owner's report on the
@@ -118,24 +118,24 @@ class QueuePlace:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupPlaces:
+class GroupPositions:
     """A group's offsets in a topic. `members` read the topic; `silent` members do not report their queues."""
 
-    places: Mapping[MessageQueue, QueuePlace]
+    places: Mapping[MessageQueue, QueuePosition]
     errors: Mapping[MessageQueue, RmqdError]
     members: frozenset[str]
     silent: frozenset[str]
     message_model: str | None
 
 
-async def read_places(reader: GroupReader, topic: str, queues: Iterable[MessageQueue]) -> GroupPlaces:
+async def read_places(reader: GroupReader, topic: str, queues: Iterable[MessageQueue]) -> GroupPositions:
     """Return a group's offsets in these queues.
 
     Brokers are asked before members, so a member that has applied a reset reports at least the stored offset.
     """
     remoting, group = reader.brokers.client.remoting, reader.group
     committed, known = await asyncio.gather(
-        reader.brokers.ask_masters_of(
+        reader.brokers.request_for_queues(
             queues, lambda address, queue: query_consumer_offset(remoting, address, group, queue)
         ),
         reader.connections(),
@@ -143,7 +143,7 @@ async def read_places(reader: GroupReader, topic: str, queues: Iterable[MessageQ
     members = await reader.members(known.found)
     readers = {one.client_id for one in members.values() if _reads(one, topic, known.found)}
     any_known = next(iter(known.found.values()), None)
-    return GroupPlaces(
+    return GroupPositions(
         {queue: _place(queue, offset, members.values()) for queue, offset in committed.found.items()},
         committed.errors,
         frozenset(readers),
@@ -160,21 +160,21 @@ def _reads(member: MemberReport, topic: str, known: Mapping[str, ConsumerConnect
     return topic in member.subscriptions or any(queue.topic == topic for queue in member.queues)
 
 
-def _place(queue: MessageQueue, committed: int | None, members: Iterable[MemberReport]) -> QueuePlace:
+def _place(queue: MessageQueue, committed: int | None, members: Iterable[MemberReport]) -> QueuePosition:
     for member in members:
-        held = member.pulled(queue)
+        held = member.pulled_queue_info(queue)
         if held is not None and not held.dropped:
-            return QueuePlace(committed, member.client_id, held, is_orderly=member.orderly is True)
-    popper = next((member.client_id for member in members if member.popped(queue)), "")
-    return QueuePlace(committed, popper, is_popped=bool(popper))
+            return QueuePosition(committed, member.client_id, held, is_orderly=member.orderly is True)
+    popper = next((member.client_id for member in members if member.popped_queue_infos(queue)), "")
+    return QueuePosition(committed, popper, is_popped=bool(popper))
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedMove:
+class PlannedQueueReset:
     """The planned reset of one queue, from the group's `place` to `target`, which is within the queue's `ends`."""
 
     queue: MessageQueue
-    place: QueuePlace
+    place: QueuePosition
     ends: TopicOffset
     target: int
     wanted: int
@@ -200,19 +200,19 @@ class PlannedMove:
         return (self.place.committed or 0) > self.ends.max_offset
 
     @property
-    def begin(self) -> int:
+    def offset_without_reset(self) -> int:
         """The offset at which the group would continue without a reset; the first message if it has no offset."""
         return min(max(self.place.committed or 0, self.ends.min_offset), self.ends.max_offset)
 
     @property
     def handled_again(self) -> int:
         """How many messages the group will handle again because of the reset."""
-        return max(0, self.begin - self.target)
+        return max(0, self.offset_without_reset - self.target)
 
     @property
     def skipped(self) -> int:
         """How many messages the group will not handle because of the reset."""
-        return max(0, self.target - self.begin)
+        return max(0, self.target - self.offset_without_reset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,13 +220,13 @@ class ResetPlan:
     """The plan of a reset. `errors` are by broker name; queues on these brokers keep their offsets."""
 
     change: OffsetChange
-    moves: tuple[PlannedMove, ...]
+    moves: tuple[PlannedQueueReset, ...]
     errors: Mapping[str, RmqdError]
-    places: GroupPlaces
+    places: GroupPositions
     notices: Mapping[str, ResetNotice]
 
     @property
-    def due(self) -> tuple[PlannedMove, ...]:
+    def due(self) -> tuple[PlannedQueueReset, ...]:
         """The moves that require a reset to be sent."""
         return tuple(move for move in self.moves if move.is_due)
 
@@ -252,13 +252,13 @@ async def plan_reset(brokers: Brokers, change: OffsetChange) -> ResetPlan:
     here = [name for name in names if name in brokers.masters]
     reader = GroupReader(brokers, group)
     settings, notices, places = await asyncio.gather(
-        reader.settings(here), brokers.ask(_notice_of, names=here), read_places(reader, topic, queues)
+        reader.settings(here), brokers.request_masters(_notice_of, names=here), read_places(reader, topic, queues)
     )
     # the queues' ends are queried last, so that no member's offset is above them
-    stats = await brokers.ask(topic_stats, topic, names=here)
+    stats = await brokers.request_masters(topic_stats, topic, names=here)
     if places.message_model == "broadcasting":
         raise broadcasting(group)
-    errors: dict[str, RmqdError] = {name: BrokerAwayError(topic, name) for name in names if name not in here}
+    errors: dict[str, RmqdError] = {name: BrokerUnknownError(topic, name) for name in names if name not in here}
     errors |= {**settings.errors, **stats.errors, **notices.errors}
     errors |= {queue.broker_name: error for queue, error in places.errors.items()}
     unknown = [name for name, config in settings.found.items() if config is None]
@@ -309,11 +309,11 @@ async def _moves(
     goal: ResetGoal,
     queues: Sequence[MessageQueue],
     stats: Mapping[str, TopicStatsTable],
-    places: GroupPlaces,
-) -> tuple[tuple[PlannedMove, ...], dict[str, RmqdError]]:
+    places: GroupPositions,
+) -> tuple[tuple[PlannedQueueReset, ...], dict[str, RmqdError]]:
     remoting = brokers.client.remoting
 
-    async def move(address: str, queue: MessageQueue) -> PlannedMove | None:
+    async def move(address: str, queue: MessageQueue) -> PlannedQueueReset | None:
         ends = stats[queue.broker_name].offset_table.get(queue)
         if ends is None:  # the broker has fewer queues than the route, because an operator is changing the topic
             return None
@@ -322,8 +322,8 @@ async def _moves(
         if wanted is None:
             return None
         target = max(ends.min_offset, min(wanted, ends.max_offset))
-        return PlannedMove(queue, place, ends, target, wanted, goal)
+        return PlannedQueueReset(queue, place, ends, target, wanted, goal)
 
-    found = await brokers.ask_masters_of(queues, move)
+    found = await brokers.request_for_queues(queues, move)
     moves = tuple(one for one in found.found.values() if one is not None)
     return moves, {queue.broker_name: error for queue, error in found.errors.items()}

@@ -28,9 +28,9 @@ from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.errors import OffsetResetError, RmqdError
 from rmqd.operate.resets.reset_plan import (
     SERVER_SIDE_RESET,
-    GroupPlaces,
-    PlannedMove,
-    QueuePlace,
+    GroupPositions,
+    PlannedQueueReset,
+    QueuePosition,
     ResetNotice,
     ResetPlan,
     read_places,
@@ -39,7 +39,7 @@ from rmqd.wire.bodies.group_bodies import ProcessQueueInfo
 from rmqd.wire.message_queue import MessageQueue
 
 
-def has_applied_reset(target: int, before: QueuePlace, now: QueuePlace) -> bool:
+def has_applied_reset(target: int, before: QueuePosition, now: QueuePosition) -> bool:
     """Return whether the queue's current owner continues at the target. `before` was read before the reset was sent."""
     if now.held is None:
         return _is_proven_by_offset(target, before, now)
@@ -54,7 +54,7 @@ def has_applied_reset(target: int, before: QueuePlace, now: QueuePlace) -> bool:
     return at < begun or _is_new(before.held, now.held, is_orderly=now.is_orderly)
 
 
-def _is_proven_by_offset(target: int, before: QueuePlace, now: QueuePlace) -> bool:
+def _is_proven_by_offset(target: int, before: QueuePosition, now: QueuePosition) -> bool:
     """Return whether the stored offset alone proves the reset. Used if no member reports its offset in the queue."""
     if now.committed is None:
         return False
@@ -62,7 +62,7 @@ def _is_proven_by_offset(target: int, before: QueuePlace, now: QueuePlace) -> bo
                                        or now.committed < before.committed)  # fmt: skip
 
 
-def is_lost(target: int, before: QueuePlace, now: QueuePlace) -> bool:
+def is_reset_lost(target: int, before: QueuePosition, now: QueuePosition) -> bool:
     """Return whether the broker accepts commits again although the member never received the reset.
 
     False unless the owner is still the same and reports its offset.
@@ -73,12 +73,12 @@ def is_lost(target: int, before: QueuePlace, now: QueuePlace) -> bool:
     return not is_pending and now.held.commit_offset >= before.held.commit_offset
 
 
-def is_stored(target: int, now: QueuePlace) -> bool:
+def is_stored(target: int, now: QueuePosition) -> bool:
     """Return whether the broker's stored offset is the target or higher."""
     return now.committed is not None and now.committed >= target
 
 
-def _at(place: QueuePlace) -> int | None:
+def _at(place: QueuePosition) -> int | None:
     return place.committed if place.held is None else place.held.commit_offset
 
 
@@ -96,7 +96,7 @@ def _is_new(before: ProcessQueueInfo, now: ProcessQueueInfo, *, is_orderly: bool
 POLL_SECONDS: Final = 0.2
 LOST_SECONDS: Final = 3.0
 
-State = Literal["moved", "stored", "not_obeyed", "failed", "unchanged"]
+QueueResetState = Literal["moved", "stored", "not_obeyed", "failed", "unchanged"]
 
 
 class ResetWatch:
@@ -109,8 +109,8 @@ class ResetWatch:
     def __init__(
         self, brokers: Brokers, plan: ResetPlan, targets: Mapping[MessageQueue, int], wait_seconds: float
     ) -> None:
-        self.states: dict[MessageQueue, State] = {}
-        self.now: dict[MessageQueue, QueuePlace] = {}
+        self.states: dict[MessageQueue, QueueResetState] = {}
+        self.now: dict[MessageQueue, QueuePosition] = {}
         self.errors: dict[MessageQueue, RmqdError] = {}
         """The brokers' errors in the last poll, by queue."""
         self.members = plan.places.members
@@ -141,7 +141,9 @@ class ResetWatch:
             await self._send_again([queue for queue in open_queues if self._is_lost(queue)])
             await self._clock.sleep(POLL_SECONDS)
 
-    def _state(self, queue: MessageQueue, now: QueuePlace, seen: GroupPlaces, *, is_last: bool) -> State | None:
+    def _state(
+        self, queue: MessageQueue, now: QueuePosition, seen: GroupPositions, *, is_last: bool
+    ) -> QueueResetState | None:
         target, before = self._targets[queue], self._before[queue]
         if now.held is None and (now.is_popped or not seen.members):
             return "stored" if is_stored(target, now) else None
@@ -153,7 +155,7 @@ class ResetWatch:
 
     def _is_lost(self, queue: MessageQueue) -> bool:
         now = self.now.get(queue)
-        if queue in self.states or now is None or not is_lost(self._targets[queue], self._before[queue], now):
+        if queue in self.states or now is None or not is_reset_lost(self._targets[queue], self._before[queue], now):
             self._lost_since.pop(queue, None)
             return False
         since = self._lost_since.setdefault(queue, self._clock.monotonic())
@@ -162,7 +164,7 @@ class ResetWatch:
     async def _send_again(self, lost: list[MessageQueue]) -> None:
         remoting, group = self._brokers.client.remoting, self._plan.change.group
         pulled = [queue for queue in lost if self._plan.notices[queue.broker_name] is ResetNotice.PULLED]
-        await self._brokers.ask_masters_of(
+        await self._brokers.request_for_queues(
             pulled, lambda address, queue: _reset_one(remoting, address, group, queue, self._targets[queue])
         )
         for queue in pulled:
@@ -170,7 +172,7 @@ class ResetWatch:
 
 
 @dataclass(frozen=True, slots=True)
-class MovedQueue:
+class QueueResetOutcome:
     """The outcome of a reset for one queue. `now` is the queue's place in the last poll.
 
     `moved`: the owner continues at the target. `stored`: the broker has the target, and the queue has no owner, or is
@@ -178,9 +180,9 @@ class MovedQueue:
     `unchanged`: nothing was sent, because the group was at the target already.
     """
 
-    move: PlannedMove
-    state: State
-    now: QueuePlace
+    move: PlannedQueueReset
+    state: QueueResetState
+    now: QueuePosition
     error: str = ""
 
 
@@ -191,7 +193,7 @@ class ResetOutcome:
     `pushed_by` are the brokers that pushed the reset to connected members, instead of storing it for the next pull.
     """
 
-    queues: tuple[MovedQueue, ...]
+    queues: tuple[QueueResetOutcome, ...]
     errors: Mapping[str, RmqdError]
     members: frozenset[str]
     silent: frozenset[str]
@@ -217,16 +219,19 @@ def _is_pushed(plan: ResetPlan, broker: str) -> bool:
 
 
 def _moved(
-    move: PlannedMove, targets: Mapping[MessageQueue, int], errors: Mapping[MessageQueue, RmqdError], watch: ResetWatch
-) -> MovedQueue:
+    move: PlannedQueueReset,
+    targets: Mapping[MessageQueue, int],
+    errors: Mapping[MessageQueue, RmqdError],
+    watch: ResetWatch,
+) -> QueueResetOutcome:
     queue = move.queue
     if queue in targets:
         state, now = watch.states.get(queue, "not_obeyed"), watch.now.get(queue, move.place)
         silence = None if queue in watch.states else watch.errors.get(queue)
-        return MovedQueue(replace(move, target=targets[queue]), state, now, str(silence or ""))
+        return QueueResetOutcome(replace(move, target=targets[queue]), state, now, str(silence or ""))
     if not move.is_due:
-        return MovedQueue(move, "unchanged", move.place)
-    return MovedQueue(move, "failed", move.place, str(errors.get(queue, "the broker did not confirm the reset")))
+        return QueueResetOutcome(move, "unchanged", move.place)
+    return QueueResetOutcome(move, "failed", move.place, str(errors.get(queue, "the broker did not confirm the reset")))
 
 
 async def _reset_one(
@@ -274,7 +279,7 @@ async def _send(brokers: Brokers, plan: ResetPlan) -> tuple[dict[MessageQueue, i
     # a broker that pushes resets does so for all queues of the topic, so it gets one request, with its first queue
     first = {queue.broker_name: queue for queue in reversed(due)}
     asked = {queue: first[queue.broker_name] if _is_pushed(plan, queue.broker_name) else queue for queue in due}
-    answers = await brokers.ask_masters_of(dict.fromkeys(asked.values()), reset)
+    answers = await brokers.request_for_queues(dict.fromkeys(asked.values()), reset)
     told = {queue: offset for table in answers.found.values() for queue, offset in table.items()}
     errors = {queue: answers.errors[one] for queue, one in asked.items() if one in answers.errors}
     return {queue: told[queue] for queue in due if queue in told}, errors

@@ -61,13 +61,13 @@ class HandlerSource:
 
     def innermost_line(self, innermost_first: Sequence[Frame]) -> Frame | None:
         """Return the innermost frame of the handler's code; else the innermost frame outside rmqd, or None."""
-        for is_his in (self.wrote, lambda frame: not frame.file.startswith(_OWN_FOLDER)):
+        for is_his in (self.contains, lambda frame: not frame.file.startswith(_OWN_FOLDER)):
             for frame in innermost_first:
                 if is_his(frame):
                     return frame
         return None
 
-    def wrote(self, frame: Frame) -> bool:
+    def contains(self, frame: Frame) -> bool:
         """Return whether a frame is in the handler's code, not in rmqd, the standard library or another package."""
         file = os.path.abspath(frame.file)
         if not self.folder or not file.startswith(self.folder) or file.startswith(_OWN_FOLDER):
@@ -83,12 +83,12 @@ def failing_line(error: BaseException, author: HandlerSource) -> str | None:
     return None if frame is None else str(frame)
 
 
-def place_of_fault(stacks: str, author: HandlerSource) -> str | None:
+def crashed_line(stacks: str, author: HandlerSource) -> str | None:
     """Return the handler's line that a dead process was running, from the stacks that Python's faulthandler wrote."""
     for stack in re.split(r"\n(?=(?:Current thread|Thread) )", stacks):
         lines = filter(None, map(_FAULT_LINE.match, stack.splitlines()))
         for frame in (Frame(one[1], int(one[2]), one[3]) for one in lines):
-            if author.wrote(frame):
+            if author.contains(frame):
                 return str(frame)
     return None
 
@@ -120,7 +120,7 @@ def as_retried(letter: Message, group: str) -> Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class TrialSelection:
     """The messages to try. They were stored at or after `from_ms`, and before `to_ms` (Unix milliseconds)."""
 
     ids: tuple[str, ...] = ()
@@ -169,10 +169,10 @@ def make_batches(messages: Iterable[Message], most: int) -> list[list[Message]]:
     return batches
 
 
-class MessageChoice:
+class TrialMessageReader:
     """Reads the messages of a selection that match a group's subscriptions. Call `read` once."""
 
-    def __init__(self, client: ClientInstance, options: ConsumerOptions, selection: Selection) -> None:
+    def __init__(self, client: ClientInstance, options: ConsumerOptions, selection: TrialSelection) -> None:
         self._client = client
         self._options = options
         self._asked = selection
@@ -227,7 +227,7 @@ class MessageChoice:
 
     async def _named(self) -> AsyncIterator[tuple[OffsetWindow, SubscriptionData]]:
         """Yield the queue and offset of each message that the selection names by id or key, and its subscription."""
-        brokers = await Brokers.look_up(self._client)
+        brokers = await Brokers.from_name_server(self._client)
         for msg_id in self._asked.ids:
             found, errors = await find_by_id(brokers, msg_id)
             ours = [one for one in found if one.topic in self._subscriptions]

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal, Self
 
 from rmqd.config.model.root_model import RootConfig
-from rmqd.operate.try_handler.selection import HandlerSource, make_batches, place_of_fault
+from rmqd.operate.try_handler.selection import HandlerSource, crashed_line, make_batches
 from rmqd.runtime.child_process import ChildGoneError, ChildNotUsableError, ChildProcess, ChildRefusedError
 from rmqd.runtime.plain_text import duration
 from rmqd.wire.messages.message import Message
@@ -104,7 +104,7 @@ class TrialProcess(ChildProcess[None]):
             ended = f"was killed, because its handler did not end in {duration(timeout_seconds)}"
         else:
             return BatchReport(messages, result)
-        place = place_of_fault(self.faults(), self._author)
+        place = crashed_line(self.thread_stacks(), self._author)
         verdicts = (TrialDecision(outcome),) * len(messages)
         seconds = time.monotonic() - started
         return BatchReport(messages, CallResult(verdicts, seconds, error, place, is_failure=True), ended)

@@ -31,7 +31,7 @@ from rmqd.handler_api.batch import (
     DeadLetter,
     Decision,
     InvalidPayloadError,
-    ManualBatch,
+    ManualCommitBatch,
     Outcome,
     Retry,
     Suspend,
@@ -137,7 +137,7 @@ class HandlerCalls:
             None if error is None else describe(error),
             None if error is None else failing_line(error, self.author),
             is_failure(error),
-            batch.closing.value if isinstance(batch, ManualBatch) and batch.closing is not None else None,
+            batch.closing.value if isinstance(batch, ManualCommitBatch) and batch.closing is not None else None,
         )
 
 

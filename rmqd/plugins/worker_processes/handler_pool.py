@@ -66,7 +66,7 @@ class SuspectMessages:
         """Return whether one of these messages is a suspect."""
         return bool(self._losses) and any(_key(message) in self._losses for message in messages)
 
-    def verdict(self, message: Message) -> HandlerProcessLostError | None:
+    def dead_letter_error(self, message: Message) -> HandlerProcessLostError | None:
         """Return an error with the reason to dead-letter a message; None if the message may be handled again."""
         losses = self._losses.get(_key(message), [])
         if len(losses) < MAX_LOSSES:
@@ -81,7 +81,7 @@ class SuspectMessages:
 
 
 def _key(message: Message) -> tuple[str, str]:
-    return message.topic, message.id_of_all_copies
+    return message.topic, message.first_copy_id
 
 
 def _error(text: str, stacks: str) -> HandlerProcessLostError:
@@ -188,7 +188,7 @@ class HandlerPool:
         await self._usable(self._own_seat())
 
     async def take(self) -> HandlerProcess:
-        """Wait for an idle process, and return it. The caller must pass it to `put` or `lose`.
+        """Wait for an idle process, and return it. The caller must pass it to `put` or `replace_lost`.
 
         A task without a slot, such as an operator's call, gets any process. Raises UnusableHandlerError.
         """
@@ -203,7 +203,7 @@ class HandlerPool:
         if (seat := self._seat_of(process)) is not None:
             seat.seat(process)
 
-    def lose(self, process: HandlerProcess, cause: str) -> None:
+    def replace_lost(self, process: HandlerProcess, cause: str) -> None:
         """Kill and replace a process. `cause` is one of PROCESS_LOSS_CAUSES for the counters; empty counts no loss."""
         seat = self._seat_of(process)
         if seat is None:
@@ -292,7 +292,7 @@ class HandlerPool:
         seat = self._seat_of(process)
         if seat is not None and not seat.is_busy and not self._is_ending:
             log.error("handler_process.lost", pid=process.pid, how=process.describe_current_end(), messages=0)
-            self.lose(process, "died")
+            self.replace_lost(process, "died")
 
 
 def _own(work: Coroutine[Any, Any, None], name: str, tasks: set[asyncio.Task[Any]]) -> None:

@@ -26,7 +26,7 @@ from rmqd.handler_api.batch import (
     DeadLetter,
     Decision,
     InvalidPayloadError,
-    ManualBatch,
+    ManualCommitBatch,
     OrderlyBatch,
     Retry,
     Suspend,
@@ -200,11 +200,11 @@ class CallOutcome:
         return cls(
             {index: (replace(one, error=None), described(one.error)) for index, one in decided.items()},
             described(error),
-            batch.closing if isinstance(batch, ManualBatch) else None,
+            batch.closing if isinstance(batch, ManualCommitBatch) else None,
             tuple(index for index, one in raised_for.items() if is_limited and _has_no_memory(one)),
         )
 
-    def take_over(self, batch: Batch) -> BaseException | None:
+    def apply_to(self, batch: Batch) -> BaseException | None:
         """Apply the handler's decisions to the daemon's batch. Return the handler's exception; None if none."""
         errors: dict[int, BaseException] = {}
 
@@ -217,7 +217,7 @@ class CallOutcome:
 
         for index, (one, error) in self.decisions.items():
             batch.decide(index, replace(one, error=rebuilt(error)))
-        if isinstance(batch, ManualBatch):
+        if isinstance(batch, ManualCommitBatch):
             batch.close(self.closing)
         return rebuilt(self.error)
 

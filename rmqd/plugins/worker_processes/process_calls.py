@@ -98,7 +98,7 @@ class PooledCalls:
 
         This replaces a decision that the handler made about the message before the process was lost.
         """
-        error = self._suspects.verdict(batch[index])
+        error = self._suspects.dead_letter_error(batch[index])
         if error is None:
             return False
         batch.replace_decision(index, Decision(Outcome.DEAD_LETTER, reason=str(error), error=error))
@@ -125,7 +125,7 @@ class PooledCalls:
         except BaseException:
             self._pool.put(process)
             raise
-        error = answer.take_over(batch)
+        error = answer.apply_to(batch)
         try:
             if answer.no_memory:
                 self._end_for_memory(process, batch, answer, error)
@@ -145,7 +145,7 @@ class PooledCalls:
         try:
             how = await process.how()
         finally:
-            loss = ProcessLoss(how, process.faults())
+            loss = ProcessLoss(how, process.thread_stacks())
             self._lose(process, "died", batch, range(len(batch)), loss)
         return loss
 
@@ -155,16 +155,16 @@ class PooledCalls:
         The process is killed and replaced. A call that is late counts as an attempt of its messages if `is_blamed`.
         """
         if not is_late:
-            self._pool.lose(process, "")
+            self._pool.replace_lost(process, "")
             return
         try:
             if (answer := await process.decisions_so_far()) is not None:
-                answer.take_over(batch)
+                answer.apply_to(batch)
             await process.kill_with_stacks()
         finally:
             undecided = [index for index in range(len(batch)) if index not in batch.decisions()]
             how = f"did not finish its call within consume_timeout ({duration(self._timeout_seconds)}), and was killed"
-            loss = ProcessLoss(how, process.faults(), is_hang=True)
+            loss = ProcessLoss(how, process.thread_stacks(), is_hang=True)
             self._lose(process, "hung", batch, undecided or range(len(batch)), loss)
             if is_blamed:
                 error = loss.error()
@@ -185,7 +185,7 @@ class PooledCalls:
         self, process: HandlerProcess, cause: Cause, batch: Batch, indexes: Sequence[int], loss: ProcessLoss
     ) -> None:
         """Replace a process, and record the messages that it was handling. Dead-letter them after too many losses."""
-        self._pool.lose(process, cause)
+        self._pool.replace_lost(process, cause)
         first = batch[indexes[0]]
         log.error(
             "handler_process.lost",

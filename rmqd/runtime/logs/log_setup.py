@@ -142,7 +142,7 @@ def configure_logging(
             *([] if worker is None else [_leave_to_parent]),
             *shared,
             _plain_names,
-            repeats,
+            repeat_limiter,
             structlog.stdlib.PositionalArgumentsFormatter(),
             structlog.processors.StackInfoRenderer(),
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
@@ -240,14 +240,14 @@ class _PlainNames:
         return event
 
 
-repeats = RepeatLimiter()
+repeat_limiter = RepeatLimiter()
 
 
 async def flush_repeats() -> None:
     """Write the counts of repeated errors every few seconds, until cancelled."""
     while True:
         await asyncio.sleep(FLUSH_SECONDS)
-        repeats.flush()
+        repeat_limiter.flush()
 
 
 _plain_names = _PlainNames()

@@ -39,7 +39,7 @@ from rmqd.runtime.files import make_folder
 from rmqd.spark.engine.checkpoint import GenerationNote, IsWritten, read_end_offsets, read_note, write_note
 from rmqd.spark.pipelines.pipeline_query import written_batch_check
 from rmqd.spark.session.hadoop_folder import HadoopFolder
-from rmqd.spark.session.queue_queries import QueueResponses, retry_until_timeout, values_of_existing
+from rmqd.spark.session.queue_queries import QueueResponses, existing_values_or_raise, retry_until_timeout
 from rmqd.spark.session.spark_cluster import SparkCluster, cluster_of
 from rmqd.spark.source.group_offsets import SubscribedQueues
 from rmqd.spark.source.source_offsets import ByQueue
@@ -70,7 +70,7 @@ def offsets_moved_by_others(checkpointed: ByQueue, flushed: ByQueue, stored: ByQ
     }
 
 
-def describe_move(checkpointed: ByQueue, new_offsets: ByQueue) -> str:
+def describe_moved_offsets(checkpointed: ByQueue, new_offsets: ByQueue) -> str:
     """Describe why the group continues at `new_offsets`, for the log and the generation's note."""
     ahead = {queue: offset for queue, offset in new_offsets.items() if offset > checkpointed.get(queue, 0)}
     back = {queue: offset for queue, offset in new_offsets.items() if queue not in ahead}
@@ -92,7 +92,7 @@ log = structlog.get_logger(__name__)
 BROKER_WAIT_SECONDS: Final = 60.0  # how long to wait for unreachable brokers at the start; see unavailableToleranceMs
 NOTE_WRITE_INTERVAL_SECONDS: Final = 5.0
 # how often to read the checkpoint while the brokers' offsets do not change; object stores charge for each read
-CHECKPOINT_READ_TIMEOUT_SECONDS: Final = 30.0
+CHECKPOINT_READ_SECONDS: Final = 30.0
 MAX_KEPT_GENERATIONS: Final = 10  # a group that fails at a corrupt message adds a generation at each restart
 BROKER_FLUSH_DELAY_SECONDS: Final = 10.0  # brokers write offsets to disk every 5 s (flushConsumerOffsetInterval)
 
@@ -112,7 +112,7 @@ class CheckpointGeneration:
 
 def checkpoint_folder(spec: GroupSpec) -> str:
     """Return the folder, or its URL, that contains all checkpoint generations of a group."""
-    return spec.spark.checkpoint or f"{spec.config.state_of(spec.name)}/spark/{spec.name}"
+    return spec.spark.checkpoint or f"{spec.config.state_dir_of_group(spec.name)}/spark/{spec.name}"
 
 
 def generations_of(spec: GroupSpec, spark: SparkSession) -> CheckpointGenerations:
@@ -143,7 +143,7 @@ class CheckpointGenerations:
         self._done_at = -math.inf
         self._snapshots: deque[tuple[float, ByQueue, ByQueue]] = deque()  # time, brokers' offsets, checkpoint's offsets
 
-    def current(self) -> CheckpointGeneration:
+    def prepare_generation(self) -> CheckpointGeneration:
         """Return the generation for the next query. Call this before each query, as the group's only member."""
         with self._lock:
             return retry_until_timeout(self._current, BROKER_WAIT_SECONDS)
@@ -168,7 +168,7 @@ class CheckpointGenerations:
             self.store_resets(resets)
         return bool(resets)
 
-    def find_moved_offsets(self) -> Mapping[MessageQueue, int]:
+    def store_moved_offsets(self) -> Mapping[MessageQueue, int]:
         """Return and store the new offsets of queues that were moved since `current`. If there are any, end the query.
 
         Call this every few seconds while the query runs, because executors find a reset only in a queue with messages.
@@ -177,7 +177,7 @@ class CheckpointGenerations:
         with self._lock:
             if self._note.reset_offsets:
                 return self._note.reset_offsets
-            if time.monotonic() - self._done_at >= CHECKPOINT_READ_TIMEOUT_SECONDS:
+            if time.monotonic() - self._done_at >= CHECKPOINT_READ_SECONDS:
                 self._look_up_done()
             asked = self._ask_stored(self._done)
             stored = _present(asked)
@@ -194,7 +194,7 @@ class CheckpointGenerations:
                 and time.monotonic() - self._noted_at >= NOTE_WRITE_INTERVAL_SECONDS
             ):
                 self._write(replace(self._note, flushed_offsets=dict(self._held)))
-            values_of_existing(asked)
+            existing_values_or_raise(asked)
             return {}
 
     def commit_end_offsets(self) -> None:
@@ -213,16 +213,16 @@ class CheckpointGenerations:
             told = self._cluster.commit(self._spec.group, places)
             self._held |= {queue: places[queue] for queue in told.values if queue not in self._note.reset_offsets}
             self._write(replace(self._note, flushed_offsets=dict(self._held)))
-            values_of_existing(asked)
-            values_of_existing(told)
+            existing_values_or_raise(asked)
+            existing_values_or_raise(told)
 
     def _current(self) -> CheckpointGeneration:
         # if some topics are missing, the group reads the others; if all are missing, this raises
-        queues = self._subscribed.current(self._cluster, all_topics=False)
+        queues = self._subscribed.refreshed(self._cluster, all_topics=False)
         asked = self._ask_stored(queues)
-        values_of_existing(asked)
+        existing_values_or_raise(asked)
         stored = _present(asked)  # if a broker lost a queue's offset, the query continues at the checkpoint's offset
-        pending = values_of_existing(self._cluster.pending_resets(self._spec.group, stored))
+        pending = existing_values_or_raise(self._cluster.pending_resets(self._spec.group, stored))
         resets = {queue: offset for queue, offset in pending.items() if offset is not None}
         self._number = max(map(int, _matches(self._folder.names())), default=0)
         last = read_note(self._folder, self._path(self._number)) if self._number else None
@@ -239,7 +239,7 @@ class CheckpointGenerations:
         if not changed:
             return self._go_on()
         places = {**(stored if last.is_committed else {}), **done, **changed}
-        reason = describe_move(done, changed)
+        reason = describe_moved_offsets(done, changed)
         self._number += 1
         log.warning("spark.generation_begun", group=self._spec.name, generation=self._number, reason=reason)
         starting = {queue: places[queue] for queue in sorted(queues) if queue in places}
@@ -255,7 +255,7 @@ class CheckpointGenerations:
     def _go_on(self) -> CheckpointGeneration:
         note = self._note
         if not note.is_committed and note.start_offsets is not None:
-            values_of_existing(self._cluster.commit(self._spec.group, note.start_offsets))
+            existing_values_or_raise(self._cluster.commit(self._spec.group, note.start_offsets))
             self._write(replace(note, is_committed=True))
         self._held = dict(self._note.flushed_offsets)
         self._snapshots.clear()

@@ -34,7 +34,7 @@ from rmqd.runtime.event_loop import exit_process, run_in_loop
 from rmqd.runtime.logs import log_setup as logs
 from rmqd.spark import check_versions
 from rmqd.spark.engine.group_run import GroupRun, failure_text
-from rmqd.spark.engine.spark_parts import SparkParts
+from rmqd.spark.engine.spark_parts import GroupRunParts
 from rmqd.spark.session.group_spec import GroupSpec
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ async def _run(
     spec: GroupSpec, stop: threading.Event, force_stop: threading.Event, on_session: Callable[[SparkSession], None]
 ) -> int:
     clock = SystemClock()
-    run = GroupRun(spec, SparkParts(spec, clock, on_session), clock)
+    run = GroupRun(spec, GroupRunParts(spec, clock, on_session), clock)
     loop = asyncio.get_running_loop()
     for event, action in ((stop, run.stop), (force_stop, run.force_stop)):
         _when_set(event, loop, action)
@@ -103,7 +103,7 @@ def log_group_metrics(group: GroupSnapshot) -> None:
 async def _report_figures(run: GroupRun) -> None:
     while True:
         await asyncio.sleep(METRICS_LOG_INTERVAL_SECONDS)
-        logs.repeats.flush()
+        logs.repeat_limiter.flush()
         log_group_metrics(run.snapshot())
 
 
@@ -286,7 +286,7 @@ def _build(build: DriverSpec) -> GroupRun:
     spec = GroupSpec(name, config, import_path)
     set_python_path(import_path)
     clock = SystemClock()
-    run = GroupRun(spec, SparkParts(spec, clock), clock)
+    run = GroupRun(spec, GroupRunParts(spec, clock), clock)
     for scope in build.pauses:
         run.pause(scope)
     return run

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from rmqd.spark.session.group_spec import GroupSpec
 
 
-Held = Callable[[], Mapping[MessageQueue, wire.ProcessQueueInfo]]
+GetProcessQueueInfos = Callable[[], Mapping[MessageQueue, wire.ProcessQueueInfo]]
 
 log = structlog.get_logger(__name__)
 
@@ -63,7 +63,7 @@ class DriverMembership:
         spec: GroupSpec,
         *,
         on_reset: Callable[[Mapping[MessageQueue, int]], None] | None = None,
-        held: Held = dict,
+        held: GetProcessQueueInfos = dict,
         clock: Clock | None = None,
     ) -> None:
         options = spec.client_options
@@ -247,10 +247,10 @@ class DriverMembership:
         for topic in topics:
             try:
                 await self._client.routes.lookup(topic)
-                self._start_offsets.note_route(topic)
+                self._start_offsets.record_first_route(topic)
             except RmqdError as error:
                 if isinstance(error, RouteNotFoundError):
-                    self._start_offsets.note_route(topic)
+                    self._start_offsets.record_first_route(topic)
                 missing = error
         if missing is not None and not self._brokers():
             raise missing

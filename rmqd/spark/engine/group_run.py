@@ -34,7 +34,7 @@ from rmqd.spark.source.source_offsets import ByQueue
 if TYPE_CHECKING:
     from rmqd.spark.engine.checkpoint_generations import CheckpointGeneration, CheckpointGenerations
     from rmqd.spark.engine.driver_membership import DriverMembership
-    from rmqd.spark.engine.spark_parts import SparkParts
+    from rmqd.spark.engine.spark_parts import GroupRunParts
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class _StoppedError(Exception):
 class GroupRun:
     """One run of a group on Spark, from its first heartbeat to its last commit. Call `run` once."""
 
-    def __init__(self, spec: GroupSpec, parts: SparkParts, clock: Clock) -> None:
+    def __init__(self, spec: GroupSpec, parts: GroupRunParts, clock: Clock) -> None:
         self._spec = spec
         self._parts = parts
         self._clock = clock
@@ -169,7 +169,7 @@ class GroupRun:
             while not is_over:
                 if self._spec.spark.trigger == AVAILABLE_NOW:  # a paused bounded query would end without a batch
                     await self._unless_stopped(self._gate.resumed.wait())
-                generation = await self._unless_stopped(asking.call(checkpoints.current))
+                generation = await self._unless_stopped(asking.call(checkpoints.prepare_generation))
                 self._moved.clear()
                 self._gate.open()
                 query = await self._start(session, thread, generation, checkpoints)
@@ -229,7 +229,7 @@ class GroupRun:
                 ended.result()
                 self._raise_if_stuck()
                 # a bounded query that was paused may have ended before all messages were handled: start another query
-                return not self._gate.was_held
+                return not self._gate.was_closed
             self._gate.close()
             is_rivalled = self._watching is not None and self._watching.done()
             if self._stop.is_set():
@@ -278,7 +278,7 @@ class GroupRun:
                     resets = await self._pushed.get()
                 await asking.call(lambda resets=resets: checkpoints.store_resets(resets))  # type: ignore[misc]
             try:
-                if await asking.call(checkpoints.find_moved_offsets):
+                if await asking.call(checkpoints.store_moved_offsets):
                     self._move()
             except RmqdError as error:  # an unreachable broker; the query tolerates it for a while, then fails
                 self._log.debug("spark.moves_unknown", error=str(error))

@@ -33,7 +33,7 @@ class BatchGate:
         self.pauses = Pauses()
         self.resumed = asyncio.Event()
         """Set while the group as a whole is not paused."""
-        self.was_held = False
+        self.was_closed = False
         """Whether the pause file has existed since the last `open`. If so, a bounded query may have left messages."""
         self._stop = stop
         self._file: Path | None = None
@@ -72,7 +72,7 @@ class BatchGate:
 
     def open(self) -> None:
         """Allow micro-batches for a new query, unless the group is paused or stopping."""
-        self.was_held = self._is_holding = False
+        self.was_closed = self._is_holding = False
         self._switch()
 
     def _switch(self) -> None:
@@ -83,7 +83,7 @@ class BatchGate:
         if self._file is None:
             return
         if self.pauses.is_whole_group_paused or self._is_holding or self._stop.is_set():
-            self.was_held = True
+            self.was_closed = True
             self._file.touch()
         else:
             self._file.unlink(missing_ok=True)

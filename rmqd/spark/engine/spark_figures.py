@@ -18,7 +18,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from rmqd.client.group_reader import QueueLag
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.health.causes import Problem, make_problem
-from rmqd.consumer.health.group_status import RecentResults
+from rmqd.consumer.health.group_status import RecentAttempts
 from rmqd.consumer.pauses import Pauses
 from rmqd.consumer.stats.counters import GroupProblems
 from rmqd.consumer.stats.stats_snapshot import (
@@ -89,7 +89,7 @@ class DriverMetrics:
         self._queues: dict[MessageQueue, _Queue] = {}
         self.handler_hung = False
         """Whether the group failed because handlers hang in all slots of an executor's process."""
-        self._results = RecentResults(clock)
+        self._results = RecentAttempts(clock)
         self._problems = GroupProblems()
         self._unknown: dict[str, str] = {}
         self._answered: set[str] = set()

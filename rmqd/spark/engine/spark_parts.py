@@ -31,7 +31,7 @@ from rmqd.spark.engine.checkpoint_generations import (
     checkpoint_folder,
     generations_of,
 )
-from rmqd.spark.engine.driver_membership import DriverMembership, Held
+from rmqd.spark.engine.driver_membership import DriverMembership, GetProcessQueueInfos
 from rmqd.spark.engine.spark_figures import BatchProgress, DriverMetrics, ProgressListener
 from rmqd.spark.handlers.group_source import handler_query
 from rmqd.spark.handlers.range_outcome import OnBatch
@@ -141,7 +141,7 @@ class DeduplicationStorePoller:
         await self._store.close()
 
 
-class SparkParts:
+class GroupRunParts:
     """Creates the parts of one group's run. Call methods that use Spark in a thread, because they block.
 
     `on_session` is called once, in this thread, with the session that has just started.
@@ -154,7 +154,7 @@ class SparkParts:
         self._clock = clock
         self._on_session = on_session
 
-    def membership(self, on_reset: Callable[[ByQueue], None], held: Held) -> DriverMembership:
+    def membership(self, on_reset: Callable[[ByQueue], None], held: GetProcessQueueInfos) -> DriverMembership:
         """Return the driver's membership in the group. It connects to no broker before `join`."""
         return DriverMembership(self._spec, on_reset=on_reset, held=held, clock=self._clock)
 

@@ -32,7 +32,7 @@ from rmqd.spark.session.queue_range import PullSettings, split_ranges
 from rmqd.spark.session.spark_cluster import SparkCluster, cluster_of, values_or_raise
 from rmqd.spark.source.group_offsets import GroupOffsetCommitter
 from rmqd.spark.source.range_fetch import check_sql_filter, ranges_of
-from rmqd.spark.source.source_columns import DEFAULT_COLUMNS, PERMISSIVE_COLUMNS
+from rmqd.spark.source.source_columns import GROUP_COLUMNS, PERMISSIVE_COLUMNS
 from rmqd.spark.source.source_offsets import SourceOffsets
 from rmqd.spark.source.source_options import SourceOptions, with_spark_options
 from rmqd.spark.source.stream_reader import RocketMQStreamReader
@@ -77,7 +77,7 @@ class BatchDurations:
         return float(text.split()[1])
 
 
-class UnmovedOffsetCommitter(GroupOffsetCommitter):
+class ResetSafeCommitter(GroupOffsetCommitter):
     """Commits a queue's offset only if the stored offset is between the last commit and the query's offset.
 
     If the stored offset is outside this range, an operator has reset the group, or a killed broker lost the last
@@ -140,7 +140,7 @@ class GroupSourceSettings:
             topics=tuple(options.subscriptions),
             filter_by_topic=subscription_data_of(options, 0),
             include_retry_topic=not is_pipeline,
-            columns=PERMISSIVE_COLUMNS if permissive else DEFAULT_COLUMNS,
+            columns=PERMISSIVE_COLUMNS if permissive else GROUP_COLUMNS,
             is_permissive=permissive,
             group=options.group,
             commit_offsets=True,
@@ -157,7 +157,7 @@ class GroupSourceSettings:
         return with_spark_options(own, spec.name, settings)
 
 
-def source_class(format_: str, ddl: str, reader: Callable[[], DataSourceStreamReader]) -> type[DataSource]:
+def data_source_class(format_: str, ddl: str, reader: Callable[[], DataSourceStreamReader]) -> type[DataSource]:
     """Return the DataSource class of one group, for registration as `format_`. Spark instantiates it in each process.
 
     The class has no options, because Spark displays options, and the group's settings contain secrets.
@@ -187,7 +187,7 @@ class GroupStreamReader(RocketMQStreamReader):
     def __init__(self, plan: GroupSourceSettings, pace: BatchSizer | None) -> None:
         super().__init__(plan.source_options())
         self._group_plan = plan
-        self._group = UnmovedOffsetCommitter(self._options)
+        self._group = ResetSafeCommitter(self._options)
         self._pace = pace
         self._times = BatchDurations(plan.pause_file)
         self._under_way: dict[str, Any] | None = None  # end offsets of the planned micro-batch, until it has ended
@@ -223,7 +223,7 @@ class GroupStreamReader(RocketMQStreamReader):
         """
         cluster, options = cluster_of(self._options.access), self._options
         # without start offsets a missing topic is an error: at a group's first start, the name may be misspelt
-        queues = self._subscribed.current(cluster, all_topics=self._group_plan.start_offsets is None)
+        queues = self._subscribed.refreshed(cluster, all_topics=self._group_plan.start_offsets is None)
         check_sql_filter(cluster, options, queues)
         starts = {queue: offset for queue, offset in (self._group_plan.start_offsets or {}).items() if queue in queues}
         committed = values_or_raise(cluster.committed_offsets(options.group, queues - starts.keys()))
@@ -250,7 +250,7 @@ class HandlerSourceSettings(GroupSourceSettings):
 
     def batch_sizer(self) -> BatchSizer:
         settings = self.spec.settings
-        concurrency = settings.handler.max_calls if settings.handler is not None else 1
+        concurrency = settings.handler.max_concurrent_calls if settings.handler is not None else 1
         calls = 1 if settings.consume_mode == "orderly" else concurrency
         return BatchSizer(
             # enough messages for a full batch in every handler slot of every task
@@ -268,7 +268,7 @@ def handler_source(
     plan = HandlerSourceSettings(
         spec=spec, start_offsets=starting, pause_file=pause_file, config_key=key, handler_slots=slots
     )
-    return source_class(FORMAT_NAME, "outcome binary", lambda: HandlerStreamReader(plan))
+    return data_source_class(FORMAT_NAME, "outcome binary", lambda: HandlerStreamReader(plan))
 
 
 class HandlerStreamReader(GroupStreamReader):

@@ -39,7 +39,7 @@ from rmqd.plugins.strategies import hooks_of
 from rmqd.runtime.clock import SystemClock
 from rmqd.runtime.event_loop import collect_as_memory_grows, new_loop, run_loop_until
 from rmqd.spark.handlers.range_outcome import RangeOutcome
-from rmqd.spark.handlers.range_run import RangeRun
+from rmqd.spark.handlers.range_run import RangeHandler
 from rmqd.spark.session.spark_process import configure_worker_gc, is_spark_worker
 from rmqd.wire.messages.message import once_in_group
 from rmqd.wire.topics import retry_topic
@@ -212,7 +212,7 @@ class TaskHandler:
     async def _handle(self, queue_range: QueueRange) -> RangeOutcome:
         stats = create_topic_stats(self._options)[queue_range.queue.topic]
         before = self._counts()
-        run = RangeRun(
+        run = RangeHandler(
             queue_range, self._options, self._client, self._service, self._retry_policy, stats, self._hooks, self._clock
         )
         running = asyncio.create_task(run.run(), name=f"range:{queue_range.queue}")
@@ -234,7 +234,7 @@ class TaskHandler:
             topic_counters=stats.snapshots(),
             reset_to=run.reset_to,
             stop_reason=run.failure,
-            lost_messages=run.plan.lost,
+            lost_messages=run.plan.lost_messages,
             hook_failures=failures,
             skipped_by_hooks=left_out,
             trace_records=traced,
@@ -249,7 +249,7 @@ class TaskHandler:
     def _counts(self) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
         """Return totals since the handler's start: failures and skips for each hook, trace records for each result."""
         hooks, trace = self._hooks, self._trace
-        failures, left_out = ({}, {}) if hooks is None else (dict(hooks.failures), dict(hooks.left_out))
+        failures, left_out = ({}, {}) if hooks is None else (dict(hooks.failures), dict(hooks.rejected_counts))
         return failures, left_out, {} if trace is None else dict(trace.dispatcher.counts)
 
     async def _stop(self) -> None:

@@ -17,9 +17,9 @@ import structlog
 
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.cache.flow_control import Reason, Thresholds, exceeded_threshold
+from rmqd.consumer.cache.flow_control import FlowControlReason, Thresholds, exceeded_threshold
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.pull.accept import MessageAcceptor, dead_letter_corrupt, log_corrupt, open_bodies
+from rmqd.consumer.pull.accept import MessageAcceptor, dead_letter_corrupt, decompress_bodies, log_corrupt
 from rmqd.errors import RemotingTimeoutError, RmqdError
 from rmqd.runtime.clock import wait_within
 from rmqd.spark.session.spark_cluster import current_replicas
@@ -27,7 +27,7 @@ from rmqd.spark.source.range_plan import RangePlan, ResetByOperator
 from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
 from rmqd.wire.messages.decode import frame_messages
 from rmqd.wire.messages.message import MessageBlock
-from rmqd.wire.messages.pull_walk import BadRecord, Gap, ResponseWalk, is_plain
+from rmqd.wire.messages.pull_walk import BadRecord, Gap, ResponseWalk, needs_no_walk
 
 if TYPE_CHECKING:
     from rmqd.client.instance import ClientInstance
@@ -59,7 +59,7 @@ OpenBodies = Callable[["MessageBlock", int], Awaitable[object]]
 """A function that decompresses message bodies of a block, from an offset on, as long as the cache has room for them."""
 
 
-class RangePulls:
+class AsyncRangePuller:
     """Pulls the spans that the caller adds to `plan`, and returns the responses in the order of their offsets."""
 
     def __init__(self, client: ClientInstance, queue_range: QueueRange, open_bodies: OpenBodies) -> None:
@@ -73,7 +73,7 @@ class RangePulls:
         # key: opaque of the request; value: the time when the pull was sent, and a future for the response
         self._pulls: dict[int | None, tuple[float, asyncio.Future[RemotingCommand]]] = {}
 
-    async def take(self) -> PulledResponse | ResetByOperator | None:
+    async def next_response(self) -> PulledResponse | ResetByOperator | None:
         """Send the pulls of new spans, and return the response for the first span; None if its pull must be repeated.
 
         Raises DataLossError for lost messages if `fail_on_data_loss`, RmqdError if no replica answers in time.
@@ -94,7 +94,7 @@ class RangePulls:
         plan, remoting, timeout_seconds = self.plan, self._client.remoting, self._range.pull.timeout_seconds
         if pause := plan.take_pause_seconds():
             await asyncio.sleep(pause)
-        if plan.wants_route:
+        if plan.must_query_route:
             self._pulls.clear()
             self._connection = None
             try:
@@ -116,11 +116,11 @@ class RangePulls:
         if reply.code == _FOUND:
             namespace = self._client.options.namespace
             block = frame_messages(reply.payload, self._range.queue, reply.body_start, namespace)
-            low, takes_all = self.plan.spans[0].low, self._range.subscription.takes_all
-            damage = block.broken or _wrong_offset(block, low, reply, takes_all=takes_all)
+            low, takes_all = self.plan.spans[0].low, self._range.subscription.matches_all_messages
+            damage = block.broken_reason or _wrong_offset(block, low, reply, takes_all=takes_all)
             if block.is_closed and damage is None:
                 await self._open_bodies(block, low)
-            cut_at = block.cut_at
+            cut_at = block.first_unopened_offset
         decision = self.plan.handle_response(reply, damage, cut_at)
         if decision is None or isinstance(decision, ResetByOperator):
             return decision
@@ -136,7 +136,7 @@ class RangePulls:
         """Discard the pulls in flight. After a timeout, make the client open another connection to the broker."""
         if isinstance(error, RemotingTimeoutError) and self._connection is not None:
             # the broker may never respond on this connection again
-            self._client.remoting.leave(self._connection, "a pull was not answered")
+            self._client.remoting.retire(self._connection, "a pull was not answered")
         self._connection = None
         self._pulls.clear()
 
@@ -144,7 +144,7 @@ class RangePulls:
 def _wrong_offset(block: MessageBlock, asked: int, reply: RemotingCommand, *, takes_all: bool) -> str | None:
     """Return why a message's offset, or the response's next begin offset, is wrong; None if they fit together."""
     header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
-    if block.messages and is_plain(block, asked, header):
+    if block.messages and needs_no_walk(block, asked, header):
         return None
     walk = ResponseWalk(block, asked, header, takes_all=takes_all)
     while (found := walk.advance()) is not None:
@@ -164,7 +164,7 @@ CORRUPT_RETRY_SECONDS: Final = 1.0
 FINISH_RECHECK_SECONDS: Final = 1.0
 
 
-class RangeRun:
+class RangeHandler:
     """Passes a range's messages to `service`, within the flow control thresholds, until all are finished."""
 
     def __init__(
@@ -183,7 +183,7 @@ class RangeRun:
         self.failure = ""
         """Why the group must stop: the message at `reset_to` is corrupt. Empty if the group need not stop."""
         self.queue = ProcessQueue(queue_range.queue, queue_range.start, stats, options.namespace)
-        self._pulls = RangePulls(client, queue_range, self._open)
+        self._pulls = AsyncRangePuller(client, queue_range, self._open)
         self.plan = self._pulls.plan
         self._range = queue_range
         self._options = options
@@ -194,7 +194,7 @@ class RangeRun:
         self._acceptor.select_tags(queue_range.subscription.tags_set)
 
     async def run(self) -> None:
-        """Handle the range. Raises the errors of `RangePulls.take`."""
+        """Handle the range. Raises the errors of `AsyncRangePuller.next_response`."""
         while self.plan.is_unfinished and self.reset_to is None:
             await self._step()
         if self.queue.is_releasing:
@@ -204,7 +204,7 @@ class RangeRun:
 
     async def _open(self, block: MessageBlock, low: int) -> None:
         room = self._thresholds.size_bytes - self.queue.cached_bytes
-        await open_bodies(block, self._options.max_body_size_bytes, room, low)
+        await decompress_bodies(block, self._options.max_body_size_bytes, room, low)
 
     async def _step(self) -> None:
         """Send pulls for as many messages as the cache has room for, and process the first response."""
@@ -213,7 +213,7 @@ class RangeRun:
         if not self.plan.spans:
             await self._wait_for_room()
             return
-        pulled = await self._pulls.take()
+        pulled = await self._pulls.next_response()
         if pulled is None:
             return
         if isinstance(pulled, ResetByOperator):
@@ -271,13 +271,13 @@ class RangeRun:
         return (
             queue.cached_count + plan.max_awaited_messages <= most.count
             and queue.cached_bytes + len(plan.spans) * size <= most.size_bytes
-            and plan.reaches_to - oldest <= most.span
+            and plan.planned_end - oldest <= most.span
         )
 
     async def _wait_for_room(self) -> None:
         """Wait until the cache exceeds no threshold, and count the wait in the topic's statistics."""
         queue = self.queue
-        reason: Reason | None = exceeded_threshold(queue, self._thresholds)
+        reason: FlowControlReason | None = exceeded_threshold(queue, self._thresholds)
         if reason is None:
             return
         queue.stats.count_held_back(reason, queue.oldest())

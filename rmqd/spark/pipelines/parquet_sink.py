@@ -258,7 +258,7 @@ def use_microsecond_timestamps(session: SparkSession) -> None:
         session.conf.set(TIMESTAMP_TYPE_CONF, "TIMESTAMP_MICROS")  # Spark's default type is deprecated
 
 
-def folders_of(spark: SparkSession, sink: SinkConfig) -> tuple[HadoopFolder, HadoopFolder]:
+def output_and_staging(spark: SparkSession, sink: SinkConfig) -> tuple[HadoopFolder, HadoopFolder]:
     folder = HadoopFolder(spark, sink.path)
     return folder, HadoopFolder(spark, sink.staging) if sink.staging else default_staging_folder(folder)
 
@@ -273,7 +273,7 @@ def default_staging_folder(folder: HadoopFolder) -> HadoopFolder:
     return folder.sibling(f".{folder.name}.rmqd")
 
 
-def archive_to_compact(spec: GroupSpec) -> SinkConfig:
+def sink_to_compact(spec: GroupSpec) -> SinkConfig:
     """Return a group's sink `parquet`, or an equivalent of its handler `parquet`. Raises ConfigError without either."""
     sink, handler = spec.settings.sink, spec.settings.handler
     if handler is not None and handler.plugin == "parquet":
@@ -307,8 +307,8 @@ def compact_archive(
     `wanted_bytes` is the target size of a new file. `on_chunk` is called for each finished compaction, or with
     `dry_run` for each proposed compaction. Raises RmqdError; compactions before the error stay finished.
     """
-    sink = archive_to_compact(spec)
-    folder, staging = folders_of(session, sink)
+    sink = sink_to_compact(spec)
+    folder, staging = output_and_staging(session, sink)
     compactions = Compactions(folder, staging)
     if not dry_run:
         compactions.finish_all()

@@ -26,7 +26,7 @@ from rmqd.spark.session.queue_queries import retry_until_timeout
 from rmqd.spark.session.spark_cluster import cluster_of, values_or_raise
 from rmqd.spark.source.group_offsets import SubscribedQueues
 from rmqd.spark.source.range_fetch import ranges_of, read_ranges
-from rmqd.spark.source.source_columns import Decoding
+from rmqd.spark.source.source_columns import DecodingOptions
 from rmqd.spark.source.source_options import SCHEMA_OPTION, has_inferred_schema
 from rmqd.spark.values.column_kinds import parse_schema
 from rmqd.spark.values.fitting import TooManyFieldsError, infer_json_kind
@@ -178,7 +178,7 @@ def _inferred(
 
 def _first_bodies(options: SourceOptions, starting: Mapping[MessageQueue, int]) -> list[bytes]:
     cluster = cluster_of(options.access)
-    queues = SubscribedQueues(options).current(cluster)
+    queues = SubscribedQueues(options).refreshed(cluster)
     lows, ends = values_or_raise(cluster.min_offsets(queues)), values_or_raise(cluster.max_offsets(queues))
     committed = values_or_raise(cluster.committed_offsets(options.group, queues - starting.keys()))
     at = {queue: starting.get(queue, committed.get(queue)) for queue in queues}
@@ -195,7 +195,7 @@ def _first_bodies(options: SourceOptions, starting: Mapping[MessageQueue, int]) 
     ranges = ranges_of(cluster, looking, spans)
     for one in ranges:
         size = 0
-        for batch in read_ranges([one], Decoding(("body",), is_permissive=True)):
+        for batch in read_ranges([one], DecodingOptions(("body",), is_permissive=True)):
             bodies = [body for body in batch.column("body").to_pylist() if body is not None]
             found += bodies
             size += sum(map(len, bodies))

@@ -42,7 +42,7 @@ class MicroBatch:
     offset_log: bytes = b""
     """The batch's entry in Spark's offset log. A repeated batch has the same entry, a newly planned batch another."""
 
-    def messages_since(self, former: bytes) -> str:
+    def describe_messages(self, former: bytes) -> str:
         """Return the queues and offsets of the batch as text. `former` is the offset log of the previous batch."""
         ranges = _plan_offsets(former).ranges(_plan_offsets(self.offset_log))
         named = [f"{queue}, offsets {low} to {high - 1}" for queue, (low, high) in ranges.items()]

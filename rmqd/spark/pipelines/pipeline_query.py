@@ -16,9 +16,14 @@ from rmqd.errors import RmqdError, install_command
 from rmqd.handler_api.destinations.upsert_sql import PLACE_COLUMN
 from rmqd.plugins.entry_points import why
 from rmqd.plugins.handler_catalogue import load_batch_function, load_pipeline
-from rmqd.spark.handlers.group_source import GroupSourceSettings, GroupStreamReader, source_class, start_group_query
+from rmqd.spark.handlers.group_source import (
+    GroupSourceSettings,
+    GroupStreamReader,
+    data_source_class,
+    start_group_query,
+)
 from rmqd.spark.handlers.range_outcome import BatchSizer
-from rmqd.spark.pipelines.parquet_sink import ParquetSink, folders_of
+from rmqd.spark.pipelines.parquet_sink import ParquetSink, output_and_staging
 from rmqd.spark.pipelines.pinned_schema import read_used_columns, store_used_columns, used_columns, with_pinned_schema
 from rmqd.spark.pipelines.pipeline_counts import (
     LOST_DDL,
@@ -28,7 +33,7 @@ from rmqd.spark.pipelines.pipeline_counts import (
     with_message_counts,
     without_lost_rows,
 )
-from rmqd.spark.pipelines.table_sinks import DeltaTable, JdbcTable
+from rmqd.spark.pipelines.table_sinks import DeltaSink, JdbcSink
 from rmqd.spark.session.hadoop_folder import HadoopFolder
 from rmqd.spark.session.spark_access import option_text
 from rmqd.spark.sink.sink_rows import SinkOptions
@@ -86,7 +91,7 @@ def pipeline_source(spec: GroupSpec, starting: Mapping[MessageQueue, int] | None
         options.value_format.with_latest_schema(options.tolerance_seconds) if options.value_format is not None else None
     )
     plan = replace(asking, value_format=value)
-    return source_class(
+    return data_source_class(
         FORMAT_NAME, f"{schema_ddl(options.columns, value)}, {LOST_DDL}", lambda: PipelineStreamReader(plan)
     )
 
@@ -129,7 +134,7 @@ def make_sink(spark: SparkSession, spec: GroupSpec) -> Any:
         topic = {"topic": sink.topic} if sink.topic else {}
         return TopicSink(spark, spec, {**topic, **options})
     if sink.format == "parquet":
-        folder, staging = folders_of(spark, sink)
+        folder, staging = output_and_staging(spark, sink)
         return ParquetSink(folder, staging, spec.name, tuple(sink.partition_by), options)
     if sink.format == "postgresql":
         try:
@@ -139,9 +144,9 @@ def make_sink(spark: SparkSession, spec: GroupSpec) -> Any:
             raise RmqdError(f"sink.format: postgresql needs psycopg, but {error}; {run}") from error
         return PostgresqlSink(sink, options, spec.name, spec.topics)
     if sink.format == "delta":
-        return DeltaTable(spark, sink, options)
+        return DeltaSink(spark, sink, options)
     if sink.format == "jdbc":
-        return JdbcTable(spark, options, sink.batch_column)
+        return JdbcSink(spark, options, sink.batch_column)
     return FunctionSink(load_batch_function(spec.name, spec.settings))
 
 
@@ -232,7 +237,7 @@ def pipeline_query(
             sink.write(batch_frame if keeps_place else batch_frame.drop(PLACE_COLUMN), batch)
         except Exception as error:
             former = plans.read(f"offsets/{batch_id - 1}") if batch_id else b""
-            raise BatchFailedError(batch.messages_since(former)) from error
+            raise BatchFailedError(batch.describe_messages(former)) from error
 
     writer = frame.writeStream.queryName(spec.name).outputMode(settings.sink.output_mode).foreachBatch(write)
     return start_group_query(writer, spec, checkpoint)

@@ -51,7 +51,7 @@ _SESSION: Final = {
 }
 
 
-class DeltaTable:
+class DeltaSink:
     """The Delta Lake table at `sink.path`. Used on the driver, by one query at a time."""
 
     def __init__(self, spark: SparkSession, sink: SinkConfig, options: Mapping[str, str]) -> None:
@@ -224,7 +224,7 @@ def _has_class(java: Any, name: str) -> bool:
     return True
 
 
-class JdbcTable:
+class JdbcSink:
     """A table of a JDBC database. `spark.conf` must add the database's JDBC driver to the JVM of the Spark driver."""
 
     def __init__(self, spark: SparkSession, options: Mapping[str, str], batch_column: str) -> None:

@@ -73,7 +73,7 @@ class QueueResponses(Generic[T]):
         return [error for error in self.errors.values() if not isinstance(error, UNAVAILABLE_ERRORS)]
 
 
-def values_of_existing(answers: QueueResponses[T]) -> dict[MessageQueue, T]:
+def existing_values_or_raise(answers: QueueResponses[T]) -> dict[MessageQueue, T]:
     """Return the values of all queues except `missing_queues`. Raises the first of `other_errors`, if any."""
     for error in answers.other_errors:
         raise error
@@ -111,7 +111,7 @@ def retry_until_timeout(ask: Callable[[], T], seconds: float) -> T:
 SIZE_SAMPLE_MESSAGES: Final = 64
 
 
-async def pending_reset(
+async def pending_reset_offset(
     remoting: RemotingClient, address: str, group: str, queue: MessageQueue, offset: int
 ) -> int | None:
     """Return the target offset of an operator's pending reset, or None. `offset` is the group's current offset.
@@ -149,7 +149,7 @@ async def mean_message_size(remoting: RemotingClient, address: str, queue: Messa
     return sum(entry.physic_size for entry in entries) / len(entries)
 
 
-async def join_briefly(
+async def create_retry_topic(
     remoting: RemotingClient, address: str, client_id: str, group: str, topics: Iterable[str]
 ) -> None:
     """Make the broker create a group's retry topic: join the group with one heartbeat, and leave it at once.
@@ -163,10 +163,10 @@ async def join_briefly(
         await unregister_client(remoting, address, client_id, consumer_group=group)
 
 
-Ask = Callable[["RemotingClient", str, "MessageQueue"], Awaitable[T]]
+QueueQuery = Callable[["RemotingClient", str, "MessageQueue"], Awaitable[T]]
 
 
-async def queue_ends_of_topic(
+async def topic_offset_table(
     remoting: RemotingClient, address: str, queue: MessageQueue
 ) -> dict[MessageQueue, TopicOffset]:
     """Return the minimum and maximum offsets of all queues that `queue.topic` has on the broker at `address`."""

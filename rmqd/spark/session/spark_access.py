@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, TypeVar
 
 from rmqd.client.client_options import ClientOptions, TlsOptions
-from rmqd.config.problems import nearest
+from rmqd.config.problems import most_similar_name
 from rmqd.config.reading.yaml_tree import SubstitutionError, substitute
 from rmqd.errors import RmqdError
 from rmqd.wire.acl import Credentials
@@ -70,7 +70,7 @@ class GivenOptions:
 
 def suggest_name(wrong: str, names: Sequence[str]) -> str:
     """Return the text of a suggestion for an unknown name: the most similar name, or all names if none is similar."""
-    guess = nearest(wrong, names)
+    guess = most_similar_name(wrong, names)
     return f"did you mean {guess}?" if guess else f"expected one of {', '.join(names)}"
 
 

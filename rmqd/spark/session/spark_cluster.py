@@ -41,15 +41,15 @@ from rmqd.errors.broker_errors import BrokerError, RequestCodeNotSupportedError
 from rmqd.runtime.plain_text import duration
 from rmqd.spark.session.queue_queries import (
     UNAVAILABLE_ERRORS,
-    Ask,
     MasterMissingError,
+    QueueQuery,
     QueueResponses,
+    create_retry_topic,
+    existing_values_or_raise,
     first_offset,
-    join_briefly,
     mean_message_size,
-    pending_reset,
-    queue_ends_of_topic,
-    values_of_existing,
+    pending_reset_offset,
+    topic_offset_table,
 )
 from rmqd.spark.session.queue_range import Replica
 from rmqd.spark.session.spark_access import ClientAccess
@@ -185,7 +185,7 @@ class SparkCluster:
         answers = self._at_broker(
             by_broker.values(), lambda remoting, address, _: get_consumer_list(remoting, address, group)
         )
-        found = answers.values or values_of_existing(answers)
+        found = answers.values or existing_values_or_raise(answers)
         return frozenset(client_id for client_ids in found.values() for client_id in client_ids)
 
     def make_retry_topic(self, group: str, queues: Iterable[MessageQueue]) -> QueueResponses[None]:
@@ -194,13 +194,14 @@ class SparkCluster:
         topics = sorted({queue.topic for queue in by_broker.values()})
         client_id = self._client.client_id
         return self._at_broker(
-            by_broker.values(), lambda remoting, address, _: join_briefly(remoting, address, client_id, group, topics)
+            by_broker.values(),
+            lambda remoting, address, _: create_retry_topic(remoting, address, client_id, group, topics),
         )
 
     def pending_resets(self, group: str, offsets: Mapping[MessageQueue, int]) -> QueueResponses[int | None]:
         """Return the target of each queue's pending reset, or None. `offsets` are the group's current offsets."""
         return self._with_values(
-            offsets, lambda remoting, address, queue, at: pending_reset(remoting, address, group, queue, at)
+            offsets, lambda remoting, address, queue, at: pending_reset_offset(remoting, address, group, queue, at)
         )
 
     def mean_sizes(self, starts: Mapping[MessageQueue, int]) -> QueueResponses[float]:
@@ -234,12 +235,19 @@ class SparkCluster:
             values, lambda remoting, address, queue: ask(remoting, address, queue, values[queue]), of_slaves=of_slaves
         )
 
-    def _at_broker(self, queues: Iterable[MessageQueue], ask: Ask[T], *, of_slaves: bool = False) -> QueueResponses[T]:
+    def _at_broker(
+        self, queues: Iterable[MessageQueue], ask: QueueQuery[T], *, of_slaves: bool = False
+    ) -> QueueResponses[T]:
         """Call `ask` for each queue, like `_asked`, and wait for the responses."""
         return self._run(self._asked(queues, ask, of_slaves=of_slaves))
 
     async def _ends(
-        self, queues: Iterable[MessageQueue], pick: Callable[[TopicOffset], int], singly: Ask[int], *, of_slaves: bool
+        self,
+        queues: Iterable[MessageQueue],
+        pick: Callable[[TopicOffset], int],
+        singly: QueueQuery[int],
+        *,
+        of_slaves: bool,
     ) -> QueueResponses[int]:
         """Query the minimum or maximum offsets: with one request per topic and broker, or one by one if that fails."""
         together: dict[tuple[str, str], list[MessageQueue]] = {}
@@ -263,7 +271,7 @@ class SparkCluster:
         key = queues[0].broker_name, queues[0].topic
         if len(queues) == 1 or time.monotonic() - self._singly_since.get(key, -math.inf) < SINGLE_QUEUE_QUERIES_SECONDS:
             return queues
-        told = await self._asked(queues[:1], queue_ends_of_topic, of_slaves=False)
+        told = await self._asked(queues[:1], topic_offset_table, of_slaves=False)
         for error in told.errors.values():
             if not isinstance(error, UNAVAILABLE_ERRORS):
                 self._singly_since[key] = time.monotonic()
@@ -278,7 +286,7 @@ class SparkCluster:
             self._singly_since[key] = time.monotonic()
         return left
 
-    async def _asked(self, queues: Iterable[MessageQueue], ask: Ask[T], *, of_slaves: bool) -> QueueResponses[T]:
+    async def _asked(self, queues: Iterable[MessageQueue], ask: QueueQuery[T], *, of_slaves: bool) -> QueueResponses[T]:
         """Call `ask` with the address of each queue's master; with `of_slaves`, of a slave if there is no master.
 
         A slave may lag behind its master. So a slave's offsets could look like a reset by an operator, or hide messages

@@ -14,8 +14,8 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from rmqd.runtime.plain_text import escape_surrogates
 from rmqd.spark.source.buffer_arrays import PropertyArrays, array_of_rows, constant_array
-from rmqd.spark.source.source_columns import COLUMN_TYPES, Decoding
-from rmqd.spark.source.source_records import DecodedRecords, Records
+from rmqd.spark.source.source_columns import COLUMN_TYPES, DecodingOptions
+from rmqd.spark.source.source_records import DecodedRecords, RecordBuffer
 from rmqd.spark.values.column_kinds import ColumnKind
 from rmqd.spark.values.schema_registry import RegistryUnavailableError
 from rmqd.spark.values.value_format import BAD_ROW_COLUMN, VALUE_COLUMN, ValueFormat
@@ -47,7 +47,7 @@ NO_BODY_REASON: Final = "the message is corrupt, and has no body"
 _MAX_CHARACTERS: Final = 300  # maximum length of a reason in `_bad_row`
 
 
-def batch_schema(decoding: Decoding) -> pa.Schema:
+def batch_schema(decoding: DecodingOptions) -> pa.Schema:
     """Return the Arrow schema of the record batches that this decoding produces."""
     kinds = {name: _TYPES[kind] for name, (kind, _) in COLUMN_TYPES.items()}
     if decoding.value_format is not None and decoding.value_format.kind is not None:
@@ -72,16 +72,16 @@ def arrow_type(kind: ColumnKind) -> pa.DataType:
 class BatchBuilder:
     """Collects messages in `records`, and converts them to record batches."""
 
-    def __init__(self, decoding: Decoding) -> None:
+    def __init__(self, decoding: DecodingOptions) -> None:
         self._decoding = decoding
         self._schema = batch_schema(decoding)
         value = decoding.value_format if any(map(decoding.uses, (VALUE_COLUMN, BAD_ROW_COLUMN))) else None
         self._bodies = None if value is None else BodyDecoder(value)
-        self.records = Records()
+        self.records = RecordBuffer()
 
     def finish(self) -> pa.RecordBatch:
-        """Return the messages in `records` as a batch, and empty `records`. Raises like `Records.finish`."""
-        records, self.records = self.records, Records()
+        """Return the messages in `records` as a batch, and empty `records`. Raises like `RecordBuffer.finish`."""
+        records, self.records = self.records, RecordBuffer()
         decoding = self._decoding
         messages = records.finish(permissive=decoding.is_permissive, check_crc=decoding.checks_crc)
         columns = _Columns(messages)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from rmqd.errors import RmqdError, RouteNotFoundError
-from rmqd.spark.session.queue_queries import QueueResponses, values_of_existing
+from rmqd.spark.session.queue_queries import QueueResponses, existing_values_or_raise
 from rmqd.spark.session.spark_cluster import SparkCluster, cluster_of, values_or_raise
 from rmqd.spark.source.source_offsets import EARLIEST_OFFSET, LATEST_OFFSET, OffsetBound
 from rmqd.wire.message_queue import MessageQueue
@@ -49,7 +49,7 @@ class SubscribedQueues:
         self._refreshed_at: float | None = None
         self._gone: frozenset[str] = frozenset()
 
-    def current(self, cluster: SparkCluster, *, all_topics: bool = True) -> frozenset[MessageQueue]:
+    def refreshed(self, cluster: SparkCluster, *, all_topics: bool = True) -> frozenset[MessageQueue]:
         """Return the queues in the current routes of the topics.
 
         Raises RouteNotFoundError if a topic or an assigned queue does not exist, and RmqdError if no name server
@@ -216,9 +216,9 @@ class GroupOffsetCommitter:
         if not self._options.commit_offsets:
             return
         cluster = cluster_of(self._options.access)
-        known = values_of_existing(cluster.committed_offsets(self._options.group, start_offsets))
+        known = existing_values_or_raise(cluster.committed_offsets(self._options.group, start_offsets))
         missing = {queue: start_offsets[queue] for queue, offset in known.items() if offset is None}
-        values_of_existing(cluster.commit(self._options.group, missing))
+        existing_values_or_raise(cluster.commit(self._options.group, missing))
 
     def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Commit offsets that changed since the last call. Errors are logged, and the next call repeats the commits."""

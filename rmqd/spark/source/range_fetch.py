@@ -28,7 +28,7 @@ from rmqd.spark.session.spark_cluster import SparkCluster, cluster_of
 from rmqd.spark.session.spark_process import exclude_imports_from_gc, log_to_stderr
 from rmqd.spark.source.arrow_columns import BatchBuilder
 from rmqd.spark.source.range_plan import RangePlan, ResetByOperator
-from rmqd.spark.source.source_columns import Decoding
+from rmqd.spark.source.source_columns import DecodingOptions
 from rmqd.spark.source.source_options import SourceOptions
 from rmqd.spark.source.source_records import FramedResponse, QueueOrigin
 from rmqd.wire.command import FrameDecoder, RemotingCommand, decode_command
@@ -126,7 +126,7 @@ def close_kept_connections() -> None:
 log = structlog.get_logger(__name__)
 
 
-def read_ranges(ranges: Sequence[QueueRange], decoding: Decoding) -> Generator[pa.RecordBatch, None, int]:
+def read_ranges(ranges: Sequence[QueueRange], decoding: DecodingOptions) -> Generator[pa.RecordBatch, None, int]:
     """Yield the messages of a task's ranges as record batches, one range after the other, in order of offsets.
 
     Return the number of lost messages. Raises DataLossError if messages are lost and a range has `fail_on_data_loss`,
@@ -144,7 +144,7 @@ def read_ranges(ranges: Sequence[QueueRange], decoding: Decoding) -> Generator[p
             records.add(reply, low, high, origin, following)
             if len(records) >= settings.rows_per_batch or records.size_bytes >= settings.bytes_per_batch:
                 yield builder.finish()
-        lost += puller.plan.lost
+        lost += puller.plan.lost_messages
     if builder.records:
         yield builder.finish()
     return lost
@@ -185,7 +185,7 @@ class RangePuller:
         plan = self.plan
         if pause := plan.take_pause_seconds():
             time.sleep(pause)
-        if plan.wants_route:
+        if plan.must_query_route:
             self._disconnect()
             try:
                 replicas = cluster_of(self._range.access).current_replicas(self._range.queue)
@@ -193,7 +193,7 @@ class RangePuller:
                 plan.keep_known_replicas(error)
             else:
                 plan.use_replicas(replicas)
-        if plan.has_half_of_spans_settled:  # send several pulls at once, because each send wakes the broker
+        if plan.should_add_spans:  # send several pulls at once, because each send wakes the broker
             while plan.add_span():
                 pass
         frames = [frame for _, frame in plan.new_requests()]
@@ -220,7 +220,7 @@ class RangePuller:
         while plan.spans and (reply := self._replies.pop(plan.spans[0].opaque, None)) is not None:
             first = plan.spans[0].low
             framed = FramedResponse(reply.payload, reply.body_start)
-            decision = plan.handle_response(reply, framed.broken)
+            decision = plan.handle_response(reply, framed.damage)
             if isinstance(decision, ResetByOperator):
                 # the range comes from Spark's checkpoint, so an operator's reset of the group does not change it
                 queue, reset_to = str(self._range.queue), decision.offset
@@ -262,7 +262,7 @@ def partitions_of(options: SourceOptions, ranges: list[QueueRange]) -> list[Inpu
     return [InputPartition(task) for task in group_into_tasks(pieces, options.max_partitions, most)]
 
 
-def read_partition(partition: InputPartition, decoding: Decoding) -> Generator[pa.RecordBatch, None, int]:
+def read_partition(partition: InputPartition, decoding: DecodingOptions) -> Generator[pa.RecordBatch, None, int]:
     """Yield the record batches of a partition; none if its value is None. Return the number of lost messages."""
     if partition.value is None:
         return 0

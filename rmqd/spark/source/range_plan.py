@@ -120,19 +120,19 @@ class RangePlan:
     def __init__(self, queue_range: QueueRange, credentials: Credentials | None = None) -> None:
         self.spans: deque[OffsetSpan] = deque()
         """The spans that are not settled, in the queue's order. Their pulls are in flight or must be sent."""
-        self.reaches_to = queue_range.start
+        self.planned_end = queue_range.start
         """The exclusive end of the last span, at which the next span starts."""
         self.next_begin_offset = queue_range.start
         """The next begin offset of the last response. All messages of the response are below it."""
-        self.lost = 0
+        self.lost_messages = 0
         """Number of lost offsets."""
-        self.wants_route = not queue_range.replicas
+        self.must_query_route = not queue_range.replicas
         """Whether the route must be queried before the next pull; see `use_replicas` and `keep_known_replicas`."""
         self._log = structlog.get_logger(__name__, queue=str(queue_range.queue))
         self._range = queue_range
         self._settings = queue_range.pull
         self._template = queue_range.pull_template(credentials)
-        self._is_filtered = not queue_range.subscription.takes_all
+        self._is_filtered = not queue_range.subscription.matches_all_messages
         self._one_by_one = self._is_filtered or self._settings.max_in_flight == 1
         self._replicas: tuple[Replica, ...] = queue_range.replicas
         self._turn = 0
@@ -148,7 +148,7 @@ class RangePlan:
     @property
     def is_unfinished(self) -> bool:
         """Whether part of the range is not settled."""
-        return self.reaches_to < self._range.end or bool(self.spans)
+        return self.planned_end < self._range.end or bool(self.spans)
 
     @property
     def max_awaited_messages(self) -> int:
@@ -156,7 +156,7 @@ class RangePlan:
         return sum(map(self._batch_size, self.spans))
 
     @property
-    def has_half_of_spans_settled(self) -> bool:
+    def should_add_spans(self) -> bool:
         """Whether at most half of `max_in_flight` spans are left, so that new pulls should be sent."""
         return len(self.spans) <= self._settings.max_in_flight // 2
 
@@ -176,11 +176,11 @@ class RangePlan:
     def add_span(self) -> bool:
         """Add the next span, unless `max_in_flight` is reached or no offsets are left. Return whether one was added."""
         end = self._range.end
-        if len(self.spans) >= (1 if self._one_by_one else self._settings.max_in_flight) or self.reaches_to >= end:
+        if len(self.spans) >= (1 if self._one_by_one else self._settings.max_in_flight) or self.planned_end >= end:
             return False
-        high = end if self._one_by_one else min(self.reaches_to + self._stride, end)
-        self.spans.append(OffsetSpan(self.reaches_to, high))
-        self.reaches_to = high
+        high = end if self._one_by_one else min(self.planned_end + self._stride, end)
+        self.spans.append(OffsetSpan(self.planned_end, high))
+        self.planned_end = high
         return True
 
     def new_requests(self) -> Iterator[tuple[int, bytes]]:
@@ -226,7 +226,7 @@ class RangePlan:
                 return None
         if not self._is_confirmed:
             self._forget_pulls()
-            self.wants_route = self._doubts_route = True
+            self.must_query_route = self._doubts_route = True
             return None
         until, first = (following, following) if advances else (self._range.end, header.min_offset)
         return self._lose(span, until, (first, header.max_offset))
@@ -240,7 +240,7 @@ class RangePlan:
         if self._final_error is not None or not self._is_temporary(error):
             raise error
         self._forget_pulls()
-        self.wants_route = True
+        self.must_query_route = True
         if not self._failures:
             self._failing_since = now
         if now - self._failing_since >= self._settings.patience_seconds:
@@ -258,7 +258,7 @@ class RangePlan:
         If the route names no replica, the known replicas stay. Raises DataLossError, or the error that `handle_failure`
         has kept.
         """
-        self.wants_route = False
+        self.must_query_route = False
         if self._final_error is not None:
             if replicas:
                 raise self._final_error
@@ -276,7 +276,7 @@ class RangePlan:
             raise self._final_error
         if not self._replicas or self._doubts_route:
             raise error
-        self.wants_route = False
+        self.must_query_route = False
 
     @property
     def _replica(self) -> Replica:
@@ -327,14 +327,14 @@ class RangePlan:
             raise DataLossError(self._range.queue, (low, high), held)
         settled = self._settle(span, until, found=False)
         skipped = settled.end - settled.start
-        self.lost += skipped
+        self.lost_messages += skipped
         self._log.warning("spark.data_lost", first=low, skipped=skipped, held=held)
         return settled
 
     def _lose_rest(self) -> None:
-        rest = OffsetSpan(self.spans[0].low if self.spans else self.reaches_to, self._range.end)
+        rest = OffsetSpan(self.spans[0].low if self.spans else self.planned_end, self._range.end)
         self.spans = deque([rest])
-        self.reaches_to = rest.high
+        self.planned_end = rest.high
         self._lose(rest, rest.high, None)
 
     def _settle(self, span: OffsetSpan, offset: int, *, found: bool) -> SettledRange:

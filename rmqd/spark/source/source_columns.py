@@ -16,7 +16,7 @@ from typing import Final
 from rmqd.errors import ConfigError
 from rmqd.runtime.value_kinds import parse_duration_ms
 from rmqd.spark.session.spark_access import suggest_name
-from rmqd.spark.source.source_offsets import Kind, OffsetBound, check_timestamp_ms
+from rmqd.spark.source.source_offsets import BoundKind, OffsetBound, check_timestamp_ms
 from rmqd.spark.values.value_format import BAD_ROW_COLUMN, VALUE_COLUMN, ValueFormat
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import check_topic
@@ -46,11 +46,11 @@ COLUMN_TYPES: Final = {
     "source_topic": ("string", "the topic that it was read from: for a retried message the group's retry topic"),
     "decode_error": ("string", "with `mode` PERMISSIVE: why a corrupt message has no body"),
 }
-DEFAULT_COLUMNS: Final = tuple(name for name in COLUMN_TYPES if name not in ("source_topic", "decode_error"))
+GROUP_COLUMNS: Final = tuple(name for name in COLUMN_TYPES if name not in ("source_topic", "decode_error"))
 """The columns of a group's query, and of `columns=*`. A pipeline decodes only the columns that it uses."""
-PIPELINE_COLUMNS: Final = ("keys", "body", "topic", "queue_id", "queue_offset", "store_timestamp", "tags")
+LOAD_COLUMNS: Final = ("keys", "body", "topic", "queue_id", "queue_offset", "store_timestamp", "tags")
 """The columns of `load()` by default: few, because Spark does not report which columns a query uses."""
-PERMISSIVE_COLUMNS: Final = (*DEFAULT_COLUMNS, "decode_error")
+PERMISSIVE_COLUMNS: Final = (*GROUP_COLUMNS, "decode_error")
 # the columns that the option `value` adds, in the form of COLUMN_TYPES
 VALUE_COLUMNS: Final = {
     VALUE_COLUMN: ("struct", "the decoded body, with the fields of its schema; null if it does not fit"),
@@ -59,7 +59,7 @@ VALUE_COLUMNS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Decoding:
+class DecodingOptions:
     """How an executor decodes messages to columns, and treats corrupt messages. Picklable."""
 
     columns: tuple[str, ...]
@@ -159,7 +159,7 @@ def parse_queues(text: str) -> tuple[MessageQueue, ...]:
 def parse_columns(text: str, more: tuple[str, ...] = (), errors: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Parse column names separated by commas. `more` are also valid. `*` means DEFAULT_COLUMNS, `errors` and `more`."""
     if text.strip() == "*":
-        return (*DEFAULT_COLUMNS, *errors, *more)
+        return (*GROUP_COLUMNS, *errors, *more)
     names = tuple(dict.fromkeys(part.strip().lower() for part in text.split(",") if part.strip()))
     unknown = [name for name in names if name not in (*COLUMN_TYPES, *more)]
     if unknown or not names:
@@ -185,7 +185,7 @@ def parse_time_bound(text: str) -> OffsetBound:
     return OffsetBound("timestamp", timestamp_ms=round(moment.timestamp() * 1000))
 
 
-def bound_word_parser(*words: Kind) -> Callable[[str], OffsetBound]:
+def bound_word_parser(*words: BoundKind) -> Callable[[str], OffsetBound]:
     """Return a parser that accepts only `words`, such as `earliest`, and returns a bound of this kind."""
 
     def parse(text: str) -> OffsetBound:

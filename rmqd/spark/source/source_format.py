@@ -100,7 +100,7 @@ class RowConditions:
     def tag_filter(self, given: SubscriptionData) -> SubscriptionData:
         """Return the broker-side filter `given`. If `given` filters nothing, return a filter for the allowed tags."""
         tags = self.allowed_values.get("tags")
-        if not tags or not given.takes_all or not all(map(_is_tag, tags)):
+        if not tags or not given.matches_all_messages or not all(map(_is_tag, tags)):
             return given
         return tag_subscription("", " || ".join(sorted(map(str, tags))), 0)
 
@@ -120,7 +120,7 @@ class RocketMQBatchReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self.narrowing = RowConditions()
+        self.conditions = RowConditions()
 
     @show_rmqd_errors_without_traceback()
     def partitions(self) -> list[InputPartition]:
@@ -136,21 +136,21 @@ class RocketMQBatchReader(DataSourceReader):
 
     def _ranges(self, cluster: SparkCluster) -> list[QueueRange]:
         options = self._options
-        queues = SubscribedQueues(options).current(cluster)
+        queues = SubscribedQueues(options).refreshed(cluster)
         check_sql_filter(cluster, options, queues)
         starts = start_offsets_of(cluster, options, OffsetBound("earliest"), queues)
         # unlike a start time, an end time may be later than all messages
         any_end = replace(options, must_find_timestamp=False)
         ends = resolve_bound(cluster, any_end, options.end_bound, queues, OffsetBound("latest"))
         spans = self._narrowed(cluster, {queue: (starts[queue], ends[queue]) for queue in queues})
-        subscription = self.narrowing.tag_filter(options.subscription)
+        subscription = self.conditions.tag_filter(options.subscription)
         return ranges_of(cluster, replace(options, subscription=subscription), spans)
 
     def _narrowed(
         self, cluster: SparkCluster, spans: dict[MessageQueue, tuple[int, int]]
     ) -> dict[MessageQueue, tuple[int, int]]:
         """Remove the queues and offsets that the SQL conditions rule out."""
-        narrowing = self.narrowing
+        narrowing = self.conditions
         spans = {queue: narrowing.clip_offsets(*span) for queue, span in spans.items() if narrowing.may_match(queue)}
         for bound_ms, is_start in zip(narrowing.store_time_bounds_ms, (True, False), strict=True):
             if math.isfinite(bound_ms):
@@ -167,7 +167,7 @@ class PushdownBatchReader(RocketMQBatchReader):
     def pushFilters(self, filters: list[spark.Filter]) -> Iterable[spark.Filter]:
         """Record the conditions. Return all of them, so that Spark also applies them to the result."""
         for condition in filters:
-            self.narrowing = _narrowed(self.narrowing, condition)
+            self.conditions = _narrowed(self.conditions, condition)
         return filters
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from rmqd.errors import RmqdError
 from rmqd.wire.message_queue import MessageQueue
 
-Kind = Literal["earliest", "latest", "committed", "offsets", "timestamp", "timestamps"]
+BoundKind = Literal["earliest", "latest", "committed", "offsets", "timestamp", "timestamps"]
 
 LATEST_OFFSET: Final = -1
 EARLIEST_OFFSET: Final = -2
@@ -26,12 +26,12 @@ class OffsetBound:
     `by_queue` has offsets, LATEST_OFFSET or EARLIEST_OFFSET for the kind `offsets`, and times in ms for `timestamps`.
     """
 
-    kind: Kind
+    kind: BoundKind
     timestamp_ms: int = 0
     by_queue: Mapping[MessageQueue, int] = field(default_factory=dict)
 
 
-def parse_offsets_bound(text: str, words: tuple[Kind, ...]) -> OffsetBound:
+def parse_offsets_bound(text: str, words: tuple[BoundKind, ...]) -> OffsetBound:
     """Parse one of `words`, or JSON with an offset for each queue. Raises RmqdError with the expected values."""
     stripped = text.strip()
     for word in words:

@@ -24,10 +24,10 @@ from rmqd.spark.session.spark_access import (
     parse_positive_int,
 )
 from rmqd.spark.source.source_columns import (
-    DEFAULT_COLUMNS,
-    PIPELINE_COLUMNS,
+    GROUP_COLUMNS,
+    LOAD_COLUMNS,
     VALUE_COLUMNS,
-    Decoding,
+    DecodingOptions,
     bound_word_parser,
     parse_columns,
     parse_duration,
@@ -38,9 +38,9 @@ from rmqd.spark.source.source_columns import (
     parse_topic_pattern,
     parse_topics,
 )
-from rmqd.spark.source.source_offsets import Kind, OffsetBound, parse_offsets_bound, parse_timestamps_bound
+from rmqd.spark.source.source_offsets import BoundKind, OffsetBound, parse_offsets_bound, parse_timestamps_bound
 from rmqd.spark.values import value_format
-from rmqd.spark.values.value_format import MISSING_LIBRARY_HINTS, ValueFormat, parse_value_format
+from rmqd.spark.values.value_format import MISSING_SCHEMA_HINTS, ValueFormat, parse_value_format
 from rmqd.wire.bodies.heartbeat_data import SubscriptionData, sql_subscription, tag_subscription
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import TOOLS_GROUP, check_group, retry_topic
@@ -117,7 +117,7 @@ _PULL: Final[_Fields] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceOptions(Decoding):
+class SourceOptions(DecodingOptions):
     """The topics, filters, bounds and speed of a read.
 
     Exactly one of `topics`, `topic_pattern` and `assigned_queues` is set.
@@ -133,7 +133,7 @@ class SourceOptions(Decoding):
     """The broker-side filter for all topics. Its `topic` is empty."""
     filter_by_topic: Mapping[str, SubscriptionData] = field(default_factory=dict)
     """Broker-side filters of single topics, used instead of `subscription`."""
-    columns: tuple[str, ...] = DEFAULT_COLUMNS
+    columns: tuple[str, ...] = GROUP_COLUMNS
     group: str = ""
     commit_offsets: bool = False
     start_bound: OffsetBound | None = None
@@ -242,7 +242,7 @@ class _Reading(GivenOptions):
             "access": reached,
             "subscription": self._filter(),
             "include_retry_topic": retries,
-            **_decoded(self, PIPELINE_COLUMNS, permissive=permissive),
+            **_decoded(self, LOAD_COLUMNS, permissive=permissive),
             "group": group,
             "commit_offsets": commits,
             "start_bound": starting,
@@ -263,7 +263,7 @@ class _Reading(GivenOptions):
 
     def _starting(self, has_group: bool) -> OffsetBound | None:
         if "startingOffsets" in self.values:
-            kinds: tuple[Kind, ...] = ("earliest", "latest", "committed")
+            kinds: tuple[BoundKind, ...] = ("earliest", "latest", "committed")
             bound = self.parse(
                 "startingOffsets", lambda text: parse_offsets_bound(text, kinds), OffsetBound("earliest")
             )
@@ -338,7 +338,7 @@ def with_spark_options(options: SourceOptions, name: str, settings: GroupConfig)
     if decoded["value_format"] == ValueFormat(
         "json", None
     ):  # only a DataFrame reader has schema(); a group sets valueSchema
-        given.add_problem("valueSchema", MISSING_LIBRARY_HINTS["json"])
+        given.add_problem("valueSchema", MISSING_SCHEMA_HINTS["json"])
     more = replace(options, **fields, **decoded, pull=pull)
     if more.value_format is not None and not given.problems:
         try:

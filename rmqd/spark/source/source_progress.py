@@ -109,7 +109,7 @@ class UnresponsiveBrokers:
                     answers.errors[queue] = late.errors.get(queue, silence.error)
         return answers
 
-    def record(self, answers: QueueResponses[int]) -> None:
+    def record_failures(self, answers: QueueResponses[int]) -> None:
         """Record the brokers that did not answer. Errors about a missing route or master do not count."""
         failed: dict[str, list[MessageQueue]] = {}
         for queue in sorted(answers.errors.keys() - answers.missing_queues):
@@ -179,7 +179,7 @@ class QueueEnds:
         self._pinned = values_or_raise(cluster.max_offsets(queues))
         self.last = dict(self._pinned)
 
-    def raise_pinned_ends(self, start_offsets: Mapping[MessageQueue, int]) -> None:
+    def increase_pinned_ends(self, start_offsets: Mapping[MessageQueue, int]) -> None:
         """Increase fixed end offsets to at least the start offsets. A lower end could be reported as data loss."""
         if self._pinned is not None:
             self._pinned |= {queue: max(self._pinned.get(queue, at), at) for queue, at in start_offsets.items()}
@@ -194,7 +194,7 @@ class QueueEnds:
         answers = self.silent.end_offsets(cluster, queues)
         if answers.errors and not answers.values:
             values_or_raise(answers)
-        self.silent.record(answers)
+        self.silent.record_failures(answers)
         self._asked_at = now
         self.last = answers.values
         return self.last

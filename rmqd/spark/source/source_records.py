@@ -130,14 +130,14 @@ class FramedResponse:
     describes the first damaged record, and `runs` contains only the records before it.
     """
 
-    __slots__ = ("broken", "count", "data", "runs", "start")
+    __slots__ = ("count", "damage", "data", "runs", "start")
 
     def __init__(self, data: bytes, start: int) -> None:
         self.data = data
         self.start = start
         self.count = 0
         self.runs: list[int] = []
-        self.broken = self._frame()
+        self.damage = self._frame()
 
     def _frame(self) -> str | None:
         data, size, at = self.data, len(self.data), self.start
@@ -190,7 +190,7 @@ class QueueOrigin:
     tags: frozenset[str] = frozenset()
 
 
-class Records:
+class RecordBuffer:
     """Collects the records of several responses. `finish` decodes all of them together."""
 
     __slots__ = ("_count", "_origins", "_parts", "_replies", "_runs", "size_bytes")

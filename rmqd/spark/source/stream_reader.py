@@ -122,7 +122,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the start of the first batch. Spark calls this twice, and needs the same offsets each time."""
         if self._initial is None:
             start = retry_until_timeout(self._resolve_start, self._options.tolerance_seconds)
-            self._heads.raise_pinned_ends(start.ends)
+            self._heads.increase_pinned_ends(start.ends)
             self._initial = start.to_json()
         return self._initial
 
@@ -141,7 +141,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Called before the start of a bounded query. Fix the queues' current end offsets, at which the query ends."""
         cluster = cluster_of(self._options.access)
         retry_until_timeout(
-            lambda: self._heads.pin(cluster, self._subscribed.current(cluster)), self._options.tolerance_seconds
+            lambda: self._heads.pin(cluster, self._subscribed.refreshed(cluster)), self._options.tolerance_seconds
         )
 
     @show_rmqd_errors_without_traceback()
@@ -194,7 +194,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _resolve_start(self) -> SourceOffsets:
         options = self._options
         cluster = cluster_of(options.access)
-        queues = self._subscribed.current(cluster)
+        queues = self._subscribed.refreshed(cluster)
         self._check_filter(cluster, queues)
         starts = start_offsets_of(cluster, options, OffsetBound("latest"), queues)
         # if the process ends before the start offsets are in the checkpoint, the next run reads them from the group

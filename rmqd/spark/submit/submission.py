@@ -49,8 +49,8 @@ def find_spark_submit(spark_home: str = "") -> str:
     return str(Path(found.origin).parent / "bin" / "spark-submit")
 
 
-def write_submit_files(submission: Submission, folder: Path) -> None:
-    """Write the files that `Submission.command` names. Only this user can read them, because they contain passwords."""
+def write_submit_files(submission: SparkSubmission, folder: Path) -> None:
+    """Write the files that `SparkSubmission.command` names. Only this user can read them: they contain passwords."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     (folder / MAIN_FILE).write_text(_MAIN_PROGRAM)
     _write_private(folder / SPEC_FILE, pickle.dumps(submission.spec))
@@ -64,7 +64,7 @@ def write_submit_files(submission: Submission, folder: Path) -> None:
         launcher.chmod(0o755)
 
 
-def run_spark_submit(submission: Submission, spark_submit: str, folder: Path) -> int:
+def run_spark_submit(submission: SparkSubmission, spark_submit: str, folder: Path) -> int:
     """Run spark-submit until it ends, and return its exit code.
 
     A stop signal to this process stops the group gracefully; a second signal kills it. The JVM reports failure after a
@@ -152,7 +152,7 @@ SECRET_NAME: Final = re.compile(r"(?i)secret|password|token|access[.]?key")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
+class SparkSubmission:
     """One group to run on a cluster."""
 
     spec: GroupSpec
@@ -229,10 +229,10 @@ def make_submission(
     deploy_mode: str = "",
     environment: str = "",
     passed: Sequence[str] = (),
-) -> Submission:
+) -> SparkSubmission:
     """Return the checked submission of a group; `conf` are the session's properties. Raises ConfigError."""
     settings = spec.spark
-    submission = Submission(
+    submission = SparkSubmission(
         spec=spec,
         master=settings.master,
         deploy_mode=deploy_mode or conf.get(DEPLOY_MODE_CONF, CLIENT_MODE),
@@ -250,7 +250,7 @@ def _placed(value: str) -> str:
     return ",".join(os.path.abspath(one) if os.path.exists(one.partition("#")[0]) else one for one in value.split(","))
 
 
-def _problems(submission: Submission, settings: SparkConfig) -> Iterator[str]:
+def _problems(submission: SparkSubmission, settings: SparkConfig) -> Iterator[str]:
     at = f"groups.{submission.spec.name}"
     master, is_here = submission.master, submission.runs_on_this_machine
     if submission.spec.settings.engine != "spark":

@@ -47,7 +47,7 @@ def _run(spec: GroupSpec, ended: Path | None) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end.on_signal)
     try:
-        code = run_group(spec, end.asked, end.forced, end.add_shutdown_hook)
+        code = run_group(spec, end.stop_requested, end.stop_forced, end.add_shutdown_hook)
         if ended is not None:
             ended.write_text(str(int(code)))
         return code
@@ -64,8 +64,8 @@ class GroupEndSignal:
         implements = ("java.lang.Runnable",)
 
     def __init__(self, patience_seconds: float) -> None:
-        self.asked = threading.Event()
-        self.forced = threading.Event()
+        self.stop_requested = threading.Event()
+        self.stop_forced = threading.Event()
         self._done = threading.Event()
         self._patience_seconds = patience_seconds
         self._hooks: Any = None
@@ -73,9 +73,9 @@ class GroupEndSignal:
 
     def on_signal(self, *_: object) -> None:
         """Called as a handler of stop signals. The first signal requests a graceful stop; a second signal forces it."""
-        if self.asked.is_set():
-            self.forced.set()
-        self.asked.set()
+        if self.stop_requested.is_set():
+            self.stop_forced.set()
+        self.stop_requested.set()
 
     def add_shutdown_hook(self, spark: SparkSession) -> None:
         """Make the session's JVM call `run` before it exits."""
@@ -98,7 +98,7 @@ class GroupEndSignal:
 
     def run(self) -> None:
         """Called by the JVM before it exits, to request a graceful stop and wait for it, for a limited time."""
-        self.asked.set()
+        self.stop_requested.set()
         self._done.wait(self._patience_seconds)
 
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 from rmqd.handler_api.destinations.exact_json import exact_json, refuse_constant
 from rmqd.spark.values.column_kinds import MAX_DECIMAL_DIGITS, ColumnKind, array_kind, map_kind
 
-Fit = Callable[[Any], Any]
+Converter = Callable[[Any], Any]
 
 _BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 _LARGEST_FLOAT: Final = 3.4028235677973366e38
@@ -30,7 +30,7 @@ _NUMBERS: Final = (int, float, Decimal)
 _WIDEST: Final = Context(prec=MAX_DECIMAL_DIGITS)  # Python's default context rounds to 28 digits
 
 
-def converter_to(kind: ColumnKind) -> Fit:
+def converter_to(kind: ColumnKind) -> Converter:
     """Return a function that converts a value, which must not be None, to this type, or raises ValueError."""
     fits = [(name, converter_to(inner)) for name, inner in kind.fields]
     match kind.name:
@@ -49,7 +49,7 @@ def converter_to(kind: ColumnKind) -> Fit:
     return _FITS[kind.name]
 
 
-def _struct(fits: list[tuple[str, Fit]], value: Any) -> dict[str, Any]:
+def _struct(fits: list[tuple[str, Converter]], value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _not(value, "object")
     made, name = {}, ""
@@ -62,19 +62,19 @@ def _struct(fits: list[tuple[str, Fit]], value: Any) -> dict[str, Any]:
     return made
 
 
-def _array(fit: Fit, value: Any) -> list[Any]:
+def _array(fit: Converter, value: Any) -> list[Any]:
     if not isinstance(value, list | tuple):
         raise _not(value, "array")
     return [_at(number, fit, element) for number, element in enumerate(value)]
 
 
-def _map(fit: Fit, value: Any) -> list[tuple[str, Any]]:
+def _map(fit: Converter, value: Any) -> list[tuple[str, Any]]:
     if not isinstance(value, dict):
         raise _not(value, "object")
     return [(str(key), _at(key, fit, element)) for key, element in value.items()]
 
 
-def _at(place: object, fit: Fit, value: Any) -> Any:
+def _at(place: object, fit: Converter, value: Any) -> Any:
     try:
         return None if value is None else fit(value)
     except ValueError as error:
@@ -158,7 +158,7 @@ def _time(value: Any) -> datetime:
     return moment
 
 
-_FITS: Final[dict[str, Fit]] = {
+_FITS: Final[dict[str, Converter]] = {
     "boolean": _boolean,
     "string": _string,
     "binary": _binary,

@@ -29,7 +29,7 @@ INFER_WORD: Final = "infer"
 """The value of `valueSchema` with which a pipeline infers the schema from bodies."""
 _OF: Final = {"valueMessage": "protobuf", "valueRegistered": "avro", "valueRegistry": "avro", "valueSubject": "avro"}
 _MODULES: Final = {"avro": "fastavro", "protobuf": "google.protobuf"}
-MISSING_LIBRARY_HINTS: Final = {
+MISSING_SCHEMA_HINTS: Final = {
     "json": "missing; expected SQL columns, such as `id bigint, amount double`; or use schema()",
     "avro": "missing; expected a record's schema as JSON, or the path of an .avsc file with the schema; or use "
     "valueRegistry",
@@ -61,7 +61,7 @@ class ValueFormat:
     def sql(self) -> str:
         """The column's type in SQL. Raises ConfigError if it is unknown."""
         if self.kind is None:
-            raise ConfigError([f"valueSchema: {MISSING_LIBRARY_HINTS[self.format]}"])
+            raise ConfigError([f"valueSchema: {MISSING_SCHEMA_HINTS[self.format]}"])
         return self.kind.sql
 
     def problems_with(self, sql: str) -> list[str]:
@@ -160,10 +160,10 @@ def parse_value_format(given: GivenOptions) -> ValueFormat | None:
     if "valueSchema" not in given.values and (chosen == "json" or registry is not None):
         return ValueFormat(chosen, None, registry=registry)
     if chosen and "valueSchema" not in given.values:
-        given.add_problem("valueSchema", MISSING_LIBRARY_HINTS[chosen])
+        given.add_problem("valueSchema", MISSING_SCHEMA_HINTS[chosen])
         return None
     if chosen and given.values["valueSchema"].strip().lower() == INFER_WORD:
-        accepted = MISSING_LIBRARY_HINTS[chosen].removeprefix("missing; ")
+        accepted = MISSING_SCHEMA_HINTS[chosen].removeprefix("missing; ")
         given.add_problem("valueSchema", _NOT_INFERRED if chosen == "json" else f"infer needs value=json; {accepted}")
         return None
     made = given.parse("valueSchema", lambda text: _with_schema(chosen, text, message, registered), None)

@@ -21,7 +21,7 @@ _MAX_TURNS: Final = 60
 _MAX_KILLS: Final = 8
 _SEED: Final = 4711  # fixed, so that every run has the same histories
 
-How = Literal["whole", "cut", "expired", "killed"]
+Disturbance = Literal["whole", "cut", "expired", "killed"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -38,7 +38,7 @@ class ChaosDelivery:
     """One call of the handler: its batch, and how the call is disturbed (`whole`: not at all)."""
 
     part: QueueBatch
-    how: How = "whole"
+    how: Disturbance = "whole"
     cut_at: int = 0
     """For `cut` and `expired`: the number of the await at which the call is cancelled, from 1; 0: it runs to its end.
 
@@ -49,7 +49,7 @@ class ChaosDelivery:
 History = tuple[ChaosDelivery, ...]
 
 
-def each_part_once(parts: Sequence[QueueBatch]) -> History:
+def undisturbed_history(parts: Sequence[QueueBatch]) -> History:
     """Return the undisturbed history: each batch of `parts` is delivered once, in this order."""
     return tuple(ChaosDelivery(part) for part in parts)
 
@@ -58,7 +58,7 @@ Turn = tuple[int, Literal["whole", "cut", "expired", "back"], int]
 """A queue's number, an event in the queue, and a size: it selects the await of a cut, or how far `back` goes."""
 
 
-def simplest(
+def find_simplest_history(
     parts: Sequence[QueueBatch], awaits: int, is_wrong: Callable[[History], bool], *, is_async: bool
 ) -> History | None:
     """Return the simplest history that `is_wrong` accepts; None if the search finds no such history.
@@ -118,7 +118,7 @@ def killed(parts: Sequence[QueueBatch], lines: int) -> Iterator[History]:
     The process dies after the last batch, and the batch or its whole queue is repeated. Or the process dies before one
     of the handler's `lines`, each time in another batch.
     """
-    once = each_part_once(parts)
+    once = undisturbed_history(parts)
     last = once[-1]
     yield (*once[:-1], replace(last, how="killed"), last)
     if len(once) > 1:

@@ -39,16 +39,16 @@ class ReachableObjects:
         for root in roots:
             self._visit(root)
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Restore all inspected variables, attributes and containers to their content at construction."""
         for put_back in self._puts_back:
             put_back()
 
-    def is_own(self, value: object) -> bool:
+    def is_authors_object(self, value: object) -> bool:
         """Return whether the handler's author wrote the class of an object."""
-        return self.wrote(type(value).__module__) and not isinstance(value, type | types.ModuleType)
+        return self.is_authors_module(type(value).__module__) and not isinstance(value, type | types.ModuleType)
 
-    def wrote(self, module_name: str | None) -> bool:
+    def is_authors_module(self, module_name: str | None) -> bool:
         """Return whether the handler's author wrote a module. Modules of rmqd, Python and libraries are excluded."""
         top = (module_name or "").partition(".")[0]
         if top == self._package and top:
@@ -80,20 +80,20 @@ class ReachableObjects:
             for one in value:
                 self._visit(one)
         elif isinstance(value, type):
-            if self.wrote(value.__module__):
+            if self.is_authors_module(value.__module__):
                 self._visit_class(value)
-        elif self.is_own(value) or type(value).__module__.startswith(_THROUGH):
+        elif self.is_authors_object(value) or type(value).__module__.startswith(_THROUGH):
             self._visit_instance(value)
 
     def _visit_self(self, instance: object) -> None:
-        if self.is_own(instance) and id(instance) not in self._seen:
+        if self.is_authors_object(instance) and id(instance) not in self._seen:
             self.places["self"] = lambda: instance
         self._visit(instance)
 
     def _visit_function(self, function: types.FunctionType) -> None:
         if inspect.unwrap(function) is not function:
             self._visit(inspect.unwrap(function))
-        is_own = self.wrote(function.__module__)
+        is_own = self.is_authors_module(function.__module__)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             try:
                 content = cell.cell_contents
@@ -206,11 +206,11 @@ _KEYS: Final = "(keys)"
 _PLAIN: Final = (bool, int, float, str, bytes, type(None))
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 _DEEPEST: Final = 30
-Looked = Callable[[object], bool]
+IncludesAttributes = Callable[[object], bool]
 """A function that returns whether the attributes of an object are part of the state."""
 
 
-def plain_state(value: object, looked_into: Looked, depth: int = 0) -> Any:
+def plain_state(value: object, looked_into: IncludesAttributes, depth: int = 0) -> Any:
     """Convert a state to dicts, lists, tuples and plain values.
 
     A dataclass, or an object that `looked_into` accepts, becomes a dict of its attributes. Other objects become text.
@@ -258,7 +258,7 @@ def differing_paths(one: Any, other: Any, path: Path = ()) -> Iterator[Path]:
         yield path
 
 
-def settled(state: Any, leave_out: Collection[Path], path: Path = ()) -> Any:
+def comparable_state(state: Any, leave_out: Collection[Path], path: Path = ()) -> Any:
     """Return a state for comparison, without the paths `leave_out`. Lists are sorted, because queues have no order."""
     if path in leave_out:
         return DIFFERS_EACH_TIME
@@ -266,11 +266,11 @@ def settled(state: Any, leave_out: Collection[Path], path: Path = ()) -> Any:
         if (*path, _KEYS) in leave_out:
             state = list(state.values())
         else:
-            return {key: settled(one, leave_out, (*path, key)) for key, one in state.items()}
+            return {key: comparable_state(one, leave_out, (*path, key)) for key, one in state.items()}
     if isinstance(state, tuple):
-        return tuple(settled(one, leave_out, (*path, index)) for index, one in enumerate(state))
+        return tuple(comparable_state(one, leave_out, (*path, index)) for index, one in enumerate(state))
     if isinstance(state, list):
-        return sorted((settled(one, leave_out, (*path, _ANY)) for one in state), key=repr)
+        return sorted((comparable_state(one, leave_out, (*path, _ANY)) for one in state), key=repr)
     return state
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rmqd.testing.chaos.chaos_history import QueueBatch
-from rmqd.testing.chaos.chaos_memory import Path, differences, settled, state_text
+from rmqd.testing.chaos.chaos_memory import Path, comparable_state, differences, state_text
 from rmqd.testing.chaos.chaos_trial import ChaosStep, HistoryResult
 from rmqd.testing.handler_run import RunResult
 from rmqd.wire.messages.message import Message
@@ -47,7 +47,7 @@ class FailedHistory:
             if part in seen and seen[part].delivery.how == "whole":
                 again = "again, because its offset was not committed: "
             yield f"  {number}. {name:<{width}}  {again}{step.outcome}"
-            yield f"     {'':<{width}}  leaves {state_text(settled(step.state, self.leave_out))}"
+            yield f"     {'':<{width}}  leaves {state_text(comparable_state(step.state, self.leave_out))}"
             seen[part] = step
 
     def _differences(self) -> Iterator[str]:

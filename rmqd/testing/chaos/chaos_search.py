@@ -17,10 +17,17 @@ from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.errors import RmqdError, install_command
 from rmqd.runtime.plain_text import class_name
 from rmqd.testing.chaos import chaos_trial
-from rmqd.testing.chaos.chaos_history import ChaosDelivery, History, QueueBatch, each_part_once, killed, simplest
-from rmqd.testing.chaos.chaos_memory import Path, differing_paths, settled
+from rmqd.testing.chaos.chaos_history import (
+    ChaosDelivery,
+    History,
+    QueueBatch,
+    find_simplest_history,
+    killed,
+    undisturbed_history,
+)
+from rmqd.testing.chaos.chaos_memory import Path, comparable_state, differing_paths
 from rmqd.testing.chaos.chaos_report import FailedHistory, NotRepeatableError
-from rmqd.testing.chaos.killed import NoProcessError, OtherProcesses, RunsInLoop
+from rmqd.testing.chaos.killed import NoProcessError, ProcessRunner, RunsInLoop
 from rmqd.testing.handler_run import RunResult
 from rmqd.testing.test_group import GroupToRun
 from rmqd.wire.messages.message import Message
@@ -76,15 +83,15 @@ class ChaosSearch:
         """Return the simplest history whose result differs from an undisturbed run; None if none was found."""
         if not self.parts:
             return None
-        once, began = each_part_once(self.parts), time.monotonic()
-        if not self.bench.fresh():
+        once, began = undisturbed_history(self.parts), time.monotonic()
+        if not self.bench.restore_state():
             return self._on_top()
         first = self.bench.run(once)
         took = (time.monotonic() - began) / len(once)
         self.bench.patience_seconds = min(
             chaos_trial.PATIENCE_SECONDS, max(chaos_trial.MIN_PATIENCE_SECONDS, took * chaos_trial.HANG_FACTOR)
         )
-        self.bench.fresh()
+        self.bench.restore_state()
         second = self.bench.run(once)
         self._leave_out = frozenset(differing_paths(first.state, second.state))
         self._expected[frozenset(self.parts)] = self._compared(first)
@@ -98,7 +105,7 @@ class ChaosSearch:
                     return found
             except NoProcessError as error:
                 _warn(f"{_NO_KILLS}{error}")
-        self.bench.fresh()
+        self.bench.restore_state()
         self.bench.run(once)  # so that the test finds the state of an undisturbed run
         return None
 
@@ -109,11 +116,12 @@ class ChaosSearch:
         """
         if self.bench.state is None:
             raise NoProcessError("use state=..., a function that returns the handler's writes elsewhere")
-        self.bench.fresh()
-        ended = self.bench.run_in_other_process(each_part_once(self.parts))
-        if (settled(self.bench.look(), self._leave_out), dict(sorted(ended.fates.items()))) != self._expected[
-            frozenset(self.parts)
-        ]:
+        self.bench.restore_state()
+        ended = self.bench.run_in_other_process(undisturbed_history(self.parts))
+        if (
+            comparable_state(self.bench.read_state(), self._leave_out),
+            dict(sorted(ended.fates.items())),
+        ) != self._expected[frozenset(self.parts)]:
             raise NoProcessError(
                 "a separate process has another result than this one, for example if state() reads the test's memory, "
                 "or if the test has a mock or monkeypatch, which does not exist there"
@@ -143,15 +151,15 @@ class ChaosSearch:
                     until = time.monotonic() + SHORTEN_SECONDS
             return known.get(history, False)
 
-        return simplest(self.parts, awaits, is_wrong, is_async=self.bench.is_async)
+        return find_simplest_history(self.parts, awaits, is_wrong, is_async=self.bench.is_async)
 
     def _is_wrong(self, history: History) -> bool:
         """Return whether the result of a history differs from an undisturbed run of the same batches."""
         parts = frozenset(one.part for one in history)
         if parts not in self._expected:
-            self.bench.fresh()
-            self._expected[parts] = self._compared(self.bench.run(each_part_once(sorted(parts))))
-        self.bench.fresh()
+            self.bench.restore_state()
+            self._expected[parts] = self._compared(self.bench.run(undisturbed_history(sorted(parts))))
+        self.bench.restore_state()
         try:
             ending = self.bench.run(history)
         except NoProcessError:
@@ -168,17 +176,17 @@ class ChaosSearch:
         return self._is_wrong(history)
 
     def _found(self, history: History) -> FailedHistory:
-        self.bench.fresh()
+        self.bench.restore_state()
         ending = self.bench.run(history, look_each=True)
         expected = self._expected[frozenset(one.part for one in history)]
         return FailedHistory(self.bench.messages, ending, expected, self._compared(ending), self._leave_out)
 
     def _on_top(self) -> FailedHistory | None:
         """Check a handler whose writes cannot be undone: repeat batches of each queue; the state must not change."""
-        before = settled(self.bench.look(), ())
+        before = comparable_state(self.bench.read_state(), ())
         for history in _backs(self.parts):
             ending = self.bench.run(history, look_each=True)
-            after = settled(ending.state, ())
+            after = comparable_state(ending.state, ())
             fates = {index: fate for index, fate in ending.fates.items() if index in self.acked}
             if after != before or any(fate != "handled" for fate in fates.values()):
                 return FailedHistory(self.bench.messages, ending, (before, {}), (after, fates), (), on_top=True)
@@ -186,7 +194,7 @@ class ChaosSearch:
         return None
 
     def _compared(self, ending: chaos_trial.HistoryResult) -> tuple[Any, Any]:
-        return settled(ending.state, self._leave_out), dict(sorted(ending.fates.items()))
+        return comparable_state(ending.state, self._leave_out), dict(sorted(ending.fates.items()))
 
 
 def _backs(parts: Sequence[QueueBatch]) -> Iterator[History]:
@@ -219,14 +227,16 @@ class Chaos:
     kills: bool = field(default=False, kw_only=True)
     """Whether the handler also runs in separate processes that are killed. They do not have the test's patches."""
 
-    def prepared(self, group: GroupToRun, options: ConsumerOptions, run_in_loop: RunsInLoop) -> chaos_trial.ChaosBench:
+    def make_bench(
+        self, group: GroupToRun, options: ConsumerOptions, run_in_loop: RunsInLoop
+    ) -> chaos_trial.ChaosBench:
         """Return a bench with the state before the first message. Raises TypeError, RmqdError, constructor errors."""
         if find_spec("hypothesis") is None:
             raise RmqdError(f"chaos needs Hypothesis, which is not installed; run {install_command('testing')}")
         for name, function in (("state", self.state), ("reset", self.reset)):
             if function is not None and not callable(function):
                 raise TypeError(f"{name} is a {class_name(function)}; expected a function without arguments")
-        others = OtherProcesses(group, options, run_in_loop) if self.kills else None
+        others = ProcessRunner(group, options, run_in_loop) if self.kills else None
         return chaos_trial.ChaosBench(
             group.make_handler, options, run_in_loop, self.state, self.reset, group.package, others
         )

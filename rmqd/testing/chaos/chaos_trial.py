@@ -24,7 +24,7 @@ from rmqd.runtime.clock import SystemClock
 from rmqd.runtime.plain_text import describe, duration
 from rmqd.testing.chaos.chaos_history import ChaosDelivery, History, QueueBatch
 from rmqd.testing.chaos.chaos_memory import ReachableObjects, plain_state
-from rmqd.testing.chaos.killed import NoProcessError, OtherProcesses, ProcessResults, RunsInLoop
+from rmqd.testing.chaos.killed import NoProcessError, ProcessResults, ProcessRunner, RunsInLoop
 from rmqd.wire.messages.message import Message, once_in_group
 
 
@@ -164,7 +164,7 @@ class ChaosBench:
     state: Callable[[], object] | None
     reset: Callable[[], object] | None
     package: str
-    others: OtherProcesses | None = None
+    others: ProcessRunner | None = None
     """None if the handler is only called in this process."""
     messages: Sequence[Message] = ()
     patience_seconds: float = PATIENCE_SECONDS
@@ -177,25 +177,25 @@ class ChaosBench:
         self.is_async = handler.is_async
         roots = [one for one in (handler.handle, self.state, self.reset) if one is not None]
         self.memory = ReachableObjects(roots, self.package)
-        self.before = self.look()
+        self.before = self.read_state()
 
-    def fresh(self) -> bool:
+    def restore_state(self) -> bool:
         """Restore the state before the first message. Returns False if `state` then returns another state."""
-        self.memory.put_back()
+        self.memory.restore()
         if self.reset is not None:
             self.reset()
-        return self.state is None or bool(self.look() == self.before)
+        return self.state is None or bool(self.read_state() == self.before)
 
-    def look(self, memory: ReachableObjects | None = None) -> Any:
+    def read_state(self, memory: ReachableObjects | None = None) -> Any:
         """Return the current state: from `state`, or from the handler's memory in this process."""
         if self.state is None:
             kept = memory or self.memory
-            return plain_state(kept.values(), kept.is_own)
+            return plain_state(kept.values(), kept.is_authors_object)
         value = self.state()
         if asyncio.iscoroutine(value):
             value.close()
             raise TypeError("state is an async function; expected a synchronous function that returns the state")
-        return plain_state(value, self.memory.is_own)
+        return plain_state(value, self.memory.is_authors_object)
 
     def run(self, history: History, *, look_each: bool = False) -> HistoryResult:
         """Run a history with a new handler. Raises the errors of its constructor, `start` and `stop`.
@@ -215,7 +215,7 @@ class ChaosBench:
         """Run a history in another process, which dies if its last delivery is a kill. Raises NoProcessError."""
         if self.others is None:
             raise NoProcessError("it was not requested")
-        look = self.look if look_each else lambda: None
+        look = self.read_state if look_each else lambda: None
         return self.others.run(self.messages, history, look, self.patience_seconds)
 
 
@@ -250,15 +250,15 @@ class ChaosTrial:
         try:
             for delivery in history:
                 outcome = self.deliver(delivery)
-                steps.append(ChaosStep(delivery, outcome, bench.look(self._memory) if look_each else None))
+                steps.append(ChaosStep(delivery, outcome, bench.read_state(self._memory) if look_each else None))
                 if HUNG in self.fates.values():
                     break  # the next delivery would hang as well
             if bench.state is None:
-                state = bench.look(self._memory)  # `stop` may release the memory
+                state = bench.read_state(self._memory)  # `stop` may release the memory
         finally:
             self.stop()
         if bench.state is not None:
-            state = bench.look()
+            state = bench.read_state()
         return HistoryResult(state, dict(self.fates), tuple(steps), self._awaits)
 
     def _in_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -327,7 +327,9 @@ class ChaosTrial:
         return called, refused
 
     async def _call(self, batch: Batch, cut_at: int) -> CallEnd:
-        called = await call(self._handler, batch, cut_at, self._bench.patience_seconds, self._bench.memory.wrote)
+        called = await call(
+            self._handler, batch, cut_at, self._bench.patience_seconds, self._bench.memory.is_authors_module
+        )
         self._awaits = max(self._awaits, called.awaits)
         return called
 

@@ -52,7 +52,7 @@ class KillSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class KilledCall:
+class DeliveryOutcome:
     """The outcome of a delivery as text, and the outcome of each message so far, by its index."""
 
     outcome: str
@@ -77,7 +77,7 @@ class ProcessResults:
     fates: dict[int, str] = field(default_factory=dict)
     lines: int = 0
 
-    def add(self, result: KilledCall | KillPlace) -> None:
+    def add(self, result: DeliveryOutcome | KillPlace) -> None:
         if isinstance(result, KillPlace):
             self.outcomes.append(f"killed (kill -9) {result.place}")
         else:
@@ -101,11 +101,11 @@ class KilledProcess(child_process.ChildProcess[KillPlace]):
             raise NoProcessError(str(error)) from None
         return process
 
-    async def deliver(self, delivery: ChaosDelivery) -> KilledCall | KillPlace:
+    async def deliver(self, delivery: ChaosDelivery) -> DeliveryOutcome | KillPlace:
         """Make a delivery. Raises NoProcessError if that fails."""
         try:
             async with asyncio.timeout(CALL_SECONDS):
-                call: KilledCall = await self.ask("deliver", delivery)
+                call: DeliveryOutcome = await self.ask("deliver", delivery)
                 return call
         except child_process.ChildRefusedError as error:
             reason = str(error)
@@ -124,7 +124,7 @@ class KilledProcess(child_process.ChildProcess[KillPlace]):
 
 
 @dataclass(frozen=True, slots=True)
-class OtherProcesses:
+class ProcessRunner:
     """Calls a group's handler in separate processes, which are supervised in an event loop."""
 
     group: GroupToRun

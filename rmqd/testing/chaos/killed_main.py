@@ -20,7 +20,7 @@ from rmqd.handler_api.batch import Batch, LoadedHandler
 from rmqd.runtime.child_process import ChildChannel, send_without_loop
 from rmqd.testing.chaos.chaos_history import ChaosDelivery
 from rmqd.testing.chaos.chaos_trial import ChaosBench, ChaosTrial
-from rmqd.testing.chaos.killed import KilledCall, KillPlace, KillSpec
+from rmqd.testing.chaos.killed import DeliveryOutcome, KillPlace, KillSpec
 
 T = TypeVar("T")
 TraceFunction = Callable[[FrameType, str, object], Any]
@@ -64,16 +64,16 @@ def _started(spec: KillSpec, killing: _Killing, in_loop: Any) -> ChaosTrial:
         messages=spec.messages,
         patience_seconds=spec.patience_seconds,
     )
-    killing.is_authors = bench.memory.wrote
+    killing.is_authors = bench.memory.is_authors_module
     trial = ChaosTrial(bench)
     trial.start()
     return trial
 
 
-def _delivered(trial: ChaosTrial, delivery: ChaosDelivery, killing: _Killing) -> KilledCall:
+def _delivered(trial: ChaosTrial, delivery: ChaosDelivery, killing: _Killing) -> DeliveryOutcome:
     killing.moment, killing.lines = delivery.cut_at if delivery.how == "killed" else None, 0
     outcome = trial.deliver(ChaosDelivery(delivery.part))
-    return KilledCall(outcome, dict(trial.fates), killing.lines)
+    return DeliveryOutcome(outcome, dict(trial.fates), killing.lines)
 
 
 class _Killing:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Final
 
 from rmqd.wire import fields
-from rmqd.wire.bodies.json_body import Body, DataVersion, Group, Topic, Wire
+from rmqd.wire.bodies.json_body import Body, DataVersion, Group, Topic, WireOptions
 from rmqd.wire.bodies.route_data import PERM_READ, PERM_WRITE
 
 READ_FORBIDDEN_BIT: Final = 4
@@ -79,7 +79,7 @@ class SubscriptionGroupConfig(Body, called="a group's settings", kw_only=True):
     group_sys_flag: int = 0
     consume_timeout_minute: int = 15
     attributes: dict[str, str] = field(default_factory=dict)
-    group_retry_policy: Annotated[Mapping[str, Any], Wire(read=_read_policy)] = field(
+    group_retry_policy: Annotated[Mapping[str, Any], WireOptions(read=_read_policy)] = field(
         default_factory=lambda: dict(_CUSTOMIZED)
     )
     """The retry policy for POP and gRPC clients. rmqd stores it, and does not interpret it."""

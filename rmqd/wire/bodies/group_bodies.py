@@ -73,7 +73,7 @@ class ConsumerRunningInfo(json_body.Body):
     mq_table: Mapping[MessageQueue, ProcessQueueInfo] = field(default_factory=dict)
     status_table: Mapping[json_body.Topic, ConsumeStatus] = field(default_factory=dict)
     user_consumer_info: Mapping[str, str] = field(default_factory=dict)
-    jstack: Annotated[str | None, json_body.Wire(last=True)] = None
+    jstack: Annotated[str | None, json_body.WireOptions(last=True)] = None
     mq_pop_table: Mapping[MessageQueue, PopProcessQueueInfo] = field(default_factory=dict)
 
 
@@ -94,7 +94,7 @@ class ConsumeMessageDirectlyResult(json_body.Body):
     consume_result: str
     order: bool = False
     auto_commit: bool = True
-    remark: Annotated[str | None, json_body.Wire(last=True)] = None
+    remark: Annotated[str | None, json_body.WireOptions(last=True)] = None
     spent_time_mills: int = 0
 
 
@@ -121,7 +121,7 @@ class ResetOffsetBody(json_body.Body):
     INVOKE_BROKER_TO_RESET_OFFSET (222).
     """
 
-    offset_table: Annotated[dict[MessageQueue, int], json_body.Wire(read=_read_reset)]
+    offset_table: Annotated[dict[MessageQueue, int], json_body.WireOptions(read=_read_reset)]
 
     def to_json(self, *, as_list: bool = False) -> bytes:
         """Return the body. With `as_list`, it contains a list instead of a map, as C++ clients expect it."""

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 
 from rmqd.errors import InvalidNameError
 from rmqd.wire import fields
-from rmqd.wire.bodies.json_body import Body, Wire
+from rmqd.wire.bodies.json_body import Body, WireOptions
 from rmqd.wire.fields import WireName
 
 EXPRESSION_TAG: Final = "TAG"
@@ -57,7 +57,7 @@ class SubscriptionData(Body, called="a subscription"):
     class_filter_mode: bool = False
 
     @property
-    def takes_all(self) -> bool:
+    def matches_all_messages(self) -> bool:
         return self.expression_type == EXPRESSION_TAG and not self.tags_set
 
 
@@ -88,7 +88,7 @@ class HeartbeatData(Body):
     client_id: Annotated[str, WireName("clientID")]
     consumer_data_set: tuple[ConsumerData, ...] = ()
     producer_groups: Annotated[
-        tuple[str, ...], WireName("producerDataSet"), Wire(read=_read_producers, write=_write_producers)
+        tuple[str, ...], WireName("producerDataSet"), WireOptions(read=_read_producers, write=_write_producers)
     ] = ()
     heartbeat_fingerprint: int = 0
     without_sub: bool = False

@@ -86,7 +86,7 @@ QueueId = Annotated[int, "a queue id"]
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
+class WireOptions:
     """An annotation of a field that is read or written in another way than its type implies."""
 
     last: bool = False  # the field is written after all fields without `last`
@@ -95,7 +95,7 @@ class Wire:
     write: Write | None = None  # replaces the writer for the type; the field is omitted if it returns None
 
 
-_PLAIN: Final = Wire()
+_PLAIN: Final = WireOptions()
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
@@ -167,7 +167,7 @@ _PLANS: Final[dict[type, _Plan]] = {}
 
 
 def _make_plan(cls: type[Body]) -> _Plan:
-    cls.complete()
+    cls.generate_methods()
     hints = get_type_hints(cls, include_extras=True)
     reads, writes, order = [], [], {(False, name): value for name, value in cls.constants.items()}
     for field in dataclasses.fields(cls):
@@ -181,7 +181,7 @@ def _make_plan(cls: type[Body]) -> _Plan:
     return plan
 
 
-def _without_value(field: dataclasses.Field[Any], hint: Any, wire: Wire) -> tuple[Any, Any]:
+def _without_value(field: dataclasses.Field[Any], hint: Any, wire: WireOptions) -> tuple[Any, Any]:
     """Return the values that replace a missing field and a null field, as in `_ReadField`."""
     has_default = (field.default, field.default_factory) != (dataclasses.MISSING, dataclasses.MISSING)
     if hint is float and has_default:
@@ -196,12 +196,12 @@ def _without_value(field: dataclasses.Field[Any], hint: Any, wire: Wire) -> tupl
 _EMPTY: Final[dict[Any, Any]] = {tuple: [], frozenset: [], dict: {}, Mapping: {}}
 
 
-def _split(hint: Any) -> tuple[Any, Wire]:
+def _split(hint: Any) -> tuple[Any, WireOptions]:
     """Return a field's type, without None and our annotations, and its `Wire` annotation."""
     if get_origin(hint) is Annotated:
         kind, *notes = get_args(hint)
-        if ours := [note for note in notes if isinstance(note, Wire | fields.WireName)]:
-            return _without_none(kind), next((note for note in ours if isinstance(note, Wire)), _PLAIN)
+        if ours := [note for note in notes if isinstance(note, WireOptions | fields.WireName)]:
+            return _without_none(kind), next((note for note in ours if isinstance(note, WireOptions)), _PLAIN)
     return _without_none(hint), _PLAIN
 
 

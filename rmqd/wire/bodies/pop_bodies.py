@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Self
 
 from rmqd.errors import ProtocolError
 from rmqd.wire import fields
-from rmqd.wire.bodies.json_body import Body, Wire
+from rmqd.wire.bodies.json_body import Body, WireOptions
 from rmqd.wire.fields import WireName
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.receipt_handle import RetryFlag
@@ -32,8 +32,8 @@ class QueryAssignmentRequestBody(Body):
     topic: str
     consumer_group: str
     client_id: str
-    strategy_name: Annotated[str, Wire(absent="")] = "AVG"
-    message_model: Annotated[str, Wire(absent="")] = "CLUSTERING"
+    strategy_name: Annotated[str, WireOptions(absent="")] = "AVG"
+    message_model: Annotated[str, WireOptions(absent="")] = "CLUSTERING"
 
 
 def _read_mode(value: object, what: str) -> MessageRequestMode:
@@ -50,7 +50,7 @@ class MessageQueueAssignment(Body, called="an assignment", order=True):
     """A queue that a member should read. The queue id -1 means any queue of the broker, and is only valid for pops."""
 
     queue: Annotated[MessageQueue, WireName("messageQueue")]
-    mode: Annotated[MessageRequestMode, Wire(read=_read_mode)] = MessageRequestMode.PULL
+    mode: Annotated[MessageRequestMode, WireOptions(read=_read_mode)] = MessageRequestMode.PULL
 
 
 class QueryAssignmentResponseBody(Body):
@@ -117,7 +117,7 @@ class BatchAck(Body, called="acks"):
 class BatchAckMessageRequestBody(Body):
     """The body of BATCH_ACK_MESSAGE (200151): acknowledges popped messages of one broker."""
 
-    broker_name: Annotated[str, Wire(absent="")]
+    broker_name: Annotated[str, WireOptions(absent="")]
     acks: tuple[BatchAck, ...]
 
 
@@ -161,13 +161,13 @@ def _read_action(value: object, what: str) -> LiteSubscriptionAction:
 class LiteSubscription(Body, called="a lite subscription"):
     """One client's lite topics. Brokers drop them after three minutes (liteSubscriptionCheckTimeoutMills)."""
 
-    action: Annotated[LiteSubscriptionAction, Wire(read=_read_action)]
+    action: Annotated[LiteSubscriptionAction, WireOptions(read=_read_action)]
     client_id: str
     group: str
     topic: str
     lite_topics: Annotated[tuple[str, ...], WireName("liteTopicSet")] = ()
     version: int = 0
-    offset_option: Annotated[Mapping[str, Any] | None, Wire(read=fields.as_object)] = None
+    offset_option: Annotated[Mapping[str, Any] | None, WireOptions(read=fields.as_object)] = None
     """The group's start offset in added lite topics. rmqd does not interpret it."""
 
 

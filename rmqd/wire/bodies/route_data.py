@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Final, Self
 
 from rmqd.errors import ProtocolError
 from rmqd.wire import fields, loose_json
-from rmqd.wire.bodies.json_body import Body, BrokerName, ClusterName, QueueId, Wire
+from rmqd.wire.bodies.json_body import Body, BrokerName, ClusterName, QueueId, WireOptions
 from rmqd.wire.fields import WireName
 
 
@@ -74,7 +74,7 @@ class TopicQueueMappingInfo(Body, called="topicQueueMappingByBroker"):
     constants: ClassVar[Mapping[str, Any]] = {"dirty": False}
 
     bname: str
-    total_queues: Annotated[int, Wire(read=queue_count)] = 0
+    total_queues: Annotated[int, WireOptions(read=queue_count)] = 0
     epoch: int = 0
     scope: str = GLOBAL_SCOPE
     curr_id_map: dict[QueueId, QueueId] = field(default_factory=dict)  # logical queue id: queue id on the broker
@@ -104,7 +104,7 @@ class TopicQueueMappingDetail(Body, called="mappingDetail"):
 
     topic: str
     bname: str
-    total_queues: Annotated[int, Wire(read=queue_count)] = 0
+    total_queues: Annotated[int, WireOptions(read=queue_count)] = 0
     epoch: int = 0
     scope: str = GLOBAL_SCOPE
     curr_id_map: dict[QueueId, QueueId] = field(default_factory=dict)
@@ -160,8 +160,8 @@ class QueueData(Body, called="queueData", order=True):
     """A topic's queues on one broker: numbers of readable and writable queues, and the permission bits."""
 
     broker_name: str
-    read_queue_nums: Annotated[int, Wire(read=queue_count)]
-    write_queue_nums: Annotated[int, Wire(read=queue_count)]
+    read_queue_nums: Annotated[int, WireOptions(read=queue_count)]
+    write_queue_nums: Annotated[int, WireOptions(read=queue_count)]
     perm: int
     topic_sys_flag: int = 0
 
@@ -186,9 +186,9 @@ def _by_broker_id(value: object, what: str) -> dict[int, str]:
 class BrokerData(Body, called="brokerData"):
     """The addresses ("host:port") of one broker's replicas, by broker id. The master has the id 0."""
 
-    cluster: Annotated[str, Wire(absent="")]
+    cluster: Annotated[str, WireOptions(absent="")]
     broker_name: str
-    broker_addrs: Annotated[dict[int, str], Wire(read=_by_broker_id)]
+    broker_addrs: Annotated[dict[int, str], WireOptions(read=_by_broker_id)]
     enable_acting_master: bool = False
 
     @property
@@ -219,9 +219,9 @@ class TopicRouteData(Body):
 
     queue_datas: tuple[QueueData, ...] = ()
     broker_datas: tuple[BrokerData, ...] = ()
-    order_topic_conf: Annotated[str | None, Wire(last=True)] = None
+    order_topic_conf: Annotated[str | None, WireOptions(last=True)] = None
     mappings: Annotated[
-        _Mappings, WireName("topicQueueMappingByBroker"), Wire(read=_read_mappings, write=_write_mappings)
+        _Mappings, WireName("topicQueueMappingByBroker"), WireOptions(read=_read_mappings, write=_write_mappings)
     ] = ()
 
     def to_json(self, *, strict: bool = True) -> bytes:

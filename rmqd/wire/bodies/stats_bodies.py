@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from rmqd.wire import fields
 from rmqd.wire.bodies.heartbeat_data import SubscriptionData
-from rmqd.wire.bodies.json_body import Body, Topic, Wire
+from rmqd.wire.bodies.json_body import Body, Topic, WireOptions
 from rmqd.wire.message_queue import MessageQueue
 
 
@@ -54,7 +54,7 @@ def _write_groups(groups: _StatsOfGroups) -> list[dict[str, Any]]:
 class ConsumeStatsList(Body):
     """The response to GET_BROKER_CONSUME_STATS (317): all groups' offsets on one broker, topic by topic."""
 
-    consume_stats_list: Annotated[_StatsOfGroups, Wire(read=_read_groups, write=_write_groups)] = field(
+    consume_stats_list: Annotated[_StatsOfGroups, WireOptions(read=_read_groups, write=_write_groups)] = field(
         default_factory=dict
     )
     broker_addr: str = ""
@@ -118,9 +118,9 @@ class ConsumerConnection(Body):
 
     connection_set: tuple[Connection, ...]
     subscription_table: dict[Topic, SubscriptionData]
-    consume_type: Annotated[str | None, Wire(last=True)] = None
-    message_model: Annotated[str | None, Wire(last=True)] = None
-    consume_from_where: Annotated[str | None, Wire(last=True)] = None
+    consume_type: Annotated[str | None, WireOptions(last=True)] = None
+    message_model: Annotated[str | None, WireOptions(last=True)] = None
+    consume_from_where: Annotated[str | None, WireOptions(last=True)] = None
 
 
 class ConsumeQueueData(Body, called="an entry of a queue"):

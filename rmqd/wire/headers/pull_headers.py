@@ -109,7 +109,7 @@ class PullRequestTemplate:
         """`subscription` is for PullSysFlag.SUBSCRIPTION. Requests get `extra_fields`, and `credentials` sign them."""
         fixed = {
             **(extra_fields or {}),
-            **(credentials.fields() if credentials is not None else {}),
+            **(credentials.signing_fields() if credentials is not None else {}),
             "bname": broker_name,
             "consumerGroup": group,
             "expressionType": expression_type,

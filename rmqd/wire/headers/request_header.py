@@ -77,7 +77,7 @@ class RequestHeader(Header):
 def _fields(cls: type[Header]) -> tuple[_Field, ...]:
     if (known := _FIELDS.get(cls)) is not None:
         return known
-    cls.complete()
+    cls.generate_methods()
     hints, annotations = get_type_hints(cls), get_type_hints(cls, include_extras=True)
     result = []
     for field in dataclasses.fields(cls):

@@ -172,9 +172,9 @@ class BlockDecompression:
         self._size = len(block.data)
         self._end = len(block.data)
 
-    def at_once(self) -> bool:
+    def open_quickly(self) -> bool:
         """Open bodies for at most a few milliseconds. Returns whether this was enough, so that `rest` is not needed."""
-        stored = sum(message.stored_size for message in self._block.messages if message.is_closed)
+        stored = sum(message.stored_size for message in self._block.messages if message.is_body_encoded)
         return stored <= MAX_INLINE_STORED_BYTES and self._open(
             min(self._max, MAX_INLINE_OPENED_BYTES), MAX_INLINE_OPENED_BYTES
         )
@@ -191,8 +191,8 @@ class BlockDecompression:
         """
         block, left = self._block, self._block.messages[self._next :]
         if left:
-            block.cut_at = left[0].queue_offset
-            block.corrupt = [one for one in block.corrupt if one.message.place < left[0].place]
+            block.first_unopened_offset = left[0].queue_offset
+            block.corrupt = [one for one in block.corrupt if one.message.byte_position < left[0].byte_position]
         block.messages = self._opened
         if self._corrupt:
             block.corrupt = sorted([*block.corrupt, *self._corrupt], key=lambda one: one.message.queue_offset)
@@ -210,7 +210,7 @@ class BlockDecompression:
             message = messages[self._next]
             if self._corrupt and self._ends_at_corrupt:
                 return True
-            if not message.is_closed:
+            if not message.is_body_encoded:
                 if message.stored_size > self._max:
                     self._corrupt.append(CorruptMessage(message, str(BodyTooLargeError(self._max))))
                 else:
@@ -258,7 +258,7 @@ class BlockDecompression:
                 self._end += len(record)
                 self._size += len(record)
                 self._opened.append(
-                    Message().placed(
+                    Message().set_position(
                         self._block, start, body_start, body_start + body_size, offset, batch.store_timestamp
                     )
                 )

@@ -72,17 +72,17 @@ def decode_messages(data: bytes, message_queue: MessageQueue, start: int = 0, na
     to `MessageBlock.corrupt`.
     """
     block = frame_messages(data, message_queue, start, namespace)
-    if block.broken is not None:
-        raise ProtocolError(block.broken)
+    if block.broken_reason is not None:
+        raise ProtocolError(block.broken_reason)
     return open_all_bodies(block)
 
 
 def frame_decodable_messages(
     data: bytes, message_queue: MessageQueue, start: int = 0, namespace: str = ""
 ) -> MessageBlock:
-    """Find records like `frame_messages`, but drop undecodable records. `MessageBlock.broken` gives the reason."""
+    """Find records like `frame_messages`, but drop undecodable records; see `MessageBlock.broken_reason`."""
     block = frame_messages(data, message_queue, start, namespace)
-    if block.broken is not None:
+    if block.broken_reason is not None:
         block.corrupt = [one for one in block.corrupt if not isinstance(one.message, UnreadableMessage)]
     return block
 
@@ -112,8 +112,8 @@ def frame_messages(
     broken = _decode_until_broken(block, start)
     while broken is not None:
         at, reason = broken
-        if block.broken is None:
-            block.broken = reason
+        if block.broken_reason is None:
+            block.broken_reason = reason
         end = _end_by_total_size(data, at)
         message = UnreadableMessage(block, at, len(data) if end is None else end)
         block.corrupt.append(CorruptMessage(message, reason, hides_rest=end is None))
@@ -152,7 +152,7 @@ def _decode_until_broken(block: MessageBlock, start: int) -> tuple[int, str] | N
             else:
                 block.runs += 1
                 following = queue_offset + 1
-            message = Message()  # these lines are `Message.placed`, inlined for speed
+            message = Message()  # these lines are `Message.set_position`, inlined for speed
             message.block, message._start, message.finished = block, at, False
             message._body_start, message._body_end = body_start, body_end
             message.queue_offset, message.store_timestamp = queue_offset, store_timestamp
@@ -202,14 +202,14 @@ def stored_properties(record: bytes) -> dict[str, str]:
     if sys_flag & _HOSTS_V6:
         body_start, _, body_size = _long_hosts(record, 0, sys_flag)
     block = MessageBlock(record, _NO_QUEUE)
-    return Message().placed(block, 0, body_start, body_start + body_size, 0, 0).stored_properties
+    return Message().set_position(block, 0, body_start, body_start + body_size, 0, 0).stored_properties
 
 
 def decode_record(record: bytes) -> StoredMessage:
     """Return the message of a record. The body is not decompressed; a wrong CRC is ignored. Raises ProtocolError."""
     block = frame_messages(record, _NO_QUEUE)
-    if block.broken is not None or not record:
-        raise ProtocolError(f"a record cannot be read: {block.broken or 'it is empty'}")
+    if block.broken_reason is not None or not record:
+        raise ProtocolError(f"a record cannot be read: {block.broken_reason or 'it is empty'}")
     message = (block.messages or [one.message for one in block.corrupt])[0]
     block.messages, block.corrupt = [], []  # breaks the reference cycle of block and message
     return StoredMessage(
@@ -271,7 +271,7 @@ class UnreadableMessage(Message):
     sys_flag = 0  # so the body is not decompressed
 
     def __init__(self, block: MessageBlock, start: int, end: int) -> None:
-        self.placed(block, start, start, end, 0, 0)
+        self.set_position(block, start, start, end, 0, 0)
         self.queue_offset = self._long(QUEUE_OFFSET_AT)
         self._properties = {}
         self._reconsume_times = 0

@@ -25,7 +25,7 @@ from rmqd.wire.messages.properties import (
     parse_properties,
 )
 from rmqd.wire.messages.record import Record
-from rmqd.wire.topics import RETRY_PREFIX, is_retry_topic, topic_of_retry, unwrap_namespace
+from rmqd.wire.topics import RETRY_PREFIX, is_retry_topic, original_topic, unwrap_namespace
 
 _INT = Struct(">i")
 
@@ -50,8 +50,23 @@ class MessageBlock:
     """
 
     __slots__ = (
-        "broken", "corrupt", "cursor", "cut_at", "data", "decompressed", "is_closed", "max_offset", "message_queue",
-        "messages", "min_offset", "namespace", "origin", "put_before", "runs", "size_bytes", "unfinished",
+        "broken_reason",
+        "corrupt",
+        "cursor",
+        "data",
+        "decompressed",
+        "earlier_message_count",
+        "first_unopened_offset",
+        "is_closed",
+        "max_offset",
+        "message_queue",
+        "messages",
+        "min_offset",
+        "namespace",
+        "origin",
+        "runs",
+        "size_bytes",
+        "unfinished",
     )  # fmt: skip
 
     def __init__(self, data: bytes, message_queue: MessageQueue, namespace: str = "") -> None:
@@ -63,16 +78,18 @@ class MessageBlock:
         self.origin: str | None = None  # if popped from a pop retry topic: the original topic of its messages
         self.messages: list[Message] = []
         self.corrupt: list[CorruptMessage] = []
-        self.broken: str | None = None  # the reason why a record (the first such record) cannot be decoded
+        self.broken_reason: str | None = None  # the reason why a record (the first such record) cannot be decoded
         self.runs = 0  # number of runs of consecutive queue offsets among the decodable records
         self.is_closed = False  # some bodies must still be decompressed, or split as batches
-        self.cut_at: int | None = None  # offset of the first message whose body did not fit into the memory limit
+        self.first_unopened_offset: int | None = (
+            None  # offset of the first message whose body did not fit into the memory limit
+        )
         self.decompressed: dict[int, bytes] | None = None  # decompressed bodies, by start of the record in `data`
         self.size_bytes = len(data)  # memory that the block keeps alive: the response and the decompressed bodies
         # The consumer uses these three: the number of unfinished messages, the number of messages that were added to
         # the queue before this block, and the index before which all messages are finished.
         self.unfinished = 0
-        self.put_before = 0
+        self.earlier_message_count = 0
         self.cursor = 0
 
     def of(self, left: list[Message]) -> MessageBlock:
@@ -105,7 +122,7 @@ class Message(Record):
     queue_offset: int
     store_timestamp: int
 
-    def placed(
+    def set_position(
         self, block: MessageBlock, start: int, body_start: int, body_end: int, queue_offset: int, store_timestamp: int
     ) -> Self:
         """Set the message's position in the block's bytes, and return the message.
@@ -186,7 +203,7 @@ class Message(Record):
         topic, origin = self.record_topic, self.block.origin
         if not is_retry_topic(topic):
             return topic
-        return topic_of_retry(topic, self.stored_properties.get(RETRY_TOPIC), origin)
+        return original_topic(topic, self.stored_properties.get(RETRY_TOPIC), origin)
 
     @property
     def keys(self) -> str | None:
@@ -206,10 +223,10 @@ class Message(Record):
     @property
     def stored_id(self) -> str:
         """The offset id. All messages of a batch in one record share it, so their queue offset is appended."""
-        return f"{self.offset_msg_id}-{self.queue_offset}" if self.is_member else self.offset_msg_id
+        return f"{self.offset_msg_id}-{self.queue_offset}" if self.is_batch_member else self.offset_msg_id
 
     @property
-    def id_of_all_copies(self) -> str:
+    def first_copy_id(self) -> str:
         """The id that is equal in all copies of the message: the producer's id, or else the first copy's offset id.
 
         A copy in a retry topic has a different offset id, and the first copy's id in the property ORIGIN_MESSAGE_ID.
@@ -320,7 +337,7 @@ def _restore(
     block.min_offset, block.max_offset = ends
     if opened is not None:
         block.decompressed = {0: opened}
-    message = Message().placed(block, 0, *places)
+    message = Message().set_position(block, 0, *places)
     message._reconsume_times = reconsume_times  # the record does not count retries in place
     return message
 

@@ -67,7 +67,7 @@ def value_reader(name: str) -> Callable[[Any], str | None]:
     which RocketMQ separates by spaces, are returned as one text.
     """
     if name == "msg_id":
-        return attrgetter("id_of_all_copies")
+        return attrgetter("first_copy_id")
     stored = _NAMED.get(name) or name.removeprefix("property:")
 
     def value(message: Any) -> str | None:

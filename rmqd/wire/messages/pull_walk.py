@@ -62,7 +62,7 @@ class BadRecord(Contradiction):
         return self.at == other.at and self.frame == other.frame
 
 
-def is_plain(block: MessageBlock, asked: int, header: PullMessageResponseHeader) -> bool:
+def needs_no_walk(block: MessageBlock, asked: int, header: PullMessageResponseHeader) -> bool:
     """Return whether no walk is needed, as for most responses: the offsets go from `asked` to the end without gaps."""
     messages = block.messages
     return (
@@ -73,7 +73,7 @@ def is_plain(block: MessageBlock, asked: int, header: PullMessageResponseHeader)
     )
 
 
-def bad_record(block: MessageBlock, corrupt: CorruptMessage, asked: int) -> BadRecord:
+def unopened_body_record(block: MessageBlock, corrupt: CorruptMessage, asked: int) -> BadRecord:
     """Return the contradiction for a message whose body cannot be opened. The walk does not open bodies."""
     message = corrupt.message
     frame = block.data[message._start : message._start + message.store_size]

@@ -154,17 +154,17 @@ class Record:
         return self.block.data[self._start : self._start + self.store_size]
 
     @property
-    def is_closed(self) -> bool:
+    def is_body_encoded(self) -> bool:
         """Whether the stored body must be decompressed, or split as a batch, before handlers get it."""
         return bool(self.sys_flag & ENCODED_FLAGS)
 
     @property
-    def is_member(self) -> bool:
+    def is_batch_member(self) -> bool:
         """Whether the message is part of a batch that the broker stores as one record."""
         return bool(self.sys_flag & INNER_BATCH)
 
     @property
-    def place(self) -> int:
+    def byte_position(self) -> int:
         """The byte position of the record in the response."""
         return self._start
 

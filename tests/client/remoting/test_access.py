@@ -110,12 +110,12 @@ async def test_any_other_response_ends_a_refusal(client: RemotingClient, peer: P
     refusals = client.security.refusals
     peer.on(PULL, WRONG)
     await client.invoke(peer.address, PULL, {})
-    assert "check signature failed" in (refusals.about(["any"]) or "")
+    assert "check signature failed" in (refusals.reason_for_group(["any"]) or "")
     peer.on(BEAT, Reply(ResponseCode.SYSTEM_ERROR, "something else"))
     with capture_logs() as logs:
         await client.invoke(peer.address, BEAT, {})
         await client.invoke(peer.address, BEAT, {})
-    assert refusals.about(["any"]) is None
+    assert refusals.reason_for_group(["any"]) is None
     assert [entry["event"] for entry in logs] == ["access.restored"]
 
 
@@ -127,10 +127,10 @@ async def test_a_forbidden_topic_concerns_only_its_groups(
     peer.on(PULL, Reply(ResponseCode.NO_PERMISSION, FORBIDDEN))
     await client.invoke(peer.address, PULL, {})
     await client.invoke(peer.address, BEAT, {})
-    assert "Topic:orders" in (refusals.about(["mailer", "orders"]) or "")
-    assert refusals.about(["mailer", "invoices", "orders-2", "order"]) is None
+    assert "Topic:orders" in (refusals.reason_for_group(["mailer", "orders"]) or "")
+    assert refusals.reason_for_group(["mailer", "invoices", "orders-2", "order"]) is None
     clock.turn(FORGET_PERMISSION_REFUSAL_SECONDS + 1)
-    assert refusals.about(["orders"]) is None
+    assert refusals.reason_for_group(["orders"]) is None
 
 
 async def test_new_keys_are_used_from_the_next_request(client: RemotingClient, peer: Peer) -> None:
@@ -139,7 +139,7 @@ async def test_new_keys_are_used_from_the_next_request(client: RemotingClient, p
     with capture_logs() as logs:
         await client.invoke(peer.address, PULL, {"n": "1"})
         client.secure(ClientOptions(access_key="another", secret_key="another-secret"))
-        assert client.security.refusals.about(["any"]) is None
+        assert client.security.refusals.reason_for_group(["any"]) is None
         await client.invoke(peer.address, PULL, {"n": "1"})
     old, new = (command.ext_fields for command in peer.got(PULL))
     assert old == Credentials("the-user", "the-secret", "the-token").signed({"n": "1"}, b"")

@@ -68,7 +68,7 @@ def test_pauses_grow_to_a_limit_and_differ(breakers: Breakers, clock: ManualCloc
     """Clients that lost a broker together must not all reconnect together."""
     pauses = []
     for _ in range(12):
-        breakers.failed(HOST, failure())
+        breakers.record_failure(HOST, failure())
         pauses.append(pause_seconds(breakers, clock))
     assert FIRST_SECONDS / 2 <= pauses[0] <= FIRST_SECONDS + 0.01
     assert all(MAX_SECONDS / 2 <= pause <= MAX_SECONDS + 0.01 for pause in pauses[6:])
@@ -83,12 +83,12 @@ def test_an_address_with_breaking_connections_is_tried_again_soon(breakers: Brea
         breakers.record_break(HOST, failure())
         assert 0 < pause_seconds(breakers, clock) < MISSING_MEMBER_SECONDS
         breakers.answered(HOST)
-    breakers.failed(HOST, failure())
+    breakers.record_failure(HOST, failure())
     assert pause_seconds(breakers, clock) <= FIRST_SECONDS + 0.01
 
 
 def test_one_probe_at_a_time(breakers: Breakers, clock: ManualClock) -> None:
-    breakers.failed(HOST, failure())
+    breakers.record_failure(HOST, failure())
     with pytest.raises(CircuitOpenError, match="it is silent"), breakers.probe(HOST):
         pytest.fail("the pause is not over")
     clock.turn(MAX_SECONDS)
@@ -102,7 +102,7 @@ def test_one_probe_at_a_time(breakers: Breakers, clock: ManualClock) -> None:
 
 
 def test_long_requests_fail_until_another_request_is_answered(breakers: Breakers, clock: ManualClock) -> None:
-    breakers.failed(HOST, failure())
+    breakers.record_failure(HOST, failure())
     clock.turn(MAX_SECONDS)
     breakers.raise_during_pause(HOST)
     with pytest.raises(CircuitOpenError):
@@ -112,7 +112,7 @@ def test_long_requests_fail_until_another_request_is_answered(breakers: Breakers
 
 
 def test_a_tls_error_is_raised_again_during_the_pause(breakers: Breakers) -> None:
-    breakers.failed(HOST, TlsError(HOST, "its certificate is not for this host"))
+    breakers.record_failure(HOST, TlsError(HOST, "its certificate is not for this host"))
     with pytest.raises(TlsError, match="its certificate"):
         breakers.raise_during_pause(HOST)
 
@@ -200,7 +200,7 @@ async def test_a_silence_counts_as_one_failure_for_all_waiting_requests(remoting
     for task in waiting:
         task.cancel()
     await asyncio.wait(waiting)
-    assert 0 < remoting.breakers.rest_seconds(peer.address) <= FIRST_SECONDS
+    assert 0 < remoting.breakers.remaining_pause_seconds(peer.address) <= FIRST_SECONDS
 
 
 async def test_a_silent_peer_is_still_only_probed_after_a_reconnect(remoting: RemotingClient, peer: Peer) -> None:

@@ -225,7 +225,7 @@ async def test_a_lost_connection_fails_waiting_requests_and_is_replaced(remoting
     """The waiting request fails at once, the next request connects again, and both callbacks are called."""
     opened: list[str] = []
     lost: list[tuple[str, str]] = []
-    remoting.opened.append(opened.append)
+    remoting.on_opened.append(opened.append)
     remoting.lost.append(lambda address, reason: lost.append((address, reason)))
     peer.on(ASK, None)
     waiting = asyncio.create_task(remoting.invoke(peer.address, ASK, {}, timeout_seconds=30))

@@ -204,7 +204,7 @@ async def test_a_queue_that_waits_for_the_circuit_is_not_reported_as_paused(
         await eventually(lambda: (c := m.consumer.snapshot().circuit) and c.state == "open", "the circuit is open")
         info = await running_info(broker)
     report = MemberReport(client_id="one", connections={}, info=info)
-    assert (report.waits_for_circuit, report.paused) == (True, "")
+    assert (report.waits_for_circuit, report.paused_queues) == (True, "")
 
 
 async def test_running_info_has_every_option_under_javas_name(broker: ScriptedBroker, queue: MessageQueue) -> None:

@@ -62,6 +62,6 @@ def test_all_copies_of_a_message_have_one_id() -> None:
     """This includes copies in the retry topic of a message that was sent without a unique id."""
     [sent] = block_of([7]).messages
     [copy] = block_of([9], properties={"ORIGIN_MESSAGE_ID": "7F00000100002A9F00000000000000AA"}).messages
-    assert sent.id_of_all_copies == sent.msg_id
-    assert copy.id_of_all_copies == "7F00000100002A9F00000000000000AA" != copy.msg_id
-    assert message_of("unique").id_of_all_copies == "unique"
+    assert sent.first_copy_id == sent.msg_id
+    assert copy.first_copy_id == "7F00000100002A9F00000000000000AA" != copy.msg_id
+    assert message_of("unique").first_copy_id == "unique"

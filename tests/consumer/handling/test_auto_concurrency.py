@@ -53,7 +53,9 @@ async def test_failing_calls_do_not_raise_the_limit(is_expired: bool) -> None:
     worker.expired = is_expired
     for _ in range(2000):
         with pytest.raises(ConnectionError):
-            await auto.time_slot(partial(auto.measure, fail, worker), worker, Batch([], MessageQueue(TOPIC, BROKER, 0)))
+            await auto.measure_slot(
+                partial(auto.measure, fail, worker), worker, Batch([], MessageQueue(TOPIC, BROKER, 0))
+            )
         auto.poll()
     assert auto.limit == 1
 

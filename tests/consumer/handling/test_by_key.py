@@ -16,7 +16,7 @@ import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.services import Ownership
-from rmqd.handler_api.batch import ENDLESS_LEASE, Batch, DeadLetter, Decision, Lease, Outcome, Retry, Suspend
+from rmqd.handler_api.batch import NO_LOCK_LEASE, Batch, DeadLetter, Decision, Lease, Outcome, Retry, Suspend
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply
 from tests.clock import ManualClock
@@ -261,7 +261,7 @@ class Locks(Ownership):
         self.lost: set[int] = set()
 
     def lease(self, queue: MessageQueue) -> Lease | None:
-        return None if queue.queue_id in self.lost else ENDLESS_LEASE
+        return None if queue.queue_id in self.lost else NO_LOCK_LEASE
 
 
 async def test_an_orderly_group_hands_out_nothing_of_a_queue_without_its_lock(pool: StartPool) -> None:

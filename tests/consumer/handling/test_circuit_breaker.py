@@ -211,7 +211,7 @@ async def test_a_message_that_has_not_failed_yet_probes_first(pool: StartPool, m
 
 def change(running: Pool, options: CircuitOptions | None) -> None:
     assert running.service.circuit is not None
-    running.service.circuit.change(options)
+    running.service.circuit.apply_options(options)
 
 
 @pytest.mark.parametrize("mode", MODES, ids=IDS)

@@ -33,7 +33,7 @@ class Waiting(Pool):
     def take(self, queue: ProcessQueue) -> tuple[int, bool]:
         """A worker's batch: its size, and whether the worker stops at this queue."""
         halted: list[ProcessQueue] = []
-        make = self.queues.make_and_halt(queue, Batch, halted.append)
+        make = self.queues.halting_make(queue, Batch, halted.append)
         return len(make(queue.take(4), queue.message_queue)), halted == [queue]
 
 

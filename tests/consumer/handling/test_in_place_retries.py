@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 import rmqd
 from rmqd.consumer.consumer_options import FailureOptions
 from rmqd.consumer.handling.in_place_retries import FailurePolicy
-from rmqd.handler_api.batch import ACK, Batch, Decision, KnownLease, ManualBatch, Outcome
+from rmqd.handler_api.batch import ACK, Batch, Decision, KnownLease, ManualCommitBatch, Outcome
 from rmqd.testing import RocketMQ
 from tests.clock import ManualClock
 from tests.consumer.groups import group_options
@@ -29,7 +29,7 @@ class Attempt(ManualClock):
         super().__init__()
         self.queue, batch = batch_of(3)
         self.lease = KnownLease()
-        self.batch = ManualBatch(self.lease, list(batch), batch.message_queue)
+        self.batch = ManualCommitBatch(self.lease, list(batch), batch.message_queue)
         self.calls, self.in_pause = list[list[int]](), in_pause
 
     async def sleep(self, seconds: float, /) -> None:

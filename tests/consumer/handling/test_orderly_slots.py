@@ -61,7 +61,9 @@ async def test_queues_that_become_ready_together_are_handled_together(pool: Star
     async with pool(gate, concurrency=4, **ORDERLY) as running:
         for _ in range(2):  # the first time starts the workers
             gate.open.clear()
-            await eventually(lambda: len(running.service.ready_queues.sleepers) == 4, "every worker waits for work")
+            await eventually(
+                lambda: len(running.service.ready_queues.sleeping_workers) == 4, "every worker waits for work"
+            )
             queues = [running.queue(1, number) for number in range(2)]
             await eventually(lambda: gate.at_once == 2, "both are handled")
             gate.open.set()

@@ -443,7 +443,7 @@ async def test_a_batch_is_settled_at_once_if_the_handler_acknowledged_each_messa
 class LateFirst(ProcessQueue):
     """Another member has the message at offset 0 by now."""
 
-    def is_late(self, message: Message) -> bool:
+    def may_be_redelivered(self, message: Message) -> bool:
         return message.queue_offset == 0
 
 

@@ -190,7 +190,7 @@ async def test_two_messages_of_two_queues_are_handled_at_once(pool: StartPool) -
     """A worker that starts wakes another one if more messages wait."""
     gate = Gate()
     async with pool(gate, concurrency=3) as running:
-        await eventually(lambda: len(running.service.ready_queues.sleepers) == 3, "every worker waits for work")
+        await eventually(lambda: len(running.service.ready_queues.sleeping_workers) == 3, "every worker waits for work")
         running.service.pause()
         queues = [running.queue(1, number) for number in (1, 2)]
         running.service.resume()
@@ -360,4 +360,4 @@ async def test_a_sleeping_worker_that_was_cancelled_is_not_woken(pool: StartPool
     assert line.can_wake
     resting.cancel()
     await asyncio.wait((resting,))
-    assert (line.can_wake, line.sleepers) == (False, [])
+    assert (line.can_wake, line.sleeping_workers) == (False, [])

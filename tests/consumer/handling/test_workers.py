@@ -45,20 +45,20 @@ async def test_a_worker_that_parks_wakes_another_and_none_is_woken_after_the_end
     for _ in range(2):
         await asyncio.sleep(0)
     assert [task.done() for task in asleep] == [False, True]
-    ready.change_admitted(-1)
+    ready.admit_workers(-1)
     parked = asyncio.create_task(ready.wait_until_admitted())
     await asyncio.wait_for(asyncio.gather(*asleep), 5)
     ready.queues.clear()
-    ready.change_admitted(-1)
+    ready.admit_workers(-1)
     last = asyncio.create_task(ready.wait_until_admitted())
     await asyncio.sleep(0)
     for first in (0, 2):
         ready.add_workers(range(first, first + 2), started.append)
     assert (ready.idle_workers, parked.done()) == (6, False)
-    ready.change_admitted(1)
+    ready.admit_workers(1)
     await last
     assert not parked.done(), "only one more is admitted"
-    ready.change_admitted(1)
+    ready.admit_workers(1)
     await parked
     ready.remove_workers()
     alone.queue(1, 1)
@@ -109,7 +109,7 @@ async def test_a_group_handles_as_many_batches_at_once_as_its_concurrency(pool: 
     gate = Gate()
     async with pool(gate, concurrency=concurrency) as running:
         await eventually(
-            lambda: len(running.service.ready_queues.sleepers) == concurrency, "every worker waits for work"
+            lambda: len(running.service.ready_queues.sleeping_workers) == concurrency, "every worker waits for work"
         )
         assert not running.service.keeps_calls_open, "the handler has no end_calls"
         queue = running.queue(50)

@@ -10,7 +10,7 @@ import pytest
 
 from rmqd.consumer.canary import CANARY_VARIANT, Canary
 from rmqd.consumer.consumer_options import CanaryOptions
-from rmqd.consumer.health.group_status import MIN_ATTEMPTS, MIN_FAILING_SECONDS, POLL_SECONDS, RecentResults
+from rmqd.consumer.health.group_status import MIN_ATTEMPTS, MIN_FAILING_SECONDS, POLL_SECONDS, RecentAttempts
 from rmqd.consumer.stats.counters import TopicStats
 from tests.clock import ManualClock
 from tests.consumer.blocks import block_of
@@ -25,7 +25,7 @@ class Group:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.stats = TopicStats("orders", is_retry=False)
-        self.results = RecentResults(self.clock)
+        self.results = RecentAttempts(self.clock)
         self.numbers = count(1)
 
     def goes_on(self, seconds: float, step: Callable[[], None] = lambda: None) -> None:
@@ -87,7 +87,7 @@ def test_a_failing_canary_is_not_a_problem_of_the_handler(group: Group) -> None:
     """Failures in half of its attempts are enough. An operator ends the problem by stopping the canary."""
     options = group_options(canary=CanaryOptions(0.3, "keys", "live"))
     canary = Canary(handler_of(print), options, group.clock)
-    of_canary, group.stats = RecentResults(group.clock, GROUP, canary), TopicStats("orders", False, CANARY_VARIANT)
+    of_canary, group.stats = RecentAttempts(group.clock, GROUP, canary), TopicStats("orders", False, CANARY_VARIANT)
     for _ in range(30):
         group.goes_on(POLL_SECONDS, lambda: group.mixed(1, 2))
         of_canary.poll(group.stats.snapshots())
@@ -95,7 +95,7 @@ def test_a_failing_canary_is_not_a_problem_of_the_handler(group: Group) -> None:
     assert group.cause == ""
     assert of_canary.problem.evidence.startswith("the canary testing gets 30% of the messages, and 60 of its attempts")
     assert f"`rmqd canary {GROUP} --stop`" in of_canary.problem.next
-    canary.change_share(replace(options, canary=CanaryOptions(0.0, "keys", "live")))
+    canary.apply_options(replace(options, canary=CanaryOptions(0.0, "keys", "live")))
     assert of_canary.problem is None
 
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, cast
 
-from rmqd.consumer.lite.lite_queues import LiteBlock, LiteProcessQueue, UnhandledPops, blocks_by_lite_topic, set_offsets
+from rmqd.consumer.lite.lite_queues import (
+    LiteBlock,
+    LiteProcessQueue,
+    UnhandledPops,
+    blocks_by_lite_topic,
+    set_popped_offsets,
+)
 from rmqd.consumer.pop.receipts import PopReceipts
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.wire.headers.pop_headers import PopMessageResponseHeader
@@ -72,7 +78,7 @@ def popped(
         stored = StoredMessage(topic="chats", queue_id=3, queue_offset=70 + number, body=b"x", properties=properties)
         records.append(encode_message(stored))
     reply = decode_messages(b"".join(records), ASKED)
-    assert set_offsets(reply, ASKED, tries, passed_over or UnhandledPops()) == 0
+    assert set_popped_offsets(reply, ASKED, tries, passed_over or UnhandledPops()) == 0
     return blocks_by_lite_topic(reply, ASKED, HEADER, 60.0, most)
 
 

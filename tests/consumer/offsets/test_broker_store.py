@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from rmqd.client.instance import MAX_OFFSET_REQUESTS, ClientInstance
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.offsets.broker_store import OFFSET_TIMEOUT_SECONDS, REPEAT_SECONDS, RemoteBrokerOffsetStore
+from rmqd.consumer.offsets.broker_store import OFFSET_CHECK_SECONDS, OFFSET_TIMEOUT_SECONDS, RemoteBrokerOffsetStore
 from rmqd.consumer.offsets.persistence import OFFSET_WATCH_SECONDS
 from rmqd.errors.broker_errors import BrokerError
 from rmqd.wire.command import RemotingCommand
@@ -177,7 +177,7 @@ async def test_an_unchanged_offset_is_checked_periodically_and_stored_if_lost(ow
     committed_at = owner.store.committed_at[owner.queue]
     await owner.persist(7)
     assert (owner.commits, owner.store.is_check_due()) == ([7], False)
-    owner.clock.turn(REPEAT_SECONDS)
+    owner.clock.turn(OFFSET_CHECK_SECONDS)
     owner.store.begin_ownership(owner.broker.create_topic(TOPIC, 2)[1], 3)  # needs no check yet
     assert owner.store.is_check_due()
     del owner.broker.offsets[GROUP, owner.queue]
@@ -213,11 +213,11 @@ async def test_one_query_checks_all_unchanged_offsets_of_a_topic(
 
     await owner.store.persist(dict.fromkeys(queues, 7))
     reads = owner.reads
-    flowing.turn(REPEAT_SECONDS)
+    flowing.turn(OFFSET_CHECK_SECONDS)
     await owner.store.persist(dict.fromkeys(queues, 7))
     await owner.store.persist(dict.fromkeys(queues, 7))
     assert (owner.reads, [broker.commits_of(queue) for queue in queues]) == (reads + 1, [[7]] * 3)
-    flowing.turn(REPEAT_SECONDS)
+    flowing.turn(OFFSET_CHECK_SECONDS)
     broker.offsets.clear()
     broker.peer.on(UPDATE, update)
     await owner.store.persist(dict.fromkeys(queues, 7))
@@ -233,7 +233,7 @@ async def test_a_check_of_unchanged_offsets_ends_with_the_ownership(owner: Owner
     """The queue is released right after the round has begun."""
     other = owner.broker.create_topic(TOPIC, 2)[1]
     await owner.persist(7)
-    owner.clock.turn(REPEAT_SECONDS)
+    owner.clock.turn(OFFSET_CHECK_SECONDS)
     del owner.broker.offsets[GROUP, owner.queue]
     offsets = {owner.queue: 7} if is_alone else {owner.queue: 7, other: 3}
     a_round = asyncio.create_task(owner.store.persist(offsets))
@@ -247,7 +247,7 @@ async def test_a_check_of_unchanged_offsets_does_not_undo_a_reset_that_follows(o
     """The round also commits another queue. The broker has the operator's reset, and refuses this member's commit."""
     other = owner.broker.create_topic(TOPIC, 2)[1]
     await owner.persist(7)
-    owner.clock.turn(REPEAT_SECONDS)
+    owner.clock.turn(OFFSET_CHECK_SECONDS)
     owner.set_back(2)
 
     def refuse_first(command: RemotingCommand) -> Reply:
@@ -390,7 +390,7 @@ async def test_a_wide_group_has_few_offset_requests_in_flight(owner: Owner, code
 async def test_a_round_with_a_failed_commit_fails_although_its_checks_succeed(owner: Owner) -> None:
     other = owner.broker.create_topic(TOPIC, 2)[1]
     await owner.persist(7)
-    owner.clock.turn(REPEAT_SECONDS)
+    owner.clock.turn(OFFSET_CHECK_SECONDS)
     owner.broker.peer.on(UPDATE, Reply(ResponseCode.SYSTEM_ERROR, "not now"))
     assert not await owner.store.persist({owner.queue: 7, other: 3})
 

@@ -52,8 +52,8 @@ def test_the_watch_outlasts_a_pull_held_by_the_broker() -> None:
 
 
 def test_the_watch_ends_after_its_time(watch: OffsetWatch) -> None:
-    assert not watch.is_over(BEGAN + OFFSET_WATCH_SECONDS - 0.1)
-    assert watch.is_over(BEGAN + OFFSET_WATCH_SECONDS)
+    assert not watch.needs_no_check(BEGAN + OFFSET_WATCH_SECONDS - 0.1)
+    assert watch.needs_no_check(BEGAN + OFFSET_WATCH_SECONDS)
 
 
 def test_a_stored_offset_that_is_ours_or_missing_may_be_replaced(watch: OffsetWatch, told: Told) -> None:
@@ -86,7 +86,7 @@ def test_another_lower_offset_restarts_the_wait(watch: OffsetWatch, told: Told) 
 def test_a_lower_offset_extends_the_watch(watch: OffsetWatch, told: Told) -> None:
     """A lower offset at the last moment is judged like any other."""
     assert not look(watch, 3, after=OFFSET_WATCH_SECONDS - 0.1)
-    assert not watch.is_over(BEGAN + OFFSET_WATCH_SECONDS)
+    assert not watch.needs_no_check(BEGAN + OFFSET_WATCH_SECONDS)
     assert not look(watch, 3, after=OFFSET_WATCH_SECONDS + RESET_REPORT_SECONDS)
     assert told.resets == [3]
 
@@ -96,7 +96,7 @@ def test_a_lower_offset_that_disappears_is_not_a_reset(watch: OffsetWatch, told:
     """Our commit, or a previous owner's, has replaced it."""
     assert not look(watch, 3)
     assert look(watch, stored, after=1.0)
-    assert watch.is_over(BEGAN + OFFSET_WATCH_SECONDS)
+    assert watch.needs_no_check(BEGAN + OFFSET_WATCH_SECONDS)
     assert not look(watch, 3, after=RESET_REPORT_SECONDS)
     assert told.resets == []
 
@@ -131,7 +131,7 @@ def test_a_previous_owners_offset_is_not_below_the_one_at_the_acquisition(told: 
 def test_a_rejected_commit_indicates_a_reset(watch: OffsetWatch, told: Told) -> None:
     """The reset waits for the next pull, and may be above the offset at the acquisition."""
     watch.is_reset = True
-    assert not watch.is_over(BEGAN + OFFSET_WATCH_SECONDS)
+    assert not watch.needs_no_check(BEGAN + OFFSET_WATCH_SECONDS)
     assert not look(watch, 12)
     assert not look(watch, 12, after=RESET_REPORT_SECONDS)
     assert (told.resets, told.overlaps) == ([12], [])
@@ -142,11 +142,11 @@ def test_after_a_lost_connection_a_lower_offset_is_not_a_reset(watch: OffsetWatc
     assert not look(watch, 3)
     watch.is_reset = True
     watch.on_connection_lost()
-    assert not watch.is_over(BEGAN + OFFSET_WATCH_SECONDS)
+    assert not watch.needs_no_check(BEGAN + OFFSET_WATCH_SECONDS)
     assert look(watch, 3, after=RESET_REPORT_SECONDS)
     assert look(watch, 0, after=RESET_REPORT_SECONDS)
     watch.may_have_lost_queue = False
-    assert watch.is_over(BEGAN)
+    assert watch.needs_no_check(BEGAN)
     assert (told.resets, told.overlaps) == ([], [])
 
 
@@ -154,9 +154,9 @@ def test_a_reset_reported_by_a_pull_ends_the_watch(watch: OffsetWatch, told: Tol
     assert not look(watch, 3)
     watch.is_reset = watch.may_have_lost_queue = True
     watch.on_reset(3)
-    assert watch.is_over(BEGAN)
+    assert watch.needs_no_check(BEGAN)
     watch.may_have_lost_queue = True
-    assert not watch.is_over(BEGAN + OFFSET_WATCH_SECONDS)
+    assert not watch.needs_no_check(BEGAN + OFFSET_WATCH_SECONDS)
     assert look(watch, 0, 6, 4)
     assert look(watch, 5, 6, 4)
     assert (told.resets, told.overlaps) == ([], [2])
@@ -174,15 +174,15 @@ async def test_checks_before_pulls_have_a_pause_five_times_as_long(watch: Offset
             raise errors.pop()
         return True
 
-    assert not await watch.allows_pull(clock, slow)
+    assert not await watch.may_pull_commit(clock, slow)
     clock.turn(4.9)
-    assert not await watch.allows_pull(clock, slow)
+    assert not await watch.may_pull_commit(clock, slow)
     assert looks == 1
     clock.turn(0.1)
-    assert await watch.allows_pull(clock, slow)
+    assert await watch.may_pull_commit(clock, slow)
     assert looks == 2
 
 
 def test_a_member_that_may_have_lost_the_queue_always_checks(watch: OffsetWatch) -> None:
     watch.may_have_lost_queue = True
-    assert not watch.is_over(BEGAN + 10 * OFFSET_WATCH_SECONDS)
+    assert not watch.needs_no_check(BEGAN + 10 * OFFSET_WATCH_SECONDS)

@@ -198,7 +198,7 @@ async def test_an_ended_pull_delays_no_commit_but_may_replace_one_for_some_time(
 ) -> None:
     stored, unanswered, began = list[PullCommit](), UnansweredCommits(clock), clock.monotonic()
     pulls, future = PullCommits(clock, unanswered, stored.append), asyncio.get_running_loop().create_future()
-    future.add_done_callback(pulls.send(QUEUE, 6, 0, NO_CONNECTION).ended)
+    future.add_done_callback(pulls.record_sending(QUEUE, 6, 0, NO_CONNECTION).ended)
     await clock.advance(after)
     future.set_result(answer) if isinstance(answer, RemotingCommand) else future.set_exception(answer)
     await asyncio.sleep(0)
@@ -214,7 +214,7 @@ async def test_an_ended_pull_delays_no_commit_but_may_replace_one_for_some_time(
 
 async def test_the_wait_for_a_pull_in_flight_returns_the_stored_offset(clock: ManualClock) -> None:
     pulls, began = PullCommits(clock, UnansweredCommits(clock), Mock()), clock.monotonic()
-    pulls.send(QUEUE, 6, 0, NO_CONNECTION)
+    pulls.record_sending(QUEUE, 6, 0, NO_CONNECTION)
     waiting = asyncio.create_task(pulls.wait_for_end(QUEUE, AsyncMock(return_value=4)))
     await clock.advance(COMMIT_ANSWER_SECONDS + 0.2)
     found = await waiting
@@ -226,7 +226,7 @@ async def test_the_wait_for_a_pull_in_flight_returns_the_stored_offset(clock: Ma
 def test_a_stored_offset_above_zero_proves_that_the_broker_has_the_table(offset: int, has_table: bool) -> None:
     """0 may mean no offset. Pulls carry commits only if the broker has the table."""
     firsts = FirstCommits(lambda queue: None)
-    firsts.begin(QUEUE, offset)
+    firsts.record_table(QUEUE, offset)
     assert firsts.has_table(QUEUE) is has_table
 
 
@@ -240,7 +240,7 @@ async def test_a_pull_is_not_sent_if_a_reset_arrives_while_it_waits_for_a_check(
         return await replace(puller, on=on).carry(6, may=False)
 
     with pytest.raises(PullRepeatedError):
-        await request.ask(4, 32, 15_000, carry)
+        await request.pull(4, 32, 15_000, carry)
     assert not owner.broker.pulls
 
 

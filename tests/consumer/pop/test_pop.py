@@ -198,7 +198,7 @@ def test_the_oldest_pop_is_handed_out_first_and_empty_queues_are_removed() -> No
         ready.put_oldest_first()
         order.append(ready.queues[0].pending.popleft().queue_offset)
         if not ready.queues[0].pending:
-            ready.queued.discard(ready.queues.popleft())
+            ready.not_to_add.discard(ready.queues.popleft())
 
     for pop in range(3):
         for place, queue in enumerate(reversed(queues)):
@@ -213,4 +213,4 @@ def test_the_oldest_pop_is_handed_out_first_and_empty_queues_are_removed() -> No
         ready.submit(queue)
     queues[1].pending.clear()
     ready.put_oldest_first()
-    assert ([*ready.queues], ready.queued) == ([queues[0], queues[2]], {queues[0], queues[2]})
+    assert ([*ready.queues], ready.not_to_add) == ([queues[0], queues[2]], {queues[0], queues[2]})

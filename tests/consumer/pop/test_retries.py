@@ -15,9 +15,9 @@ from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.pop.pop_retries import DivisionAfterPop, PopRetries
+from rmqd.consumer.pop.pop_retries import PopRetries, PopRetriesDivision
 from rmqd.consumer.stats.counters import TopicStats
-from rmqd.errors import BrokerAwayError
+from rmqd.errors import BrokerUnknownError
 from rmqd.wire.bodies.pop_bodies import MessageRequestMode
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
@@ -67,7 +67,7 @@ class Case:
             client=SimpleNamespace(routes=routes, heartbeat=heartbeat, remoting=self.client.remoting),
             options=options, clock=clock, stats=stats, subscriptions={TOPIC: "*"}, announced_subscriptions={},
         )  # fmt: skip
-        self.context.announce = partial(GroupContext.announce, cast("Any", self.context))
+        self.context.announce_subscriptions = partial(GroupContext.announce_subscriptions, cast("Any", self.context))
         self.retries = PopRetries(cast("Any", self.context))
 
     def is_read(self) -> bool:
@@ -113,7 +113,7 @@ async def test_an_empty_pop_retry_topic_is_not_read(case: Case) -> None:
     """Its first message starts the reading, after a heartbeat with the subscription."""
     for _ in range(5):
         await case.round()
-    assert (case.is_read(), case.changes, case.retries.ending) == (False, 0, set())
+    assert (case.is_read(), case.changes, case.retries.ending_topics) == (False, 0, set())
     case.end = 1
     await case.clock.advance(9.5)
     assert not case.is_read()
@@ -156,24 +156,26 @@ async def test_a_pop_retry_topic_is_read_until_it_was_empty_for_the_invisible_ti
         await case.round()
     case.end = 4
     await case.round()
-    assert not case.retries.ending
+    assert not case.retries.ending_topics
     case.done = 4
     await case.round()  # empty from here on
     await case.round()
     await case.round()
-    assert (case.retries.ending, case.changes) == (set(), 1)
+    assert (case.retries.ending_topics, case.changes) == (set(), 1)
     await case.round()
-    await eventually(lambda: case.retries.ending == {RETRY}, "its reading will end")
+    await eventually(lambda: case.retries.ending_topics == {RETRY}, "its reading will end")
     assert case.changes == 2
     case.end = 5
     await case.round()
-    assert (case.retries.ending, case.is_read()) == (set(), True), "a message before the end keeps the subscription"
+    assert (case.retries.ending_topics, case.is_read()) == (set(), True), (
+        "a message before the end keeps the subscription"
+    )
     case.done = 5
     for _ in range(5):
         await case.round()
-    assert case.retries.ending == {RETRY}
-    assert case.retries.is_reading_over(RETRY, ())
-    assert (case.retries.ending, case.is_read(), case.watched, case.start_soon) == (set(), False, set(), 1)
+    assert case.retries.ending_topics == {RETRY}
+    assert case.retries.finish_reading(RETRY, ())
+    assert (case.retries.ending_topics, case.is_read(), case.watched, case.start_soon) == (set(), False, set(), 1)
     changes = case.changes
     for _ in range(4):
         await case.round()
@@ -190,11 +192,11 @@ async def test_a_group_that_pops_again_stops_reading_the_pop_retry_topic(case: C
     await eventually(case.is_read, "it is read")
     case.modes[TOPIC] = MessageRequestMode.POP
     await case.round()
-    assert (case.retries.ending, case.changes) == ({RETRY}, 2)
+    assert (case.retries.ending_topics, case.changes) == ({RETRY}, 2)
 
 
 def away(queue: MessageQueue) -> str:
-    raise BrokerAwayError(queue.topic, queue.broker_name)
+    raise BrokerUnknownError(queue.topic, queue.broker_name)
 
 
 async def test_an_unknown_end_offset_changes_nothing(case: Case, broker: ScriptedBroker) -> None:
@@ -208,7 +210,7 @@ async def test_an_unknown_end_offset_changes_nothing(case: Case, broker: Scripte
     case.context.client.routes.address_for = away
     for _ in range(5):
         await case.round()
-    assert (case.retries.ending, case.is_read(), case.changes) == (set(), True, 1)
+    assert (case.retries.ending_topics, case.is_read(), case.changes) == (set(), True, 1)
 
 
 async def test_each_broker_is_queried_until_it_returns_the_groups_modes(case: Case) -> None:
@@ -217,7 +219,7 @@ async def test_each_broker_is_queried_until_it_returns_the_groups_modes(case: Ca
     answers = [Reply(body=json.dumps({"messageRequestModeMap": modes}).encode()), Reply(ResponseCode.SYSTEM_ERROR)]
     case.broker.peer.on(code, lambda _: answers.pop())
     case.context.brokers = lambda: {"a": case.broker.peer.address}
-    division = DivisionAfterPop(case.context)
+    division = PopRetriesDivision(case.context)
     async with running(division._ask_brokers()):
         await case.broker.peer.received(code)
         await case.clock.advance(10.0)

@@ -108,10 +108,10 @@ async def test_a_queue_before_its_acquisition_waits_and_has_no_messages(case: Ca
 
 async def test_a_queue_is_idle_while_its_pull_is_held_for_no_longer_than_usual(case: Case) -> None:
     loop = case.pulled()
-    assert case.assigned.is_idle(loop.asked_at + 20.9)
-    assert not case.assigned.is_idle(loop.asked_at + 21.0)
+    assert case.assigned.is_idle(loop.last_request_at + 20.9)
+    assert not case.assigned.is_idle(loop.last_request_at + 21.0)
     loop.failure = REFUSAL
-    assert not case.assigned.is_idle(loop.asked_at)
+    assert not case.assigned.is_idle(loop.last_request_at)
 
 
 async def test_a_queue_has_work_if_its_backlog_is_unknown(case: Case) -> None:

@@ -43,8 +43,8 @@ class Case:
 
 def test_queues_in_the_route_are_not_kept_as_missing(clock: ManualClock) -> None:
     case = Case(clock)
-    assert not case.absences.is_unsure
-    assert (case.kept(), case.absences.is_unsure, case.refreshed) == (set(), False, 0)
+    assert not case.absences.needs_recheck
+    assert (case.kept(), case.absences.needs_recheck, case.refreshed) == (set(), False, 0)
 
 
 def test_queues_of_an_unreachable_broker_are_kept_for_ten_minutes(clock: ManualClock) -> None:
@@ -65,13 +65,13 @@ def test_queues_of_a_reachable_broker_missing_in_the_route_are_kept_briefly(cloc
     """Routes are refreshed for another check. After three seconds the topic counts as removed from the broker."""
     case = Case(clock)
     case.in_route = {"a", "c"}
-    assert (case.kept(), case.absences.is_unsure, case.refreshed) == ({"b"}, True, 1)
-    assert (case.kept(2.9), case.absences.is_unsure, case.refreshed) == ({"b"}, True, 1)
-    assert (case.kept(0.2), case.absences.is_unsure, case.refreshed) == (set(), False, 1)
+    assert (case.kept(), case.absences.needs_recheck, case.refreshed) == ({"b"}, True, 1)
+    assert (case.kept(2.9), case.absences.needs_recheck, case.refreshed) == ({"b"}, True, 1)
+    assert (case.kept(0.2), case.absences.needs_recheck, case.refreshed) == (set(), False, 1)
     case.in_route = {"a", "b", "c"}
     assert case.kept() == set()
     case.in_route = {"a", "c"}
-    assert (case.kept(), case.absences.is_unsure, case.refreshed) == ({"b"}, True, 2), "the time starts again"
+    assert (case.kept(), case.absences.needs_recheck, case.refreshed) == ({"b"}, True, 2), "the time starts again"
 
 
 def test_queues_of_a_reachable_broker_in_no_route_are_kept(clock: ManualClock) -> None:
@@ -79,6 +79,6 @@ def test_queues_of_a_reachable_broker_in_no_route_are_kept(clock: ManualClock) -
     case = Case(clock)
     case.in_route, case.elsewhere = {"a", "c"}, {"a", "c"}
     assert (case.kept(), case.kept(60)) == ({"b"}, {"b"})
-    assert not case.absences.is_unsure
+    assert not case.absences.needs_recheck
     case.in_route = {"a"}
-    assert (case.kept(), case.absences.is_unsure) == ({"b", "c"}, True)
+    assert (case.kept(), case.absences.needs_recheck) == ({"b", "c"}, True)

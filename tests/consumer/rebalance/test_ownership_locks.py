@@ -202,7 +202,7 @@ async def test_a_member_missing_before_our_connection_broke_is_waited_for(case: 
     body = json.dumps({"consumerIdList": [case.client.client_id, "other"]}).encode()
     case.broker.peer.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, Reply(body=body))
     await case.broker.peer.listen()
-    await case.clock.advance(case.client.remoting.breakers.rest_seconds(case.broker.peer.address))
+    await case.clock.advance(case.client.remoting.breakers.remaining_pause_seconds(case.broker.peer.address))
     await case.client.remoting.connection(case.broker.peer.address)
     await case.clock.advance(1)
     assert not acquiring.done()

@@ -78,7 +78,7 @@ def test_a_member_of_the_other_engine_that_leaves_is_forgotten() -> None:
         clock.turn(JOINING_SECONDS - 0.5)
         assert not conflict.may_consume([SPARK])
         conflict.may_consume(())
-        conflict.clear = False
+        conflict.was_clear = False
 
 
 def test_the_log_and_the_error_name_both_members() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmqd.consumer.stats.counters import MAX_EXCEPTION_CLASSES, RetriedStats, TopicStats
+from rmqd.consumer.stats.counters import MAX_EXCEPTION_CLASSES, RetryTopicStats, TopicStats
 from rmqd.consumer.stats.stats_snapshot import FLOW_CONTROL_REASONS, HANDLED_RESULTS
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.properties import RETRY_TOPIC
@@ -76,9 +76,9 @@ def test_retried_messages_count_under_their_own_topics() -> None:
     """Although they arrive in one topic and in one batch."""
     orders = block_of(range(2), RETRY, properties={RETRY_TOPIC: "orders"})
     bills = block_of(range(2, 3), RETRY, properties={RETRY_TOPIC: "bills"})
-    stats = RetriedStats(RETRY.topic, ["orders", "bills"])
+    stats = RetryTopicStats(RETRY.topic, ["orders", "bills"])
     for block in (orders, bills):
-        stats.pulled(block)
+        stats.count_pulled(block)
     stats.acknowledged([*orders.messages, *bills.messages], 0.001, 5.0)
     stats.of(bills.messages[0]).count("retried")
     by_topic = {snapshot.topic: snapshot for snapshot in stats.snapshots()}
@@ -94,14 +94,14 @@ def test_retried_messages_count_under_their_own_topics() -> None:
 
 def test_retries_of_a_topic_that_the_group_no_longer_consumes_are_counted() -> None:
     """They count under the retry topic's name."""
-    stats = RetriedStats(RETRY.topic, ["orders", "bills"])
-    stats.pulled(block_of(range(4), RETRY, properties={RETRY_TOPIC: "gone"}))
+    stats = RetryTopicStats(RETRY.topic, ["orders", "bills"])
+    stats.count_pulled(block_of(range(4), RETRY, properties={RETRY_TOPIC: "gone"}))
     assert [(s.topic, s.received) for s in stats.snapshots()] == [("orders", 0), ("bills", 0), (RETRY.topic, 4)]
 
 
 def test_a_held_back_retry_queue_counts_for_the_topic_that_holds_it() -> None:
     """If nothing is cached, it counts for all topics."""
-    stats = RetriedStats(RETRY.topic, ["orders", "bills"])
+    stats = RetryTopicStats(RETRY.topic, ["orders", "bills"])
     stats.count_held_back("count", block_of([0], RETRY, properties={RETRY_TOPIC: "bills"}).messages[0])
     stats.count_held_back("paused", None)
     orders, bills = (snapshot.flow_control for snapshot in stats.snapshots())

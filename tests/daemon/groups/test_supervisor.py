@@ -43,9 +43,9 @@ async def supervised(
 def test_backoff_doubles_up_to_its_limit_and_starts_again_after_a_healthy_time() -> None:
     """1, 2, 4 … 60 seconds; a healthy minute resets it."""
     backoff = Backoff()
-    assert [backoff.after(0.1) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
-    assert backoff.after(61) == 1
-    assert backoff.after(1) == 2
+    assert [backoff.next_delay_seconds(0.1) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert backoff.next_delay_seconds(61) == 1
+    assert backoff.next_delay_seconds(1) == 2
 
 
 async def test_a_failed_group_is_shown_as_failed_with_its_reason_and_restarted() -> None:

@@ -33,7 +33,7 @@ class Daemon:
         """Advance the clock by one step, and record a point."""
         self.clock.turn(STEP_SECONDS)
         self.view = HostSnapshot((process(*groups),))
-        self.recorder.take(self.view)
+        self.recorder.add_points(self.view)
 
 
 def slow(group: GroupSnapshot, calls: int) -> GroupSnapshot:
@@ -47,7 +47,7 @@ def test_points_have_lag_and_throughput() -> None:
     daemon = Daemon()
     daemon.step(group_snapshot(received=100, queues=(queue_snapshot(0), queue_snapshot(1))))
     daemon.step(slow(group_snapshot(received=150, queues=(queue_snapshot(0),)), 10))
-    document = daemon.recorder.document()
+    document = daemon.recorder.points_document()
     mailer = document["groups"]["mailer"]
     assert [
         round(after - before, 3) for before, after in zip(document["times"], document["times"][1:], strict=False)

@@ -15,11 +15,11 @@ from rmqd.config.model.root_model import RootConfig
 from rmqd.consumer.health.causes import Problem
 from rmqd.consumer.stats.stats_snapshot import LastError
 from rmqd.daemon.group_history import HistoryRecorder
-from rmqd.daemon.groups.group_engine import GroupChanges, GroupHost
+from rmqd.daemon.groups.group_engine import GroupHost, ReloadedGroups
 from rmqd.daemon.groups.group_reload import ReloadReport
 from rmqd.daemon.groups.local_groups import LocalGroups
 from rmqd.daemon.groups.supervisor import LoopMonitor
-from rmqd.daemon.http.daemon_status import DaemonAbout
+from rmqd.daemon.http.daemon_status import DaemonInfo
 from rmqd.daemon.http.http_access import AccessPolicy
 from rmqd.daemon.http.http_api import HttpApi
 from rmqd.daemon.http.http_endpoint import address_of, listen_on
@@ -45,9 +45,9 @@ class Served:
     access: AccessPolicy = field(default_factory=lambda: AccessPolicy("", frozenset()))
     reloads: int = 0
     held: dict[str, str] = field(default_factory=dict)
-    report: ReloadReport = field(default_factory=lambda: ReloadReport(GroupChanges(unchanged=("mailer",))))
+    report: ReloadReport = field(default_factory=lambda: ReloadReport(ReloadedGroups(unchanged=("mailer",))))
 
-    def about(self) -> DaemonAbout:
+    def about(self) -> DaemonInfo:
         """A fixed description of the daemon."""
         return ABOUT
 

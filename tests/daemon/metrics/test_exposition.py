@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 
 from rmqd.config.model.root_model import MetricsConfig
 from rmqd.daemon.groups.group_engine import HostSnapshot, ProcessSnapshot
-from rmqd.daemon.metrics.exposition import CATALOGUE, render
+from rmqd.daemon.metrics.exposition import METRIC_SPECS, render
 from rmqd.runtime.histogram import Histogram
 from tests.daemon.fakes import ABOUT, client_snapshot, group_snapshot, queue_snapshot, topic_snapshot
 
@@ -133,10 +133,10 @@ def test_queue_series_equal_the_output_of_prometheus_client(accept: str) -> None
     body, _ = rendered(replace(process(), groups=(group,)), accept)
     encode, _ = choose_encoder(accept)
     for name in ("rmqd_consumer_lag_messages", "rmqd_queue_span_messages", "rmqd_queue_state"):
-        spec = CATALOGUE[name]
+        spec = METRIC_SPECS[name]
         family = GaugeMetricFamily(name, spec.metric.help, labels=spec.labels)
         for queue in queues:
-            labels = [group.engine, group.name, queue.topic, "false", queue.broker, queue.number]
+            labels = [group.engine, group.name, queue.topic, "false", queue.broker, queue.queue_label]
             found = spec.metric.value(queue, spec.field)
             for more, value in found.items() if spec.metric.by else [((), found)]:
                 if value is not None:
@@ -163,13 +163,13 @@ def test_the_document_lists_every_metric_with_its_labels() -> None:
     """It lists no other metric."""
     rows = re.findall(r"^\| `(rmqd_\w+)` \| (\w+) \| ([^|]*) \|", DOCUMENT.read_text(), re.MULTILINE)
     documented = {name: (kind, tuple(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
-    assert documented == {name: (spec.metric.kind, spec.labels) for name, spec in CATALOGUE.items()}
+    assert documented == {name: (spec.metric.kind, spec.labels) for name, spec in METRIC_SPECS.items()}
 
 
 def test_each_label_has_one_documented_meaning() -> None:
     """A metric with a new label must be listed with the label's meaning, or the label needs another name."""
-    used = {label for spec in CATALOGUE.values() for label in spec.labels}
-    expected = {label: {name for name, spec in CATALOGUE.items() if label in spec.labels} for label in used}
+    used = {label for spec in METRIC_SPECS.values() for label in spec.labels}
+    expected = {label: {name for name, spec in METRIC_SPECS.items() if label in spec.labels} for label in used}
     rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| [^|]+ \| (all|`)([^|]*) \|$", DOCUMENT.read_text(), re.MULTILINE)
     documented = [(label, more, listed) for labels, more, listed in rows for label in re.findall(r"`(\w+)`", labels)]
     assert sorted(label for label, *_ in documented) == sorted({*used, "variant"})
@@ -180,7 +180,7 @@ def test_each_label_has_one_documented_meaning() -> None:
 
 def test_names_follow_the_conventions() -> None:
     """Counters end in _total, and nothing else does; no milliseconds."""
-    for name, spec in CATALOGUE.items():
+    for name, spec in METRIC_SPECS.items():
         assert name.endswith("_total") == (spec.metric.kind == "counter"), name
         assert not re.search(r"_(ms|milliseconds|millis|kb|mb|percent)\b", name)
         assert spec.metric.help.endswith(".")

@@ -147,7 +147,7 @@ class Later:
 )
 def test_each_form_of_decode_gets_the_message_if_it_is_annotated_so(decode: Any) -> None:
     message = make_message(b"ada")
-    payload = decoder_of(Payload("decode", decode, "dead_letter")).payload(message)
+    payload = decoder_of(Payload("decode", decode, "dead_letter")).decode_payload(message)
     assert (payload.message if isinstance(payload, OfMessage) else payload) is message
 
 

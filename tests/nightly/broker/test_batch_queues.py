@@ -110,7 +110,7 @@ def test_a_batch_is_deleted_when_none_of_its_messages_is_needed() -> None:
     clock = ManualClock(1000)
     store = in_memory(BrokerSettings(fileReservedTime=1), clock)
     needed = 1
-    store.keep(lambda topic, queue_id: needed)  # reads the current value
+    store.add_retention_rule(lambda topic, queue_id: needed)  # reads the current value
     put_batch(store, "a", "b")
     put_batch(store, "c", "d")
     clock.turn(2 * 3600)

@@ -77,23 +77,23 @@ def test_the_rate_is_zero_after_five_minutes_without_counts(now: Now) -> None:
 
 def test_counters_have_rocketmqs_names(now: Now) -> None:
     stats = BrokerStatsManager(now, SystemClock(), "DefaultCluster")
-    stats.arrived(StoredArrival("T", 0, 0, 0, b"record"))
-    stats.pulled("g", "T", 2, 12)
+    stats.count_stored(StoredArrival("T", 0, 0, 0, b"record"))
+    stats.count_pulled("g", "T", 2, 12)
     expected = {("TOPIC_PUT", "T"): (1, 6), ("GROUP_GET", "T@g"): (2, 12)}
     expected |= {("BROKER_PUT", "DefaultCluster"): (1, 6), ("BROKER_GET", "DefaultCluster"): (2, 12)}
     for (name, key), totals in expected.items():
-        gained = [stats.named(f"{name}{kind}", key) for kind in ("_NUMS", "_SIZE")]
+        gained = [stats.find_counter(f"{name}{kind}", key) for kind in ("_NUMS", "_SIZE")]
         assert tuple(one(MINUTE).sum for one in gained if one is not None) == totals
     for name, key in (("TOPIC_PUT_NUMS", "U"), ("TOPIC_PUT", "T"), ("NOPE_NUMS", "T")):
-        assert stats.named(name, key) is None
+        assert stats.find_counter(name, key) is None
 
 
 def test_the_totals_at_the_last_two_midnights(now: Now) -> None:
     stats = BrokerStatsManager(now, SystemClock(), "DefaultCluster")
-    stats.arrived(StoredArrival("T", 0, 0, 0, b"record"))
+    stats.count_stored(StoredArrival("T", 0, 0, 0, b"record"))
     stats.begin_day()
-    stats.arrived(StoredArrival("T", 0, 1, 0, b"record"))
-    stats.pulled("g", "T", 2, 12)
+    stats.count_stored(StoredArrival("T", 0, 1, 0, b"record"))
+    stats.count_pulled("g", "T", 2, 12)
     assert (stats.puts_at_midnights, stats.gets_at_midnights) == ((0, 1), (0, 0))
     stats.begin_day()
     assert (stats.puts_at_midnights, stats.gets_at_midnights) == ((1, 2), (0, 2))
@@ -102,8 +102,8 @@ def test_the_totals_at_the_last_two_midnights(now: Now) -> None:
 def test_a_deleted_topic_has_no_counters(now: Now) -> None:
     stats = BrokerStatsManager(now, SystemClock(), "DefaultCluster")
     for topic in ("T", "T2"):
-        stats.arrived(StoredArrival(topic, 0, 0, 0, b"record"))
-        stats.pulled("g", topic, 1, 6)
+        stats.count_stored(StoredArrival(topic, 0, 0, 0, b"record"))
+        stats.count_pulled("g", topic, 1, 6)
     stats.forget_topic("T")
     assert (stats.put_per_second("T"), stats.get_per_second("g", "T")) == (0.0, 0.0)
     assert (stats.put_per_second("T2"), stats.get_per_second("g", "T2")) == (0.1, 0.1)

@@ -167,7 +167,7 @@ async def test_silent_clients_are_removed_and_disconnected(
     await beat(other, "other", consumer())
     await heard(other)
 
-    broker.close_silent(before)
+    broker.close_expired_clients(before)
 
     await one.closed()
     assert ids(await members(other)) == ("other",)
@@ -181,7 +181,7 @@ async def test_a_client_with_heartbeats_is_not_removed(embedded: EmbeddedRocketM
     before = embedded.broker.now()
     await beat(one, "one", consumer(), producers=["p"])
 
-    embedded.broker.close_silent(before)
+    embedded.broker.close_expired_clients(before)
 
     assert ids(await members(one)) == ("one",)
     assert len(embedded.broker.producers.get("p")) == 1

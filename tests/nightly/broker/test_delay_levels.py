@@ -241,7 +241,7 @@ async def test_a_held_pull_gets_the_delivered_message(tmp_path: Path) -> None:
         await peer.call(310, letters(properties={"DELAY": "3"}, e=2), b"x")
         held = peer.post(11, PULL)
         await peer.call(30, {"topic": "T", "queueId": "2"})
-        assert broker.held_pulls.waiting(GroupQueue("T", "", 2)) == 1
+        assert broker.held_pulls.waiting_count(GroupQueue("T", "", 2)) == 1
         clock.turn(10)
         broker.schedule.wake()
         reply = await peer.reply(held)

@@ -22,7 +22,9 @@ ANY = GroupQueue("T", "g", -1)
 
 async def waiting(embedded: EmbeddedRocketMQ, place: GroupQueue, count: int = 1) -> None:
     """Return when this number of pops is held."""
-    await eventually(lambda: embedded.broker.held_pops.waiting(place) == count, f"{count} pops are held for {place}")
+    await eventually(
+        lambda: embedded.broker.held_pops.waiting_count(place) == count, f"{count} pops are held for {place}"
+    )
 
 
 def held(peer: Peer, **changed: Any) -> int:
@@ -50,7 +52,7 @@ async def test_a_message_wakes_one_pop_of_each_group(embedded: EmbeddedRocketMQ,
 
     assert texts(messages_of(await peer.reply(first))) == ["a"]
     assert texts(messages_of(await peer.reply(other))) == ["a"]
-    assert embedded.broker.held_pops.waiting(ANY) == 1
+    assert embedded.broker.held_pops.waiting_count(ANY) == 1
     await peer.send("T", b"b")
     assert texts(messages_of(await peer.reply(second))) == ["b"]
 
@@ -70,7 +72,7 @@ async def test_a_message_that_the_filter_rejects_wakes_no_pop(embedded: Embedded
     await waiting(embedded, ANY)
 
     await peer.send("T", b"a", TAGS="a")
-    assert embedded.broker.held_pops.waiting(ANY) == 1
+    assert embedded.broker.held_pops.waiting_count(ANY) == 1
     await peer.send("T", b"b", TAGS="b")
 
     assert texts(messages_of(await peer.reply(opaque))) == ["b"]
@@ -129,7 +131,7 @@ async def test_the_poll_time_is_measured_by_the_broker_s_clock(
     await waiting(embedded, ANY)
 
     clock.turn(59.9)
-    assert embedded.broker.held_pops.waiting(ANY) == 1
+    assert embedded.broker.held_pops.waiting_count(ANY) == 1
     clock.turn(0.1)
 
     assert (await peer.reply(opaque)).code == ResponseCode.POLLING_TIMEOUT

@@ -37,22 +37,22 @@ def case() -> Case:
 
 def test_one_member_is_notified_of_each_lite_topic(case: Case) -> None:
     case.tell_all()
-    of_c, of_d = list(case.lite.notified("c")), list(case.lite.notified("d"))
+    of_c, of_d = list(case.lite.take_notified_queues("c")), list(case.lite.take_notified_queues("d"))
     assert sorted(of_c + of_d) == sorted(QUEUES)
     assert of_c
     assert of_d
     assert sorted(case.woken) == [("c", "g")] * len(of_c) + [("d", "g")] * len(of_d)
-    assert list(case.lite.notified("c")) == []
+    assert list(case.lite.take_notified_queues("c")) == []
 
 
 def test_notifications_of_an_inactive_member_pass_to_another_member(case: Case) -> None:
     case.tell_all()
     case.now += INACTIVE_SECONDS + 1
-    of_d = list(case.lite.notified("d"))
+    of_d = list(case.lite.take_notified_queues("d"))
     case.lite.expire()
-    assert sorted(of_d + list(case.lite.notified("d"))) == sorted(QUEUES)
+    assert sorted(of_d + list(case.lite.take_notified_queues("d"))) == sorted(QUEUES)
     case.tell_all()
-    assert list(case.lite.notified("c")) == []
+    assert list(case.lite.take_notified_queues("c")) == []
 
 
 def test_a_subscription_expires_if_it_is_not_renewed(case: Case) -> None:
@@ -61,5 +61,5 @@ def test_a_subscription_expires_if_it_is_not_renewed(case: Case) -> None:
     case.now += 2
     case.lite.expire()
     case.tell_all()
-    assert list(case.lite.notified("c")) == []
-    assert sorted(case.lite.notified("d")) == sorted(QUEUES)
+    assert list(case.lite.take_notified_queues("c")) == []
+    assert sorted(case.lite.take_notified_queues("d")) == sorted(QUEUES)

@@ -64,7 +64,7 @@ async def test_a_heartbeat_skips_groups_that_cannot_be_created(
     """The heartbeat succeeds for the other groups."""
     one, _ = peers
     broker = embedded.broker
-    broker.groups.find("known")
+    broker.groups.find_or_create("known")
     broker.change_settings(broker.settings.changed({"autoCreateSubscriptionGroup": "false"}))
 
     reply = await beat(one, "one", consumer("new"), consumer("a b"), consumer("known"), consumer("CID_RMQ_SYS_own"))

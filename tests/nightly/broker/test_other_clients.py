@@ -15,7 +15,7 @@ import pytest
 
 from rmqd.wire.bodies.group_bodies import ConsumerRunningInfo
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.receipt_handle import ANY_QUEUE
+from rmqd.wire.receipt_handle import ANY_QUEUE_ID
 from tests.conformance.attempts import Attempt
 from tests.consumer.members import member
 from tests.integration.consuming import dead_letter_count
@@ -194,7 +194,7 @@ def test_java_pops_each_message_once_and_retries_failures(
 
     with start_consumer(peer, group, pop="true", fail_every=FAIL_EVERY) as consumer:
         wait_until(lambda: ledger.Tail().finished([handled]) == keys, "all is finished", 90)
-        assert set(_popped(embedded, group, consumer.client_id)) == {MessageQueue(topic, "broker-a", ANY_QUEUE)}
+        assert set(_popped(embedded, group, consumer.client_id)) == {MessageQueue(topic, "broker-a", ANY_QUEUE_ID)}
         consumer.stop()
 
     entries = ledger.read(handled)

@@ -115,7 +115,7 @@ async def test_the_pull_offset_of_the_group_is_recorded(embedded: EmbeddedRocket
     for _ in range(3):
         await peer.send("T")
     await pull(peer, maxMsgNums=2)
-    assert embedded.broker.offsets.pulled("g", "T", 0) == 2
+    assert embedded.broker.offsets.pulled_offset("g", "T", 0) == 2
 
 
 async def test_pulled_messages_and_misses_are_counted(embedded: EmbeddedRocketMQ, peer: Peer) -> None:

@@ -51,7 +51,7 @@ async def test_a_smaller_size_is_reached_in_several_steps() -> None:
 async def test_a_store_exceeds_its_size_if_all_messages_are_needed() -> None:
     """A broker full of delayed messages accepts more, and deletes none."""
     store = in_memory(BrokerSettings(maxStoreSize=10_000))
-    store.keep(lambda topic, queue_id: 0)
+    store.add_retention_rule(lambda topic, queue_id: 0)
     for number in range(100):
         put(store, str(number).ljust(1000))
 
@@ -79,7 +79,7 @@ async def test_deleted_messages_leave_the_light_queues(tmp_path: Path) -> None:
     settings = BrokerSettings(enableLmq=True, enableMultiDispatch=True, fileReservedTime=1)
     clock = ManualClock()
     store, data_dir = in_folder(tmp_path, settings, clock)
-    store.keep(lambda _topic, queue_id: 0 if queue_id == 1 else None)
+    store.add_retention_rule(lambda _topic, queue_id: 0 if queue_id == 1 else None)
     put_light(store, b"kept", "%LMQ%a", queue_id=1)
     put_light(store, b"old", "%LMQ%a,%LMQ%b")
     clock.turn(3601)

@@ -186,7 +186,7 @@ async def test_needed_messages_are_not_deleted() -> None:
     """A delayed message is delivered even if it is the oldest. Delivered messages may be deleted."""
     clock = ManualClock()
     store = in_memory(BrokerSettings(fileReservedTime=1, maxStoreSize=10_000), clock)
-    store.keep(lambda topic, queue_id: 1 if (topic, queue_id) == ("SCHEDULE", 3) else None)
+    store.add_retention_rule(lambda topic, queue_id: 1 if (topic, queue_id) == ("SCHEDULE", 3) else None)
     for body in ("delivered", "waits", "waits too"):
         put(store, body, topic="SCHEDULE", queue_id=3)
     clock.turn(2 * HOURS)

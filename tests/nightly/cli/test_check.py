@@ -71,7 +71,7 @@ def test_a_broken_handler_is_listed_with_its_error(tmp_path: Path, monkeypatch: 
 
 def test_check_verifies_java_and_the_options_of_a_group_on_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Errors are reported at the group's line, before anything is started."""
-    monkeypatch.setattr("rmqd.config.rules.spark_rules.PACKAGES", ())
+    monkeypatch.setattr("rmqd.config.rules.spark_rules.SPARK_PACKAGES", ())
     Path("rmqd.yaml").write_text(GOOD.replace("    handler:", "    engine: spark\n    handler:"))
     monkeypatch.setattr("rmqd.spark.check_versions", lambda: None)
     monkeypatch.setattr("rmqd.spark.prepare.find_java", lambda environ: None)

@@ -12,8 +12,16 @@ import pytest
 from rich.console import Console
 
 from rmqd.cli.daemon_commands import top_lines
-from rmqd.cli.top.top_frame import Diagnose, LastStatus, PauseSwitch, TerminalSize, TextOverlay, ViewState, frame
-from rmqd.cli.top.top_screen import KeyResult, Quit, keys_in, press
+from rmqd.cli.top.top_frame import (
+    DiagnoseRequest,
+    LastStatus,
+    PauseRequest,
+    TerminalSize,
+    TextOverlay,
+    ViewState,
+    frame,
+)
+from rmqd.cli.top.top_screen import KeyResult, Quit, handle_key, keys_in
 from rmqd.daemon.http.status_view import call_time, number, rate
 from rmqd.runtime.plain_text import format_age
 
@@ -43,7 +51,7 @@ def after(document: dict[str, Any], *keys: str, state: ViewState | None = None) 
     """The result of pressing some keys."""
     pressed = KeyResult(state or ViewState())
     for key in keys:
-        pressed = press(pressed.state, key, document)
+        pressed = handle_key(pressed.state, key, document)
     return pressed
 
 
@@ -185,9 +193,9 @@ def test_a_pause_needs_confirmation(document: dict[str, Any]) -> None:
     for no in ("n", "escape", "enter", "q", "p"):
         refused = after(document, no, state=asked.state)
         assert (refused.wish, refused.state.question, refused.state.notice) == (None, None, "nothing was changed")
-    assert after(document, "y", state=asked.state).wish == PauseSwitch("pause", name)
+    assert after(document, "y", state=asked.state).wish == PauseRequest("pause", name)
     named(document, name)["paused"] = True
-    assert after(document, "p", "y").wish == PauseSwitch("resume", name)
+    assert after(document, "p", "y").wish == PauseRequest("resume", name)
 
 
 def test_a_single_queue_can_be_paused(document: dict[str, Any]) -> None:
@@ -196,14 +204,14 @@ def test_a_single_queue_can_be_paused(document: dict[str, Any]) -> None:
     on_it = state.with_listing(cursor=f"{queue['topic']}@{queue['broker']}:{queue['queue']}:{queue['worker']}")
     scope = {name: queue[name] for name in ("topic", "broker", "queue")}
 
-    assert after(document, "p", "y", state=on_it).wish == PauseSwitch("pause", state.group, **scope)
+    assert after(document, "p", "y", state=on_it).wish == PauseRequest("pause", state.group, **scope)
     named(document, state.group)["pauses"].append(scope)
-    assert after(document, "p", "y", state=on_it).wish == PauseSwitch("resume", state.group, **scope)
+    assert after(document, "p", "y", state=on_it).wish == PauseRequest("resume", state.group, **scope)
 
 
 def test_a_diagnosis_is_opened_scrolled_and_closed(document: dict[str, Any]) -> None:
     opened = after(document, "d")
-    assert isinstance(opened.wish, Diagnose)
+    assert isinstance(opened.wish, DiagnoseRequest)
     assert " running ..." in lines_of(opened.state, document, NARROW)[4]
     told = ViewState(pages=TextOverlay("rmqd diagnose", tuple(f"line {number}" for number in range(100))), page=10)
 

@@ -78,7 +78,7 @@ async def test_a_response_on_a_replaced_connection_does_not_count_for_the_next(w
         await peer.received(HEART_BEAT)
         first = world.remoting.connected(peer.address)
         assert first is not None
-        world.remoting.leave(first, "the broker says that it goes away")
+        world.remoting.retire(first, "the broker says that it goes away")
         second = await world.remoting.connection(peer.address)
         go_on.set()
         await eventually(lambda: world.heartbeat.brokers_up == {peer.address: True}, "the first is answered")
@@ -100,7 +100,7 @@ async def test_settled_waits_for_a_heartbeat_whose_caller_was_cancelled(world: W
     await peer.received(HEART_BEAT)
     asking.cancel()
     await asyncio.wait((asking,))
-    settled = asyncio.create_task(world.heartbeat.settled(peer.address))
+    settled = asyncio.create_task(world.heartbeat.wait_for_pending(peer.address))
     await world.clock.advance(1)
     assert not settled.done()
     go_on.set()

@@ -86,7 +86,7 @@ async def test_a_group_can_register_again_while_it_unregisters(client: ClientIns
         before = len(peer.got(HEART_BEAT))
         client.register(Member("g", "T"))
         await peer.received(HEART_BEAT, before + 1)
-        await client.heartbeat.settled(peer.address)
+        await client.heartbeat.wait_for_pending(peer.address)
         release.set()
         await leaving
         await peer.received(HEART_BEAT, before + 2)

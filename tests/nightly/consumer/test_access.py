@@ -43,7 +43,7 @@ async def test_a_secret_that_is_replaced_under_load_loses_and_repeats_nothing(br
             assert reason is not None
             assert f"group {GROUP} is kept from consuming: {broker.peer.address} refuses access" in reason
             assert (GROUP, queue) not in broker.offsets or broker.offsets[GROUP, queue] == 0
-            m.client.secure(options(NEW))
+            m.client.update_security(options(NEW))
             await eventually(lambda: broker.offsets.get((GROUP, queue)) == 1, "what was handled is committed")
             await broker.store(other, b"after")
             await eventually(lambda: bodies == [b"before", b"after"], "the next message is handled")

@@ -19,7 +19,7 @@ from rmqd.daemon.group_history import HistoryRecorder
 from rmqd.daemon.groups.group_engine import HostSnapshot, WorkerReport
 from rmqd.daemon.groups.local_groups import LocalGroups
 from rmqd.daemon.groups.supervisor import LoopMonitor
-from rmqd.daemon.http.daemon_status import as_json, status_document
+from rmqd.daemon.http.daemon_status import status_document, status_json
 from rmqd.daemon.metrics.exposition import render
 from rmqd.daemon.page.page_view import StatusPage
 from rmqd.runtime.clock import SystemClock
@@ -141,7 +141,7 @@ async def test_status_and_its_json(view: HostSnapshot) -> None:
     before = Reads.total
     most, document = await Reads.most(status_document(view, recorder, ABOUT))
     assert (most <= MOST, Reads.total - before) == (True, QUEUES)
-    turns, text = await turns_of(as_json(document))
+    turns, text = await turns_of(status_json(document))
     assert turns >= QUEUES // MOST
     assert text.count(b'"broker":"broker-a"') == QUEUES
 

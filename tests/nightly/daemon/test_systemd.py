@@ -18,7 +18,7 @@ def test_an_abstract_socket_is_notified() -> None:
         name = f"rmqd-test-{os.getpid()}"
         sock.bind(f"\0{name}")
         sock.settimeout(5)
-        ServiceManager({"NOTIFY_SOCKET": f"@{name}"}).ready("up")
+        ServiceManager({"NOTIFY_SOCKET": f"@{name}"}).report_ready("up")
         assert lines(sock) == ["READY=1", "STATUS=up"]
 
 
@@ -30,10 +30,10 @@ def test_child_processes_do_not_inherit_systemds_variables() -> None:
 
 def test_a_missing_socket_is_ignored() -> None:
     """The daemon may run longer than its service manager."""
-    ServiceManager({"NOTIFY_SOCKET": "/nowhere/notify"}).ready("up")
+    ServiceManager({"NOTIFY_SOCKET": "/nowhere/notify"}).report_ready("up")
 
 
 def test_without_systemd_notifications_are_ignored() -> None:
     manager = ServiceManager({})
-    manager.ready("up")
+    manager.report_ready("up")
     assert manager.watchdog_seconds is None

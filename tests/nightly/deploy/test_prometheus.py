@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.daemon.metrics.exposition import CATALOGUE
+from rmqd.daemon.metrics.exposition import METRIC_SPECS
 from tests.deploy import PROMETHEUS, RULES
 from tests.deploy.test_prometheus import family, rules
 from tests.integration.rmqd_process import RmqdProcess
@@ -76,7 +76,7 @@ def test_a_real_prometheus_scrapes_a_running_daemon(
         (target,) = prometheus.get("targets")["activeTargets"]
         assert (target["health"], target["lastError"]) == ("up", "")
         scraped = {name for name in prometheus.get("label/__name__/values") if name.startswith("rmqd_")}
-        assert {name for name in scraped if family(name) not in CATALOGUE} == set()
+        assert {name for name in scraped if family(name) not in METRIC_SPECS} == set()
 
         evaluated = prometheus.get("rules")["groups"][0]["rules"]
         assert {rule["name"]: rule["health"] for rule in evaluated} == {rule["alert"]: "ok" for rule in rules()}

@@ -122,7 +122,7 @@ def test_the_pages_defaults_are_the_configurations() -> None:
 
     def check(row: Row) -> None:
         kind, default = kind_of(row.field), row.field.get_default(call_default_factory=True)
-        default = kind.written(default) if isinstance(kind, ValueKind) else default
+        default = kind.as_written(default) if isinstance(kind, ValueKind) else default
         if row.default == "none":
             assert row.field.is_required() or not default
             assert default != ""  # an empty text is a default, and would be written as one

@@ -183,7 +183,7 @@ def _pull(command: RemotingCommand) -> None:
     if not (block.messages or block.corrupt):
         return
     opening = BlockDecompression(block, MAX_OPENED_BYTES)
-    if not opening.at_once():
+    if not opening.open_quickly():
         opening.rest()
     opening.finish()
     for message in (*block.messages, *(corrupt.message for corrupt in block.corrupt)):

@@ -19,12 +19,12 @@ from uvicorn.server import ServerState
 from rmqd.config.model.root_model import RootConfig
 from rmqd.consumer.pauses import Pauses
 from rmqd.daemon.group_history import HistoryRecorder
-from rmqd.daemon.groups.group_engine import GroupChanges
+from rmqd.daemon.groups.group_engine import ReloadedGroups
 from rmqd.daemon.groups.group_reload import ReloadReport
 from rmqd.daemon.groups.local_groups import LocalGroups
 from rmqd.daemon.groups.supervisor import LoopMonitor
 from rmqd.daemon.http import http_api
-from rmqd.daemon.http.daemon_status import DaemonAbout
+from rmqd.daemon.http.daemon_status import DaemonInfo
 from rmqd.daemon.http.http_access import AccessPolicy
 from rmqd.daemon.http.http_api import HttpApi
 from rmqd.daemon.http.http_server import HttpServer, LimitedProtocol
@@ -103,7 +103,7 @@ class Requests(Target):
             group[-1].pauses = Pauses()
         logger = logging.getLogger("uvicorn.error")
         with replaced(
-            *((module, "in_own_thread", _at_once) for module in (http_api, exposition, page_view)),
+            *((module, "call_in_thread", _at_once) for module in (http_api, exposition, page_view)),
             (logger, "handlers", [self._errors]),
             (logger, "propagate", False),
         ):
@@ -127,7 +127,7 @@ class Requests(Target):
         self._groups = asyncio.create_task(host.run())
         await host.started(5)
         recorder = HistoryRecorder(self._clock, host.view)
-        recorder.take(await host.view())
+        recorder.add_points(await host.view())
         self._daemon = _Daemon(host, monitor, recorder, root)
 
     async def _converse(self, flags: int, pieces: list[bytes]) -> _Transport:
@@ -192,14 +192,14 @@ class _Daemon:
         self.access = AccessPolicy(TOKEN.decode() if flags & HAS_TOKEN else "", frozenset({"rmqd.example"}))
         self.reloads = 0
 
-    def about(self) -> DaemonAbout:
+    def about(self) -> DaemonInfo:
         """Return fixed values."""
         return ABOUT
 
     async def reload(self) -> ReloadReport:
         """Count the call."""
         self.reloads += 1
-        return ReloadReport(GroupChanges(unchanged=("mailer",)))
+        return ReloadReport(ReloadedGroups(unchanged=("mailer",)))
 
 
 class _Transport(asyncio.Transport):

@@ -131,7 +131,7 @@ def test_a_lookup_checks_few_of_ten_thousand_runs(tmp_path: Path) -> None:
     list_entries(tmp_path, former, (0, 199_999))
     list_entries(tmp_path, anew, *((at, at + 9) for at in range(0, 100_000, 10)))
     listed_offsets = manifest.ListedOffsets(LocalFolder(tmp_path), SOURCE, QUEUE)
-    listed_offsets.learn(0, 9, listed_offsets.read(0, 9))
+    listed_offsets.add_reading(0, 9, listed_offsets.read(0, 9))
 
     def has(offset: int, stored_ms: int) -> bool:
         [message] = stored(stored_ms, offset)
@@ -164,7 +164,7 @@ async def test_entries_added_during_a_read_are_known(tmp_path: Path) -> None:
         listed_offsets = handler._queues[SOURCE].listed
         reading = listed_offsets.read(0, 9)
         await handler.handle(stored(written + 1, 31))
-        listed_offsets.learn(0, 9, reading)
+        listed_offsets.add_reading(0, 9, reading)
 
     messages = [*stored(listed_before, 10), *stored(written, 30, 31), *stored(written, 31)]
     assert [listed_offsets.has(message) for message in messages] == [True, True, True, False]
@@ -178,10 +178,10 @@ async def test_entries_forgotten_during_a_read_are_known(tmp_path: Path, monkeyp
         listed_offsets = handler._queues[SOURCE].listed
         reading = listed_offsets.read(0, 9)
         await handler.handle(stored(1_767_225_700_000, *range(30, 50, 2)))
-        listed_offsets.learn(0, 9, reading)
+        listed_offsets.add_reading(0, 9, reading)
 
     [first, *_] = stored(1_767_225_600_000, 0)
-    assert listed_offsets.knows(0, 0)
+    assert listed_offsets.covers(0, 0)
     assert listed_offsets.has(first)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmqd_handlers.faults import ErrorCause, fault_of
+from rmqd_handlers.faults import ErrorCause, cause_of
 from rmqd_handlers.postgresql import PostgreSql
 from tests.handlers.messages import decided, orders
 from tests.handlers.sql_orders import COLUMNS, MARIADB, ORDERS, POSTGRESQL, SERVERS, STATEMENT, started
@@ -160,5 +160,5 @@ def test_mysqls_error_number_decides_that_a_value_is_invalid(number: int) -> Non
     class OperationalError(Exception):
         """The class that PyMySQL raises for unknown numbers."""
 
-    assert fault_of(OperationalError(number, "Invalid JSON value"), ("id",)) is ErrorCause.MESSAGE
-    assert fault_of(OperationalError(1467, "Failed to read auto-increment value"), ("id",)) is ErrorCause.COUNTERPART
+    assert cause_of(OperationalError(number, "Invalid JSON value"), ("id",)) is ErrorCause.MESSAGE
+    assert cause_of(OperationalError(1467, "Failed to read auto-increment value"), ("id",)) is ErrorCause.COUNTERPART

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from rmqd import Retry, Suspend, testing
-from rmqd_handlers.away import AwayError
+from rmqd_handlers.away import CounterpartUnavailableError
 from rmqd_handlers.webhook.connections import retry_after_seconds
 from tests.certificates import CA, CLIENT, certificate, key, server_context
 from tests.handlers.messages import make_batch, make_message, meant
@@ -83,7 +83,7 @@ async def test_a_failed_message_does_not_affect_the_rest_of_its_batch(peer: Http
     peer.answers.extend([status(200), status(500), status(200)])
     batch = batch_of(b"1", b"2", b"3")
     async with started(peer.url, retry_for="0s") as handler:
-        with pytest.raises(AwayError, match="500"):
+        with pytest.raises(CounterpartUnavailableError, match="500"):
             await handler.handle(batch)
 
     assert peer.contents == [b"1", b"2", b"3"]
@@ -191,7 +191,7 @@ async def test_a_status_503_counts_an_attempt_only_if_on_status_says_retry(
     for answer in (status(503), status(503, Retry_After="100"), status(503, Retry_After=f"{DATE} +{'9' * 17}")):
         peer.answers.append(answer)
         async with started(peer.url, retry_for="0s", on_status={503: action}) as handler:
-            with pytest.raises((AwayError, Retry)) as raised:
+            with pytest.raises((CounterpartUnavailableError, Retry)) as raised:
                 await handler.handle(batch_of(b"1"))
         assert meant(raised.value) == outcome
 
@@ -211,7 +211,7 @@ async def test_messages_after_a_failed_one_wait_in_an_orderly_group(peer: HttpPe
     peer.answers.extend([status(200), status(500)])
     batch = testing.make_batch(*batch_of(b"1", b"2", b"3", b"4"), consume_mode="orderly")
     async with started(peer.url, retry_for="0s") as handler:
-        with pytest.raises(AwayError, match="500"):
+        with pytest.raises(CounterpartUnavailableError, match="500"):
             await handler.handle(batch)
 
     assert peer.contents == [b"1", b"2"]
@@ -253,7 +253,7 @@ async def test_only_the_bad_message_of_a_refused_batch_is_a_dead_letter(peer: Ht
     peer.answers.extend([status(refusal), status(200), status(refusal), status(refusal), status(503)])
     batch = batch_of(b"1", b"2", b"3", b"4")
     async with started(peer.url, per_call="batch", format="json", retry_for="0s") as handler:
-        with pytest.raises(AwayError):
+        with pytest.raises(CounterpartUnavailableError):
             await handler.handle(batch)
         assert decided(batch) == {0: "ack", 1: "ack", 2: "dead_letter"}
         await handler.handle(rest := batch.undecided())

@@ -128,11 +128,11 @@ async def test_a_cancelled_call_closes_its_connection() -> None:
     """The connection may stay in use forever."""
     kept = connections.Connections(httpx.AsyncClient, 1)
     with pytest.raises(asyncio.CancelledError):
-        async with kept.one() as cut:
+        async with kept.client() as cut:
             raise asyncio.CancelledError
-    async with kept.one() as fresh:
+    async with kept.client() as fresh:
         assert fresh is not cut
-    async with kept.one() as again:
+    async with kept.client() as again:
         assert again is fresh
     await kept.close()
 

@@ -21,7 +21,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import ExitCode
 from rmqd.handler_api.batch import Batch
-from rmqd.spark.session.queue_queries import pending_reset
+from rmqd.spark.session.queue_queries import pending_reset_offset
 from rmqd.wire.bodies.group_bodies import ConsumerRunningInfo, ProcessQueueInfo
 from rmqd.wire.bodies.heartbeat_data import ConsumerData, SubscriptionData
 from rmqd.wire.command import RemotingCommand
@@ -304,10 +304,10 @@ async def test_a_reset_that_was_sent_to_a_dead_connection_is_sent_again(
             return await query_consumer_offset(client.remoting, address, group, queue) == 1
 
         await eventually(is_sent, "the reset waits")
-        assert await pending_reset(client.remoting, address, group, queue, 5) == 1  # the dead connection's pull
+        assert await pending_reset_offset(client.remoting, address, group, queue, 5) == 1  # the dead connection's pull
         assert await update_consumer_offset(client.remoting, address, group, queue, 5)
         await eventually(is_sent, "the reset waits again")
-        assert await pending_reset(client.remoting, address, group, queue, 5) == 1  # the member's own pull
+        assert await pending_reset_offset(client.remoting, address, group, queue, 5) == 1  # the member's own pull
         member.at = 1
         done = await command
     assert (done.code, states(done)) == (0, {"moved": 1}), done.err

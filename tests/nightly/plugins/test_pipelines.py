@@ -54,7 +54,7 @@ groups:
 @pytest.fixture(autouse=True)
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(spark_rules, "PACKAGES", ())  # these checks need no Spark
+    monkeypatch.setattr(spark_rules, "SPARK_PACKAGES", ())  # these checks need no Spark
     path = list(sys.path)
     (tmp_path / "flow.py").write_text(CODE)
     yield

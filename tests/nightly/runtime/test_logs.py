@@ -318,5 +318,5 @@ def test_a_closed_log_pipe_is_not_an_error(pipe: int) -> None:
 
 def test_secrets_are_hidden_in_every_notation() -> None:
     """As plain text, in a URL, and in Python's `repr`."""
-    plain_text.hide_secret(key := "a+b/\\9==")
+    plain_text.register_secret(key := "a+b/\\9==")
     assert plain_text.hide_secrets(f"{key} {key!r} a%2Bb%2F%5C9%3D%3D") == "(hidden) '(hidden)' (hidden)"

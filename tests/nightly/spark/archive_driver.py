@@ -36,7 +36,9 @@ def main(nameserver: str, folder: Path, moves: int) -> None:
 
     HadoopFolder.move = mortal  # type: ignore[method-assign]
     order = kept_order(nameserver, folder)
-    start_generation(session, order, folder, generations_of(order, session).current()).awaitTermination(SECONDS)
+    start_generation(session, order, folder, generations_of(order, session).prepare_generation()).awaitTermination(
+        SECONDS
+    )
 
 
 if __name__ == "__main__":

@@ -226,7 +226,7 @@ def test_an_invalid_change_fails_the_query_or_becomes_a_bad_row() -> None:
     """The error names queue and offset. Invalid changes can also be left out, and BadRows returns them."""
     import pyarrow as pa  # type: ignore[import-untyped]
 
-    from rmqd_handlers.cdc.change_formats import rows_unnamed
+    from rmqd_handlers.cdc.change_formats import unnamed_rows_error
     from rmqd_handlers.cdc.pipeline import BadRows, ChangeDecoder, ChangeRows, Options
 
     good = json.dumps({
@@ -255,6 +255,6 @@ def test_an_invalid_change_fails_the_query_or_becomes_a_bad_row() -> None:
     (bad,) = BadRows(decoder)(iter([messages]))
     assert [(row["topic"], row["queue_offset"], row["_bad_row"]) for row in bad.to_pylist()] == [
         ("orders", 1, "id: a text of 3 characters is not a valid bigint"),
-        ("orders", 2, rows_unnamed("shop.orders", "was emptied (TRUNCATE)")),
+        ("orders", 2, unnamed_rows_error("shop.orders", "was emptied (TRUNCATE)")),
     ]
     assert bad["body"].to_pylist() == bodies[1:]

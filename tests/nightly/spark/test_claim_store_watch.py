@@ -27,7 +27,7 @@ from rmqd.spark.engine.group_run import GroupRun  # noqa: E402
 from rmqd.spark.engine.spark_figures import DriverMetrics  # noqa: E402
 from rmqd.spark.engine.spark_parts import (  # noqa: E402
     DeduplicationStorePoller,
-    SparkParts,
+    GroupRunParts,
 )
 from rmqd.spark.session.group_spec import GroupSpec  # noqa: E402
 from tests.spark.fake_spark import FakeParts  # noqa: E402
@@ -49,7 +49,7 @@ class Parts(FakeParts):
 
     def __init__(self, order: GroupSpec) -> None:
         super().__init__()
-        self._parts = SparkParts(order, SystemClock())
+        self._parts = GroupRunParts(order, SystemClock())
 
     def deduplication_store_poller(self, figures: DriverMetrics) -> DeduplicationStorePoller | None:
         self.watch_of_store = self._parts.deduplication_store_poller(figures)
@@ -95,7 +95,7 @@ def causes(problems: Iterable[Problem]) -> list[str]:
 
 async def test_an_unreachable_store_is_a_problem_until_it_is_back(store: Store) -> None:
     parts = Parts(store.order)
-    run = GroupRun(store.order, cast("SparkParts", parts), SystemClock())
+    run = GroupRun(store.order, cast("GroupRunParts", parts), SystemClock())
 
     def problems() -> list[str]:
         return causes(run.snapshot().problems)
@@ -123,7 +123,7 @@ async def test_an_unreachable_store_is_a_problem_until_it_is_back(store: Store) 
 async def test_a_store_that_the_driver_never_reached_is_not_a_problem(store: Store) -> None:
     """Executors may reach it. The log reports it once."""
     figures = DriverMetrics(store.order.options, SystemClock())
-    watch = SparkParts(store.order, SystemClock()).deduplication_store_poller(figures)
+    watch = GroupRunParts(store.order, SystemClock()).deduplication_store_poller(figures)
     assert watch is not None
 
     def problems() -> list[str]:
@@ -147,5 +147,5 @@ def test_a_group_without_deduplicate_has_no_store() -> None:
     group = {"engine": "spark", "subscriptions": {"orders": "*"}, "handler": {"plugin": "log"}}
     config = RootConfig.model_validate({"nameserver": "127.0.0.1:1", "groups": {"mailer": group}})
     order = GroupSpec("mailer", config)
-    parts = SparkParts(order, SystemClock())
+    parts = GroupRunParts(order, SystemClock())
     assert parts.deduplication_store_poller(DriverMetrics(order.options, SystemClock())) is None

@@ -20,10 +20,10 @@ need("pyspark", "pyarrow")
 
 from rmqd.spark.pipelines.compaction import CompactionChunk, Compactions, chunks_to_compact  # noqa: E402
 from rmqd.spark.pipelines.parquet_sink import (  # noqa: E402
-    archive_to_compact,
     compact_archive,
     default_staging_folder,
     file_merger,
+    sink_to_compact,
 )
 from rmqd.spark.pipelines.pipeline_counts import MicroBatch  # noqa: E402
 from rmqd.spark.session.hadoop_folder import HadoopFolder  # noqa: E402
@@ -221,7 +221,7 @@ async def test_a_handlers_archive_is_compacted(spark: SparkSession, tmp_path: Pa
 def test_a_group_without_files_is_refused() -> None:
     order = order_of("127.0.0.1:1", pipeline={"plugin": "x:y"}, sink={"format": "rocketmq", "topic": "out"})
     with pytest.raises(ConfigError, match="group archive has a sink of format rocketmq, and no files to compact"):
-        archive_to_compact(order)
+        sink_to_compact(order)
 
 
 def command(folder: Path, sink_format: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -254,11 +254,11 @@ class Lent:
 async def run_what_is_there(config: Path, spark: SparkSession) -> None:
     """Run the group archive in this process until no messages are left."""
     from rmqd.spark.engine.group_run import GroupRun
-    from rmqd.spark.engine.spark_parts import SparkParts
+    from rmqd.spark.engine.spark_parts import GroupRunParts
     from rmqd.spark.session.group_spec import load_spec
 
     order = load_spec(config, "archive", ("groups.archive.spark.trigger=available_now",))
-    parts, clock = SparkParts(order, SystemClock()), SystemClock()
+    parts, clock = GroupRunParts(order, SystemClock()), SystemClock()
     parts.start_session = lambda on_progress: Lent(spark)  # type: ignore[method-assign, assignment, return-value]
     await GroupRun(order, parts, clock).run()
 

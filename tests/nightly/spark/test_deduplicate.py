@@ -47,7 +47,7 @@ def note(batch: Batch) -> None:
     """Acknowledges everything, in threads, because the calls may block."""
     for message in batch:
         SEEN.append(message.body.decode())
-        KEYS.append(claim_key_of(str(message.identity), message.id_of_all_copies))
+        KEYS.append(claim_key_of(str(message.identity), message.first_copy_id))
         if CALLS:
             CALLS.pop()()
 

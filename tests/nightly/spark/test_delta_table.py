@@ -17,7 +17,7 @@ from tests.spark.needed import need
 need("pyspark", "pyarrow")
 need_delta_lake()
 
-from rmqd.spark.pipelines.table_sinks import DeltaTable  # noqa: E402
+from rmqd.spark.pipelines.table_sinks import DeltaSink  # noqa: E402
 from tests.spark.group_queries import SECONDS, order_of, start  # noqa: E402
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ def batch(number: int, plan: bytes = b"") -> MicroBatch:
     return MicroBatch(QUERY, number, plan or b"plan %d" % number)
 
 
-def table(spark: SparkSession, path: Path, **keys: Any) -> DeltaTable:
+def table(spark: SparkSession, path: Path, **keys: Any) -> DeltaSink:
     """A driver's sink, ready for rows."""
     options = keys.pop("options", {})
-    sink = DeltaTable(spark, SinkConfig.model_validate({"format": "delta", "path": str(path), **keys}), options)
+    sink = DeltaSink(spark, SinkConfig.model_validate({"format": "delta", "path": str(path), **keys}), options)
     sink.prepare(rows(spark).schema)
     return sink
 

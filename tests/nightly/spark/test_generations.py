@@ -90,7 +90,7 @@ def test_a_reset_after_a_kill_is_distinguished_from_the_kill(broker: EmbeddedBro
     driver = Driver(broker, folder)
     broker.send("orders", "0:3", "0:4", "0:5")
     driver.run()
-    assert driver.generations.find_moved_offsets() == {}
+    assert driver.generations.store_moved_offsets() == {}
     broker.commit(GROUP, "orders", {0: 4})
     assert Driver(broker, folder).generation.start_offsets == {queue("orders", 0): 4, queue("orders", 1): 3}
 
@@ -130,7 +130,7 @@ def test_a_recorded_reset_is_dropped_if_the_group_ran_elsewhere_since(broker: Em
     driver.run()
     broker.send("orders", "0:3", "0:4", "0:5")
     broker.commit(GROUP, "orders", {0: 1})
-    assert driver.generations.find_moved_offsets() == {queue("orders", 0): 1}
+    assert driver.generations.store_moved_offsets() == {queue("orders", 0): 1}
     driver.run()  # the batch in flight, which makes the last commit so far
     assert broker.offsets(GROUP, "orders") == {0: 6, 1: 3}
     driver.stop()
@@ -145,7 +145,7 @@ def test_the_offsets_of_a_later_member_are_kept(broker: EmbeddedBroker, folder: 
     driver.run()
     broker.send("orders", *(f"0:{number}" for number in range(3, 8)))
     broker.commit(GROUP, "orders", {0: 5})
-    assert driver.generations.find_moved_offsets() == {queue("orders", 0): 5}
+    assert driver.generations.store_moved_offsets() == {queue("orders", 0): 5}
     broker.commit(GROUP, "orders", {0: 6})
     driver.stop()
     assert broker.offsets(GROUP, "orders") == {0: 6, 1: 3}
@@ -160,7 +160,7 @@ def test_a_reset_that_an_executor_found_survives_a_crash_in_that_batch(broker: E
         driver.query.poll(die_before_commit=True)
     met = RangeOutcome(queue=queue("orders", 0), start=3, end=5, reset_to=1)
     assert driver.generations.store_resets_of([RangeOutcome(queue=queue("orders", 1), start=3, end=3), met])
-    assert driver.generations.find_moved_offsets() == {queue("orders", 0): 1}
+    assert driver.generations.store_moved_offsets() == {queue("orders", 0): 1}
     driver.save()
     assert Driver(broker, folder).run() == numbers(0, 1, 5)
 
@@ -168,7 +168,7 @@ def test_a_reset_that_an_executor_found_survives_a_crash_in_that_batch(broker: E
 def test_outcomes_without_a_reset_change_nothing(broker: EmbeddedBroker, folder: Path) -> None:
     driver = Driver(broker, folder)
     assert not driver.generations.store_resets_of([RangeOutcome(queue=queue("orders", 0), start=3, end=5)])
-    assert driver.generations.find_moved_offsets() == {}
+    assert driver.generations.store_moved_offsets() == {}
 
 
 def test_a_reset_is_distinguished_from_a_lost_commit(
@@ -179,10 +179,10 @@ def test_a_reset_is_distinguished_from_a_lost_commit(
     driver = Driver(broker, folder)
     broker.send("orders", "0:3", "0:4", "0:5")
     driver.run()
-    assert driver.generations.find_moved_offsets() == {}
+    assert driver.generations.store_moved_offsets() == {}
     broker.reset(GROUP, "orders", {0: 4})
-    assert driver.generations.find_moved_offsets() == {}, "a commit may be in flight"
-    assert driver.generations.find_moved_offsets() == {queue("orders", 0): 4}
+    assert driver.generations.store_moved_offsets() == {}, "a commit may be in flight"
+    assert driver.generations.store_moved_offsets() == {queue("orders", 0): 4}
     driver.stop()
     assert Driver(broker, folder).run() == ["0:4", "0:5"]
 
@@ -196,11 +196,11 @@ def test_a_broker_that_lost_a_commit_receives_it_again_while_the_query_runs(
     broker.send("orders", *(f"0:{number}" for number in range(3, 9)))
     driver.run()
     broker.commit(GROUP, "orders", {0: 5})
-    assert driver.generations.find_moved_offsets() == {}
+    assert driver.generations.store_moved_offsets() == {}
     broker.send("orders", "0:9")
     assert driver.query.poll()
     driver.save()
-    assert driver.generations.find_moved_offsets() == {}
+    assert driver.generations.store_moved_offsets() == {}
     assert broker.offsets(GROUP, "orders") == {0: 10, 1: 3}
 
 
@@ -249,11 +249,11 @@ def test_a_missing_topic_does_not_affect_other_topics(broker: EmbeddedBroker, tm
     broker.fill("bills", 1, 3)
     driver = Driver(broker, tmp_path / "checkpoint", subscribe="orders,bills")
     driver.run()
-    driver.generations.find_moved_offsets()
+    driver.generations.store_moved_offsets()
     broker.delete_topic("bills")
     close_clusters()  # forgets its route
     broker.commit(GROUP, "orders", {0: 1})
-    assert driver.generations.find_moved_offsets() == {queue("orders", 0): 1}
+    assert driver.generations.store_moved_offsets() == {queue("orders", 0): 1}
 
     again = Driver(broker, tmp_path / "checkpoint", subscribe="orders,bills")
     assert (again.generation.number, again.generation.start_offsets) == (2, {queue("orders", 0): 1})
@@ -267,7 +267,7 @@ def leave_a_written_batch(broker: EmbeddedBroker, folder: Path) -> CheckpointGen
         broker.fill(topic, 1, 3)
     driver = Driver(broker, folder, subscribe="orders,bills")
     driver.run()
-    driver.generations.find_moved_offsets()
+    driver.generations.store_moved_offsets()
     for topic in ("orders", "bills"):
         broker.send(topic, "0:3")
     with pytest.raises(Killed):
@@ -292,19 +292,19 @@ def test_a_batch_in_the_sink_is_done(broker: EmbeddedBroker, tmp_path: Path) -> 
     """Its driver died before Spark recorded it. The rows of a topic without a reset are not returned again."""
     generations = leave_a_written_batch(broker, tmp_path / "checkpoint")
     broker.commit(GROUP, "orders", {0: 1})
-    generation = generations.current()
+    generation = generations.prepare_generation()
     assert (generation.number, generation.start_offsets) == (2, {queue("orders", 0): 1, queue("bills", 0): 4})
 
 
 def test_a_batch_in_the_sink_is_done_for_the_other_engine(broker: EmbeddedBroker, tmp_path: Path) -> None:
     """A drain was cut off after the batch. The batch is committed, and the other engine's work is not repeated."""
     generations = leave_a_written_batch(broker, tmp_path / "checkpoint")
-    generations.current()
+    generations.prepare_generation()
     generations.commit_end_offsets()
     assert (broker.offsets(GROUP, "orders"), broker.offsets(GROUP, "bills")) == ({0: 4}, {0: 4})
     broker.send("orders", "0:4", "0:5")
     broker.commit(GROUP, "orders", {0: 6})
-    generation = of_two_topics(broker, tmp_path / "checkpoint").current()
+    generation = of_two_topics(broker, tmp_path / "checkpoint").prepare_generation()
     assert (generation.number, generation.start_offsets) == (2, {queue("orders", 0): 6, queue("bills", 0): 4})
 
 
@@ -316,15 +316,15 @@ def test_a_broker_that_does_not_respond_has_not_flushed_its_offsets(
     broker.fill("orders", 1, 3)
     driver = Driver(broker, tmp_path / "checkpoint")
     driver.run()
-    assert driver.generations.find_moved_offsets() == {}
+    assert driver.generations.store_moved_offsets() == {}
     broker.stop()
     monkeypatch.setattr(module, "BROKER_FLUSH_DELAY_SECONDS", 0.001)
     with pytest.raises(RmqdError):
-        driver.generations.find_moved_offsets()
+        driver.generations.store_moved_offsets()
     broker.start()
     broker.commit(GROUP, "orders", {0: 0})
     close_clusters()  # a client pauses after a failed connect
-    assert [driver.generations.find_moved_offsets() for _ in range(3)] == [{}, {}, {}]
+    assert [driver.generations.store_moved_offsets() for _ in range(3)] == [{}, {}, {}]
     assert broker.offsets(GROUP, "orders") == {0: 3}
 
 
@@ -333,7 +333,7 @@ def test_only_the_last_note_is_kept(broker: EmbeddedBroker, folder: Path) -> Non
     for number in range(3, 6):
         broker.send("orders", f"0:{number}")
         driver.run()
-        driver.generations.find_moved_offsets()
+        driver.generations.store_moved_offsets()
     assert len(list((folder / "generation-000001").glob("note-*"))) == 1
 
 
@@ -356,15 +356,15 @@ def test_an_idle_group_does_not_access_its_checkpoint(broker: EmbeddedBroker, fo
     counting = CountingFolder(folder)
     driver = Driver(broker, folder)
     generations = CheckpointGenerations(order_of(broker), counting)
-    generations.current()
+    generations.prepare_generation()
     driver.query.poll()
-    assert generations.find_moved_offsets() == {}
+    assert generations.store_moved_offsets() == {}
     before = counting.asked
     for _ in range(9):
-        assert generations.find_moved_offsets() == {}
+        assert generations.store_moved_offsets() == {}
     assert counting.asked == before
     broker.commit(GROUP, "orders", {0: 1})
-    assert generations.find_moved_offsets() == {queue("orders", 0): 1}
+    assert generations.store_moved_offsets() == {queue("orders", 0): 1}
 
 
 def test_old_generations_are_deleted(broker: EmbeddedBroker, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,7 +125,7 @@ def test_a_killed_driver_leaves_each_message_once(spark: SparkSession, broker: E
     assert len(archived(tmp_path)) == 100  # one of two files
     broker.reset(GROUP, "refunds", {0: 0, 1: 0})
     order = kept_order(broker.nameserver, tmp_path)
-    generation = generations_of(order, spark).current()
+    generation = generations_of(order, spark).prepare_generation()
     assert generation.number == 2
     assert start_generation(spark, order, tmp_path, generation).awaitTermination(SECONDS)
     bodies = sorted(f"{queue_id}:{number}" for queue_id in range(2) for number in range(50))

@@ -87,10 +87,10 @@ def test_an_older_change_waits_for_a_deletion(spark: SparkSession, prices_databa
     frame = rows(spark, (1, "a", 11, [7], False)).persist()
     frame.count()
     other = UpsertStatements("other", "public", "prices", tuple(frame.columns), ("id", "part"), ("place",), "gone")
-    prices_database.run(other.create_staging_table(1))
+    prices_database.run(other.create_staging_sql(1))
     prices_database.run(f"INSERT INTO {other.staging_table(1)} VALUES ('x', 1, 'a', NULL, '{{10}}', true)")
     with psycopg.connect(prices_database.url) as connection:
-        connection.execute(other.move_rows(1), (["x"],))
+        connection.execute(other.move_rows_sql(1), (["x"],))
         writing = threading.Thread(target=sink.write, args=(frame, batch(0)))
         writing.start()
         wait_until(

@@ -17,8 +17,8 @@ from tests.wire.messages.test_message import STORED
 need("pyarrow")
 
 from rmqd.spark.source.arrow_columns import BatchBuilder  # noqa: E402
-from rmqd.spark.source.source_columns import Decoding  # noqa: E402
-from rmqd.spark.source.source_records import FramedResponse, Records  # noqa: E402
+from rmqd.spark.source.source_columns import DecodingOptions  # noqa: E402
+from rmqd.spark.source.source_records import FramedResponse, RecordBuffer  # noqa: E402
 from tests.spark.test_records import (  # noqa: E402
     ALL,
     STORABLE,
@@ -46,13 +46,13 @@ def test_compressed_bodies(stored: StoredMessage, kind: CompressionType) -> None
 def test_a_time_outside_the_range_of_timestamps_is_the_last_possible_one(sign: int, time: int) -> None:
     """A time that is too early is the first one. A producer's clock may be wrong, which must not prevent the read."""
     stored = replace(STORED, born_timestamp=time)
-    builder = BatchBuilder(Decoding(("born_timestamp",)))
+    builder = BatchBuilder(DecodingOptions(("born_timestamp",)))
     builder.records.add(FramedResponse(encode_message(stored), 0), *ALL)
     assert builder.finish().column(0).cast("int64").to_pylist() == [sign * ((2**63 - 1) // 1000 * 1000)]
 
 
 def test_unknown_flags_are_reported() -> None:
-    records = Records()
+    records = RecordBuffer()
     records.add(FramedResponse(encode_message(replace(STORED, sys_flag=0x800)), 0), *ALL)
     with pytest.raises(ProtocolError, match="0x800"):
         records.finish()

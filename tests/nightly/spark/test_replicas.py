@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.pull.accept import open_bodies
+from rmqd.consumer.pull.accept import decompress_bodies
 from rmqd.errors import DataLossError, ProtocolError, RemotingError
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull_headers import PullMessageRequestHeader
@@ -22,13 +22,13 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-from rmqd.spark.handlers.range_run import PulledResponse, RangePulls  # noqa: E402
+from rmqd.spark.handlers.range_run import AsyncRangePuller, PulledResponse  # noqa: E402
 from rmqd.spark.session.queue_range import QueueRange  # noqa: E402
 from rmqd.spark.session.spark_access import ClientAccess  # noqa: E402
 from rmqd.spark.session.spark_cluster import cluster_of  # noqa: E402
 from rmqd.spark.source import range_plan  # noqa: E402
 from rmqd.spark.source.range_fetch import read_ranges  # noqa: E402
-from rmqd.spark.source.source_columns import Decoding  # noqa: E402
+from rmqd.spark.source.source_columns import DecodingOptions  # noqa: E402
 from tests.spark.range_cases import (  # noqa: E402
     AWAY,
     BROKER,
@@ -115,7 +115,7 @@ async def by_source(queue_range: QueueRange) -> list[int]:
 
     def read() -> list[int]:
         cluster_of(queue_range.access).queues([OTHER_TOPIC])
-        batches = read_ranges([queue_range], Decoding(("queue_offset",)))
+        batches = read_ranges([queue_range], DecodingOptions(("queue_offset",)))
         return [row["queue_offset"] for batch in batches for row in batch.to_pylist()]
 
     return await asyncio.to_thread(read)
@@ -125,13 +125,13 @@ async def by_handler(queue_range: QueueRange) -> list[int]:
     """Return the offsets that a handler of `engine: spark` receives for a range."""
     client = ClientInstance(queue_range.access.client_options())
     await client.routes.refresh(OTHER_TOPIC)
-    pulls = RangePulls(client, queue_range, lambda block, low: open_bodies(block, 1 << 20, 1 << 20, low))
+    pulls = AsyncRangePuller(client, queue_range, lambda block, low: decompress_bodies(block, 1 << 20, 1 << 20, low))
     found: list[int] = []
     try:
         while pulls.plan.is_unfinished:
             while pulls.plan.add_span():
                 pass
-            pulled = await pulls.take()
+            pulled = await pulls.next_response()
             if isinstance(pulled, PulledResponse) and pulled.block is not None:
                 messages = pulled.block.messages
                 found += [one.queue_offset for one in messages if pulled.start <= one.queue_offset < pulled.end]
@@ -207,10 +207,10 @@ async def test_a_handlers_client_knows_the_route_before_messages_arrive(cluster:
     """It needs the route to send failed messages back, whatever the range knew about the broker."""
     asked = cluster.play(Case(name="all is well"), loss_fails=True)
     client = ClientInstance(asked.access.client_options())
-    pulls = RangePulls(client, asked, lambda block, low: open_bodies(block, 1 << 20, 1 << 20, low))
+    pulls = AsyncRangePuller(client, asked, lambda block, low: decompress_bodies(block, 1 << 20, 1 << 20, low))
     try:
         pulls.plan.add_span()
-        assert isinstance(await pulls.take(), PulledResponse)
+        assert isinstance(await pulls.next_response(), PulledResponse)
         assert client.routes.master(BROKER) == cluster.addresses[MASTER]
     finally:
         await client.close()

@@ -132,7 +132,7 @@ async def test_a_silent_broker_does_not_block_resets_and_commits_on_other_broker
     config = {"engine": "spark", "subscriptions": {TOPIC: "*"}, "handler": {"plugin": "noop"}}
     root = {"nameserver": cluster.name_server.address, "groups": {GROUP: config}}
     generations = CheckpointGenerations(GroupSpec(GROUP, RootConfig.model_validate(root)), LocalFolder(tmp_path))
-    generation = await asyncio.to_thread(generations.current)
+    generation = await asyncio.to_thread(generations.prepare_generation)
     done = SourceOffsets({queue: 3 for _, queue in places.values()})
     save(Checkpoint([json.dumps(done.to_json())], 1), generation.path)
     for name in places:
@@ -143,9 +143,9 @@ async def test_a_silent_broker_does_not_block_resets_and_commits_on_other_broker
         await asyncio.to_thread(generations.commit_end_offsets)
     assert offsets["a"][places["a"]] == 3
     with pytest.raises(RemotingError, match="refused"):
-        await asyncio.to_thread(generations.find_moved_offsets)
+        await asyncio.to_thread(generations.store_moved_offsets)
     offsets["a"][places["a"]] = 1
-    assert await asyncio.to_thread(generations.find_moved_offsets) == {places["a"][1]: 1}
+    assert await asyncio.to_thread(generations.store_moved_offsets) == {places["a"][1]: 1}
 
 
 async def test_a_slave_that_is_behind_does_not_shorten_a_queue(cluster: Cluster) -> None:

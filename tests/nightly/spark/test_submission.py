@@ -15,7 +15,7 @@ import yaml
 
 from rmqd.errors import ConfigError
 from rmqd.spark.session.group_spec import load_spec, session_conf
-from rmqd.spark.submit.submission import Submission, make_submission, write_submit_files
+from rmqd.spark.submit.submission import SparkSubmission, make_submission, write_submit_files
 from tests.cli.command import rmqd
 
 pytestmark = pytest.mark.spark  # the configuration of such a group is refused without PySpark
@@ -39,7 +39,7 @@ def config_file(
     return path
 
 
-def submission(tmp_path: Path, *, environment: str = "environment.tar.gz", **asked: Any) -> Submission:
+def submission(tmp_path: Path, *, environment: str = "environment.tar.gz", **asked: Any) -> SparkSubmission:
     """Return the submission of a group with some of its settings."""
     said = {key: asked.pop(key) for key in ("master", "checkpoint", "conf") if key in asked}
     order = load_spec(config_file(tmp_path, **said), "mailer", ())

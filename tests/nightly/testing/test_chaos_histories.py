@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmqd.testing.chaos.chaos_history import ChaosDelivery, History, QueueBatch, histories, simplest
+from rmqd.testing.chaos.chaos_history import ChaosDelivery, History, QueueBatch, find_simplest_history, histories
 
 A1, A2, A3 = A = [QueueBatch(("orders", 0), (index,)) for index in range(3)]
 B1 = QueueBatch(("orders", 1), (3,))
@@ -43,7 +43,7 @@ def test_all_tried_histories_are_possible(data: st.DataObject, handler: tuple[in
 
 
 def shortest(parts: list[QueueBatch], is_wrong: object, awaits: int = 0) -> History | None:
-    return simplest(parts, awaits, is_wrong, is_async=awaits > 0)  # type: ignore[arg-type]
+    return find_simplest_history(parts, awaits, is_wrong, is_async=awaits > 0)  # type: ignore[arg-type]
 
 
 def test_deliveries_that_are_not_needed_are_removed() -> None:

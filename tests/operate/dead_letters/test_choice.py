@@ -43,7 +43,7 @@ CHOICES: list[tuple[bool, dict[str, Any]]] = [
 
 def test_a_filter_takes_letters_that_meet_all_its_conditions() -> None:
     for taken, choice in CHOICES:
-        assert DeadLetterFilter(**choice).takes(letter()) is taken
+        assert DeadLetterFilter(**choice).matches(letter()) is taken
 
 
 def test_a_letter_is_counted_by_its_reason_and_the_exception_s_name() -> None:

@@ -14,7 +14,7 @@ PLACE = ("broker-a", 0)
 
 def test_marks_are_read_as_they_were_written(tmp_path: Path) -> None:
     marks = DlqMarks(tmp_path, "g")
-    marks.hold()
+    marks.lock()
     marks.load()
     assert marks.is_new
     for offset in (0, 1, 5):
@@ -43,7 +43,7 @@ def test_a_damaged_file_is_named_and_not_changed(tmp_path: Path, content: str) -
 
 def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     marks = DlqMarks(tmp_path, "g")
-    marks.hold()
+    marks.lock()
     marks.save()
     marks.path.write_text(marks.path.read_text().replace('"version": 1', '"version": 2'))
     with pytest.raises(RmqdError, match=r"marks\.json was written by a newer rmqd \(format 2; this one reads 1\)"):
@@ -53,4 +53,4 @@ def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_created_is_an_error_with_next_step(tmp_path: Path) -> None:
     (tmp_path / "dlq").write_text("no folder")
     with pytest.raises(RmqdError, match="--set state_dir=FOLDER"):
-        DlqMarks(tmp_path, "g").hold()
+        DlqMarks(tmp_path, "g").lock()

@@ -20,7 +20,7 @@ def test_an_offset_set_equals_a_python_set(ranges: list[tuple[int, int]], low: i
     expected = {offset for start, end in ranges for offset in range(start, end)}
     assert {offset for offset in range(MOST + 1) if offset in spans} == expected
     assert spans.count(low, high) == len(expected & set(range(low, high)))
-    assert spans.reach(low) == next(offset for offset in range(low, MOST + 2) if offset not in expected)
+    assert spans.first_missing(low) == next(offset for offset in range(low, MOST + 2) if offset not in expected)
     kept = list(spans)
     assert all(start < end for start, end in kept)
     assert all(before[1] < after[0] for before, after in pairwise(kept))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rmqd.operate.resets.reset_plan import PlannedMove, QueuePlace, ResetGoal
-from rmqd.operate.resets.reset_requests import has_applied_reset, is_lost
+from rmqd.operate.resets.reset_plan import PlannedQueueReset, QueuePosition, ResetGoal
+from rmqd.operate.resets.reset_requests import has_applied_reset, is_reset_lost
 from rmqd.wire.bodies.group_bodies import ProcessQueueInfo
 from rmqd.wire.bodies.stats_bodies import TopicOffset
 from rmqd.wire.message_queue import MessageQueue
@@ -19,10 +19,10 @@ def place(
     handled: int = 1,
     owner: str = "m",
     orderly: bool = False,
-) -> QueuePlace:
+) -> QueuePosition:
     """The stored offset and the member's offset `at`. `made` and `handled` are the times of its cache and last call."""
     held = None if at is None else ProcessQueueInfo(at, last_lock_timestamp=made, last_consume_timestamp=handled)
-    return QueuePlace(committed, "" if at is None else owner, held, is_orderly=orderly)
+    return QueuePosition(committed, "" if at is None else owner, held, is_orderly=orderly)
 
 
 OBEYED = [
@@ -84,7 +84,7 @@ def test_a_lost_reset_is_detected(subtests: pytest.Subtests) -> None:
     """The broker accepts commits again, and the member continues at its old offset."""
     for target, before, now, lost in LOST:
         with subtests.test(target=target, before=before, now=now):
-            assert is_lost(target, before, now) == lost
+            assert is_reset_lost(target, before, now) == lost
 
 
 @pytest.mark.parametrize(
@@ -95,5 +95,5 @@ def test_only_messages_that_the_queue_has_are_counted(
 ) -> None:
     """An offset may be above the queue's end, after its topic was recreated."""
     ends = TopicOffset(min_offset=2, max_offset=10)
-    move = PlannedMove(MessageQueue("t", "b", 0), place(committed), ends, target, target, ResetGoal("exact"))
+    move = PlannedQueueReset(MessageQueue("t", "b", 0), place(committed), ends, target, target, ResetGoal("exact"))
     assert (move.handled_again, move.skipped) == (again, skipped)

@@ -10,7 +10,7 @@ import pytest
 
 from rmqd.consumer.handling.handler_failures import default_decision, requested_suspension_seconds
 from rmqd.consumer.handling.in_place_retries import dead_letter_by_name, has_class_name
-from rmqd.handler_api.batch import Batch, LoadedHandler, ManualBatch
+from rmqd.handler_api.batch import Batch, LoadedHandler, ManualCommitBatch
 from rmqd.plugins.handler_catalogue import load_handler
 from rmqd.runtime.own_threads import call_sync_or_async
 from rmqd.runtime.plain_text import describe, text_of, traceback_of, traceback_tail
@@ -93,7 +93,7 @@ async def called(handler: LoadedHandler, batch: Batch) -> dict[str, Any]:
         "rest": seen_decision(default_decision(error, batch)),
         "rest seconds": requested_suspension_seconds(error),
         "about": getattr(error, "message", None) is batch[0],
-        "closing": batch.closing if isinstance(batch, ManualBatch) else None,
+        "closing": batch.closing if isinstance(batch, ManualCommitBatch) else None,
     }
     dead_letter_by_name(batch, error, {"OwnError", "KeyError"})
     return told | {"given up": {index: seen_decision(one) for index, one in batch.decisions().items()}}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from rmqd.broker.peer_channel import Channel, Refusal, RemotingServer, Reply
 from rmqd.broker.processors.group_processor import GroupProcessor
 from rmqd.consumer.consumer_options import Subscription
-from rmqd.consumer.pull.assigned_queue import MOVE_SECONDS
+from rmqd.consumer.pull.assigned_queue import RESET_VALID_SECONDS
 from rmqd.wire.bodies.group_bodies import ResetOffsetBody
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.group_headers import ResetOffsetRequestHeader
@@ -184,7 +184,7 @@ async def push_reset(history: History, broker: Broker, time: int) -> None:
     targets = ResetOffsetBody.from_json(reply.body).offset_table.items()
     resets = [_note_reset(history, broker, queue.queue_id, offset, is_pushed=True) for queue, offset in targets]
     nobodys = [reset for reset in resets if not history.has_owner(reset)]
-    await asyncio.sleep(MOVE_SECONDS)
+    await asyncio.sleep(RESET_VALID_SECONDS)
     history.unheard.update(reset for reset in nobodys if not history.has_owner(reset))
 
 

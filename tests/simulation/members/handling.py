@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from rmqd.handler_api.batch import Batch, DeadLetter, ManualBatch, Retry, Suspend
+from rmqd.handler_api.batch import Batch, DeadLetter, ManualCommitBatch, Retry, Suspend
 from tests.simulation.habits import Habits
 from tests.simulation.ledger import Call, Verdict
 
@@ -79,14 +79,14 @@ class Handling:
         habits, chance = self.habits, self._chance
         is_slow = habits.slow and chance.random() < habits.slow
         await asyncio.sleep(chance.uniform(0, habits.slow_seconds if is_slow else habits.most_seconds))
-        if isinstance(batch, ManualBatch) and chance.random() < self._rolls_back:
+        if isinstance(batch, ManualCommitBatch) and chance.random() < self._rolls_back:
             batch.rollback()
             self._ledger.roll_back(calls)
             return
         try:
             self._decide(batch, calls)
         finally:
-            if isinstance(batch, ManualBatch) and chance.random() < COMMITS:
+            if isinstance(batch, ManualCommitBatch) and chance.random() < COMMITS:
                 batch.commit()
                 self._ledger.commit(calls[0])
 

@@ -45,7 +45,7 @@ def use_disks_of_homes() -> None:
     All members run in one process, so none of them locks its directory.
     """
     patch = pytest.MonkeyPatch()
-    patch.setattr(local_file_store, "in_own_thread", _after_a_moment)
+    patch.setattr(local_file_store, "call_in_thread", _after_a_moment)
     patch.setattr(process_lock, "lock_file", lambda path: None)
 
 

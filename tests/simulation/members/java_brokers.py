@@ -11,7 +11,7 @@ from rmqd.client.api.offset_requests import query_stored_offset
 from rmqd.client.api.send_requests import send_message_back
 from rmqd.client.remoting.connection import OPAQUE_NUMBERS
 from rmqd.codes import RequestCode
-from rmqd.errors import BrokerAwayError, RmqdError
+from rmqd.errors import BrokerUnknownError, RmqdError
 from rmqd.wire.bodies.group_bodies import LockBatchRequestBody
 from rmqd.wire.command import encode_request
 from rmqd.wire.headers.group_headers import UpdateConsumerOffsetRequestHeader
@@ -38,7 +38,7 @@ class JavaBrokers:
         """Return the address of the queue's broker."""
         address = self._client.routes.master(queue.broker_name)
         if address is None:
-            raise BrokerAwayError(queue.topic, queue.broker_name)
+            raise BrokerUnknownError(queue.topic, queue.broker_name)
         return address
 
     async def members(self, queue: MessageQueue) -> list[str]:

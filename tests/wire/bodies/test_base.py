@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 import pytest
 
 from rmqd.errors import ProtocolError
-from rmqd.wire.bodies.json_body import Body, QueueId, Topic, Wire
+from rmqd.wire.bodies.json_body import Body, QueueId, Topic, WireOptions
 from rmqd.wire.fields import WireName
 from rmqd.wire.message_queue import MessageQueue
 
@@ -33,8 +33,8 @@ class Whole(Body, kw_only=True):
 
     group_name: str
     other_name: Annotated[str, WireName("z")] = "default"
-    ended: Annotated[str | None, Wire(last=True)] = None
-    model: Annotated[str, Wire(absent="")] = "AVG"
+    ended: Annotated[str | None, WireOptions(last=True)] = None
+    model: Annotated[str, WireOptions(absent="")] = "AVG"
     is_on: bool = True
     part: Part | None = None
     parts: tuple[Part, ...]
@@ -43,7 +43,7 @@ class Whole(Body, kw_only=True):
     lists: dict[Topic, tuple[str, ...]] = field(default_factory=dict)
     offsets: dict[MessageQueue, int]
     ids: dict[QueueId, QueueId] = field(default_factory=dict)
-    producers: Annotated[tuple[str, ...], Wire(read=lambda value, what: tuple(value), write="".join)] = ()
+    producers: Annotated[tuple[str, ...], WireOptions(read=lambda value, what: tuple(value), write="".join)] = ()
 
 
 FULL = Whole(

@@ -48,7 +48,7 @@ def test_members_have_their_own_offsets_bodies_and_properties(kind: CompressionT
     assert [message.has_tag(frozenset({b"even"})) for message in inner] == [True, False, True]
     stored_at = inner[1].offset_msg_id
     assert [message.msg_id for message in inner] == ["0", f"{stored_at}-11", f"{stored_at}-12"]
-    assert [message.id_of_all_copies for message in inner] == [message.msg_id for message in inner]
+    assert [message.first_copy_id for message in inner] == [message.msg_id for message in inner]
     assert copied_properties(inner[2], topic)["ORIGIN_MESSAGE_ID"] == inner[2].msg_id
     for message in inner:
         assert (message.topic, message.commit_log_offset, message.stored_queue_id) == (topic, 777, 3)
@@ -63,7 +63,7 @@ def test_members_have_their_own_offsets_bodies_and_properties(kind: CompressionT
 def opened(record: bytes, low: int) -> MessageBlock:
     block = frame_messages(record, QUEUE)
     opening = BlockDecompression(block, low=low)
-    assert opening.at_once()
+    assert opening.open_quickly()
     opening.finish()
     return block
 

@@ -41,7 +41,7 @@ def test_decompression_stops_when_the_room_is_used_up(kind: CompressionType) -> 
     opening.rest()
     opening.finish()
     assert sizes(block) == [MIB, MIB]
-    assert (block.cut_at, block.unfinished) == (2, 2)
+    assert (block.first_unopened_offset, block.unfinished) == (2, 2)
     assert block.size_bytes == len(block.data) + 2 * MIB
 
 
@@ -51,7 +51,7 @@ def test_with_ends_at_corrupt_decompression_stops_at_a_corrupt_message(kind: Com
     opening = BlockDecompression(block, MIB, ends_at_corrupt=True)
     opening.rest()
     opening.finish()
-    assert (sizes(block), block.cut_at) == ([1], 2)
+    assert (sizes(block), block.first_unopened_offset) == ([1], 2)
     assert [corrupt.message.queue_offset for corrupt in block.corrupt] == [1]
 
 
@@ -62,7 +62,7 @@ def test_one_body_is_decompressed_even_without_room(kind: CompressionType) -> No
     opening = BlockDecompression(block, MIB, -5)
     opening.rest()
     opening.finish()
-    assert (sizes(block), block.cut_at) == ([MIB], 1)
+    assert (sizes(block), block.first_unopened_offset) == ([MIB], 1)
 
 
 @KINDS
@@ -71,7 +71,7 @@ def test_a_body_above_the_limit_is_corrupt(kind: CompressionType) -> None:
     opening = BlockDecompression(block, MIB)
     opening.rest()
     opening.finish()
-    assert (sizes(block), block.cut_at) == ([MIB, 1], None)
+    assert (sizes(block), block.first_unopened_offset) == ([MIB, 1], None)
     [corrupt] = block.corrupt
     assert corrupt.message.queue_offset == 1
     assert f"more than {MIB} bytes" in corrupt.reason
@@ -86,17 +86,17 @@ def test_corrupt_messages_after_the_cut_are_left_to_the_next_pull() -> None:
     opening = BlockDecompression(block, MIB, 0)
     opening.rest()
     opening.finish()
-    assert (sizes(block), block.corrupt, block.cut_at) == ([MIB], [], 1)
+    assert (sizes(block), block.corrupt, block.first_unopened_offset) == ([MIB], [], 1)
 
 
 @KINDS
 def test_only_small_blocks_are_decompressed_at_once(kind: CompressionType) -> None:
     """The stored and the decompressed size count. Bodies that were decompressed at once are not decompressed again."""
     block = framed(*(packed(1000, kind, at) for at in range(32)))
-    assert BlockDecompression(block).at_once()
+    assert BlockDecompression(block).open_quickly()
     block = framed(packed(1000, kind, 0), packed(8 * MIB, kind, 1), packed(1000, kind, 2))
     opening = BlockDecompression(block)
-    assert not opening.at_once()
+    assert not opening.open_quickly()
     opening.rest()
     opening.finish()
     assert sizes(block) == [1000, 8 * MIB, 1000]
@@ -106,7 +106,7 @@ def test_only_small_blocks_are_decompressed_at_once(kind: CompressionType) -> No
 def test_at_once_respects_a_body_limit_below_its_own() -> None:
     block = framed(packed(2000, CompressionType.ZSTD, 0))
     opening = BlockDecompression(block, 1000)
-    assert opening.at_once()
+    assert opening.open_quickly()
     opening.finish()
     assert len(block.corrupt) == 1
 

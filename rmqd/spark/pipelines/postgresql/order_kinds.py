@@ -56,7 +56,7 @@ class OrderColumn:
         there = self._topics_in(noted)
         return noted == self.full_description or (there is not None and self.topics <= there)
 
-    def description_with(self, noted: str) -> str | None:
+    def description_to_record(self, noted: str) -> str | None:
         """Return the description to record instead of `noted`; None if the order values cannot be compared."""
         if self.matches(noted):
             return noted
@@ -99,7 +99,7 @@ class OrderColumns:
     def record_table(self) -> str:
         return self.statements.qualified(_NAME)
 
-    def store(self, connection: Connection[tuple[Any, ...]]) -> None:
+    def record_meanings(self, connection: Connection[tuple[Any, ...]]) -> None:
         """Record the meanings of the group's order columns. The caller must have begun a transaction.
 
         Raises ConfigError if the target table has values with another meaning.
@@ -119,7 +119,7 @@ class OrderColumns:
                 (*place, kind.full_description),
             )
             there = self._noted(connection, name, "UPDATE") or kind.full_description
-            noted = kind.description_with(there)
+            noted = kind.description_to_record(there)
             if noted is None and (filled := list(self._filled(connection, name))):
                 raise ConfigError([self._problem(name, kind, there, filled)])
             if noted != there:
@@ -209,7 +209,7 @@ Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class RowCopy:
+class RowCopier:
     """A function for `mapInArrow` that copies a partition's rows, and yields a row of COPY_RESULT_DDL. Picklable."""
 
     conninfo: str

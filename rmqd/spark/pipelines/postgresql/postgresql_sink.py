@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.handler_api.destinations.upsert_sql import PLACE_COLUMN
 from rmqd.spark.pipelines.pipeline_counts import MicroBatch
-from rmqd.spark.pipelines.postgresql.order_kinds import COPY_RESULT_DDL, OrderColumns, RowCopy, order_columns_of
+from rmqd.spark.pipelines.postgresql.order_kinds import COPY_RESULT_DDL, OrderColumns, RowCopier, order_columns_of
 from rmqd.spark.pipelines.postgresql.table_shape import (
     conninfo_of,
     create_if_missing,
@@ -104,8 +104,8 @@ class PostgresqlSink:
                         f"CREATE TABLE {refused} (writer text, query text, batch bigint, topic text, {columns}, "
                         "refused_at timestamptz)",
                     )
-                self._order_kinds.store(connection)
-                connection.execute(self._statements.create_staging_table(self._epoch))
+                self._order_kinds.record_meanings(connection)
+                connection.execute(self._statements.create_staging_sql(self._epoch))
             self._drop_former_stagings(connection)
 
     def refuse_previous_drivers(self) -> None:
@@ -127,14 +127,14 @@ class PostgresqlSink:
                 # execute the plan of a written batch too, because only this updates the state of a stateful query
                 frame.write.format("noop").mode("overwrite").save()
                 return
-        refuse = statements.refuse_row(self._epoch) if self._leaves_out else ""
-        keys, statement = frozenset(self._sink.keys), statements.copy_rows(self._epoch)
-        copy = RowCopy(self._conninfo, self._where, statement, self._json_columns, keys, refuse)
+        refuse = statements.refuse_row_sql(self._epoch) if self._leaves_out else ""
+        keys, statement = frozenset(self._sink.keys), statements.copy_rows_sql(self._epoch)
+        copy = RowCopier(self._conninfo, self._where, statement, self._json_columns, keys, refuse)
         copied = frame.mapInArrow(copy, COPY_RESULT_DDL).collect()
         with self._connected() as connection:
             with connection.transaction():
                 if statements.delete_column:  # lock before reading, so that the transaction sees all earlier deletions
-                    connection.execute(statements.lock_deletions_table())
+                    connection.execute(statements.lock_deletions_sql())
                 if not self._is_written(connection, batch, lock=True):
                     self._order_kinds.lock_record(connection)
                     self._move(connection, batch, [row.attempt for row in copied], sum(row.rows for row in copied))
@@ -173,7 +173,7 @@ class PostgresqlSink:
     def _make_deletions_table(self, connection: Connection[tuple[Any, ...]]) -> None:
         """Create the table of deletions if it is missing. Raises ConfigError if it lacks a key or order column."""
         statements, deletions = self._statements, self._statements.deletions_table
-        if create_if_missing(connection, deletions, *statements.create_deletions_table()):
+        if create_if_missing(connection, deletions, *statements.create_deletions_sql()):
             return
         found = connection.execute(f"SELECT * FROM {deletions} LIMIT 0").description or ()
         if missing := set(statements.deletion_columns) - {column.name for column in found}:
@@ -253,7 +253,7 @@ class PostgresqlSink:
         )
 
     def _move_rows(self, connection: Connection[tuple[Any, ...]], attempts: list[str]) -> int:
-        """Move the rows that the table accepts. Return the number of skipped keys, as `move_rows` counts them.
+        """Move the rows that the table accepts. Return the number of skipped keys, as `move_rows_sql` counts them.
 
         Raises RmqdError for the first row that the table refuses, unless `sink.bad_rows` is `leave_out`.
         """
@@ -264,13 +264,13 @@ class PostgresqlSink:
             except psycopg.Error as error:
                 if not is_row_refused(error, self._statements.columns):
                     raise
-                staged = f"SELECT {ROW_COLUMN} {self._statements.from_staged_rows(self._epoch)} ORDER BY {ROW_COLUMN}"
+                staged = f"SELECT {ROW_COLUMN} {self._statements.staged_rows_clause(self._epoch)} ORDER BY {ROW_COLUMN}"
                 rows = [row for (row,) in connection.execute(staged, (attempts,))]
                 if not self._refuse_rows(connection, attempts, rows):
                     raise
 
     def _try_rows(self, connection: Connection[tuple[Any, ...]], attempts: list[str], part: range | None) -> int:
-        moved = connection.execute(self._statements.move_rows(self._epoch, part), (attempts,)).fetchone()
+        moved = connection.execute(self._statements.move_rows_sql(self._epoch, part), (attempts,)).fetchone()
         connection.execute("SET CONSTRAINTS ALL IMMEDIATE")  # COMMIT would check them without naming the row
         return int(moved[0]) if moved is not None else 0
 

@@ -103,7 +103,7 @@ class UpsertStatements:
         """The columns of a deleting row that the table of deletions stores: the keys and the order columns."""
         return tuple(dict.fromkeys((*self.keys, *self.order_by)))
 
-    def create_deletions_table(self) -> tuple[str, str]:
+    def create_deletions_sql(self) -> tuple[str, str]:
         """Return the statements that create the table of deletions, with the column types of the target table."""
         return (
             f"CREATE TABLE {self.deletions_table} AS "
@@ -112,11 +112,11 @@ class UpsertStatements:
             f"ALTER TABLE {self.deletions_table} ADD PRIMARY KEY ({quote_identifiers(self.keys)})",
         )
 
-    def lock_deletions_table(self) -> str:
+    def lock_deletions_sql(self) -> str:
         """Return the statement that lets groups write one after another, so that no group misses a deletion."""
         return f"LOCK TABLE {self.deletions_table} IN SHARE ROW EXCLUSIVE MODE"
 
-    def create_staging_table(self, epoch: int) -> str:
+    def create_staging_sql(self, epoch: int) -> str:
         """Return the statement for an unlogged staging table. If a database crash empties it, the batch is repeated."""
         delete = f", false AS {quote_identifier(self.delete_column)}" if self.delete_column else ""
         more = ", ".join(f"NULL::{kind} AS {name}" for name, kind in _MORE.items())
@@ -127,23 +127,23 @@ class UpsertStatements:
             f"FROM {self.target_table} WITH NO DATA"
         )
 
-    def copy_rows(self, epoch: int) -> str:
+    def copy_rows_sql(self, epoch: int) -> str:
         """Return the COPY statement for rows with attempt, row number, MESSAGE_COLUMNS, and the pipeline's columns."""
         columns = quote_identifiers((ATTEMPT_COLUMN, ROW_COLUMN, *MESSAGE_COLUMNS, *self.staged_columns))
         return f"COPY {self.staging_table(epoch)} ({columns}) FROM STDIN"
 
-    def refuse_row(self, epoch: int) -> str:
+    def refuse_row_sql(self, epoch: int) -> str:
         """Return the INSERT for a refused row. Its parameters are attempt, number, MESSAGE_COLUMNS, reason, content."""
         names = (ATTEMPT_COLUMN, ROW_COLUMN, *MESSAGE_COLUMNS, REASON_COLUMN, CONTENT_COLUMN)
         marks = ", ".join(["%s"] * len(names))
         return f"INSERT INTO {self.staging_table(epoch)} ({quote_identifiers(names)}) VALUES ({marks})"
 
-    def from_staged_rows(self, epoch: int, part: range | None = None) -> str:
+    def staged_rows_clause(self, epoch: int, part: range | None = None) -> str:
         """Return FROM and WHERE for accepted rows. The parameter is a list of attempts; `part` limits row numbers."""
         between = "" if part is None else f" AND {ROW_COLUMN} >= {part.start} AND {ROW_COLUMN} < {part.stop}"
         return f"FROM {self.staging_table(epoch)} WHERE {ATTEMPT_COLUMN} = ANY(%s) AND {REASON_COLUMN} IS NULL{between}"
 
-    def order_newest_first(self) -> str:
+    def newest_first_clause(self) -> str:
         """Return ORDER BY columns that put each key's latest row first: by order columns, then offset, then number."""
         columns = [
             quote_identifiers(self.keys),
@@ -151,8 +151,8 @@ class UpsertStatements:
         ]
         return ", ".join([*columns, f"{OFFSET_COLUMN} DESC NULLS LAST", f"{ROW_COLUMN} DESC"])
 
-    def move_rows(self, epoch: int, part: range | None = None) -> str:
-        """Return the statement that moves staged rows to the target table. Parameters as in `from_staged_rows`.
+    def move_rows_sql(self, epoch: int, part: range | None = None) -> str:
+        """Return the statement that moves staged rows to the target table. Parameters as in `staged_rows_clause`.
 
         The statement returns the number of keys that it skipped because the table has a later row or a later deletion.
         """
@@ -160,17 +160,17 @@ class UpsertStatements:
             return self._move_with_deletions(epoch, part)
         stored = quote_identifiers(self.columns)
         insert = f"INSERT INTO {self.target_table} AS t ({stored}) SELECT {stored}"
-        staged = self.from_staged_rows(epoch, part)
+        staged = self.staged_rows_clause(epoch, part)
         if not self.order_by or set(self.columns) <= set(self.keys):
             return f"WITH stored AS ({insert} {staged}{self.on_conflict()}) SELECT 0"
         return (
             f"WITH latest AS MATERIALIZED (SELECT DISTINCT ON ({quote_identifiers(self.keys)}) {stored} {staged} "
-            f"ORDER BY {self.order_newest_first()}), stored AS ({insert} FROM latest{self.on_conflict()} RETURNING 1) "
+            f"ORDER BY {self.newest_first_clause()}), stored AS ({insert} FROM latest{self.on_conflict()} RETURNING 1) "
             "SELECT (SELECT count(*) FROM latest) - (SELECT count(*) FROM stored)"
         )
 
     def _move_with_deletions(self, epoch: int, part: range | None) -> str:
-        """Return the statement of `move_rows` for rows that may be deletions.
+        """Return the statement of `move_rows_sql` for rows that may be deletions.
 
         All parts of the statement see the tables as they were before the statement. No two parts change the same row,
         because only the latest row of each key is used.
@@ -186,7 +186,7 @@ class UpsertStatements:
         )
         return (
             f"WITH latest AS MATERIALIZED (SELECT DISTINCT ON ({keys}) {quote_identifiers(self.staged_columns)} "
-            f"{self.from_staged_rows(epoch, part)} ORDER BY {self.order_newest_first()}), "
+            f"{self.staged_rows_clause(epoch, part)} ORDER BY {self.newest_first_clause()}), "
             f"coming AS MATERIALIZED (SELECT * FROM latest c WHERE NOT EXISTS (SELECT FROM {deletions} d "
             f"WHERE {self._same('d')} AND {self._later('d')})), "
             f"removed AS (DELETE FROM {self.target_table} t USING coming c WHERE c.{deleted} "

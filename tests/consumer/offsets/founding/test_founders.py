@@ -17,7 +17,7 @@ from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
 from rmqd.consumer.offsets.local_file_store import LocalFileOffsetStore
 from rmqd.consumer.offsets.new_group_check import BrokerStartOffsets, FileStartOffsets
 from rmqd.consumer.offsets.start_offsets import BROKER_GRACE_SECONDS, QueueStart, StartOffsetPolicy
-from rmqd.errors import SlaveUnawareError
+from rmqd.errors import SlaveOffsetMissingError
 from rmqd.errors.broker_errors import AccessRefusedError, BrokerError
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
@@ -81,7 +81,7 @@ async def waiting(
     await broker.store(missing, b"old")
     broker.offsets[GROUP, done] = 0
     start_offsets = at_brokers(client, clock, subscriptions=["done", TOPIC])
-    start = asyncio.create_task(start_offsets.start(missing, None))
+    start = asyncio.create_task(start_offsets.determine_start(missing, None))
     await broker.peer.received(QUERY, 3)  # the mark and both queues
     return missing, start
 
@@ -141,7 +141,7 @@ async def test_a_broadcasting_group_stores_start_offsets_in_its_file(
     for queue in queues:
         await broker.store(queue, b"old", b"older")
     start_offsets = await in_file(client, clock, tmp_path)
-    assert await start_offsets.start(queues[0], None) == QueueStart(2, "last_offset", is_stored=True)
+    assert await start_offsets.determine_start(queues[0], None) == QueueStart(2, "last_offset", is_stored=True)
     following = LocalFileOffsetStore(str(tmp_path), GROUP, clock)
     await following.open()
     assert [await following.read(queue) for queue in queues] == [2, 2]
@@ -155,13 +155,13 @@ async def test_a_group_unknown_to_a_slave_does_not_count_as_new(
     await two.a.store(A0, b"a0")
     two.route(two.a, two.b, slaves="b")
     start_offsets = at_brokers(two_client, clock)
-    with pytest.raises(SlaveUnawareError):
-        await start_offsets.start(A0, None)
+    with pytest.raises(SlaveOffsetMissingError):
+        await start_offsets.determine_start(A0, None)
     assert two.a.offsets == two.b.offsets == {}
     two.b.offsets[GROUP, B0] = two.b.offsets[GROUP, MessageQueue(retry_topic(GROUP), "b", 0)] = 0
     two.route(two.a, two.b)
     await two_client.routes.refresh(TOPIC)
-    assert await start_offsets.start(A0, None) == QueueStart(0, "later_queue")
+    assert await start_offsets.determine_start(A0, None) == QueueStart(0, "later_queue")
 
 
 async def test_a_group_known_to_a_slave_does_not_count_as_new(
@@ -170,7 +170,7 @@ async def test_a_group_known_to_a_slave_does_not_count_as_new(
     await two.a.store(A0, b"a0")
     two.b.offsets[GROUP, MessageQueue(retry_topic(GROUP), "b", 0)] = 0
     two.route(two.a, two.b, slaves="b")
-    assert await at_brokers(two_client, clock).start(A0, None) == QueueStart(0, "later_queue")
+    assert await at_brokers(two_client, clock).determine_start(A0, None) == QueueStart(0, "later_queue")
 
 
 @pytest.mark.parametrize(("lost", "is_stored"), [(2, True), (3, False)])
@@ -187,7 +187,7 @@ async def test_a_lost_first_commit_is_tried_three_times(
         return Reply()
 
     broker.peer.on(UPDATE, lose)
-    start = await at_brokers(client, clock).start(queue, None)
+    start = await at_brokers(client, clock).determine_start(queue, None)
     assert start.is_stored is is_stored
     assert ((GROUP, queue) in broker.offsets) is is_stored
 
@@ -241,7 +241,7 @@ async def test_a_missing_offset_at_a_slave_does_not_prove_an_interrupted_start(
     await two.a.store(A0, b"a0")
     two.b.offsets[GROUP, MessageQueue(TOPIC, "b", 1)] = 5
     two.route(two.a, two.b, queues=2, slaves="b")
-    start = asyncio.create_task(at_brokers(two_client, clock).start(A0, None))
+    start = asyncio.create_task(at_brokers(two_client, clock).determine_start(A0, None))
     await two.a.peer.received(QUERY, 3)  # for the mark, and for both queues
     await clock.advance(5.3)
     await eventually(start.done, "it waits no longer")
@@ -272,10 +272,10 @@ async def test_a_slave_without_an_offset_of_a_known_group_counts_after_a_minute(
     start_offsets = at_brokers(two_client, clock)
     assert await tries(start_offsets, clock, B0) == (BROKER_GRACE_SECONDS, QueueStart(0, "later_queue"))
     two.b.offsets[GROUP, B0] = 7
-    assert await start_offsets.stored(B0) == 7
+    assert await start_offsets.read_stored_offset(B0) == 7
     two.b.offsets.clear()
-    with pytest.raises(SlaveUnawareError):
-        await start_offsets.stored(B0)
+    with pytest.raises(SlaveOffsetMissingError):
+        await start_offsets.read_stored_offset(B0)
 
 
 @pytest.mark.parametrize("is_old", [False, True])
@@ -288,9 +288,9 @@ async def test_a_slave_stores_no_start_offset_and_a_0_from_4_9_proves_nothing(
         two.b.peer.version = 407
         two.b.peer.on(QUERY, Reply(ext_fields={"offset": "0"}))
     store = RemoteBrokerOffsetStore(two_client, GROUP, clock)
-    with pytest.raises(SlaveUnawareError):
+    with pytest.raises(SlaveOffsetMissingError):
         await store.read(B0)
-    with pytest.raises(SlaveUnawareError):
+    with pytest.raises(SlaveOffsetMissingError):
         await store.store_start_offset(B0, 3)
     assert not two.b.commits
 
@@ -301,7 +301,7 @@ async def test_a_topic_created_after_the_member_starts_at_its_first_message(
 ) -> None:
     [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, b"x", b"y", store_timestamp=int(clock.wall() * 1000) + after_ms)
-    assert (await at_brokers(client, clock).start(queue, None)).offset == start
+    assert (await at_brokers(client, clock).determine_start(queue, None)).offset == start
 
 
 async def test_an_unexpected_error_is_raised_and_defers_no_start(
@@ -320,7 +320,7 @@ async def tries(start_offsets: BrokerStartOffsets, clock: ManualClock, queue: Me
     """For how long the master was awaited, and the start of the queue."""
     for seconds in range(0, 100, 5):
         try:
-            return seconds, await start_offsets.start(queue, await start_offsets.stored(queue))
-        except SlaveUnawareError:
+            return seconds, await start_offsets.determine_start(queue, await start_offsets.read_stored_offset(queue))
+        except SlaveOffsetMissingError:
             clock.turn(5)
     raise AssertionError("it does not begin")

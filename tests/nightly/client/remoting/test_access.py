@@ -38,7 +38,7 @@ async def test_other_errors_are_not_refusals_of_access(
     with pytest.raises(BrokerError) as caught:
         await request(client, peer.address, PULL)
     assert not isinstance(caught.value, AccessRefusedError)
-    assert client.security.refusals.about(["mailer", "orders"]) is None
+    assert client.security.refusals.reason_for_group(["mailer", "orders"]) is None
 
 
 async def test_refusals_of_several_servers_are_logged_in_one_line_a_minute(
@@ -72,8 +72,8 @@ async def test_the_refusal_of_a_needed_request_is_reported(client: RemotingClien
     peer.on(VIEW, Reply(ResponseCode.NO_PERMISSION, FORBIDDEN))
     with pytest.raises(AccessRefusedError) as caught:
         await request(client, peer.address, VIEW)
-    client.security.refusals.report_needed(caught.value)
-    assert client.security.refusals.about(["orders"]) == str(caught.value)
+    client.security.refusals.record_needed_request(caught.value)
+    assert client.security.refusals.reason_for_group(["orders"]) == str(caught.value)
 
 
 async def test_the_refusal_of_a_removed_server_expires(client: RemotingClient, peer: Peer, clock: ManualClock) -> None:
@@ -81,9 +81,9 @@ async def test_the_refusal_of_a_removed_server_expires(client: RemotingClient, p
     peer.on(PULL, WRONG)
     await client.invoke(peer.address, PULL, {})
     clock.turn(FORGET_TRUST_REFUSAL_SECONDS)
-    assert client.security.refusals.about(["any"])
+    assert client.security.refusals.reason_for_group(["any"])
     clock.turn(1)
-    assert client.security.refusals.about(["any"]) is None
+    assert client.security.refusals.reason_for_group(["any"]) is None
 
 
 async def test_refusals_of_old_keys_do_not_count_for_new_keys(client: RemotingClient, peer: Peer) -> None:
@@ -102,9 +102,9 @@ async def test_refusals_of_old_keys_do_not_count_for_new_keys(client: RemotingCl
         client.secure(ClientOptions(access_key="another", secret_key="another-secret"))
         release.set()
         answer = await pulling
-        assert (logs, refusals.about(["any"])) == ([], None)
+        assert (logs, refusals.reason_for_group(["any"])) == ([], None)
         peer.on(PULL, WRONG)
         await client.invoke(peer.address, PULL, {})
     assert answer.remark == "User:*** is not found."
-    assert "check signature failed" in (refusals.about(["any"]) or "")
+    assert "check signature failed" in (refusals.reason_for_group(["any"]) or "")
     assert [entry["event"] for entry in logs] == ["access.refused"]

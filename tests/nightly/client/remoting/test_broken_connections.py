@@ -76,7 +76,7 @@ async def test_a_notification_that_cannot_be_handled_ends_the_connection(remotin
     def fail(command: RemotingCommand, address: str) -> None:
         raise MemoryError
 
-    remoting.peer_requests.notices[RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] = fail
+    remoting.peer_requests.notice_handlers[RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] = fail
     await remoting.invoke(peer.address, ASK, {})
     for _ in range(1000):
         await peer.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {}, oneway=True)
@@ -152,7 +152,7 @@ async def test_closing_the_client_closes_a_connection_that_it_has_left() -> None
         asking = asyncio.create_task(client.invoke(peer.address, ASK, {}, timeout_seconds=1))
         await peer.received(ASK)
         connection = await client.connection(peer.address)
-        client.leave(connection, "the broker goes away")
+        client.retire(connection, "the broker goes away")
         await asyncio.sleep(0)  # the task that waits for the response starts
         await client.close()
         assert not connection.is_open

@@ -59,7 +59,9 @@ async def test_requests_of_the_peer_above_the_limit_are_refused_as_busy(remoting
         return (ResponseCode.SUCCESS, "", {}, b"")
 
     remoting.peer_requests.handlers[ASK] = slow
-    remoting.peer_requests.notices[RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] = lambda command, address: noticed.set()
+    remoting.peer_requests.notice_handlers[RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] = lambda command, address: (
+        noticed.set()
+    )
     await remoting.connection(peer.address)
     await eventually(lambda: peer.connections, "the peer has the connection")
     asked = [await peer.push(ASK, {}) for _ in range(MAX_REQUESTS_AT_ONCE + 100)]
@@ -92,8 +94,8 @@ async def test_thousands_of_frames_are_handled_in_many_turns_of_the_loop(peer: P
 
     peer.on(ASK, flood)
     client = RemotingClient(clock=clock)  # no time passes, so the response behind all frames cannot time out
-    client.peer_requests.notices[RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] = lambda command, address: came.append(
-        (turn, int(command.ext_fields["n"]))
+    client.peer_requests.notice_handlers[RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] = lambda command, address: (
+        came.append((turn, int(command.ext_fields["n"])))
     )
     turns = asyncio.create_task(count_turns())
     await client.invoke(peer.address, ASK, {})

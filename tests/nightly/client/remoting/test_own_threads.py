@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from rmqd.client.routing.name_server_client import fetch_text, resolve_host
-from rmqd.runtime.own_threads import in_own_thread
+from rmqd.runtime.own_threads import call_in_thread
 from tests.waiting import eventually
 
 
@@ -27,7 +27,7 @@ async def full_executor() -> AsyncIterator[None]:
 
 @pytest.mark.usefixtures("full_executor")
 async def test_calls_start_while_the_executor_of_the_loop_is_full() -> None:
-    names = [await in_own_thread(lambda: threading.current_thread().name) for _ in range(3)]
+    names = [await call_in_thread(lambda: threading.current_thread().name) for _ in range(3)]
     assert names == ["rmqd"] * 3
 
 
@@ -38,8 +38,8 @@ async def test_host_names_are_resolved_while_the_executor_of_the_loop_is_full() 
 
 async def test_hanging_calls_do_not_delay_other_calls() -> None:
     go_on = threading.Event()
-    hanging = [asyncio.create_task(in_own_thread(go_on.wait)) for _ in range(50)]
-    assert await in_own_thread(lambda: 7) == 7
+    hanging = [asyncio.create_task(call_in_thread(go_on.wait)) for _ in range(50)]
+    assert await call_in_thread(lambda: 7) == 7
     go_on.set()
     assert await asyncio.gather(*hanging) == [True] * 50
 
@@ -50,14 +50,14 @@ async def test_the_exception_of_a_call_is_raised(error: BaseException) -> None:
         raise error
 
     with pytest.raises(type(error)) as raised:
-        await in_own_thread(fail)
+        await call_in_thread(fail)
     assert raised.value is error
 
 
 async def test_a_call_runs_in_the_context_of_its_caller() -> None:
     variable = contextvars.ContextVar("variable", default="")
     variable.set("of the caller")
-    assert await in_own_thread(variable.get) == "of the caller"
+    assert await call_in_thread(variable.get) == "of the caller"
 
 
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\n\r\n"], ids=["in its head", "in its body"])

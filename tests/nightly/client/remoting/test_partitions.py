@@ -53,7 +53,7 @@ def test_a_connection_that_recovers_during_a_failing_reconnect_is_used_again() -
         network.apart.add(frozenset(("server", "client")))
         with pytest.raises(RemotingError):
             await ask(remoting)
-        await asyncio.sleep(remoting.breakers.rest_seconds(ADDRESS))
+        await asyncio.sleep(remoting.breakers.remaining_pause_seconds(ADDRESS))
         probe = asyncio.create_task(ask(remoting))
         await asyncio.sleep(0.1)
         network.apart.clear()  # earlier bytes arrive, but the new connection is never made

@@ -52,7 +52,7 @@ async def test_all_commands_before_the_peer_closes_are_received() -> None:
         await writer.wait_closed()
 
     async with RawServer(serve, server_context()) as server, client_with(TLS) as client:
-        client.peer_requests.notices[NOTICE] = lambda command, address: came.append(command.opaque)
+        client.peer_requests.notice_handlers[NOTICE] = lambda command, address: came.append(command.opaque)
         assert (await client.invoke(server.address, ASK, {})).code == ResponseCode.SUCCESS
         await eventually(lambda: client.connected(server.address) is None, "the connection is closed")
     assert came == list(range(1000))
@@ -130,7 +130,7 @@ async def test_a_tls_failure_is_logged_once_a_minute(monkeypatch: pytest.MonkeyP
                 with pytest.raises(RmqdError) as caught:
                     await client.invoke(peer.address, ASK, {})
                 assert caught.value.is_reported
-            assert refusals.about(["any"]) == f"{peer.address}: the server's certificate has expired"
+            assert refusals.reason_for_group(["any"]) == f"{peer.address}: the server's certificate has expired"
     told = [entry for entry in logs if entry["event"] == "access.refused"]
     assert [entry["reason"] for entry in told] == [f"{peer.address}: the server's certificate has expired"] * 3
 
@@ -143,7 +143,7 @@ async def test_settings_that_change_during_a_connect_apply_to_the_connection() -
         client.secure(ClientOptions(tls=TLS))
         with capture_logs() as logs:
             await asking
-        assert client.security.refusals.about(["any"]) is None
+        assert client.security.refusals.reason_for_group(["any"]) is None
         assert logs == []
 
 

@@ -131,10 +131,10 @@ async def test_settled_waits_for_a_running_call_and_starts_none() -> None:
     """It returns at once if no call runs."""
     work = Work()
     coalesced = SharedCalls(work)
-    await coalesced.settled("k")
+    await coalesced.wait_for_earlier("k")
     running = asyncio.create_task(coalesced("k"))
     await asyncio.sleep(0)
-    settled = asyncio.create_task(coalesced.settled("k"))
+    settled = asyncio.create_task(coalesced.wait_for_earlier("k"))
     await asyncio.sleep(0)
     assert not settled.done()
     work.end.set()

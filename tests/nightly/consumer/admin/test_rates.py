@@ -31,7 +31,7 @@ def rates(stats: TopicStats, clock: ManualClock) -> ConsumeRates:
 def handle(stats: TopicStats, start: int, messages: int, seconds: float = 0.02) -> None:
     """A pull of 5 ms, and a call for each message."""
     block = block_of(range(start, start + messages))
-    stats.pulled(block)
+    stats.count_pulled(block)
     stats.count_pull(0.005)
     for message in block.messages:
         stats.acknowledged([message], seconds, 1.0)

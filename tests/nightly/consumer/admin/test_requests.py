@@ -51,7 +51,7 @@ async def test_a_reset_does_not_wait_for_a_queue_of_another_member(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That member has applied the reset itself. A later owner continues at the stored offset."""
-    monkeypatch.setattr("rmqd.consumer.pull.assigned_queue.MOVE_SECONDS", 0.0)
+    monkeypatch.setattr("rmqd.consumer.pull.assigned_queue.RESET_VALID_SECONDS", 0.0)
     await broker.store(queue, *[b"%d" % number for number in range(5)])
     broker.offsets[GROUP, queue] = 3
     broker.locks[GROUP, queue] = "somebody else"

@@ -546,9 +546,9 @@ async def test_a_store_with_a_full_disk_stays_unavailable_while_it_refuses_lease
 
     clock = ManualClock()
     claims = HeldClaims(cast("ClaimStore", Full()), "one", clock)
-    claim = claims.new()
+    claim = claims.create_claim()
     claims.reserve(claim, 0, ("orders", "a"))
-    tasks = [asyncio.create_task(claims.run()), asyncio.create_task(claims.ask(claim, lambda: False))]
+    tasks = [asyncio.create_task(claims.run()), asyncio.create_task(claims.claim_in_store(claim, lambda: False))]
     with capture_logs() as logs:
         await clock.advance(60)
     for task in tasks:

@@ -6,7 +6,7 @@ import pytest
 
 from rmqd.client.client_options import TraceOptions
 from rmqd.client.sending import trace_dispatcher
-from rmqd.handler_api.batch import Batch, ManualBatch
+from rmqd.handler_api.batch import Batch, ManualCommitBatch
 from rmqd.wire.message_queue import MessageQueue
 from tests.consumer.groups import GROUP, TOPIC, Blocked
 from tests.consumer.handling.test_message_trace import EXCEPTION, FAILED, SUCCESS, TIME_OUT, Traced, trace_queue
@@ -72,7 +72,7 @@ async def test_decisions_for_single_messages_are_traced(broker: ScriptedBroker, 
 
 async def test_a_rolled_back_message_is_traced_as_failed(broker: ScriptedBroker, queue: MessageQueue) -> None:
     async def handle(batch: Batch) -> None:
-        assert isinstance(batch, ManualBatch)
+        assert isinstance(batch, ManualCommitBatch)
         batch.rollback()
 
     await broker.store(queue, b"1")

@@ -77,7 +77,7 @@ async def outlived(unheard: UnansweredCommits, clock: ManualClock, seconds: floa
 async def test_a_refused_or_undelivered_commit_is_over(
     unheard: UnansweredCommits, clock: ManualClock, error: RmqdError
 ) -> None:
-    unheard.failed(A, 7, error)
+    unheard.record_failed(A, 7, error)
     assert unheard.offsets(A) == frozenset()
     assert await outlived(unheard, clock, 60) == (False, 0)
 
@@ -86,7 +86,7 @@ async def test_a_refused_or_undelivered_commit_is_over(
 async def test_a_commit_on_a_closed_connection_may_be_stored_for_two_seconds(
     unheard: UnansweredCommits, clock: ManualClock, error: RmqdError
 ) -> None:
-    unheard.failed(A, 7, error)
+    unheard.record_failed(A, 7, error)
     assert unheard.offsets(A) == {7}
     assert not unheard.offsets(B)
     assert await outlived(unheard, clock, 60) == (True, CLOSED_CONNECTION_SECONDS)
@@ -95,7 +95,7 @@ async def test_a_commit_on_a_closed_connection_may_be_stored_for_two_seconds(
 async def test_a_commit_without_a_response_may_be_stored_for_thirty_seconds(
     unheard: UnansweredCommits, clock: ManualClock
 ) -> None:
-    unheard.failed(A, 7, Late())
+    unheard.record_failed(A, 7, Late())
     assert unheard.offsets(A) == {7}
     assert await outlived(unheard, clock, 60) == (True, HANGING_BROKER_SECONDS)
 
@@ -105,35 +105,35 @@ async def test_a_late_response_or_a_closed_connection_ends_the_wait(
     unheard: UnansweredCommits, clock: ManualClock, is_answered: bool, longer: float
 ) -> None:
     late = Late()
-    unheard.failed(A, 7, late)
+    unheard.record_failed(A, 7, late)
     clock.call_later(3.0, late.tell, is_answered)
     assert await outlived(unheard, clock, 60) == (True, 3.0 + longer)
 
 
 async def test_a_closed_connection_does_not_extend_the_wait(unheard: UnansweredCommits, clock: ManualClock) -> None:
     late = Late()
-    unheard.failed(A, 7, late)
+    unheard.record_failed(A, 7, late)
     clock.call_later(HANGING_BROKER_SECONDS - 1.0, late.tell, False)
     assert await outlived(unheard, clock, 60) == (True, HANGING_BROKER_SECONDS)
 
 
 async def test_the_wait_ends_with_the_last_of_several_commits(unheard: UnansweredCommits, clock: ManualClock) -> None:
     first, second = Late(), Late()
-    unheard.failed(A, 7, first)
-    unheard.failed(A, 8, second)
+    unheard.record_failed(A, 7, first)
+    unheard.record_failed(A, 8, second)
     clock.call_later(1.0, first.tell, True)
     clock.call_later(4.0, second.tell, True)
     assert await outlived(unheard, clock, 60) == (True, 4.0)
 
 
 async def test_the_wait_ends_at_its_deadline(unheard: UnansweredCommits, clock: ManualClock) -> None:
-    unheard.failed(A, 7, closed())
-    unheard.failed(A, 8, Late())
+    unheard.record_failed(A, 7, closed())
+    unheard.record_failed(A, 8, Late())
     assert await outlived(unheard, clock, 5.0) == (False, 5.0)
 
 
 async def test_a_commit_of_the_same_offset_is_not_waited_for(unheard: UnansweredCommits, clock: ManualClock) -> None:
-    unheard.failed(A, 9, Late())
+    unheard.record_failed(A, 9, Late())
     assert await outlived(unheard, clock, 60) == (False, 0)
 
 
@@ -142,15 +142,15 @@ async def test_an_ended_commit_is_forgotten_after_a_later_read_of_the_offset(
 ) -> None:
     """An earlier read may have been overtaken by the commit."""
     asked_at = clock.monotonic()
-    unheard.failed(A, 7, closed())
-    unheard.failed(A, 8, Late())
+    unheard.record_failed(A, 7, closed())
+    unheard.record_failed(A, 8, Late())
     clock.turn(CLOSED_CONNECTION_SECONDS)
-    unheard.stored(A, asked_at)
+    unheard.record_stored(A, asked_at)
     assert unheard.offsets(A) == {7, 8}
-    unheard.stored(A, clock.monotonic())
+    unheard.record_stored(A, clock.monotonic())
     assert unheard.offsets(A) == {8}
     clock.turn(HANGING_BROKER_SECONDS)
-    unheard.stored(A, clock.monotonic())
+    unheard.record_stored(A, clock.monotonic())
     assert unheard.offsets(A) == frozenset()
 
 

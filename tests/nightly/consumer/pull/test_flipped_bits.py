@@ -82,7 +82,7 @@ def flipped(body: bytes, at: int, chance: random.Random) -> bytes:
 def consume(model: Model, chance: random.Random, flip: Flip, *, filtered: bool) -> dict[int, bytes]:
     """Pull the queue to its end, with half of the replies damaged. Return the bodies by the offset believed."""
     validation = ResponseValidation(QUEUE, TrafficCounters())
-    validation.takes_all = not filtered
+    validation.has_no_filter = not filtered
     handled: dict[int, bytes] = {}
     bodies = set[bytes]()
     offset = pulls = 0
@@ -97,7 +97,7 @@ def consume(model: Model, chance: random.Random, flip: Flip, *, filtered: bool) 
             header = PullMessageResponseHeader.from_ext_fields(fields)
             if not is_found:
                 offset = validation.validate_empty(asked, header)
-                validation.made_progress(offset)
+                validation.on_progress(offset)
             else:
                 block = frame_messages(body, QUEUE)
                 believed = validation.validate_found(block, asked, header, passes_over=True)
@@ -107,7 +107,7 @@ def consume(model: Model, chance: random.Random, flip: Flip, *, filtered: bool) 
                     handled[message.queue_offset] = message.body
                     bodies.add(message.body)
                 if offset > asked:
-                    validation.made_progress(offset)
+                    validation.on_progress(offset)
                 elif believed.contradiction is not None:
                     validation.made_no_progress(believed.contradiction)
         except ProtocolError:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rmqd.consumer.pull.accept import open_bodies
+from rmqd.consumer.pull.accept import decompress_bodies
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import frame_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message
@@ -49,7 +49,7 @@ async def test_the_event_loop_continues_during_a_large_decompression(kind: Compr
     stored = StoredMessage(topic="T", body=compress(bytes(8 * MIB), kind), sys_flag=compressed_flag(kind))
     records = b"".join(encode_message(replace(stored, queue_offset=at)) for at in range(2))
     block = frame_messages(records, MessageQueue("T", "b", 0))
-    opening = asyncio.create_task(open_bodies(block, 16 * MIB))
+    opening = asyncio.create_task(decompress_bodies(block, 16 * MIB))
     await asyncio.sleep(0)  # the decompression has begun
     assert not opening.done()
     await opening

@@ -18,12 +18,12 @@ def test_an_hour_is_kept_in_the_same_memory() -> None:
     daemon = Daemon()
     for number in range(POINTS + 7):
         daemon.step(group_snapshot(received=number), group_snapshot("audit", received=number))
-    document = daemon.recorder.document()
+    document = daemon.recorder.points_document()
     assert len(document["times"]) == POINTS
     assert document["times"] == sorted(document["times"])
     assert document["groups"]["mailer"]["received"] == [1 / STEP_SECONDS] * POINTS
     daemon.step(group_snapshot("audit"))
-    assert list(daemon.recorder.document()["groups"]) == ["audit"]
+    assert list(daemon.recorder.points_document()["groups"]) == ["audit"]
 
 
 def test_a_later_group_has_no_values_for_earlier_times() -> None:
@@ -31,9 +31,9 @@ def test_a_later_group_has_no_values_for_earlier_times() -> None:
     daemon = Daemon()
     daemon.step(group_snapshot("audit"))
     daemon.step(group_snapshot("audit"), group_snapshot(queues=(queue_snapshot(0),)))
-    daemon.recorder.take(HostSnapshot((), missing=("worker 1 is being restarted",)))
+    daemon.recorder.add_points(HostSnapshot((), missing=("worker 1 is being restarted",)))
     daemon.step(group_snapshot("audit"), group_snapshot(queues=(queue_snapshot(0),)))
-    assert daemon.recorder.document()["groups"]["mailer"]["lag"] == [None, 40, None, 40]
+    assert daemon.recorder.points_document()["groups"]["mailer"]["lag"] == [None, 40, None, 40]
 
 
 def test_falling_counters_give_no_negative_rates() -> None:
@@ -41,7 +41,7 @@ def test_falling_counters_give_no_negative_rates() -> None:
     daemon = Daemon()
     daemon.step(group_snapshot(received=500))
     daemon.step(group_snapshot(received=5))
-    assert daemon.recorder.document()["groups"]["mailer"]["received"] == [None, 0]
+    assert daemon.recorder.points_document()["groups"]["mailer"]["received"] == [None, 0]
 
 
 def test_memory_of_a_group_is_bounded() -> None:
@@ -63,8 +63,8 @@ def test_a_document_can_be_limited_to_groups_and_newer_points() -> None:
     daemon = Daemon()
     for received in (1, 2, 3):
         daemon.step(group_snapshot(received=received), group_snapshot("audit"))
-    times = daemon.recorder.document()["times"]
-    newer = daemon.recorder.document({"audit"}, times[1])
+    times = daemon.recorder.points_document()["times"]
+    newer = daemon.recorder.points_document({"audit"}, times[1])
     assert newer["times"] == times[2:]
     assert {name: len(columns["lag"]) for name, columns in newer["groups"].items()} == {"audit": 1}
 
@@ -76,7 +76,7 @@ def test_recent_rates_cover_the_last_seconds() -> None:
         daemon.step(slow(group_snapshot(received=received), 5))
     now = slow(group_snapshot(received=1950), 25)
     daemon.clock.turn(2.5)
-    recent = daemon.recorder.recent("mailer", GroupTotals.of(now))
+    recent = daemon.recorder.recent_activity("mailer", GroupTotals.of(now))
     assert recent.seconds == 12.5
     assert recent.rates["received"] == (1950 - 1700) / 12.5
     assert recent.latency is not None

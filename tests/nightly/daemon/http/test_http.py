@@ -307,7 +307,7 @@ async def test_a_target_with_a_host_is_accepted(served: Served, target: bytes, h
 
 async def test_history_and_configuration_can_be_queried(served: Served) -> None:
     """The history can be limited to groups and to newer points."""
-    served.recorder.take(await served.host.view())
+    served.recorder.add_points(await served.host.view())
     document = (await served.client.get("/api/v1/history", params={"group": "mailer"})).json()
     assert (len(document["times"]), list(document["groups"])) == (1, ["mailer"])
     later = {"since": str(document["times"][-1])}

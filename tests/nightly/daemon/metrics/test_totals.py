@@ -46,7 +46,7 @@ def test_a_queue_that_several_workers_pop_is_shown_once_with_sums() -> None:
     one, two = (replace(queue_snapshot(-1, state=state), popped=True) for state in ("waiting", "handling"))
     merged = merge_processes([process(1, group_snapshot(queues=(one,))), process(2, group_snapshot(queues=(two,)))])
     [queue] = merged.groups[0].queues
-    assert (queue.number, queue.state, queue.cached, queue.handling, queue.lag) == ("any", "handling", 14, 4, 40)
+    assert (queue.queue_label, queue.state, queue.cached, queue.handling, queue.lag) == ("any", "handling", 14, 4, 40)
     assert merged.groups[0].assigned == {"orders": 1}
 
 

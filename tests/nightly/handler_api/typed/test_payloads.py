@@ -369,7 +369,7 @@ def either(message: Message | None = None) -> Any:
 
 def test_decode_gets_the_message_if_a_union_of_types_contains_it() -> None:
     message = make_message(b"ada")
-    assert decoder_of(Payload("decode", either, "dead_letter")).payload(message) is message
+    assert decoder_of(Payload("decode", either, "dead_letter")).decode_payload(message) is message
 
 
 @pytest.mark.parametrize("decode", [lambda message: message.body, lambda msg, schema="": msg.body])

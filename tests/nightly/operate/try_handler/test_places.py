@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError, check_result
-from rmqd.operate.try_handler.selection import HandlerSource, failing_line, place_of_fault
+from rmqd.operate.try_handler.selection import HandlerSource, crashed_line, failing_line
 from tests.operate.try_handler.test_places import mail, place
 
 __all__ = ["mail"]
@@ -64,5 +64,5 @@ Current thread 0x00007f2b (most recent call first):
   File "{tmp_path}/shop/mail.py", line 5 in handle
   File "{Path(check_result.__code__.co_filename)}", line 210 in _call
 """
-    assert place_of_fault(stacks, HandlerSource.of(mail.handle)) == f"{tmp_path}/shop/mail.py:5 in handle"
-    assert place_of_fault("", HandlerSource.of(mail.handle)) is None
+    assert crashed_line(stacks, HandlerSource.of(mail.handle)) == f"{tmp_path}/shop/mail.py:5 in handle"
+    assert crashed_line("", HandlerSource.of(mail.handle)) is None

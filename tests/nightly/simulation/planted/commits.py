@@ -146,14 +146,14 @@ def commits_of_a_former_ownership(patch: pytest.MonkeyPatch) -> None:
 @plant(needs=tries("delay_commits"))
 def unanswered_commits_forgotten(patch: pytest.MonkeyPatch) -> None:
     """An unanswered commit counts as never sent; processed late, it undoes later commits."""
-    patch.setattr(UnansweredCommits, "failed", lambda self, queue, offset, error: None)
+    patch.setattr(UnansweredCommits, "record_failed", lambda self, queue, offset, error: None)
 
 
 @plant(needs=tries("lose_offsets"))
 def lost_offsets_not_stored_again(patch: pytest.MonkeyPatch) -> None:
     """Offsets that a restarted broker has lost are not stored again while the group has nothing new to commit."""
     patch.setattr(RemoteBrokerOffsetStore, "may_be_lost", lambda self, queue: False)
-    patch.setattr("rmqd.consumer.offsets.broker_store.REPEAT_SECONDS", float("inf"))
+    patch.setattr("rmqd.consumer.offsets.broker_store.OFFSET_CHECK_SECONDS", float("inf"))
 
 
 @plant(needs=tries("suspend_and_leave"))

@@ -47,7 +47,7 @@ def queue_leaves_the_line(patch: pytest.MonkeyPatch) -> None:
 
     def init(self: ReadyQueues) -> None:
         right(self)
-        self.queued = Queued()
+        self.not_to_add = Queued()
 
     patch.setattr(ReadyQueues, "__init__", init)
 
@@ -189,7 +189,7 @@ def orderly_queue_in_two_slots(patch: pytest.MonkeyPatch) -> None:
         process_queue.end_turn()
         self._serving.pop(process_queue.message_queue, None)
         if not process_queue.retrying and process_queue not in self.ready_queues.queues:
-            self.ready_queues.queued.discard(process_queue)
+            self.ready_queues.not_to_add.discard(process_queue)
             self.submit(process_queue)
 
     patch.setattr(ConsumeMessageOrderlyService, "begin_turn", begin_turn)

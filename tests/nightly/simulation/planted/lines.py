@@ -86,13 +86,13 @@ def line_that_speaks_again_not_used(patch: pytest.MonkeyPatch) -> None:
         self._successors[address] = successor
         return successor
 
-    patch.setattr(ConnectionPool, "to_probe", to_probe)
+    patch.setattr(ConnectionPool, "probe_connection", to_probe)
 
 
 @plant(needs=tries("mute"))
 def silent_line_never_replaced(patch: pytest.MonkeyPatch) -> None:
     """A connection that stays open and silent is used for ever."""
-    patch.setattr(ConnectionPool, "to_probe", ConnectionPool.connection)
+    patch.setattr(ConnectionPool, "probe_connection", ConnectionPool.connection)
 
 
 @plant(needs=tries("mute"))

@@ -79,7 +79,7 @@ def locks_of_members_elsewhere_broken(patch: pytest.MonkeyPatch) -> None:
     def note(self: MissingMembers, address: str, client_ids: Any) -> list[str]:
         now = self._clock.monotonic()
         for client_id in self._lists.get(address, frozenset()).difference(client_ids):
-            self.gone.setdefault(client_id, now - 10.0)
+            self.first_missing_at.setdefault(client_id, now - 10.0)
         self._lists[address] = frozenset(client_ids)
         return []
 

@@ -34,7 +34,7 @@ def pulls_doubled_after_a_failure(patch: pytest.MonkeyPatch) -> None:
 @plant(needs=both(calm, happens("reset_by_push", least=2)))
 def answer_of_a_cancelled_pull_counts(patch: pytest.MonkeyPatch) -> None:
     """The response to a cancelled pull goes into the queue's cache, whichever member owns the queue by then."""
-    right, late = PullRequest.ask, set[asyncio.Future[None]]()
+    right, late = PullRequest.pull, set[asyncio.Future[None]]()
 
     async def ask(self: PullRequest, *args: Any) -> RemotingCommand:
         return await asyncio.shield(right(self, *args))
@@ -49,7 +49,7 @@ def answer_of_a_cancelled_pull_counts(patch: pytest.MonkeyPatch) -> None:
             asked.add_done_callback(lambda done: late.add(asyncio.ensure_future(_put(self, done))))
             raise
 
-    patch.setattr(PullRequest, "ask", ask)
+    patch.setattr(PullRequest, "pull", ask)
     patch.setattr(PullLoop, "_pull", pull)
 
 

@@ -154,7 +154,7 @@ def heartbeat_after_the_good_bye(patch: pytest.MonkeyPatch) -> None:
     async def settled(self: Heartbeat, address: str) -> None:
         return None
 
-    patch.setattr(Heartbeat, "settled", settled)
+    patch.setattr(Heartbeat, "wait_for_pending", settled)
 
 
 @plant(needs=tries("glances"))

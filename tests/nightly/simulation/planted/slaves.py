@@ -28,14 +28,14 @@ def checks_offsets(plan: Plan) -> bool:
 @plant(needs=both(checks_offsets, tries("believe_no_slave")))
 def slave_believed(patch: pytest.MonkeyPatch) -> None:
     """The queue end that a slave reports is believed like a master's."""
-    right = PullRequest.ask
+    right = PullRequest.pull
 
     async def ask(self: PullRequest, *args: Any) -> RemotingCommand:
         reply = await right(self, *args)
         self.at_master = True
         return reply
 
-    patch.setattr(PullRequest, "ask", ask)
+    patch.setattr(PullRequest, "pull", ask)
 
 
 @plant(needs=both(has_slaves, tries("nothing")))
