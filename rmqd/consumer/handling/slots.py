@@ -135,6 +135,7 @@ class HandlerSlots(WorkerService):
         self._concurrency, self._slots = most, max(self._slots, most)
         for worker in self._workers:
             worker.call = self._call_of(worker)
+            worker.is_last_batch = True  # before the next batch, the worker checks whether the new limit admits it
         if self.ready_queues.idle_workers or self._workers:  # before, `run` adds all workers
             self.ready_queues.add_workers(new, self._start_worker)
         self.ready_queues.admit_workers(self.concurrency - self._slots - before)
