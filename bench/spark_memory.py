@@ -84,7 +84,7 @@ def rows(queue_id: int) -> tuple[pa.RecordBatch, ...]:
 
 
 class MemoryPulls:
-    """Replaces RangePulls and its plan: answers each pull immediately."""
+    """Replaces AsyncRangePuller and its plan: answers each pull immediately."""
 
     def __init__(self, _client: object, queue_range: QueueRange, _open_bodies: object) -> None:
         self.plan = self
@@ -114,7 +114,7 @@ class MemoryPulls:
         self.spans.append(self.planned_end)
         return True
 
-    async def take(self) -> PulledResponse:
+    async def next_response(self) -> PulledResponse:
         await asyncio.sleep(0)  # the same wait as for a response that has already arrived
         answer = self._answers[self._taken]
         block = decode_messages(answer, self._queue, 0)
@@ -129,13 +129,13 @@ class MemoryPulls:
 
 @contextlib.contextmanager
 def _from_memory() -> Iterator[None]:
-    """Replace RangePulls during the block. Spark reuses its processes for real pulls."""
-    pulls = vars(range_run)["RangePulls"]
-    vars(range_run)["RangePulls"] = MemoryPulls
+    """Replace AsyncRangePuller during the block. Spark reuses its processes for real pulls."""
+    pulls = vars(range_run)["AsyncRangePuller"]
+    vars(range_run)["AsyncRangePuller"] = MemoryPulls
     try:
         yield
     finally:
-        vars(range_run)["RangePulls"] = pulls
+        vars(range_run)["AsyncRangePuller"] = pulls
 
 
 class _Reader(DataSourceReader):

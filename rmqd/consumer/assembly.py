@@ -83,7 +83,7 @@ def assemble_group(
         slots = ConsumeMessageConcurrentlyService(options, handler, retry_policy, clock)
     if (transactions := getattr(store, "transactions", None)) is not None:
         slots.transactions = transactions
-        transactions.in_order = options.keeps_queue_order
+        transactions.keeps_batch_order = options.keeps_queue_order
     context = GroupContext(
         options=options,
         client=client,

@@ -88,9 +88,8 @@ class OffsetTransactions:
         self, store: OffsetStore, client_id: str, key_of: Callable[[MessageQueue], StoredQueue], clock: Clock
     ) -> None:
         self.store = store
-        self.keeps_batch_order = (
-            False  # whether messages behind a retried message of their batch must not count as finished
-        )
+        # whether messages behind a retried message of their batch must not count as finished
+        self.keeps_batch_order = False
         self._client_id = client_id
         self._key_of = key_of
         self._clock = clock

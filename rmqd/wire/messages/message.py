@@ -81,9 +81,8 @@ class MessageBlock:
         self.broken_reason: str | None = None  # the reason why a record (the first such record) cannot be decoded
         self.runs = 0  # number of runs of consecutive queue offsets among the decodable records
         self.is_closed = False  # some bodies must still be decompressed, or split as batches
-        self.first_unopened_offset: int | None = (
-            None  # offset of the first message whose body did not fit into the memory limit
-        )
+        # offset of the first message whose body did not fit into the memory limit
+        self.first_unopened_offset: int | None = None
         self.decompressed: dict[int, bytes] | None = None  # decompressed bodies, by start of the record in `data`
         self.size_bytes = len(data)  # memory that the block keeps alive: the response and the decompressed bodies
         # The consumer uses these three: the number of unfinished messages, the number of messages that were added to

@@ -82,7 +82,7 @@ class Configurations(Target):
                 overrides.append(part[4:].decode("utf-8", "surrogateescape"))  # as Python reads a command line
             else:
                 files[f"groups/{number}.yaml"] = part
-        only_known = (lookup, "_import", _import_known), (runnable, "search_again", _find_no_more)
+        only_known = (lookup, "_import", _import_known), (runnable, "forget_entry_points", _find_no_more)
         with self._written(files), replaced(*only_known):
             try:
                 config = runnable.load_runnable(Path(ROOT), overrides, environ=ENVIRON)

@@ -46,7 +46,7 @@ class Worker:
 
     async def refresh(self, _: object) -> None: ...
     async def dispose(self) -> None: ...
-    def faults(self) -> str:
+    def thread_stacks(self) -> str:
         return ""
 
 
