@@ -88,7 +88,7 @@ class MemoryPulls:
 
     def __init__(self, _client: object, queue_range: QueueRange, _open_bodies: object) -> None:
         self.plan = self
-        self.lost = 0
+        self.lost_messages = 0
         self.largest_bytes = 0
         self.spans: list[int] = []  # the low ends of the pulls in flight
         self._queue = queue_range.queue
