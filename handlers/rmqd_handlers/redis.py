@@ -222,7 +222,7 @@ class RedisHandler:
         from redis.exceptions import ClusterCrossSlotError, MovedError, ReadOnlyError
         from redis.exceptions import ConnectionError as LostError
 
-        # WAIT covers the commands of its own connection. If the connection breaks, the entries must be added again.
+        # WAIT covers only commands on the same connection. If the connection breaks, the entries must be added again.
         async with self._slots, self._client.client() as connection:
             try:
                 await _ask(connection, "EVAL", *self._arguments(entries))

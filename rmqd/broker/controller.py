@@ -144,7 +144,7 @@ class RebalanceLockManager:
         self._locks: dict[str, dict[MessageQueue, tuple[str, float]]] = {}
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> frozenset[MessageQueue]:
-        """Lock the queues that no other client has locked. Returns those that the client has locked now."""
+        """Lock the queues that no other client has locked. Returns the queues that the client has locked now."""
         held, now = self._locks.setdefault(group, {}), self._now()
         got = set()
         for queue in queues:

@@ -73,7 +73,7 @@ class HeldRequests:
         return len(self._held.get(place, ()))
 
     def queues_of(self, group: str) -> set[tuple[str, int]]:
-        """Return topic and id of each queue for which requests of the group wait."""
+        """Return topic and id of each queue that has waiting requests of the group."""
         waiting = (place for place, held in self._held.items() if any(one.group == group for one in held))
         return {(place.topic, place.queue_id) for place in waiting}
 

@@ -211,7 +211,7 @@ class ClientProcessor(RequestProcessor):
 
     @answers(RequestCode.LOCK_BATCH_MQ)
     def lock(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """LOCK_BATCH_MQ (41): lock queues. The response contains those that the client has locked now."""
+        """LOCK_BATCH_MQ (41): lock queues. The response has the queues that the client has locked now."""
         body = group_bodies.LockBatchRequestBody.from_json(request.body)
         got = self._broker.locks.lock(body.consumer_group, body.client_id, body.queues)
         return Reply(body=group_bodies.LockBatchResponseBody(got).to_json())

@@ -139,9 +139,8 @@ class BrokerStartOffsets(StartOffsets):
                 found.offsets[queue] = await self._store.query_stored(queue)
             except AccessRefusedError as error:
                 found.refused[queue] = error
-            except (
-                SlaveOffsetMissingError
-            ) as error:  # not raised, because the slave may know the offsets of other queues
+            except SlaveOffsetMissingError as error:
+                # not raised, because the slave may know the offsets of other queues
                 found.failed[self.client.routes.endpoint(queue)] = error
 
         found.failed |= await self._at_brokers(queues, ask)

@@ -185,9 +185,8 @@ async def _snapshot(
     errors = {name: why for name, why in {**settings.errors, **known.errors}.items() if not facts[name].silence}
     views = known.found
     members = await reader.members(views)
-    if any(
-        member.silence_reason for member in members.values()
-    ):  # a member that left during the queries must not count
+    # a member that left during the queries must not count
+    if any(member.silence_reason for member in members.values()):
         views = (await reader.connections()).found
         here = connections_by_member(views)
         members = {client_id: one for client_id, one in members.items() if client_id in here}

@@ -89,6 +89,16 @@ class Owner:
         await self.client.routes.refresh(TOPIC)
         await self.clock.advance(OFFSET_TIMEOUT_SECONDS)
 
+    async def commit_late(self, offset: int) -> None:
+        """Persist an offset that the broker stores after the commit's deadline."""
+        go_on = self.hold_next_commit()
+        late = await self.begin(self.persist(offset))
+        await self.let_deadline_pass()
+        assert not await late
+        go_on.set()
+        await self.clock.until(lambda: self.commits == [offset], "the broker stores the late commit")
+        await self.clock.advance(1.0)
+
 
 class Overlaps:
     """An offset watcher that counts messages handled twice."""

@@ -330,13 +330,7 @@ async def test_a_late_commit_does_not_count_as_an_operators_reset(owner: Owner) 
 
 async def test_a_last_commit_ends_while_a_reset_waits_for_the_next_pull(owner: Owner) -> None:
     """The broker ignores commits meanwhile. An earlier commit without a response must not repeat the last one."""
-    go_on = owner.hold_next_commit()
-    late = await owner.begin(owner.persist(7))
-    await owner.let_deadline_pass()
-    assert not await late
-    go_on.set()
-    await owner.clock.until(lambda: owner.commits == [7], "the broker stores the late commit")
-    await owner.clock.advance(1.0)
+    await owner.commit_late(7)
     owner.set_back(0)
     owner.broker.peer.on(UPDATE, Reply(remark="Offset has been previously reset"))
     await owner.store.commit(owner.queue, 8, downward=True)

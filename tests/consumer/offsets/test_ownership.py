@@ -260,13 +260,7 @@ async def test_messages_finished_by_two_owners_are_counted_at_the_release(
 
 
 async def test_a_higher_offset_seen_after_a_late_commit_needs_no_wait(owner: Owner) -> None:
-    go_on = owner.hold_next_commit()
-    late = await owner.begin(owner.persist(7))
-    await owner.let_deadline_pass()
-    assert not await late
-    go_on.set()
-    await owner.clock.until(lambda: owner.commits == [7], "the broker stores the late commit")
-    await owner.clock.advance(1.0)
+    await owner.commit_late(7)
     owner.set_back(9)
     assert await owner.store.commit_upward(owner.queue, 8)
     assert not await owner.store.wait_for_commits(owner.queue, 8, owner.clock.monotonic() + 20)
