@@ -220,9 +220,9 @@ class GroupOffsetStore(ABC):
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> bool:
         """Commit many offsets. Return whether all succeeded; the next round retries the failed ones."""
 
-    async def check_stored(self, queues: Collection[MessageQueue]) -> bool:
-        """Commit the offsets of these queues again if the store has lost them. Return whether that succeeded."""
-        return await self.persist({queue: self.committed[queue] for queue in queues})
+    async def check_stored(self, queues: Collection[MessageQueue]) -> None:
+        """Commit the offsets of these queues again if the store has lost them. The next round retries a failure."""
+        await self.persist({queue: self.committed[queue] for queue in queues})
 
 
 class Ownership:

@@ -241,11 +241,11 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         work = [self._commit_all(commits)] if commits else []
         return all(await asyncio.gather(*work, *map(self._commit_if_lost, unchecked)))
 
-    async def check_stored(self, queues: Collection[MessageQueue]) -> bool:
-        return all(await asyncio.gather(*map(self._commit_if_lost, self._unchecked(queues))))
+    async def check_stored(self, queues: Collection[MessageQueue]) -> None:
+        await asyncio.gather(*map(self._commit_if_lost, self._unchecked(queues)))
 
     def _unchecked(self, queues: Iterable[MessageQueue]) -> Collection[list[Commit]]:
-        """Return the commits that no broker confirmed for REPEAT_SECONDS, in one list for each topic on a broker."""
+        """Return the commits last confirmed OFFSET_CHECK_SECONDS ago, in one list for each topic on a broker."""
         now, unchecked = self._clock.monotonic(), defaultdict[tuple[str, str], list[Commit]](list)
         for queue in queues:
             if now - self._written[queue].known_at >= OFFSET_CHECK_SECONDS:
@@ -261,12 +261,11 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
     async def _commit_if_lost(self, commits: list[Commit]) -> bool:
         """If the broker has lost these offsets of one topic, commit them again. Return whether the broker has them.
 
-        A broker deletes a group's offsets of a topic together. So only the offset with the oldest check is queried.
+        A broker deletes a group's offsets of a topic together. So only one of them is queried.
         """
         if not (commits := [commit for commit in commits if self._epoch(commit.queue) == commit.epoch]):
             return True
-        first = min(commits, key=lambda commit: self._written[commit.queue].known_at)
-        asked_at = self._clock.monotonic()
+        first, asked_at = commits[0], self._clock.monotonic()
         try:
             async with self._client.offset_request(first.queue):
                 found = await self._look_up(first.queue)

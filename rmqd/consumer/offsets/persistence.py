@@ -47,9 +47,6 @@ from rmqd.wire.message_queue import MessageQueue
 
 # a step of `_wait` may end this late: before other members acquire the queues, they wait longer than a step and this
 TOLERATED_STEP_DELAY_SECONDS: Final = 1.0
-STEP_SECONDS: Final = 1.0
-# interval of checks of idle queues: brokers must have confirmed their offsets in the last REPEAT_SECONDS
-IDLE_CHECK_INTERVAL_SECONDS: Final = 10.0
 QUEUES_PER_TURN: Final = 200  # after this number of queues, some milliseconds of work, a round lets other tasks run
 
 
@@ -66,7 +63,6 @@ class OffsetPersistence:
         self._context = context
         self._assigned = assigned
         self._idle = idle
-        self._checked_at = float("-inf")  # when the last round that checked the idle queues began, monotonic
         self._connections: object = None  # the brokers' connections at the last round, by address
         self._busy: set[str] = set()  # brokers whose last round has not ended
 
@@ -105,15 +101,7 @@ class OffsetPersistence:
 
     def _unchecked(self) -> Collection[MessageQueue]:
         """Return the idle queues if a check is due that their offsets still exist: the group may have been deleted."""
-        now = self._context.clock.monotonic()
-        if (
-            not self._idle
-            or now - self._checked_at < IDLE_CHECK_INTERVAL_SECONDS
-            or not self._context.store.is_check_due()
-        ):
-            return ()
-        self._checked_at = now
-        return list(self._idle)
+        return list(self._idle) if self._idle and self._context.store.is_check_due() else ()
 
     def _may_check(self, queue: MessageQueue) -> bool:
         """Return whether a queue is still idle and owned: since the round began, it may have been reset or released."""
@@ -121,8 +109,8 @@ class OffsetPersistence:
         return is_idle and not self._assigned[queue].is_releasing and self._context.ownership.holds(queue)
 
     async def _wait(self, seconds: float) -> None:
-        """Wait `seconds` in short equal steps. After a late step, the next commits check the stored offsets."""
-        store, left = self._context.store, max(1, math.ceil(seconds / STEP_SECONDS))
+        """Wait in equal steps of at most 1 s. After a late step, the next commits check the stored offsets."""
+        store, left = self._context.store, math.ceil(seconds)
         step_seconds = seconds / left
 
         def has_more() -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 
 import pytest
 from structlog.testing import capture_logs
@@ -14,6 +15,7 @@ from rmqd.consumer.offsets.broker_store import OFFSET_CHECK_SECONDS, OFFSET_TIME
 from rmqd.consumer.offsets.persistence import OFFSET_WATCH_SECONDS
 from rmqd.errors.broker_errors import BrokerError
 from rmqd.wire.command import RemotingCommand
+from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Peer, Reply
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
@@ -214,7 +216,7 @@ async def test_one_query_checks_all_unchanged_offsets_of_a_topic(
     await owner.store.persist(dict.fromkeys(queues, 7))
     reads = owner.reads
     flowing.turn(OFFSET_CHECK_SECONDS)
-    await owner.store.persist(dict.fromkeys(queues, 7))
+    assert await owner.store.persist(dict.fromkeys(queues, 7))
     await owner.store.persist(dict.fromkeys(queues, 7))
     assert (owner.reads, [broker.commits_of(queue) for queue in queues]) == (reads + 1, [[7]] * 3)
     flowing.turn(OFFSET_CHECK_SECONDS)
@@ -241,6 +243,39 @@ async def test_a_check_of_unchanged_offsets_ends_with_the_ownership(owner: Owner
     owner.store.forget(owner.queue)
     assert await a_round
     assert owner.commits == [7]
+
+
+@pytest.mark.parametrize("released", [0, 1])
+async def test_a_queue_may_be_released_while_its_unchanged_offset_is_checked(owner: Owner, released: int) -> None:
+    """One query is sent for both queues."""
+    queues = owner.broker.create_topic(TOPIC, 2)
+    await owner.store.persist(dict.fromkeys(queues, 7))
+    owner.clock.turn(OFFSET_CHECK_SECONDS)
+
+    def query(command: RemotingCommand) -> Reply:
+        owner.store.forget(queues[released])
+        return owner.broker.query(command)
+
+    owner.broker.peer.on(RequestCode.QUERY_CONSUMER_OFFSET, query)
+    assert await owner.store.persist(dict.fromkeys(queues, 7))
+    assert owner.broker.commits_of(queues[0]) == owner.broker.commits_of(queues[1]) == [7]
+
+
+async def test_unchanged_offsets_are_checked_at_each_broker(owner: Owner) -> None:
+    """A round fails if one of them does not answer."""
+    await owner.persist(7)
+    other = MessageQueue(TOPIC, "b", 0)
+    owner.store.begin_ownership(other, 3)
+    owner.clock.turn(OFFSET_CHECK_SECONDS)
+    assert not await owner.store.persist({owner.queue: 7, other: 3})
+
+
+async def test_an_offset_below_the_committed_one_is_not_checked(owner: Owner) -> None:
+    await owner.persist(7)
+    owner.clock.turn(OFFSET_CHECK_SECONDS)
+    reads = owner.reads
+    await owner.persist(6)
+    assert owner.reads == reads
 
 
 async def test_a_check_of_unchanged_offsets_does_not_undo_a_reset_that_follows(owner: Owner) -> None:
@@ -338,6 +373,70 @@ async def test_a_last_commit_ends_while_a_reset_waits_for_the_next_pull(owner: O
     assert not await owner.store.wait_for_commits(owner.queue, 9, owner.clock.monotonic() + 20)
 
 
+async def test_a_commit_without_a_caller_reports_no_error_to_asyncio(owner: Owner) -> None:
+    """Neither one that fails, nor one that is cancelled by `close`."""
+    errors, loop = list[object](), asyncio.get_running_loop()
+    loop.set_exception_handler(lambda loop, context: errors.append(context))
+    go_on = asyncio.Event()
+
+    async def refuse_later(command: RemotingCommand) -> Reply:
+        await go_on.wait()
+        return Reply(ResponseCode.SYSTEM_ERROR, "not now")
+
+    for is_closed in (False, True):
+        owner.broker.peer.on(UPDATE, refuse_later)
+        owner.broker.peer.requests.clear()
+        commit = await owner.begin(owner.store.commit(owner.queue, 7))
+        commit.cancel()
+        await asyncio.wait((commit,))
+        if is_closed:
+            await owner.store.close()
+        go_on.set()
+        await eventually(lambda: not owner.store._under_way, "the commit has ended")
+        go_on.clear()
+    gc.collect()
+    assert not errors
+
+
+@pytest.mark.parametrize(
+    ("code", "is_refreshed"), [(ResponseCode.TOPIC_NOT_EXIST, True), (ResponseCode.SYSTEM_ERROR, False)]
+)
+async def test_a_broker_that_no_longer_has_the_queue_causes_a_new_route(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch, code: ResponseCode, is_refreshed: bool
+) -> None:
+    topics = list[str]()
+    monkeypatch.setattr(owner.client.routes, "refresh_soon", topics.extend)
+    owner.broker.peer.on(UPDATE, Reply(code, "moved"))
+    assert not await owner.persist(7)
+    assert topics == ([TOPIC] if is_refreshed else [])
+
+
+async def test_a_reset_ends_the_checks_of_a_new_ownership(owner: Owner) -> None:
+    owner.store.begin_ownership(owner.queue, await owner.store.read(owner.queue), Overlaps())
+    reads = owner.reads
+    await owner.store.commit(owner.queue, 2, downward=True)
+    await owner.persist(3)
+    assert (owner.commits, owner.reads) == ([2, 3], reads)
+
+
+async def test_a_late_commit_that_ends_during_another_one_may_have_replaced_it(owner: Owner) -> None:
+    first, second = owner.hold_next_commit(), asyncio.Event()
+    late = await owner.begin(owner.persist(7))
+    await owner.let_deadline_pass()
+    assert not await late
+    owner.broker.peer.requests.clear()
+    second = owner.hold_next_commit()
+    commit = await owner.begin(owner.persist(8))
+    owner.clock.turn(0.5)
+    first.set()
+    await eventually(lambda: owner.commits == [7], "the late commit is stored")
+    await owner.client.routes.refresh(TOPIC)  # the response to the late commit has arrived before this one
+    second.set()
+    await commit
+    await owner.persist(8)
+    assert owner.commits == [7, 8, 8]
+
+
 async def test_cancelling_the_caller_does_not_cancel_its_commit(owner: Owner) -> None:
     """The next commit must not overtake the request in flight."""
     go_on = owner.hold_next_commit()
@@ -394,7 +493,9 @@ async def test_failed_commits_of_a_round_log_one_line_for_each_broker(owner: Own
     queues = owner.broker.create_topic(TOPIC, 5)
     with capture_logs() as logs:
         assert not await owner.store.persist(dict.fromkeys(queues, 7))
-    assert [(line["event"], line["broker"], line["queues"]) for line in logs] == [("offset.commit_failed", "a", 5)]
+    assert [(line["event"], line["broker"], line["queue"], line["queues"]) for line in logs] == [
+        ("offset.commit_failed", "a", str(queues[0]), 5)
+    ]
 
 
 async def test_a_round_does_nothing_for_unchanged_offsets(owner: Owner) -> None:

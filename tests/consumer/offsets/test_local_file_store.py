@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import threading
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
-from rmqd.consumer.offsets.local_file_store import LocalFileOffsetStore, OffsetsFile
+from rmqd.consumer.offsets.local_file_store import LOG_INTERVAL_SECONDS, LocalFileOffsetStore, OffsetsFile
 from rmqd.errors import OffsetStoreError
 from rmqd.wire.message_queue import MessageQueue
 from tests.clock import ManualClock
@@ -245,7 +247,9 @@ async def test_open_creates_the_directory_and_locks_it(tmp_path: Path, clock: Ma
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-async def test_the_offsets_file_of_another_cluster_is_set_aside(tmp_path: Path, clock: ManualClock) -> None:
+async def test_the_offsets_file_of_another_cluster_is_set_aside(
+    tmp_path: Path, clock: ManualClock, saves: Saves
+) -> None:
     """A file of 0.1.0 names no cluster. It belongs to the first cluster that opens it, even without a commit."""
 
     async def on(cluster: str, offset: int | None = None) -> tuple[bool, int | None]:
@@ -259,8 +263,89 @@ async def test_the_offsets_file_of_another_cluster_is_set_aside(tmp_path: Path, 
 
     assert await on("", 7) == (True, None)
     assert "cluster" not in (tmp_path / "g" / "offsets.json").read_text()
-    assert await on("c1") == (False, 7)
+    with capture_logs() as logs:
+        assert await on("c1") == (False, 7)
+        assert await on("c1") == (False, 7)
+    assert (logs, len(saves.written)) == ([], 2)
     assert await on("c2", 3) == (True, None)
     assert await on("c1", 9) == (False, 7)
     assert await on("") == (False, 9)  # the name servers no longer have a cluster id
     assert await on("c2") == (False, 3)
+
+
+async def test_a_full_disk_is_logged_once_and_then_once_a_minute(
+    store: LocalFileOffsetStore, saves: Saves, clock: ManualClock, tmp_path: Path
+) -> None:
+    await store.commit(A, 1)
+    saves.error = disk_error()
+    with capture_logs() as logs:
+        for number in range(2, 27):  # two minutes of failures
+            assert not await store.persist({A: number})
+            clock.turn(5)
+        assert [line["event"] for line in logs] == ["offset.not_stored"] * 3
+        assert [line["for_seconds"] for line in logs] == [0, LOG_INTERVAL_SECONDS, 2 * LOG_INTERVAL_SECONDS]
+        saves.error = disk_error(errno.EROFS)
+        assert not await store.persist({A: 27})
+        saves.error = None
+        assert await store.persist({A: 28})
+        assert await store.persist({A: 29})
+
+    assert (logs[0]["log_level"], logs[0]["error"]) == ("error", "No space left on device")
+    assert logs[0]["file"] == str(tmp_path / "offsets" / "g" / "offsets.json")
+    assert (logs[3]["event"], logs[3]["error"]) == ("offset.not_stored", "Read-only file system")
+    assert (logs[4]["event"], logs[4]["after_seconds"]) == ("offset.stored_again", 125)
+    assert len(logs) == 5
+    assert on_disk(tmp_path) == {A: 29}
+
+
+async def test_a_reset_holds_although_it_could_not_be_stored_yet(
+    store: LocalFileOffsetStore, saves: Saves, tmp_path: Path
+) -> None:
+    await store.commit(A, 7)
+    saves.error = disk_error()
+    with pytest.raises(OffsetStoreError):
+        await store.commit(A, 2, downward=True)
+    assert await store.read(A) == 2
+    saves.error = None
+    await store.persist({A: 3})
+
+    assert on_disk(tmp_path) == {A: 3}
+
+
+async def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path: Path, clock: ManualClock) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    store = LocalFileOffsetStore(str(tmp_path / "file" / "offsets"), "g", clock)
+
+    with pytest.raises(OffsetStoreError, match=r"/file/offsets cannot be used: Not a directory"):
+        await store.open()
+
+
+async def test_disk_failures_are_counted(store: LocalFileOffsetStore, saves: Saves) -> None:
+    assert store.failures == 0
+    saves.error = disk_error()
+    for offset in (1, 2):
+        await store.persist({A: offset})
+    assert store.failures == 2
+
+
+async def test_the_next_process_knows_when_the_offsets_were_stored(
+    store: LocalFileOffsetStore, clock: ManualClock, tmp_path: Path
+) -> None:
+    await store.commit(A, 7)
+    following = LocalFileOffsetStore(str(tmp_path / "offsets"), "g", clock)
+    await following.open()
+    assert following.committed_at == {A: (tmp_path / "offsets" / "g" / "offsets.json").stat().st_mtime}
+
+
+async def test_a_file_that_cannot_be_set_aside_for_another_cluster_is_an_error(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    OffsetsFile(tmp_path / "g").save({A: 1})
+    (tmp_path / "g" / "offsets.json.c1" / "blocks").mkdir(parents=True)
+    identity = "c1"
+    store = LocalFileOffsetStore(str(tmp_path), "g", clock, lambda: identity)
+    await store.open()
+    await store.read(A)
+    identity = "c2"
+    with pytest.raises(OffsetStoreError, match=r"offsets\.json cannot be renamed: "):
+        await store.read(A)

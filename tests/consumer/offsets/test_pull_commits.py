@@ -16,11 +16,13 @@ from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.offsets.pending_commits import (
     COMMIT_ANSWER_SECONDS,
     RECENT_COMMIT_SECONDS,
+    RECHECK_INTERVAL_SECONDS,
     FirstCommits,
     PullCommit,
     PullCommits,
     UnansweredCommits,
 )
+from rmqd.consumer.offsets.persistence import OFFSET_WATCH_SECONDS
 from rmqd.consumer.pull.pull_request import PullRepeatedError, PullRequest
 from rmqd.consumer.services import CarriedCommit
 from rmqd.errors import RemotingClosedError, RemotingTimeoutError, RmqdError
@@ -179,9 +181,57 @@ async def test_an_overdue_pull_is_not_ended_by_another_commit_of_the_same_offset
 
 
 async def test_a_cancelled_pull_counts_until_its_response(puller: Puller) -> None:
+    errors = list[object]()
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context))
     (await puller.send(6)).cancel()
     await asyncio.sleep(0)
     assert await puller.carry(7) is None
+    assert not errors
+
+
+async def test_a_pull_needs_no_check_of_the_stored_offset_after_the_first_time(puller: Puller) -> None:
+    owner = puller.owner
+    owner.store.begin_ownership(owner.queue, 4, Overlaps())
+    await owner.clock.advance(OFFSET_WATCH_SECONDS)
+    reads = owner.reads
+    assert await puller.carry(6)
+    assert owner.reads == reads
+
+
+async def test_a_pull_carries_no_commit_if_a_step_is_late_during_its_check(puller: Puller) -> None:
+    owner = puller.owner
+    owner.store.begin_ownership(owner.queue, 4, Overlaps())
+
+    def query(command: RemotingCommand) -> Reply:
+        owner.store.carries_until = owner.clock.monotonic()
+        return owner.broker.query(command)
+
+    owner.broker.peer.on(QUERY, query)
+    assert await puller.carry(6) is None
+
+
+async def test_a_pull_carries_no_commit_after_the_machine_was_suspended(
+    puller: Puller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the next step shows it."""
+    puller.owner.store.carries_until = puller.owner.clock.monotonic() + 2.0
+    monkeypatch.setattr("rmqd.consumer.offsets.broker_store.suspended_seconds", lambda: 2.0)
+    assert await puller.carry(6) is None
+
+
+async def test_a_pull_answered_during_a_reset_may_have_replaced_it(puller: Puller) -> None:
+    owner = puller.owner
+    answer = await puller.send(6)
+    await owner.clock.advance(COMMIT_ANSWER_SECONDS)
+    go_on = owner.hold_next_commit()
+    reset = await owner.begin(owner.store.commit(owner.queue, 2, downward=True))
+    owner.clock.turn(0.5)
+    answer.set_result(FOUND)
+    await asyncio.sleep(0)
+    go_on.set()
+    await reset
+    await owner.persist(2)
+    assert owner.commits == [2, 2]
 
 
 @pytest.mark.parametrize(
@@ -215,11 +265,33 @@ async def test_an_ended_pull_delays_no_commit_but_may_replace_one_for_some_time(
 async def test_the_wait_for_a_pull_in_flight_returns_the_stored_offset(clock: ManualClock) -> None:
     pulls, began = PullCommits(clock, UnansweredCommits(clock), Mock()), clock.monotonic()
     pulls.record_sending(QUEUE, 6, 0, NO_CONNECTION)
-    waiting = asyncio.create_task(pulls.wait_for_end(QUEUE, AsyncMock(return_value=4)))
+    waiting = asyncio.create_task(pulls.wait_for_end(QUEUE, read := AsyncMock(return_value=4)))
     await clock.advance(COMMIT_ANSWER_SECONDS + 0.2)
     found = await waiting
     assert found is not None
     assert (found.stored, found.asked_at >= began + COMMIT_ANSWER_SECONDS) == (4, True)
+    assert read.await_count == pytest.approx(COMMIT_ANSWER_SECONDS / RECHECK_INTERVAL_SECONDS + 1, abs=1)
+
+
+async def test_the_wait_for_a_pull_in_flight_ends_when_the_broker_has_its_offset(clock: ManualClock) -> None:
+    stored = list[PullCommit]()
+    pulls = PullCommits(clock, UnansweredCommits(clock), stored.append)
+    pulls.record_sending(QUEUE, 6, 0, NO_CONNECTION)
+    assert await pulls.wait_for_end(QUEUE, AsyncMock(return_value=6)) == (clock.monotonic(), 6)
+    assert [commit.offset for commit in stored] == [6]
+
+
+async def test_a_pull_with_an_error_as_response_has_ended_at_the_broker(clock: ManualClock) -> None:
+    """Its commit may have replaced one that was sent before the response."""
+    unanswered, future = UnansweredCommits(clock), asyncio.get_running_loop().create_future()
+    future.add_done_callback(PullCommits(clock, unanswered, Mock()).record_sending(QUEUE, 6, 0, NO_CONNECTION).ended)
+    future.set_result(RemotingCommand(code=ResponseCode.SYSTEM_ERROR))
+    await asyncio.sleep(0)
+    assert await unanswered.wait_for_end(QUEUE, 9, clock.monotonic() + 100.0)
+    unanswered.record_stored(QUEUE, clock.monotonic() - 0.5)
+    assert unanswered.has(QUEUE)
+    unanswered.record_stored(QUEUE, clock.monotonic())
+    assert not unanswered.has(QUEUE)
 
 
 @pytest.mark.parametrize(("offset", "has_table"), [(0, False), (1, True)])

@@ -137,14 +137,15 @@ class _Room:
     def _order(self, mutant: Mutant) -> list[str]:
         """Return the tests that reach the mutant: first the room's, then others for a limited time; quickest first.
 
-        Tests that detected another mutant of the same function come before all others.
+        A constant has no line that a test reaches: all tests of the room judge it. Tests that detected another mutant of
+        the same function come before all others.
         """
         lines = set(mutant.lines)
         nearest, farther = list[str](), list[str]()
         for test, reach in sorted(self._reach.items(), key=lambda each: each[1].seconds):
             is_near = self.room.is_nearest(test)
             reached = reach.lines.get(mutant.path, ())
-            if reach.passed and (is_near and reached if not mutant.where else lines.intersection(reached)):
+            if reach.passed and (is_near if not mutant.where else lines.intersection(reached)):
                 (nearest if is_near else farther).append(test)
         left, near_enough = FARTHER_SECONDS, []
         for test in farther:

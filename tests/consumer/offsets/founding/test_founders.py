@@ -146,6 +146,24 @@ async def test_a_broadcasting_group_stores_start_offsets_in_its_file(
     await following.open()
     assert [await following.read(queue) for queue in queues] == [2, 2]
     assert not any(map(start_offsets.is_deferred, queues))
+    broker.peer.on(MAX, NOT_NOW)
+    await (await in_file(client, clock, tmp_path)).store_if_new_group()  # it is no longer new
+
+
+async def test_a_start_offset_stored_by_another_founder_is_kept(
+    broker: ScriptedBroker, client: ClientInstance, clock: ManualClock
+) -> None:
+    """This member has read before that the queue has none. No start is deferred."""
+    [done], [missing] = broker.create_topic("done"), broker.create_topic(TOPIC)
+    await client.routes.lookup(TOPIC)
+    broker.offsets[GROUP, done] = 0
+    start_offsets = at_brokers(client, clock, subscriptions=["done", TOPIC])
+    assert await start_offsets.read_stored_offset(missing) is None
+    broker.offsets[GROUP, missing] = 3
+    start = asyncio.create_task(start_offsets.determine_start(missing, None))
+    await clock.until(start.done, "the stored offset is noticed", 2.0)
+    assert await start == QueueStart(3, "committed", is_stored=True)
+    assert not start_offsets.is_deferred(missing)
 
 
 async def test_a_group_unknown_to_a_slave_does_not_count_as_new(

@@ -9,8 +9,10 @@ from structlog.testing import capture_logs
 
 from rmqd.client.instance import ClientInstance
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.offsets.start_offsets import QueueStart, StartOffsetPolicy
+from rmqd.consumer.offsets.start_offsets import QueueStart, StartOffsetPolicy, in_storing_order
+from rmqd.errors.broker_errors import AccessRefusedError
 from rmqd.handler_api.batch import Batch
+from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
@@ -134,3 +136,24 @@ async def test_a_queue_whose_commit_was_lost_starts_at_its_first_message_that_wa
     await client.routes.lookup(topic)
     policy = StartOffsetPolicy(client, "last_offset", 0, 0)
     assert await policy.lost_queue_start(queue, 6, stored_ms) == expected
+
+
+def test_start_offsets_are_stored_from_the_highest_queue_to_the_lowest() -> None:
+    """A topic's only queue on a broker is stored before the lowest queues of others."""
+    of_three, alone = [MessageQueue(TOPIC, "a", number) for number in range(3)], MessageQueue(TOPIC, "b", 0)
+    assert in_storing_order([*of_three, alone]) == [[of_three[2]], [of_three[1]], [alone], [of_three[0]]]
+
+
+async def test_a_retry_topic_starts_at_0_if_its_ends_may_not_be_queried(
+    broker: ScriptedBroker, client: ClientInstance
+) -> None:
+    """RocketMQ 5 requires the action Get on the group for that. For other topics it is an error."""
+    [retry], [queue] = broker.create_topic(RETRY), broker.create_topic(TOPIC)
+    for topic in (RETRY, TOPIC):
+        await client.routes.lookup(topic)
+    remark = f"User:u has no permission to access Group:{GROUP} from 10.0.0.9, no matched policies."
+    broker.peer.on(RequestCode.GET_MIN_OFFSET, Reply(ResponseCode.NO_PERMISSION, remark))
+    policy = StartOffsetPolicy(client, "first_offset", 0, 0)
+    assert (await policy.new_group_start(retry)).offset == 0
+    with pytest.raises(AccessRefusedError):
+        await policy.new_group_start(queue)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import threading
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
-from rmqd.consumer.offsets.local_file_store import LOG_INTERVAL_SECONDS, LocalFileOffsetStore, OffsetsFile
-from rmqd.errors import InUseError, OffsetStoreError
+from rmqd.consumer.offsets.local_file_store import LocalFileOffsetStore, OffsetsFile
+from rmqd.errors import InUseError
 from tests.clock import ManualClock
-from tests.consumer.offsets.disks import disk_error, small_disk
+from tests.consumer.offsets.disks import small_disk
 from tests.consumer.offsets.test_local_file_store import A, Saves, clock, on_disk, saves, store
 from tests.consumer.offsets.test_process_lock import holder
 
@@ -78,53 +76,6 @@ async def test_a_cancelled_commit_does_not_interrupt_its_write(
     assert on_disk(tmp_path) == {A: 2}
 
 
-async def test_a_full_disk_is_logged_once_and_then_once_a_minute(
-    store: LocalFileOffsetStore, saves: Saves, clock: ManualClock, tmp_path: Path
-) -> None:
-    await store.commit(A, 1)
-    saves.error = disk_error()
-    with capture_logs() as logs:
-        for number in range(2, 27):  # two minutes of failures
-            assert not await store.persist({A: number})
-            clock.turn(5)
-        assert [line["event"] for line in logs] == ["offset.not_stored"] * 3
-        assert [line["for_seconds"] for line in logs] == [0, LOG_INTERVAL_SECONDS, 2 * LOG_INTERVAL_SECONDS]
-        saves.error = disk_error(errno.EROFS)
-        assert not await store.persist({A: 27})
-        saves.error = None
-        assert await store.persist({A: 28})
-        assert await store.persist({A: 29})
-
-    assert (logs[0]["log_level"], logs[0]["error"]) == ("error", "No space left on device")
-    assert logs[0]["file"] == str(tmp_path / "offsets" / "g" / "offsets.json")
-    assert (logs[3]["event"], logs[3]["error"]) == ("offset.not_stored", "Read-only file system")
-    assert (logs[4]["event"], logs[4]["after_seconds"]) == ("offset.stored_again", 125)
-    assert len(logs) == 5
-    assert on_disk(tmp_path) == {A: 29}
-
-
-async def test_a_reset_holds_although_it_could_not_be_stored_yet(
-    store: LocalFileOffsetStore, saves: Saves, tmp_path: Path
-) -> None:
-    await store.commit(A, 7)
-    saves.error = disk_error()
-    with pytest.raises(OffsetStoreError):
-        await store.commit(A, 2, downward=True)
-    assert await store.read(A) == 2
-    saves.error = None
-    await store.persist({A: 3})
-
-    assert on_disk(tmp_path) == {A: 3}
-
-
-async def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path: Path, clock: ManualClock) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    store = LocalFileOffsetStore(str(tmp_path / "file" / "offsets"), "g", clock)
-
-    with pytest.raises(OffsetStoreError, match=r"/file/offsets cannot be used: Not a directory"):
-        await store.open()
-
-
 async def test_groups_of_one_process_share_a_directory(tmp_path: Path, clock: ManualClock) -> None:
     stores = [LocalFileOffsetStore(str(tmp_path / "offsets"), group, clock) for group in ("g", "h", "i")]
     await asyncio.gather(*(one.open() for one in stores))
@@ -144,11 +95,3 @@ async def test_offsets_are_written_though_the_loops_executor_is_full(store: Loca
         go_on.set()
         await asyncio.gather(*hanging)
     assert store.committed[A] == 7
-
-
-async def test_disk_failures_are_counted(store: LocalFileOffsetStore, saves: Saves) -> None:
-    assert store.failures == 0
-    saves.error = disk_error()
-    for offset in (1, 2):
-        await store.persist({A: offset})
-    assert store.failures == 2
