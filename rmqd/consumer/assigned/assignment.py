@@ -108,8 +108,6 @@ class ReleaseSignal:
     async def drain(self, process_queues: Iterable[ProcessQueue]) -> bool:
         """Wait until these queues have no batches in flight. Returns False if the time ran out."""
         busy = [one for one in process_queues if one.is_busy]
-        if not busy:
-            return True
         idle = asyncio.gather(*(one.wait_idle() for one in busy))
         force_stop = asyncio.create_task(self.forced.wait())
         try:

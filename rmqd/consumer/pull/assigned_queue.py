@@ -118,7 +118,6 @@ class AssignedQueue(Assignment):
         self._in_peace = await context.ownership.acquire(queue, self._lost, context.max_notice_delay_seconds)
         self._is_acquired = True
         start = await repeat_until_answered(context, queue, self._start)
-        self._start_failure = None
         log.info("queue.started", queue=str(queue), offset=start.offset, why=start.why)
         self.loop = loop = PullLoop(context, queue, start.offset)
         loop.apply_pauses()

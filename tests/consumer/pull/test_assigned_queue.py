@@ -39,12 +39,14 @@ class Locks(Ownership):
     """An ownership that a test grants."""
 
     def __init__(self) -> None:
+        self.requests = 0
         self.granted = asyncio.Event()
         self.on_lost: Callable[[], None] = lambda: None
 
     async def acquire(
         self, queue: MessageQueue, on_lost: Callable[[], None], max_notice_delay_seconds: float = 0.0
     ) -> bool:
+        self.requests += 1
         self.on_lost = on_lost
         await self.granted.wait()
         return True
@@ -104,6 +106,9 @@ async def test_a_queue_before_its_acquisition_waits_and_has_no_messages(case: Ca
     assert case.context.idle_queues == {}, "whatever it was in an earlier ownership"
     assert case.assigned.has_work()
     assert case.assigned.apply_options() == 0
+    assert case.assigned.snapshot() is not None
+    case.locks.granted.set()
+    assert case.assigned.snapshot() is None, "it will start at once"
 
 
 async def test_a_queue_is_idle_while_its_pull_is_held_for_no_longer_than_usual(case: Case) -> None:
@@ -119,6 +124,12 @@ async def test_a_queue_has_work_if_its_backlog_is_unknown(case: Case) -> None:
     assert not case.assigned.has_work()
     loop.failure = REFUSAL
     assert case.assigned.has_work()
+    loop.failure = None
+    loop.last_request_at, loop.end_queried_at = case.clock.monotonic() + 1.0, loop.last_response_at
+    case.clock.turn(22.9)
+    assert not case.assigned.has_work()
+    case.clock.turn(0.1)
+    assert case.assigned.has_work(), "its pull was not answered"
 
 
 async def test_the_end_of_a_queue_is_queried_if_no_pull_reports_it(case: Case) -> None:
@@ -132,6 +143,26 @@ async def test_the_end_of_a_queue_is_queried_if_no_pull_reports_it(case: Case) -
     assert not case.has_backlog_query()
     case.clock.turn(0.1)
     assert case.has_backlog_query()
+    loop.failure, loop.last_response_at = REFUSAL, case.clock.monotonic()
+    case.clock.turn(4.9)
+    assert not case.has_backlog_query()
+    case.clock.turn(0.1)
+    assert case.has_backlog_query()
+
+
+async def test_the_last_event_of_the_loop_shows_that_it_runs(case: Case) -> None:
+    loop = case.pulled()
+    for name in ("last_request_at", "last_response_at", "checked_at"):
+        case.clock.turn(1.0)
+        setattr(loop, name, case.clock.monotonic())
+        assert case.assigned.last_iteration_at == case.clock.monotonic()
+
+
+async def test_the_lag_is_not_negative_if_the_queue_has_lost_its_end(case: Case) -> None:
+    case.pulled().max_offset = 3
+    snapshot = case.assigned.snapshot()
+    assert snapshot is not None
+    assert (snapshot.max, snapshot.lag) == (3, 0)
 
 
 async def test_only_finished_messages_are_progress_while_messages_are_cached(case: Case) -> None:
@@ -191,10 +222,11 @@ async def test_a_refused_query_of_the_start_offset_is_reported(case: Case) -> No
         assert case.assigned.has_work()
 
 
-async def test_a_start_below_the_previous_commit_is_counted(case: Case) -> None:
-    case.context.released_offsets[case.queue] = ReleasedOffset(7, 0)
+@pytest.mark.parametrize(("committed", "falls"), [(5, 0), (6, 1)])
+async def test_a_start_below_the_previous_commit_is_counted(case: Case, committed: int, falls: int) -> None:
+    case.context.released_offsets[case.queue] = ReleasedOffset(committed, 0)
     async with case.running():
-        assert case.context.stats[TOPIC].falls["take_over"] == 1
+        assert case.context.stats[TOPIC].falls["take_over"] == falls
         assert case.context.released_offsets == {}
 
 
@@ -210,27 +242,75 @@ async def test_a_reset_before_the_acquisition_is_applied_within_five_seconds(
     assert case.broker.pulled_offsets(case.queue)[0] == start
 
 
-async def test_a_seek_returns_when_its_pull_starts(case: Case) -> None:
+async def test_a_reset_of_an_owned_queue_is_applied_once_however_long_it_waits(case: Case) -> None:
     async with case.running():
+        await eventually(lambda: case.broker.pulled_offsets(case.queue)[-1] == 9, "all is pulled")
+        assert case.assigned.move_to(2)
+        case.clock.turn(6.0)
+        await eventually(lambda: case.broker.pulled_offsets(case.queue)[-2:] == [2, 9], "it is pulled again")
+        pulls = len(case.broker.pulled_offsets(case.queue))
+        case.assigned.restart_loop()
+        await eventually(lambda: len(case.broker.pulled_offsets(case.queue)) > pulls, "the loop is restarted")
+        assert case.broker.pulled_offsets(case.queue)[-1] == 9
+
+
+async def test_a_reset_of_a_queue_without_its_lock_is_void_after_five_seconds(case: Case) -> None:
+    """Another member may own the queue, and has applied the reset."""
+    async with case.running():
+        await eventually(lambda: case.broker.pulled_offsets(case.queue)[-1] == 9, "all is pulled")
+        case.locks.granted.clear()
+        case.locks.on_lost()
+        case.assigned.move_to(2)
+        case.clock.turn(5.0)
+        pulls = len(case.broker.pulled_offsets(case.queue))
+        case.locks.granted.set()
+        await eventually(lambda: len(case.broker.pulled_offsets(case.queue)) > pulls, "it is pulled again")
+        assert case.broker.pulled_offsets(case.queue)[-1] == 9
+
+
+async def test_a_seek_returns_when_its_pull_starts(case: Case) -> None:
+    """The cached messages are dropped at once."""
+    async with case.running() as loop:
         for offset in (7, 3):
-            begun: list[int] = []
-            await case.assigned.seek(offset, lambda cache, begun=begun: begun.append(cache.next_offset))  # type: ignore[misc]
+            begun, cache = list[int](), loop.process_queue
+            seek = asyncio.create_task(
+                case.assigned.seek(offset, lambda cache, begun=begun: begun.append(cache.next_offset))  # type: ignore[misc]
+            )
+            await asyncio.sleep(0)
+            assert cache.dropped
+            await seek
             assert begun == [offset]
+
+
+async def test_a_seek_returns_when_the_queue_is_released(case: Case) -> None:
+    async with running(case.assigned.run()):
+        seek = asyncio.create_task(case.assigned.seek(7, lambda cache: None))
+        await asyncio.sleep(0)
+        case.assigned.release(0.0)
+        await seek
 
 
 async def test_a_lower_offset_after_a_lost_lock_is_ignored_if_the_broker_lost_ours(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cache is still valid. Until that is known, nothing is handed out."""
+    """The cache is still valid. Until that is known, nothing is handed out. The lock is requested once."""
+    halted = list[ProcessQueue]()
+    monkeypatch.setattr(case.context.service, "halt", halted.append)
     async with case.running() as loop:
+        case.context.idle_queues[case.queue] = None
         await eventually(lambda: loop.process_queue.next_offset == 9, "all is pulled")
         monkeypatch.setattr(case.context.store, "may_be_lost", lambda _: True)
         case.broker.offsets[GROUP, case.queue] = 4
         case.locks.on_lost()
         assert loop.process_queue.awaits_lock
+        assert halted == [loop.process_queue]
+        assert not case.context.idle_queues
         pulls = len(case.broker.pulls)
         await eventually(lambda: len(case.broker.pulls) > pulls, "it is pulled again")
         assert not loop.process_queue.awaits_lock
+        case.assigned.restart_loop()
+        await eventually(lambda: len(case.broker.pulls) > pulls + 1, "the loop is restarted")
+        assert case.locks.requests == 2
     assert case.broker.pulls[pulls].queue_offset == 9
 
 
@@ -245,3 +325,20 @@ async def test_work_is_not_started_after_its_event() -> None:
     event = LazyEvent()
     event.set()
     await event.run_until_set(asyncio.sleep(60))
+
+
+async def test_an_event_wakes_each_wait_once() -> None:
+    event, woken = LazyEvent(), list[int]()
+
+    async def wait(number: int) -> None:
+        await event.wait()
+        woken.append(number)
+
+    for number in range(2):
+        event.clear()
+        waiting = asyncio.create_task(wait(number))
+        await asyncio.sleep(0)
+        event.set()
+        await waiting
+    assert woken == [0, 1]
+    assert not event._on_set

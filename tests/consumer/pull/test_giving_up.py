@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from rmqd.codes import ResponseCode
 from rmqd.consumer.assigned.assignment import ReleaseSignal
@@ -44,6 +45,7 @@ class Store:
         return await self._answer(queue, offset)
 
     async def commit(self, queue: object, offset: int, *, downward: bool) -> None:
+        assert downward
         self.downward.append(offset)
         await self._answer(queue, offset)
 
@@ -269,7 +271,9 @@ async def test_a_failed_commit_is_not_repeated_if_refused_or_unneeded(clock: Man
     case.queue.end_turn()
     case.store.committed[QUEUE] = 2 if why == "no news" else 0
     case.store.answers.extend([AWAY if why == "no news" else FINAL] * 9)
-    await case.begin()
+    with capture_logs() as logs:
+        await case.begin()
+    assert [(line["event"], line["offset"]) for line in logs] == [("offset.commit_failed", 2)]
     assert (len(case.store.asked), case.released) == (1, [QUEUE])
     assert case.duplicates() == ({} if why == "no news" else {"handed_over": 2})
 
@@ -319,13 +323,26 @@ async def test_a_release_commits_an_operators_reset_instead_of_its_last_offset(c
     case.queue.end_turn()
     case.moved.extend([5, 5, 5, 4, 4])
     case.store.answers.extend([AWAY])
+    case.context.refused_offsets[QUEUE] = object()
     giving_up = case.begin()
     await clock.advance(0.19)
     assert case.store.downward == [5]
+    assert case.context.refused_offsets
     await clock.advance(0.1)
     await giving_up
     assert (case.store.asked, case.store.downward, case.released) == ([], [5, 5, 4], [QUEUE])
     assert case.store.committed[QUEUE] == 4
+    assert not case.context.refused_offsets
+
+
+async def test_a_reset_in_a_late_response_is_committed_by_the_release(clock: ManualClock) -> None:
+    case = case_of(clock, handed=1)
+    giving_up = case.begin()
+    await clock.advance(0.1)
+    case.loop.request.on_late_reset(5)
+    case.queue.end_turn()
+    await giving_up
+    assert case.store.downward == [5]
 
 
 @pytest.mark.parametrize("is_failed", [False, True])

@@ -58,7 +58,7 @@ ROOMS = {
                 "assigned/assignment",
                 *_named("rebalance", "ownership membership queue_lock"),
             ),
-            ("rebalance", "assigned", "pull/test_giving_up"),
+            ("rebalance", "assigned", "pull/test_giving_up", "pull/test_assigned_queue", "pull/test_moved_offset"),
         ),
         Room("offsets", ("offsets/*",), ("offsets",)),
     )

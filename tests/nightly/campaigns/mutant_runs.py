@@ -137,8 +137,8 @@ class _Room:
     def _order(self, mutant: Mutant) -> list[str]:
         """Return the tests that reach the mutant: first the room's, then others for a limited time; quickest first.
 
-        A constant has no line that a test reaches: all tests of the room judge it. Tests that detected another mutant of
-        the same function come before all others.
+        A constant has no line that a test reaches, so all tests of the room judge it. Tests that detected another
+        mutant of the same function come before all others.
         """
         lines = set(mutant.lines)
         nearest, farther = list[str](), list[str]()
