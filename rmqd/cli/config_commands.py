@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from rmqd.cli.terminal.commands import fail
+from rmqd.cli.terminal.options import Output
 from rmqd.cli.terminal.output import say, say_json
 from rmqd.errors import ExitCode
 from rmqd.runtime.lazy_imports import import_lazily
@@ -37,10 +38,10 @@ _ELSEWHERE: Final = {
 }
 
 
-def schema() -> None:
+def schema(output: Output = "json") -> None:
     """Print the JSON Schema of the configuration.
 
-    Editors use it to complete and check rmqd.yaml.
+    Editors use it to complete and check rmqd.yaml. The schema is JSON with either output format.
 
     Example: rmqd schema > rmqd.schema.json
     """
@@ -49,12 +50,14 @@ def schema() -> None:
 
 def convert(
     file: Annotated[Path, typer.Argument(help="A .properties, .yml or .yaml file", exists=True, dir_okay=False)],
+    output: Output = "table",
 ) -> None:
     """Print the settings of a Java client or of Spring's RocketMQ starter as an rmqd configuration.
 
     FILE has Java's parameters (consumerGroup, consumeThreadMax, ...), or Spring's (rocketmq.name-server,
     rocketmq.consumer.group, ...). Each setting without a counterpart becomes a comment with the reason, and a line on
-    standard error. Secrets become references to environment variables.
+    standard error. Secrets become references to environment variables. The configuration is YAML; -o json prints
+    {config, remarks}.
 
     Example: rmqd convert application.yml > rmqd.yaml
     """
@@ -63,10 +66,13 @@ def convert(
     except OSError as error:
         fail(ExitCode.FAILURE, f"{file} cannot be read: {error.strerror or error}")
     conversion = JavaConversion(_properties(text, file) if file.suffix == ".properties" else _spring_yaml(text, file))
-    say([f"# Converted from {file}. Next: replace {HANDLER} by your handler, and run rmqd check."])
-    say(f"# {remark}" for remark in conversion.remarks)
-    say(yaml_tree.yaml_lines(conversion.config))
-    if not sys.stdout.isatty():  # in a file, the comments are enough
+    if output == "json":
+        say_json({"config": conversion.config, "remarks": conversion.remarks})
+    else:
+        say([f"# Converted from {file}. Next: replace {HANDLER} by your handler, and run rmqd check."])
+        say(f"# {remark}" for remark in conversion.remarks)
+        say(yaml_tree.yaml_lines(conversion.config))
+    if not sys.stdout.isatty():  # a terminal has shown the remarks already
         say(conversion.remarks, err=True)
 
 

@@ -14,8 +14,9 @@ from typing import Annotated
 
 import typer
 
-from rmqd.cli.terminal.options import ConfigPath, Overrides, SparkGroup, duration_ms, group_names, one_of
-from rmqd.cli.terminal.output import count, say
+from rmqd.cli.terminal.commands import fail
+from rmqd.cli.terminal.options import ConfigPath, Output, Overrides, SparkGroup, duration_ms, group_names, one_of
+from rmqd.cli.terminal.output import count, say, say_json
 from rmqd.errors import ConfigError, ExitCode, RmqdError
 from rmqd.runtime.lazy_imports import import_lazily
 from rmqd.spark import check_versions
@@ -39,8 +40,7 @@ def _errors_of(command: str) -> Iterator[None]:
     except ConfigError:
         raise
     except (RmqdError, OSError) as error:
-        typer.echo(f"rmqd spark {command}: {error}", err=True)
-        raise typer.Exit(ExitCode.FAILURE) from None
+        fail(ExitCode.FAILURE, f"rmqd spark {command}: {error}")
 
 
 def compact(
@@ -54,6 +54,7 @@ def compact(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan")] = False,
     config: ConfigPath = None,
     overrides: Overrides = None,
+    output: Output = "table",
 ) -> None:
     """Compact the small files of a group's Parquet sink into large ones; the group may run meanwhile.
 
@@ -62,6 +63,8 @@ def compact(
     a row twice; while files are being renamed, their rows are missing for a moment. If the command is killed in
     between, the group's next micro-batch or start on Spark, or the next compaction, renames the rest. Readers that have
     listed the folder before may miss files, and must list it again.
+
+    -o json prints [{partition, files, size_bytes}], with one entry for each new file.
 
     Example: rmqd spark compact orders-archive --older-than 1d --size 128MiB
     """
@@ -76,7 +79,12 @@ def compact(
     parquet_sink.sink_to_compact(spec)
     log_setup.configure_logging(spec.config.log.level, spec.config.log.format)
 
+    merged: list[dict[str, object]] = []
+
     def show_chunk(chunk: compaction.CompactionChunk) -> None:
+        merged.append({"partition": chunk.partition, "files": len(chunk.names), "size_bytes": chunk.size_bytes})
+        if output == "json":
+            return
         what = "would become one" if dry_run else "became one"
         mib = chunk.size_bytes / (1 << 20)
         say([f"{chunk.partition or '.'}: {count(len(chunk.names), 'file')} of {mib:.1f} MiB {what}"])
@@ -84,7 +92,7 @@ def compact(
     with _errors_of("compact"):
         session = group_spec.build_session(spec)
         try:
-            made = parquet_sink.compact_archive(
+            parquet_sink.compact_archive(
                 session,
                 spec,
                 older_seconds=older_seconds,
@@ -94,8 +102,10 @@ def compact(
             )
         finally:
             session.stop()
-    if not dry_run:
-        say([f"{count(made, 'file')} written"])
+    if output == "json":
+        say_json(merged)
+    elif not dry_run:
+        say([f"{count(len(merged), 'file')} written"])
 
 
 def pack(

@@ -221,6 +221,9 @@ def test_spark_commands_without_pyarrow_print_how_to_install_it(monkeypatch: pyt
         Path("rmqd.yaml").write_text(text)
         result = rmqd("spark", command, "mailer", "--config", "rmqd.yaml")
         assert (result.code, result.err) == (code, f"{said} run {install_command('spark')}\n")
+        if command == "compact":
+            as_json = rmqd("spark", command, "mailer", "--config", "rmqd.yaml", "-o", "json")
+            assert (as_json.code, as_json.json()["error"]) == (code, result.err.strip())
         monkeypatch.setattr(
             "rmqd.config.rules.spark_rules.SPARK_PACKAGES", ()
         )  # the check passes, but the import fails

@@ -62,6 +62,8 @@ def converted(name: str, text: str) -> tuple[object, list[str]]:
     result = rmqd("convert", name)
     assert result.code == 0, result.err
     remarks = result.err.splitlines()
+    as_json = rmqd("convert", name, "-o", "json")
+    assert (as_json.json(), as_json.err) == ({"config": yaml.safe_load(result.out), "remarks": remarks}, result.err)
     assert [line.removeprefix("# ") for line in result.out.splitlines() if line.startswith("#")][1:] == remarks
     Path("rmqd.yaml").write_text(result.out)
     variables = {"MQ_NAMESERVER": "ns:1", "MQ_SECRET": "s", "RMQD_ACCESS_KEY": "a"}

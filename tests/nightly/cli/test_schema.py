@@ -13,7 +13,7 @@ from tests.cli.test_check import GOOD, SAMPLE
 
 
 def schema() -> dict[str, Any]:
-    result = rmqd("schema")
+    result = rmqd("schema", "-o", "json")
     assert result.code == 0
     document = json.loads(result.out)
     assert isinstance(document, dict)

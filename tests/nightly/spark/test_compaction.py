@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -260,8 +261,11 @@ def test_the_command_refuses_a_group_without_files(tmp_path: Path) -> None:
 @pytest.mark.process
 @pytest.mark.timeout(400)  # one more JVM, on a machine that may be busy
 def test_the_command_compacts(spark: SparkSession, tmp_path: Path) -> None:
-    """It reports for each partition how many files were merged."""
+    """It reports for each partition how many files were merged, and with --dry-run how many it would merge."""
     folder = filled(spark, tmp_path / "archive")
+    plan = json.loads(command(folder, "parquet", "archive", "--older-than", "0s", "--dry-run", "-o", "json").stdout)
+    assert [(one["partition"], one["files"]) for one in plan] == [(f"topic=topic%25{number}", 3) for number in range(2)]
+    assert all(one["size_bytes"] > 0 for one in plan)
     ended = command(folder, "parquet", "archive", "--older-than", "0s")
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.splitlines() == [
