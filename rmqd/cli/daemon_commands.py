@@ -16,7 +16,7 @@ from rmqd.cli.terminal.daemon_client import DaemonClient, DaemonRefusedError, Da
 from rmqd.cli.terminal.options import GroupName, Http, Output, group_names, topic_names
 from rmqd.cli.terminal.output import Answer, add_command_options, count, say, say_json, table
 from rmqd.daemon.http import status_view
-from rmqd.errors import ConfigError, ExitCode
+from rmqd.errors import ConfigError, ConfigMissingError, ExitCode
 from rmqd.runtime.plain_text import printable_values
 
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="Configuration with daemon address and token")]
@@ -37,11 +37,13 @@ class DaemonOptions:
     def ask(self, question: Callable[[DaemonClient], Answer]) -> Answer:
         """Return the result of `question`, called with a client for the daemon.
 
-        Ends the command with 69 if the daemon is unreachable. If the daemon refuses because its configuration is wrong,
-        ends it with 78; after another refusal with 1.
+        Ends the command with 69 if the daemon is unreachable, or if nothing names a daemon. If the daemon refuses
+        because its configuration is wrong, ends it with 78; after another refusal with 1.
         """
         try:
             return question(find_daemon(self.http, self.config, token_file=self.token_file))
+        except ConfigMissingError as error:
+            fail(ExitCode.UNAVAILABLE, f"rmqd: no daemon is known: {error}, or the daemon with --http HOST:PORT")
         except ConfigError as error:
             if self.http is not None or self.token_file is not None:
                 raise

@@ -82,6 +82,10 @@ class ConfigError(RmqdError):
         self.problems = problems
 
 
+class ConfigMissingError(ConfigError):
+    """No configuration was named, and no default path has one."""
+
+
 class SettingError(RmqdError, TypeError, ValueError):
     """A pull consumer was created with an unknown keyword argument, or with an invalid value."""
 

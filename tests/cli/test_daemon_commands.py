@@ -10,6 +10,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from rmqd.cli.terminal.daemon_client import find_daemon
 from rmqd.errors import ExitCode
 from tests.cli.command import Ended
@@ -113,6 +115,19 @@ def test_commands_exit_with_69_if_no_daemon_runs() -> None:
         assert f"no rmqd answers at http://{address}" in ended.err
     ended = rmqd("top", "--http", address, "-o", "json")
     assert (ended.code, "no rmqd answers" in ended.json()["error"]) == (ExitCode.UNAVAILABLE, True)
+
+
+def test_commands_exit_with_69_if_nothing_names_a_daemon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A missing configuration that is named, or a wrong one, stays an error of the configuration."""
+    monkeypatch.setattr("rmqd.config.reading.config_source.DEFAULT_FILES", ("config/rmqd.yaml",))  # not /etc/rmqd
+    for line in ("status", "top", "pause g", "resume g", "reload", "restart g", "concurrency g 2", "canary g --stop"):
+        ended = rmqd(*line.split(), "-o", "json")
+        assert (ended.code, "config/rmqd.yaml" in ended.json()["error"]) == (ExitCode.UNAVAILABLE, True), line
+        assert "name one with --config or $RMQD_CONFIG, or the daemon with --http HOST:PORT" in ended.err
+    assert rmqd("status", "--config", tmp_path / "none.yaml").code == ExitCode.CONFIG
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "rmqd.yaml").write_text("htp: {}")
+    assert rmqd("status").code == ExitCode.CONFIG
 
 
 class Stranger:

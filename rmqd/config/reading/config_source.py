@@ -25,7 +25,7 @@ from rmqd.config.reading.yaml_tree import (
     merge_nodes,
     read_tree,
 )
-from rmqd.errors import ConfigError
+from rmqd.errors import ConfigError, ConfigMissingError
 from rmqd.runtime.value_kinds import show_value
 
 ROOT_FILE: Final = "rmqd.yaml"
@@ -44,7 +44,8 @@ def find_config(option: Path | None, environ: Mapping[str, str] = os.environ) ->
         if Path(default).exists():
             return Path(default)
     neither = " nor ".join(DEFAULT_FILES)
-    raise ConfigError([f"no configuration found: neither {neither} exists; name one with --config or $RMQD_CONFIG"])
+    text = f"no configuration found: neither {neither} exists; name one with --config or $RMQD_CONFIG"
+    raise ConfigMissingError([text])
 
 
 def config_files(path: Path) -> tuple[Path, list[Path]]:
