@@ -10,11 +10,16 @@ from typing import Literal
 
 from rmqd.cli.terminal.cluster_command import ask_cluster
 from rmqd.cli.terminal.output import Answer, count
-from rmqd.client.api.admin_requests import broker_config, cluster_info, request_modes
-from rmqd.client.api.group_requests import check_client_config, consumer_connection, subscription_groups
-from rmqd.client.api.offset_requests import get_min_offset, query_consumer_offset
+from rmqd.client.api.admin_requests import broker_config, cluster_info, query_message, request_modes
+from rmqd.client.api.group_requests import (
+    check_client_config,
+    consumer_connection,
+    get_consumer_list,
+    subscription_groups,
+    unlock_batch,
+)
+from rmqd.client.api.offset_requests import get_min_offset
 from rmqd.client.api.pop_requests import query_assignment
-from rmqd.client.api.remoting_request import request
 from rmqd.client.brokers import Brokers
 from rmqd.client.instance import ClientInstance
 from rmqd.config.model.root_model import RootConfig
@@ -39,10 +44,8 @@ from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
 from rmqd.wire.bodies.pop_bodies import MessageRequestMode, QueryAssignmentRequestBody
 from rmqd.wire.bodies.route_data import ClusterInfo, TopicRouteData
 from rmqd.wire.bodies.stats_bodies import ConsumerConnection
-from rmqd.wire.headers.pull_headers import PullMessageRequestHeader
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.properties import PullSysFlag
-from rmqd.wire.topics import SUBSCRIPTION_ALL, retry_topic, without_namespace
+from rmqd.wire.topics import retry_topic, without_namespace
 
 Level = Literal["ok", "warning", "error", "unreachable"]
 
@@ -191,13 +194,10 @@ class _GroupCheck:
             silent = settings if isinstance(settings, RemotingError) else members
             return [CheckResult("unreachable", self._subject, f"{where} does not answer ({silent})")]
         makes_groups = isinstance(config, RmqdError) or config.get("autoCreateSubscriptionGroup") != "false"
-        is_known = isinstance(settings, dict) and self._name in settings
         return [
             *self._settings_checks(where, settings, makes_groups=makes_groups),
             *self._member_checks(where, members),
-            *await self._rights_checks(
-                address, [MessageQueue(topic, broker, 0) for topic in topics], is_known=is_known
-            ),
+            *await self._rights_checks(address, broker, topics),
             *(check for check in filters if check is not None),
             *modes,
         ]
@@ -226,35 +226,24 @@ class _GroupCheck:
         was_set = (await request_modes(self._client.remoting, address)).get((topic, self._name))
         return MessageRequestMode.PULL if was_set is None else MessageRequestMode(was_set.mode)
 
-    async def _rights_checks(
-        self, address: str, queues: Iterable[MessageQueue], *, is_known: bool
-    ) -> list[CheckResult]:
-        """Send a member's requests that change nothing. Returns an error for each that access control refuses.
+    async def _rights_checks(self, address: str, broker: str, topics: Iterable[str]) -> list[CheckResult]:
+        """Send requests that need a member's permissions and change nothing. Returns an error for each refused one.
 
-        The pulls are for queue id -1, which no topic has. An unknown group sends no pull, which would create the group.
+        No pull is sent, because a pull under a group's name can erase a pending offset reset. With ACL 2.0, an unlock
+        needs the same permissions as a pull. With ACL 1.0, an unlock needs none, and the two queries need them.
         """
         remoting, group, checks = self._client.remoting, self._name, list[CheckResult]()
-        for queue in queues:
-            pull = PullMessageRequestHeader(
-                consumer_group=group,
-                topic=queue.topic,
-                queue_id=-1,
-                queue_offset=0,
-                max_msg_nums=1,
-                sys_flag=PullSysFlag.SUBSCRIPTION,
-                commit_offset=0,
-                suspend_timeout_millis=0,
-                subscription=SUBSCRIPTION_ALL,
-                sub_version=0,
-            )
+        for topic in topics:
             questions: list[Awaitable[object]] = [
-                get_min_offset(remoting, address, queue),
-                query_consumer_offset(remoting, address, group, queue),
-                *([request(remoting, address, pull)] if is_known else []),
+                get_min_offset(remoting, address, MessageQueue(topic, broker, 0)),
+                # no lock is released: no topic has queue -1, and no member has this client id
+                unlock_batch(remoting, address, group, "rmqd check", [MessageQueue(topic, broker, -1)]),
+                query_message(remoting, address, topic, "rmqd check", max_messages=1),
+                get_consumer_list(remoting, address, group),
             ]
             for answer in await asyncio.gather(*map(_or_error, questions)):
                 if isinstance(answer, AccessRefusedError):
-                    checks.append(CheckResult("error", f"{self._subject}.subscriptions.{queue.topic}", str(answer)))
+                    checks.append(CheckResult("error", f"{self._subject}.subscriptions.{topic}", str(answer)))
         return checks
 
     def _settings_checks(

@@ -26,6 +26,7 @@ _BY_REQUEST: Final = {
     RequestCode.GET_ROUTEINFO_BY_TOPIC: "Sub",  # Pub or Get is also sufficient
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: "Sub",  # Get is also sufficient
     RequestCode.QUERY_CONSUMER_OFFSET: "Sub",  # Get is also sufficient
+    RequestCode.QUERY_MESSAGE: "Sub",  # Get is also sufficient
     RequestCode.UPDATE_CONSUMER_OFFSET: "Sub",  # Update is also sufficient
     RequestCode.QUERY_ASSIGNMENT: "Sub",
 }

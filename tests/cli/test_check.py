@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -10,9 +11,13 @@ from pathlib import Path
 import pytest
 
 from rmqd import __version__
-from rmqd.errors import install_command
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.errors import ExitCode, install_command
+from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig, SubscriptionGroupWrapper
+from rmqd.wire.bodies.route_data import BrokerData, ClusterInfo
 from rmqd.wire.core import core_name
 from tests.cli.in_process import rmqd
+from tests.client.peer import Peer, Reply, route_of, routes
 
 TOP = Path(__file__).parents[2]
 SAMPLE = TOP / "config" / "rmqd.yaml"
@@ -190,6 +195,39 @@ def test_connect_exits_with_69_if_the_name_server_is_unreachable() -> None:
     document = json.loads(result.out)
     assert document["ok"] is False
     assert {one["level"] for one in document["checks"]} == {"unreachable"}
+
+
+async def test_connect_names_missing_permissions_without_a_pull() -> None:
+    """It sends requests that need the permissions of a pull: an unlock for ACL 2.0, and two queries for ACL 1.0."""
+    async with Peer() as peer:
+        group_keys = "{subscriptions: {orders: '*'}, handler: {plugin: log}}"
+        Path("rmqd.yaml").write_text(f"nameserver: {peer.address}\ngroups: {{mailer: {group_keys}}}\n")
+        broker = BrokerData("DefaultCluster", "broker-a", {0: peer.address})
+        peer.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, routes({"orders": route_of({"broker-a": peer.address})}))
+        peer.on(RequestCode.GET_BROKER_CLUSTER_INFO, Reply(body=ClusterInfo({"broker-a": broker}, {}).to_json()))
+        table = SubscriptionGroupWrapper({"mailer": SubscriptionGroupConfig(group_name="mailer")})
+        peer.on(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, Reply(body=table.to_json()))
+        peer.on(RequestCode.GET_CONSUMER_CONNECTION_LIST, Reply(ResponseCode.CONSUMER_NOT_ONLINE, "none"))
+        topic, group = "Topic:orders", "Group:mailer"
+        needed = {
+            RequestCode.GET_MIN_OFFSET: (topic, "Get"),
+            RequestCode.UNLOCK_BATCH_MQ: (group, "Sub"),
+            RequestCode.QUERY_MESSAGE: (topic, "Sub"),
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: (group, "Sub"),
+        }
+        for code, (resource, _) in needed.items():
+            remark = f"User:u has no permission to access {resource} from 10.0.0.9, no matched policies."
+            peer.on(code, Reply(ResponseCode.NO_PERMISSION, remark))
+        ended = await asyncio.to_thread(rmqd, "check", "--connect", "-c", "rmqd.yaml")
+        assert ended.code == ExitCode.FAILURE
+        for code, (resource, action) in needed.items():
+            (line,) = (one for one in ended.out.splitlines() if f"refuses {code.name} " in one)
+            permit = f"needs the action {action}: `mqadmin createAcl -s User:USER -r {resource} -a Sub,Get"
+            assert permit in line
+        assert peer.got(RequestCode.PULL_MESSAGE) == []  # a pull under a group's name can erase a pending offset reset
+        unlock = json.loads(peer.got(RequestCode.UNLOCK_BATCH_MQ)[0].body)
+        queue = {"topic": "orders", "brokerName": "broker-a", "queueId": -1}  # no member can have a lock on it
+        assert (unlock["consumerGroup"], unlock["mqSet"]) == ("mailer", [queue])
 
 
 def test_version_and_no_arguments() -> None:

@@ -12,8 +12,6 @@ import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.acl import Credentials
-from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig, SubscriptionGroupWrapper
-from rmqd.wire.bodies.route_data import BrokerData, ClusterInfo
 from tests.certificates import CA, server_context
 from tests.cli.command import Ended
 from tests.cli.in_process import rmqd
@@ -112,23 +110,3 @@ async def test_tls_can_be_enabled_without_a_configuration() -> None:
         wrong = await run("send", "orders", "x", "-n", peer.address, "--set", "client.tls.enable=true")
         assert wrong.code == 78
         assert wrong.err == "--set client.tls.enable: client.tls.enable: unknown key; did you mean enabled?\n"
-
-
-@pytest.mark.usefixtures("keys")
-async def test_check_names_missing_permissions(peer: Peer, tmp_path: Path) -> None:
-    """The check sends a member's requests, except requests that would change something."""
-    config = tmp_path / "rmqd.yaml"
-    group = "{subscriptions: {orders: '*'}, handler: {plugin: log}}"
-    config.write_text(f"nameserver: {peer.address}\ngroups: {{mailer: {group}}}\n")
-    broker = BrokerData("DefaultCluster", "broker-a", {0: peer.address})
-    peer.on(RequestCode.GET_BROKER_CLUSTER_INFO, Reply(body=ClusterInfo({"broker-a": broker}, {}).to_json()))
-    table = SubscriptionGroupWrapper({"mailer": SubscriptionGroupConfig(group_name="mailer")})
-    peer.on(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, Reply(body=table.to_json()))
-    peer.on(RequestCode.GET_CONSUMER_CONNECTION_LIST, Reply(ResponseCode.CONSUMER_NOT_ONLINE, "none"))
-    for code, resource in ((RequestCode.GET_MIN_OFFSET, "Topic:orders"), (RequestCode.PULL_MESSAGE, "Group:mailer")):
-        peer.on(code, Reply(16, f"User:u has no permission to access {resource} from 10.0.0.9, no matched policies."))
-    ended = await run("check", "--connect", "-c", config)
-    assert ended.code == 1
-    assert "refuses GET_MIN_OFFSET" in ended.out
-    assert "needs the action Get: `mqadmin createAcl -s User:USER -r Topic:orders -a Sub,Get" in ended.out
-    assert "needs the action Sub: `mqadmin createAcl -s User:USER -r Group:mailer -a Sub,Get" in ended.out
