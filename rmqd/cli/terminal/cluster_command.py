@@ -115,7 +115,10 @@ class ClusterOptions:
             "--nameserver",
             "-n",
             metavar="HOST:PORT",
-            help='Name servers, as "host:port;host:port"; default: the configuration\'s, then $NAMESRV_ADDR',
+            help=(
+                'Name servers, as "host:port;host:port"; default: the configuration\'s, then $NAMESRV_ADDR. '
+                "Without -c, --set and --cluster, the configuration's keys and state_dir are not used"
+            ),
         ),
     ] = None
     config: ConfigPath = None
