@@ -237,14 +237,26 @@ class HandlerRun:
         assignments = self._consumer.assignments()
         if not assignments:
             return False
-        broker = self._rocketmq.broker
+        broker, context = self._rocketmq.broker, self._consumer.context
         held, held_pops = broker.held_pulls.queues_of(self._group), broker.held_pops.queues_of(self._group)
+        are_pausing = sum(run.busy_workers() for run in self._all) == len(self._clock.pauses)
+        has_free_worker = self.busy_workers() < context.service.concurrency
+        is_orderly = context.options.consume_mode == "orderly"
+
+        def is_idle(queue: ProcessQueue) -> bool:
+            has_slot = has_free_worker and not (is_orderly and queue.in_flight)
+            return is_cache_idle(queue, held, are_pausing=are_pausing, has_slot=has_slot)
+
         return all(
             is_pop_idle(assigned, held_pops)
             if isinstance(assigned, PopAssignment)
-            else all(is_cache_idle(queue, held) for queue in assigned.process_queues)
+            else all(map(is_idle, assigned.process_queues))
             for assigned in assignments
         )
+
+    def busy_workers(self) -> int:
+        """Return how many workers have messages: in the handler, in a pause between two calls, or being settled."""
+        return sum(queue.in_flight for one in self._consumer.assignments() or () for queue in one.process_queues)
 
     def _what_is_left(self, seconds: float) -> str:
         lines = list(self._pending())
@@ -275,11 +287,19 @@ class HandlerRun:
             yield f"a message will be delivered in {duration(due - self._clock.wall())} by the broker's clock"
 
 
-def is_cache_idle(process_queue: ProcessQueue, held: set[tuple[str, int]]) -> bool:
-    """Return whether a queue has nothing to do until a held pull (`held`) is answered, or a retry's delay is over."""
+def is_cache_idle(
+    process_queue: ProcessQueue, held: set[tuple[str, int]], *, are_pausing: bool = False, has_slot: bool = True
+) -> bool:
+    """Return whether a queue has nothing to do until a held pull (`held`) is answered, or a retry's delay is over.
+
+    `are_pausing`: whether all busy workers wait for their next call in place. `has_slot`: whether a worker could take
+    pending messages of the queue.
+    """
     queue = process_queue.message_queue
-    is_held = (not process_queue.pending or process_queue.is_batching) and (queue.topic, queue.queue_id) in held
-    return not process_queue.in_flight and (process_queue.retrying > 0 or is_held)
+    is_waiting = not process_queue.pending or process_queue.is_batching or not has_slot
+    if process_queue.in_flight:
+        return are_pausing and is_waiting
+    return process_queue.retrying > 0 or (is_waiting and (queue.topic, queue.queue_id) in held)
 
 
 def is_pop_idle(assignment: PopAssignment, held: set[tuple[str, int]]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import inspect
 import itertools
@@ -22,18 +23,19 @@ from rmqd.handler_api.batch import LoadedHandler
 from rmqd.plugins.handler_catalogue import load_handler
 from rmqd.plugins.model_options import load_runnable_source, options_of_group
 from rmqd.plugins.option_form import PluginFaultError
-from rmqd.runtime.clock import SystemClock
+from rmqd.runtime.clock import SystemClock, wait_within
 
 
 class JumpingClock(SystemClock):
     """The machine's clock plus the skipped time.
 
-    Only `wall` and `call_later` use the skipped time. `monotonic` is the machine's clock, because heartbeats, locks,
-    deadlines and durations of handler calls need real time.
+    Only `wall`, `call_later` and a worker's `sleep` use the skipped time. `monotonic` is the machine's clock, because
+    heartbeats, locks, deadlines and durations of handler calls need real time.
     """
 
     def __init__(self) -> None:
         self.jumped_seconds = 0.0
+        self.pauses: dict[asyncio.Event, float] = {}  # the sleeps of workers, with their ends in seconds since 1970
         self._timers: list[tuple[float, int, Callable[[], object]]] = []
         self._order = itertools.count()
 
@@ -48,13 +50,29 @@ class JumpingClock(SystemClock):
         due = self.wall() + delay_seconds
         heapq.heappush(self._timers, (due, next(self._order), lambda: callback(*args)))
 
+    async def sleep(self, seconds: float, /) -> None:
+        """Sleep. If a worker pauses between two calls of its handler, the sleep also ends when this clock jumps."""
+        task = asyncio.current_task()
+        if task is None or not task.get_name().startswith("worker:"):
+            await asyncio.sleep(seconds)
+            return
+        is_over = asyncio.Event()
+        self.pauses[is_over] = self.wall() + seconds
+        try:
+            await wait_within(self, seconds, is_over.wait())  # the limit is real time, if this clock never jumps so far
+        finally:
+            self.pauses.pop(is_over, None)
+
     def next_due(self) -> float | None:
-        """Return when the first callback is due, in seconds since 1970; None if no callback waits."""
-        return self._timers[0][0] if self._timers else None
+        """Return when the first callback or pause is due, in seconds since 1970; None if none waits."""
+        return min((*self.pauses.values(), *(due for due, _, _ in self._timers[:1])), default=None)
 
     def jump_to(self, wall: float) -> None:
-        """Jump to `wall`, in seconds since 1970, unless that time has passed; then run the callbacks that are due."""
+        """Jump to `wall`, in seconds since 1970, unless that time has passed. Then end what is due."""
         self.jumped_seconds += max(0.0, wall - self.wall())
+        for is_over in [one for one, due in self.pauses.items() if due <= self.wall()]:
+            del self.pauses[is_over]  # the worker counts as busy from now on, and not only from its next turn
+            is_over.set()
         while self._timers and self._timers[0][0] <= self.wall():
             heapq.heappop(self._timers)[2]()
 
@@ -80,11 +98,15 @@ class GroupToRun:
     def options(self, state_dir: Path) -> ConsumerOptions:
         """Return the consumer's options. Raises ConfigError.
 
-        The circuit breaker is disabled, because its waits would take real time, and tests of a handler do not need it.
-        `deduplicate` is disabled too: if its store belongs to production, a lease there would make the group skip a
-        message.
+        Tests of a handler do not need the circuit breaker, the interval and the rate of pulls, and their waits would
+        take real time. `deduplicate` is disabled too: if its store belongs to production, a lease there would make the
+        group skip a message.
         """
-        return replace(options_of_group(self.settings, self.name, str(state_dir)), circuit=None, deduplication=None)
+        options = options_of_group(self.settings, self.name, str(state_dir))
+        if options.consume_mode == "pop" and options.failures is not None:
+            # no pauses: if the broker's clock jumped over them, popped messages in flight would become visible
+            options = replace(options, failures=replace(options.failures, backoff_seconds=0.0))
+        return replace(options, circuit=None, deduplication=None, pull_interval_seconds=0.0, pull_rate_limit=0)
 
     def make_handler(self) -> LoadedHandler:
         """Create the handler without starting it. Raises ConfigError, and any error of the handler's constructor."""

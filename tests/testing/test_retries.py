@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -83,6 +86,67 @@ def test_a_suspension_of_an_orderly_queue_takes_no_real_time(rocketmq: RocketMQ,
     assert rocketmq.offsets("mailer", "orders") == {0: 3, 1: 3}
 
 
+@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize(
+    "mode",
+    [{}, {"consume_mode": "orderly"}, {"order_by": "keys"}, {"consume_mode": "pop"}],
+    ids=["concurrently", "orderly", "by key", "pop"],
+)
+def test_pauses_of_retries_in_place_take_no_real_time(
+    rocketmq: RocketMQ, run_handler: Run, mode: dict[str, Any], concurrency: int
+) -> None:
+    """Other messages wait behind the paused message, or in a queue for which no worker is free."""
+    rocketmq.create_topic("orders", queues=2)
+    for number in range(4):
+        rocketmq.send("orders", f"{number}", keys=f"{number}", queue_id=number % 2)
+    calls: list[str] = []
+
+    def handle(batch: Batch) -> None:
+        calls.append(body := batch[0].body.decode())
+        if body in "01" and calls.count(body) < 4:
+            raise Broken
+
+    retry = {"in_place": 3, "backoff": "100s", "max_backoff": "3m"}
+    result = run_handler(handle, topic="orders", group="mailer", concurrency=concurrency, retry=retry, **mode)
+    assert Counter(calls) == {"0": 4, "1": 4, "2": 1, "3": 1}
+    assert [attempt.number for attempt in result.attempts if attempt.outcome == "acked"] == [1] * 4
+    if mode.get("consume_mode") != "pop":
+        pauses = 100 + 180 + 180
+        assert result.elapsed_seconds == pytest.approx(pauses * (2 if concurrency == 1 else 1), abs=20)
+
+
+def test_a_pause_in_place_does_not_skip_a_running_handler(rocketmq: RocketMQ, run_handler: Run) -> None:
+    rocketmq.create_topic("orders", queues=2)
+    rocketmq.send("orders", "fails", queue_id=0)
+    rocketmq.send("orders", "works", queue_id=1)
+    has_failed, was_repeated = threading.Event(), threading.Event()
+    skipped: list[bool] = []
+
+    def handle(batch: Batch) -> None:
+        if batch[0].body == b"works":
+            has_failed.wait(30)
+            skipped.append(was_repeated.wait(0.3))
+        elif not has_failed.is_set():
+            has_failed.set()
+            raise Broken
+        else:
+            was_repeated.set()
+
+    retry = {"in_place": 1, "backoff": "1m", "max_backoff": "1m"}
+    run_handler(handle, topic="orders", group="mailer", concurrency=2, retry=retry)
+    assert skipped == [False]
+    assert was_repeated.is_set()
+
+
+def test_limits_of_pulls_take_no_real_time(rocketmq: RocketMQ, run_handler: Run) -> None:
+    rocketmq.create_topic("orders")
+    for number in range(5):
+        rocketmq.send("orders", f"{number}")
+    limits = {"pull_rate_limit": 1, "pull_interval": "60s", "pull_batch_size": 1}
+    result = run_handler(lambda batch: None, topic="orders", group="mailer", timeout=3, **limits)
+    assert len(result.acked) == 5
+
+
 def test_a_queue_is_idle_if_its_pull_is_held_or_a_message_waits_for_a_delay() -> None:
     place = MessageQueue("orders", "broker-a", 0)
     queue, held = ProcessQueue(place, 0, TopicStats("orders", is_retry=False)), {("orders", 0)}
@@ -94,6 +158,8 @@ def test_a_queue_is_idle_if_its_pull_is_held_or_a_message_waits_for_a_delay() ->
     assert is_cache_idle(queue, set()), "a failed message waits for a delay"
     queue.begin_turn()
     assert not is_cache_idle(queue, held), "a handler has a batch"
+    assert not is_cache_idle(queue, held, are_pausing=True), "a free worker takes the next message"
+    assert is_cache_idle(queue, held, are_pausing=True, has_slot=False), "a failed batch waits for its call in place"
 
 
 def test_the_clock_does_not_jump_while_a_handler_runs(rocketmq: RocketMQ, run_handler: Run) -> None:
