@@ -6,8 +6,11 @@ import asyncio
 import json
 from types import SimpleNamespace
 from typing import cast
+from unittest.mock import AsyncMock
 
-from rmqd.codes import RequestCode
+import pytest
+
+from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.rebalance.membership import ChangeNotifications, MemberList
 from rmqd.wire.command import RemotingCommand
@@ -56,6 +59,22 @@ async def test_members_are_polled_every_two_seconds_without_notifications(clock:
     assert polled_at == [2.0, 4.0, 6.0]
 
 
+@pytest.mark.parametrize(
+    ("model", "notifies", "seconds"),
+    [("clustering", True, 20.0), ("broadcasting", False, 20.0), ("clustering", False, 2.0)],
+)
+async def test_members_are_not_polled_if_brokers_notify_or_a_check_is_due_anyway(
+    clock: ManualClock, model: str, notifies: bool, seconds: float
+) -> None:
+    context = SimpleNamespace(options=group_options(message_model=model), clock=clock, max_notice_delay_seconds=0.0)
+    notifications = ChangeNotifications(cast(GroupContext, context))
+    if notifies:
+        notifications.on_notification()
+    waiting = asyncio.create_task(notifications.wait(asyncio.Event(), seconds, AsyncMock(side_effect=AssertionError)))
+    await clock.until(waiting.done, "the time is over")
+    await waiting
+
+
 async def test_a_broker_that_does_not_know_the_group_is_passed_over(two: Two) -> None:
     """Brokers are queried in a random order."""
     async with two.member(Seen()) as m:
@@ -63,6 +82,10 @@ async def test_a_broker_that_does_not_know_the_group_is_passed_over(two: Two) ->
         own_id = m.client.client_id
         two.a.peer.on(LIST, Reply(body=b'{"consumerIdList":[]}'))
         two.b.peer.on(LIST, Reply(body=json.dumps({"consumerIdList": [own_id, "other"]}).encode()))
+        for _ in range(20):
+            assert await MemberList(m.consumer.context).client_ids_for(TOPIC) == [own_id, "other"]
+        assert [problem.cause for problem in m.consumer.context.problems] == ["group_unknown"]
+        two.a.peer.on(LIST, Reply(ResponseCode.SYSTEM_ERROR, "not now"))
         for _ in range(20):
             assert await MemberList(m.consumer.context).client_ids_for(TOPIC) == [own_id, "other"]
 

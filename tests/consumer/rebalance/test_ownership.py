@@ -24,6 +24,7 @@ from rmqd.wire.bodies.stats_bodies import Connection, ConsumerConnection
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Peer, Reply, route_of, routes
+from tests.client.running import running
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.waiting import eventually
@@ -292,3 +293,19 @@ async def test_a_java_owner_is_waited_for_until_it_has_released_the_queue(case: 
     await case.clock.until(acquiring.done, "it is released, or the timeout is over")
     assert case.clock.now - since >= min(seconds, 5.0)
     assert (await acquiring, case.ownership.timeouts) == ((True, 0) if seconds < 5.0 else (False, 1))
+    if seconds == 2.0:
+        assert len(case.first.got(RequestCode.GET_CONSUMER_RUNNING_INFO)) == pytest.approx(seconds / 0.25, abs=1)
+    await case.ownership.close(calls_left=False)
+    await asyncio.sleep(0)
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("other-owners:")]
+
+
+async def test_locks_of_a_member_that_may_return_are_broken_later(case: Case) -> None:
+    """Without a further rebalance."""
+    await case.listed(case.first, "other")
+    await case.listed(case.first)
+    assert await case.broken(MISSING_MEMBER_SECONDS / 2) == {}
+    async with running(case.ownership.run()):
+        await case.clock.until(lambda: case.second.got(RequestCode.UNLOCK_BATCH_MQ), "they are broken", 10.0)
+    assert await case.broken() == {"other": {"a", "b"}}
+    assert await case.broken() == {}
