@@ -127,6 +127,8 @@ class ConfigProblems:
         """Report findings of rules. The paths of the findings are relative to `prefix`."""
         for finding in findings:
             path = (*prefix, *finding.path)
+            if finding.may_be_inherited and self._places.declared_path(path) != path:
+                continue
             instead = None if finding.instead is None else (*prefix, *finding.instead)
             if finding.missing:
                 # The key may be missing because its value was wrong, or because its file could not be read.

@@ -21,6 +21,8 @@ class ConfigFinding:
     """Another key that can replace the missing key."""
     at_key: bool = False
     """Whether the key itself is wrong, not its value."""
+    may_be_inherited: bool = False
+    """Whether the key may come from `defaults`, because it has an effect in other groups."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 import yaml
 
 from rmqd.config.load import explicit_settings, load_config
+from rmqd.config.model.forms import keys_of
+from rmqd.config.model.group_model import GroupConfig
 from rmqd.config.model.root_model import RootConfig
 from rmqd.daemon.groups.group_reload import config_hash
 from tests.cli.in_process import rmqd
@@ -157,3 +160,71 @@ def test_check_shows_each_group_with_its_defaults() -> None:
     assert "    pull_batch_size: 8\n" in result.out
     result = rmqd("check", "--config", "rmqd.yaml", "--show", "-o", "json")
     assert yaml.safe_load(result.out)["settings"] == shown
+
+
+ON_SPARK = """\
+nameserver: a:1
+defaults: DEFAULTS
+groups:
+  mailer: {subscriptions: {orders: "*"}, engine: spark, WORK}
+"""
+# keys that Spark supports, or refuses by their values, because they would change what the group promises
+KNOWN_ON_SPARK = """cluster engine subscriptions spark handler pipeline sink message_model consume_mode order_by
+    offset_store auto_commit circuit_breaker consume_message_batch_max_wait consume_from_where consume_timestamp
+    shutdown_timeout pull_batch_size on_corrupt_message on_offset_illegal"""
+IDLE_ON_SPARK = {
+    "allocate_strategy": "by_machine_room",
+    "allocate_queues": [{"topic": "orders", "broker_name": "b", "queue_id": 0}],
+    "machine_rooms": ["a"],
+    "queue_handover_timeout": "9s",
+    "persist_consumer_offset_interval": "9s",
+    "pop_invisible_time": "9s",
+    "pop_batch_nums": 9,
+    "pop_threshold_for_queue": 9,
+}
+IDLE_IN_PIPELINES = {
+    **dict.fromkeys(
+        "consume_timeout suspend_current_queue_time pull_interval".split(),
+        "9s",
+    ),
+    **dict.fromkeys(
+        "consume_message_batch_max_size max_reconsume_times delay_level_when_next_consume trace_msg_batch_num "
+        "pull_threshold_for_queue pull_threshold_for_topic consume_concurrently_max_span pull_rate_limit".split(),
+        9,
+    ),
+    **dict.fromkeys("pull_threshold_size_for_queue pull_threshold_size_for_topic max_body_size".split(), "9MiB"),
+    "enable_trace": True,
+    "trace_topic": "traces",
+    "hooks": "none",
+    "retry": {"in_place": 1},
+    "dead_letter": {"on": ["ValueError"]},
+    "deduplicate": {"store": "redis", "url": "redis://a"},
+}
+PIPELINE = "pipeline: {plugin: p}, sink: {format: rocketmq, topic: out}"
+
+
+def test_keys_without_effect_on_spark_are_refused_in_a_group_and_accepted_in_defaults() -> None:
+    assert keys_of(GroupConfig).keys() == {*KNOWN_ON_SPARK.split(), *IDLE_ON_SPARK, *IDLE_IN_PIPELINES}
+    for work, idle in (("handler: {plugin: log}", IDLE_ON_SPARK), (PIPELINE, IDLE_ON_SPARK | IDLE_IN_PIPELINES)):
+        for key, value in idle.items():
+            text = ON_SPARK.replace("WORK", f"{work}, {key}: {json.dumps(value)}")
+            [told] = problems(text.replace("DEFAULTS", "{}"))
+            assert f": groups.mailer.{key}: has no effect with " in told
+            assert told.endswith("; leave it out")
+        text = ON_SPARK.replace("WORK", work).replace("DEFAULTS", json.dumps(idle))
+        assert load(text).groups["mailer"].queue_handover_timeout_seconds == 9.0
+
+
+def test_keys_of_the_handler_without_effect_on_spark_are_refused_in_a_group_and_accepted_in_defaults() -> None:
+    mode = "consume_mode: orderly, max_reconsume_times: 3"
+    for key, value in {"max_concurrency": 9, "process_memory": "64MiB", "concurrency": 9}.items():
+        text = ON_SPARK.replace("WORK", f"{mode}, handler: {{plugin: log, {key}: {value}}}")
+        [told] = problems(text.replace("DEFAULTS", "{}"))
+        assert f": groups.mailer.handler.{key}: has no effect with engine: spark: " in told
+        text = ON_SPARK.replace("WORK", f"{mode}, handler: {{plugin: log}}")
+        assert load(text.replace("DEFAULTS", f"{{handler: {{{key}: {value}}}}}")).groups["mailer"].engine == "spark"
+
+
+def test_a_pipeline_may_inherit_the_mode_of_the_handlers() -> None:
+    text = ON_SPARK.replace("DEFAULTS", "{consume_mode: orderly, retry: {in_place: 1}, " + PIPELINE + "}")
+    assert load(text.replace(", WORK", "")).groups["mailer"].pipeline is not None

@@ -184,7 +184,8 @@ def run_findings(config: RootConfig, only: Collection[str] = ()) -> Iterator[Con
         yield ConfigFinding(("groups",), "missing; expected one or more groups by name", missing=True)
     for name, group in config.groups.items():
         if not only or name in only:
-            yield from _room_findings(name, group, config.cluster_of(name).client.instance_name)
+            if group.engine == "local":
+                yield from _room_findings(name, group, config.cluster_of(name).client.instance_name)
             yield from missing_package_findings(name, group)
             yield from package_findings(name, group)
 
@@ -197,14 +198,10 @@ def group_findings(name: str, group: GroupConfig, namespace: str) -> Iterator[Co
     except InvalidNameError as error:
         yield ConfigFinding((), str(error), at_key=True)
     yield from _subscription_findings(name, group, namespace)
-    yield from _local_findings(group) if group.engine == "local" else spark_findings(group)
-    yield from _strategy_findings(name, group)
+    yield from _local_findings(name, group) if group.engine == "local" else spark_findings(group)
     if group.handler is not None and group.handler.concurrency == "auto" and group.handler.processes:
         why = "each process handles one batch at a time"
         yield ConfigFinding(("handler", "concurrency"), f"auto has no effect with processes: {why}; leave it out")
-    if group.handler is not None and group.handler.process_memory != -1 and not group.handler.processes:
-        message = "has no effect without processes, because the daemon itself is not limited; set handler.processes too"
-        yield ConfigFinding(("handler", "process_memory"), message, at_key=True)
     if group.consume_mode == "pop":
         yield from _pop_findings(group)
     yield from _lite_findings(group)
@@ -347,10 +344,14 @@ def _light_queue_findings(path: tuple[str, ...], group: GroupConfig, namespace: 
         yield ConfigFinding(path, f"{message}; expected consume_mode: concurrently | orderly", at_key=True)
 
 
-def _local_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
+def _local_findings(name: str, group: GroupConfig) -> Iterator[ConfigFinding]:
+    yield from _strategy_findings(name, group)
     if group.handler is None:
         accepted = "a mapping with the keys plugin, options, concurrency"
         yield ConfigFinding(("handler",), f"missing; expected {accepted}", missing=True)
     for key in ("pipeline", "sink"):  # `spark` is allowed: to move a group, it is enough to change `engine`
         if getattr(group, key) is not None:
             yield ConfigFinding((key,), "has no effect here; it needs engine: spark", at_key=True)
+    if group.handler is not None and group.handler.process_memory != -1 and not group.handler.processes:
+        message = "has no effect without processes, because the daemon itself is not limited; set handler.processes too"
+        yield ConfigFinding(("handler", "process_memory"), message, at_key=True)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from typing import Final
 
+from rmqd.config.model.forms import ConfigSection
 from rmqd.config.model.group_model import GroupConfig
 from rmqd.config.model.spark_model import SinkConfig
-from rmqd.config.problems import ConfigFinding
+from rmqd.config.problems import ConfigFinding, KeyPath
 from rmqd.consumer.consumer_options import MAX_CONCURRENCY
 from rmqd.errors import InvalidNameError, install_command
+from rmqd.runtime.value_kinds import key_of_field
 from rmqd.wire.topics import check_topic
 
 _URI: Final = re.compile("postgres(?:ql)?://([^/?#]*)")
@@ -147,7 +149,14 @@ def spark_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
         yield ConfigFinding(("circuit_breaker",), f"not possible with engine: spark: {why}; leave it out", at_key=True)
     if group.allocate_strategy != "averagely":
         why = "Spark itself divides the queues among its tasks"
-        yield ConfigFinding(("allocate_strategy",), f"has no effect with engine: spark: {why}; leave it out")
+        yield ConfigFinding(
+            ("allocate_strategy",), f"has no effect with engine: spark: {why}; leave it out", may_be_inherited=True
+        )
+    yield from _findings_without_effect(group, (), _LOCAL_KEYS, "engine: spark")
+    if group.handler is not None:
+        is_orderly = group.consume_mode == "orderly" and group.handler.concurrency != "auto"
+        keys = _HANDLER_KEYS | (_ORDERLY_HANDLER_KEYS if is_orderly else {})
+        yield from _findings_without_effect(group.handler, ("handler",), keys, "engine: spark")
     if group.handler is not None and group.handler.concurrency == "auto":
         why = "the duration of calls is not measured across its worker processes"
         yield ConfigFinding(
@@ -162,6 +171,41 @@ def spark_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
         why = "Spark has its own worker processes, as many as spark.master specifies"
         yield ConfigFinding(("handler", "processes"), f"has no effect with engine: spark: {why}; expected 0")
     yield from _property_findings(group)
+
+
+# Keys without effect, by the reason. Several keys are separated by spaces.
+_LOCAL_KEYS: Final = {
+    "queue_handover_timeout persist_consumer_offset_interval": "Spark commits offsets with its micro-batches",
+    "allocate_queues machine_rooms": "Spark itself divides the queues among its tasks",
+    "pop_invisible_time pop_batch_nums pop_threshold_for_queue": "Spark does not support pop",
+}
+_HANDLER_KEYS: Final = {
+    "max_concurrency": "Spark does not support concurrency: auto",
+    "process_memory": "Spark does not support processes",
+}
+_ORDERLY_HANDLER_KEYS: Final = {"concurrency": "in an orderly group each task handles one batch after the other"}
+_PIPELINE_KEYS: Final = {
+    "retry dead_letter deduplicate hooks consume_timeout consume_message_batch_max_size max_reconsume_times "
+    "delay_level_when_next_consume suspend_current_queue_time enable_trace trace_topic trace_msg_batch_num": (
+        "it calls no handler"
+    ),
+    "pull_interval pull_rate_limit": "spark.trigger and spark.max_offsets_per_trigger limit its rate",
+    "pull_threshold_for_queue pull_threshold_size_for_queue pull_threshold_for_topic pull_threshold_size_for_topic "
+    "consume_concurrently_max_span": "it has no process queue",
+    "max_body_size": "its limit is always 16MiB",
+}
+
+
+def _findings_without_effect(
+    section: ConfigSection, at: KeyPath, reasons: Mapping[str, str], owner: str
+) -> Iterator[ConfigFinding]:
+    """Yield a finding for each key of `reasons` that is set in `section`, whose path is `at`."""
+    written = {key_of_field(name) for name in section.model_fields_set}
+    for keys, why in reasons.items():
+        for key in keys.split():
+            if key in written:
+                message = f"has no effect with {owner}: {why}; leave it out"
+                yield ConfigFinding((*at, key), message, at_key=True, may_be_inherited=True)
 
 
 def _work_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
@@ -185,12 +229,9 @@ def _work_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
 def _pipeline_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
     if group.consume_mode == "orderly":
         why = "a pipeline has only the order that it creates itself"
-        yield ConfigFinding(("consume_mode",), f"orderly has no effect with a pipeline: {why}; expected concurrently")
-    for key in ("retry", "dead_letter", "deduplicate", "hooks"):
-        if key in group.model_fields_set:
-            yield ConfigFinding(
-                (key,), "has no effect with a pipeline, which calls no handler; it needs handler", at_key=True
-            )
+        message = f"orderly has no effect with a pipeline: {why}; expected concurrently"
+        yield ConfigFinding(("consume_mode",), message, may_be_inherited=True)
+    yield from _findings_without_effect(group, (), _PIPELINE_KEYS, "a pipeline")
     if group.on_corrupt_message == "dead_letter":
         why = "a pipeline sends no messages back, and so has no dead letters"
         yield ConfigFinding(

@@ -132,8 +132,8 @@ class GroupSourceSettings:
 
         spec, settings = self.spec, self.spec.settings
         options = spec.options
-        is_spread = settings.pull_interval_seconds == 0
         is_pipeline = settings.handler is None
+        is_spread = is_pipeline or settings.pull_interval_seconds == 0
         permissive = is_pipeline and settings.on_corrupt_message == "skip"
         own = SourceOptions(
             access=spec.access,

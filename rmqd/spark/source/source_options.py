@@ -367,8 +367,8 @@ def _given(settings: GroupConfig) -> GivenOptions:
     instead = {name.lower(): accepted for name, accepted in _INSTEAD.items()}
     if settings.handler is not None:
         instead |= dict.fromkeys(map(str.lower, _OF_ROWS), "a pipeline, which has rows")
-    if settings.pull_interval_seconds:
-        instead["pullparallelism"] = "no pull_interval, which allows only one pull at a time"
+        if settings.pull_interval_seconds:
+            instead["pullparallelism"] = "no pull_interval, which allows only one pull at a time"
     own = {name: option_text(value) for name, value in written.items() if name.lower() not in instead}
     given = GivenOptions(own, tuple(name for name in SOURCE_OPTIONS if name.lower() not in instead))
     for name in written:
