@@ -60,5 +60,20 @@ def test_the_cause_names_the_messages_of_its_batch() -> None:
     assert str(query_error(Exception(chain))) == f"shop.flows.BadPriceError: {said}"
 
 
+def test_the_messages_of_a_batch_are_named_beside_other_sources() -> None:
+    """Spark writes one line for each source, in the order of the query's plan: `-` for a source without offsets."""
+
+    def log(*lines: str) -> bytes:
+        return "\n".join(["v1", "{}", *lines]).encode()
+
+    def ends(topic: str, end: int) -> str:
+        return json.dumps(SourceOffsets({MessageQueue(topic, "a", 0): end}).to_json())
+
+    former = log('{"logOffset": 3}', ends("refunds", 5), ends("orders", 7), "-")
+    batch = MicroBatch("query", 7, log('{"logOffset": 4}', ends("refunds", 6), ends("orders", 9), "-"))
+    assert batch.describe_messages(former) == "batch 7 has refunds@a:0, offsets 5 to 5; orders@a:0, offsets 7 to 8"
+    assert MicroBatch("query", 8, former).describe_messages(former) == "batch 8 has no new messages"
+
+
 def test_a_very_long_cause_is_cut() -> None:
     assert len(str(query_error(RuntimeError("ValueError: " + "x" * 5000)))) == MAX_CAUSE_CHARACTERS

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -44,8 +45,11 @@ class MicroBatch:
 
     def describe_messages(self, former: bytes) -> str:
         """Return the queues and offsets of the batch as text. `former` is the offset log of the previous batch."""
-        ranges = _plan_offsets(former).ranges(_plan_offsets(self.offset_log))
-        named = [f"{queue}, offsets {low} to {high - 1}" for queue, (low, high) in ranges.items()]
+        pairs = zip_longest(_logged_offsets(former), _logged_offsets(self.offset_log), fillvalue=SourceOffsets())
+        ranges = [one for start, end in pairs for one in start.ranges(end).items()]
+        if not ranges:
+            return f"batch {self.number} has no new messages"
+        named = [f"{queue}, offsets {low} to {high - 1}" for queue, (low, high) in ranges]
         more = f"; and {len(named) - _MAX_RANGES} queues more" if len(named) > _MAX_RANGES else ""
         return f"batch {self.number} has {'; '.join(named[:_MAX_RANGES])}{more}"
 
@@ -54,10 +58,9 @@ class MicroBatch:
         return hashlib.sha256(self.offset_log).hexdigest()[:12]
 
 
-def _plan_offsets(plan: bytes) -> SourceOffsets:
-    """Return the end offsets of the first source in an offset log. They follow two lines of Spark."""
-    lines = plan.decode().splitlines()[2:]
-    return _offsets(lines[0] if lines else None)
+def _logged_offsets(log: bytes) -> list[SourceOffsets]:
+    """Return the end offsets of each source in an offset log, none for foreign sources. They follow two other lines."""
+    return [_offsets(line) for line in log.decode().splitlines()[2:]]
 
 
 def _offsets(value: object) -> SourceOffsets:
