@@ -158,16 +158,46 @@ def test_records_are_filtered_by_offset_and_tag() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stored", "wrong"),
-    [((5, 70, 7), 70), ((5, 2, 7), 5), ((5, 6, 9), 9), ((1, 6, 7), 1), ((4,), 4), ((5, 5, 7), 5)],
+    ("stored", "wrong", "true"),
+    [
+        ((5, 70, 7), 70, 6),
+        ((5, 2, 7), 2, 6),
+        ((5, 6, 9), 9, 7),
+        ((1, 6, 7), 1, 5),
+        ((7, 6, 7), 7, 5),
+        ((4,), 4, 5),
+        ((5, 5, 7), 5, 6),
+    ],
 )
-def test_a_wrong_offset_is_an_error(stored: tuple[int, ...], wrong: int) -> None:
-    """The response to a pull at 5 continues at 8. A message with a wrong offset would silently be left out."""
+def test_a_message_with_a_wrong_offset_is_corrupt_at_its_place(stored: tuple[int, ...], wrong: int, true: int) -> None:
+    """The response to a pull at 5 continues at 8. The message would silently be left out. The text has the remedy."""
+    for high in (8, true):
+        records = RecordBuffer()
+        for low, has in [(0, (0, 2, 4)), (5, stored)]:
+            data = b"".join(encode_message(replace(STORED, queue_offset=offset)) for offset in has)
+            end = low + 3 + 2 * (not low)
+            records.add(FramedResponse(data, 0), low, high if low else end, QueueOrigin(QUEUE), end)
+        reason = f"its stored offset {wrong} contradicts its place in the queue"
+        found = records.finish(permissive=True)
+        places = [0, 2, 4, *range(5, 5 + len(stored))]
+        assert found.fixed_size_field("queue_offset").tolist() == [place for place in places if place < high]
+        assert found.errors == ({places.index(true): reason} if high > true else {})
+        assert found.bodies.to_pylist().count(None) == len(found.errors)
+        if high > true:
+            told = (
+                f"{QUEUE}: the message at offset {true} is corrupt: {reason}; to continue without its body, set mode="
+            )
+            with pytest.raises(ProtocolError, match=told):
+                records.finish()
+
+
+@pytest.mark.parametrize("end", [6, 7])
+def test_a_wrong_next_begin_offset_is_an_error(end: int) -> None:
+    """No message is at fault."""
+    data = b"".join(encode_message(replace(STORED, queue_offset=offset)) for offset in (5, 6, 7))
     records = RecordBuffer()
-    for low, has in [(0, (0, 2, 4)), (5, stored)]:
-        data = b"".join(encode_message(replace(STORED, queue_offset=offset)) for offset in has)
-        records.add(FramedResponse(data, 0), low, 8, QueueOrigin(QUEUE), low + 3 + 2 * (not low))
-    with pytest.raises(ProtocolError, match=f"{QUEUE}: the offset {wrong} of a message contradicts its place"):
+    records.add(FramedResponse(data, 0), 5, 8, QueueOrigin(QUEUE), end)
+    with pytest.raises(ProtocolError, match=f"{QUEUE}: the offsets of messages from 5 to {end - 1} contradict"):
         records.finish(permissive=True)
 
 
@@ -176,8 +206,8 @@ def test_a_wrong_offset_of_a_batch_is_an_error() -> None:
     data = encode_message(batch_of(BATCH, 1, STORED)) + encode_message(replace(STORED, queue_offset=8))
     records = RecordBuffer()
     records.add(FramedResponse(data, 0), 5, 9, QueueOrigin(QUEUE), 9)
-    with pytest.raises(ProtocolError, match="the offset 3 of a message contradicts its place"):
-        records.finish()
+    with pytest.raises(ProtocolError, match="the offsets of messages from 5 to 8 contradict each other"):
+        records.finish(permissive=True)
 
 
 def test_an_arrow_batch_may_have_messages_of_several_queues() -> None:

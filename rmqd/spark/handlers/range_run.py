@@ -26,7 +26,7 @@ from rmqd.spark.session.spark_cluster import current_replicas
 from rmqd.spark.source.range_plan import RangePlan, ResetByOperator
 from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
 from rmqd.wire.messages.decode import frame_messages
-from rmqd.wire.messages.message import MessageBlock
+from rmqd.wire.messages.message import CorruptMessage, MessageBlock
 from rmqd.wire.messages.pull_walk import BadRecord, Gap, ResponseWalk, needs_no_walk
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from rmqd.runtime.clock import Clock
     from rmqd.spark.session.queue_range import QueueRange
     from rmqd.wire.command import RemotingCommand
-    from rmqd.wire.messages.message import CorruptMessage
 
 
 _PULL: Final = int(RequestCode.PULL_MESSAGE)
@@ -72,6 +71,7 @@ class AsyncRangePuller:
         self._connection: RemotingConnection | None = None
         # key: opaque of the request; value: the time when the pull was sent, and a future for the response
         self._pulls: dict[int | None, tuple[float, asyncio.Future[RemotingCommand]]] = {}
+        self._misplaced: dict[int, BadRecord] = {}  # messages with a wrong offset, by their place
 
     async def next_response(self) -> PulledResponse | ResetByOperator | None:
         """Send the pulls of new spans, and return the response for the first span; None if its pull must be repeated.
@@ -117,7 +117,7 @@ class AsyncRangePuller:
             namespace = self._client.options.namespace
             block = frame_messages(reply.payload, self._range.queue, reply.body_start, namespace)
             low, takes_all = self.plan.spans[0].low, self._range.subscription.matches_all_messages
-            damage = block.broken_reason or _wrong_offset(block, low, reply, takes_all=takes_all)
+            damage = block.broken_reason or self._wrong_offset(block, low, reply, takes_all=takes_all)
             if block.is_closed and damage is None:
                 await self._open_bodies(block, low)
             cut_at = block.first_unopened_offset
@@ -132,6 +132,35 @@ class AsyncRangePuller:
             block.min_offset, block.max_offset = header.min_offset, header.max_offset
         return PulledResponse(decision.start, decision.end, block, time.monotonic() - asked_at)
 
+    def _wrong_offset(self, block: MessageBlock, asked: int, reply: RemotingCommand, *, takes_all: bool) -> str | None:
+        """Return why a message's offset, or the response's next begin offset, is wrong; None if they fit together.
+
+        If two responses have the same message with the same wrong offset, the message is corrupt.
+        """
+        header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
+        if block.messages and needs_no_walk(block, asked, header):
+            return None
+        walk = ResponseWalk(block, asked, header, takes_all=takes_all)
+        while (found := walk.advance()) is not None:
+            if isinstance(found, Gap):
+                walk.skip_confirmed_gap(found.to)
+                continue
+            if not isinstance(found, BadRecord):
+                return found.reason
+            message = found.message
+            if found.offset != message.queue_offset:
+                former = self._misplaced.get(found.at)
+                if former is None or not found.has_same_bytes(former):
+                    self._misplaced[found.at] = found
+                    return found.reason
+                message.queue_offset = found.offset
+                if message in block.messages:
+                    block.messages.remove(message)
+                    block.unfinished = len(block.messages)
+                    block.corrupt.append(CorruptMessage(message, found.reason))
+            walk.skip_bad_record(found)
+        return None
+
     def _disconnect(self, error: RmqdError) -> None:
         """Discard the pulls in flight. After a timeout, make the client open another connection to the broker."""
         if isinstance(error, RemotingTimeoutError) and self._connection is not None:
@@ -139,22 +168,6 @@ class AsyncRangePuller:
             self._client.remoting.retire(self._connection, "a pull was not answered")
         self._connection = None
         self._pulls.clear()
-
-
-def _wrong_offset(block: MessageBlock, asked: int, reply: RemotingCommand, *, takes_all: bool) -> str | None:
-    """Return why a message's offset, or the response's next begin offset, is wrong; None if they fit together."""
-    header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
-    if block.messages and needs_no_walk(block, asked, header):
-        return None
-    walk = ResponseWalk(block, asked, header, takes_all=takes_all)
-    while (found := walk.advance()) is not None:
-        if isinstance(found, Gap):
-            walk.skip_confirmed_gap(found.to)
-        elif isinstance(found, BadRecord) and found.offset == found.message.queue_offset:
-            walk.skip_bad_record(found)  # a corrupt message
-        else:
-            return found.reason
-    return None
 
 
 log = structlog.get_logger(__name__)
@@ -235,7 +248,7 @@ class RangeHandler:
 
     async def _put(self, pulled: PulledResponse, block: MessageBlock) -> None:
         end = pulled.end
-        for corrupt in block.corrupt:
+        for corrupt in sorted(block.corrupt, key=lambda corrupt: corrupt.message.queue_offset):
             if pulled.start <= corrupt.message.queue_offset < end and await self._set_aside(corrupt):
                 end = corrupt.message.queue_offset
                 break

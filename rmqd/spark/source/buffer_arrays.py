@@ -32,6 +32,26 @@ def items_at_positions(data: Any, item_type: np.dtype[Any], positions: Ints) -> 
     return whole[positions].view(item_type)
 
 
+def true_offsets(offsets: Sequence[int], low: int, end: int) -> list[int]:
+    """Return the true offsets of a response's messages, some of which contradict the others, as in `pull_walk`.
+
+    The response is to a pull at `low`, and has the next begin offset `end`. A batch may begin before `low`. Return
+    nothing if the true offsets are unknown.
+    """
+    true: list[int] = []
+    at = low
+    for offset, following in zip(offsets, [*offsets[1:], end], strict=True):
+        if offset < low and offset + 1 == following:
+            true.append(offset)
+            continue
+        is_wrong = not at <= offset < end or at <= following <= offset
+        if is_wrong and (at >= end or (true and at == low)):
+            return []
+        true.append(at if is_wrong else offset)
+        at = true[-1] + 1
+    return true if true != [*offsets] else []
+
+
 def byte_column(table: Any, start: int, end: int, size: int) -> Array:
     """Return bytes `start` to before `end` of each row in `table`, without copying them. A row has `size` bytes."""
     return np.ndarray((len(table) // size,), f"V{end - start}", table, start, (size,))

@@ -130,8 +130,8 @@ def read_ranges(ranges: Sequence[QueueRange], decoding: DecodingOptions) -> Gene
     """Yield the messages of a task's ranges as record batches, one range after the other, in order of offsets.
 
     Return the number of lost messages. Raises DataLossError if messages are lost and a range has `fail_on_data_loss`,
-    ProtocolError for a wrong offset or (unless `decoding.is_permissive`) a corrupt message, and the last pull's error
-    if no replica returns a readable response for `patience_seconds`.
+    ProtocolError for contradictory offsets or (unless `decoding.is_permissive`) a corrupt message, and the last pull's
+    error if no replica returns a readable response for `patience_seconds`.
     """
     log_to_stderr()
     builder, lost = BatchBuilder(decoding), 0

@@ -41,8 +41,9 @@ Bytes may be damaged on the network, or in the store of one replica. If a respon
 repeated like a pull without a response. So a puller must find the messages of a response before it reports the
 response. The puller also handles corrupt messages, and removes messages without the wanted tags. No checksum protects a
 message's offset, so both pullers compare it with the next message's offset, or with nextBeginOffset. In `range_run` a
-response with a wrong offset counts as damaged. `range_fetch` compares whole record batches, because a comparison for
-each response is slow, and a wrong offset ends the task.
+response with a wrong offset counts as damaged; if a second response has the same message, the message is corrupt.
+`range_fetch` compares whole record batches, because a comparison for each response is slow, and a message with a wrong
+offset is corrupt.
 
 A range loses messages in two cases, both reported by `_lose`:
 

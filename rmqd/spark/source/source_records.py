@@ -31,6 +31,7 @@ from rmqd.spark.source.buffer_arrays import (
     positions_of_runs,
     slice_bytes,
     to_strings,
+    true_offsets,
     values_without_copy,
 )
 from rmqd.wire.message_queue import MessageQueue
@@ -40,6 +41,7 @@ from rmqd.wire.messages.properties import BORN_HOST_V6, COMPRESSED, KNOWN_FLAGS,
 from rmqd.wire.messages.record import MAGIC_V1, MAGIC_V2
 
 _NO_QUEUE: Final = MessageQueue("", "", -1)
+_REMEDY: Final = "to continue without its body, set mode=PERMISSIVE, or on_corrupt_message: skip for a pipeline"
 
 
 def unpack_batches(data: bytes, starts: Ints, ends: Ints, batches: frozenset[int]) -> tuple[bytes, Ints, Ints]:
@@ -97,8 +99,6 @@ _LONG: Final = np.dtype(">i8")
 # all fixed fields of a record with two IPv4 hosts: one read for each record causes fewer cache misses than many
 _HOSTS: Final = [("born_host", ">i8"), ("store_timestamp", ">i8"), ("store_host", ">i8")]
 _WHOLE: Final = np.dtype([*_HEAD.descr, *_HOSTS, *_TAIL.descr])
-
-
 # total size, magic, sys flag, and body size if both hosts are IPv4
 _unpack: Final = Struct(">II28xi44xI").unpack_from
 _size_at: Final = Struct(">I").unpack_from
@@ -201,8 +201,7 @@ class RecordBuffer:
         self._parts: list[memoryview] = []
         self._count = 0
         self._runs: list[int] = []
-        # for each response: first, end and next begin offset, index of its origin, shift of its records in `_parts`,
-        # record count
+        # for each response: first, end and next begin offset, index of its origin, shift in `_parts`, record count
         self._replies: list[tuple[int, int, int, int, int, int]] = []
 
     def __len__(self) -> int:
@@ -226,9 +225,9 @@ class RecordBuffer:
     def finish(self, *, permissive: bool = False, check_crc: bool = True) -> DecodedRecords:
         """Decode all wanted messages.
 
-        A message is corrupt if its body cannot be decompressed, its batch or flags are unreadable, or, with
-        `check_crc`, its CRC does not match. Raises ProtocolError for a corrupt message unless `permissive`, and always
-        for a wrong offset.
+        A message is corrupt if its body cannot be decompressed, its batch or flags are unreadable, its offset
+        contradicts its place, or, with `check_crc`, its CRC does not match. Raises ProtocolError for a corrupt message
+        unless `permissive`, and always if the place of a message is unknown.
         """
         data = b"".join(self._parts)
         replies = np.array(self._replies or [(0, 0, 0, 0, 0, 0)], np.int64).T
@@ -245,10 +244,16 @@ class RecordBuffer:
         following = np.where(np.roll(reply_of, -1) == reply_of, np.roll(offsets, -1), ends)
         following[-1:] = ends[-1:]
         wrong = ~is_batch & ((offsets >= following) | ((offsets < lows) & (offsets + 1 != following)))
-        if wrong.any():
-            row = int(np.flatnonzero(wrong)[0])
-            place = f"the offset {offsets[row]} of a message contradicts its place in the queue"
-            raise ProtocolError(f"{self._origins[origins[row]].queue}: {place}: it is before {following[row]}")
+        errors: dict[int, str] = {}
+        for reply in np.unique(reply_of[wrong]).tolist():
+            low, end, rows = replies[0][reply], replies[2][reply], np.flatnonzero((reply_of == reply) & ~is_batch)
+            true = true_offsets(offsets[rows].tolist(), low, end)
+            if not true:
+                queue = self._origins[replies[3][reply]].queue
+                raise ProtocolError(f"{queue}: the offsets of messages from {low} to {end - 1} contradict each other")
+            for row in rows[offsets[rows] != true].tolist():
+                errors[row] = f"its stored offset {offsets[row]} contradicts its place in the queue"
+            offsets[rows] = true
         # a batch that cannot be unpacked may start before the range, although some of its messages are in the range
         taken = ((lows <= offsets) | is_batch) & (offsets < highs)
         if any(origin.tags for origin in self._origins):
@@ -258,11 +263,13 @@ class RecordBuffer:
             taken &= np.array(fits, np.bool_) | is_batch  # a batch that was not unpacked has no tag
         if not taken.all():
             layout, origins = _Layout(data, starts[taken]), origins[taken]
-        decoded = DecodedRecords(layout, self._origins, origins, check_crc=check_crc)
+            layout.head["queue_offset"] = offsets[taken]
+            errors = {new: errors[row] for new, row in enumerate(np.flatnonzero(taken).tolist()) if row in errors}
+        decoded = DecodedRecords(layout, self._origins, origins, errors, check_crc=check_crc)
         if decoded.errors and not permissive:
             row, reason = next(iter(decoded.errors.items()))
             place = f"{self._origins[origins[row]].queue}: the message at offset {layout.head['queue_offset'][row]}"
-            raise ProtocolError(f"{place} is corrupt: {reason}")
+            raise ProtocolError(f"{place} is corrupt: {reason}; {_REMEDY}")
         return decoded
 
 
@@ -305,12 +312,14 @@ class _Layout:
 class DecodedRecords:
     """The decoded messages, one in each row. `bodies` are decompressed. `errors` says, by row, why a body is null."""
 
-    def __init__(self, layout: _Layout, origins: list[QueueOrigin], origin_of: Ints, *, check_crc: bool) -> None:
+    def __init__(
+        self, layout: _Layout, origins: list[QueueOrigin], origin_of: Ints, errors: dict[int, str], *, check_crc: bool
+    ) -> None:
         self.queues = [origin.queue for origin in origins]
         """The queues of the messages. A queue may occur more than once."""
         self._queue_of = origin_of
         self._layout = layout
-        self.errors: dict[int, str] = {}
+        self.errors = errors
         stored = slice_bytes(layout.data, layout.body_starts, layout.body_ends)
         if check_crc:
             self._check_crc(stored)

@@ -18,6 +18,7 @@ from rmqd.errors import DataLossError, ProtocolError, RemotingError
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull_headers import PullMessageRequestHeader
 from tests.client.peer import Peer, Reply, route_of
+from tests.consumer.blocks import with_bit_flipped
 from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
@@ -224,3 +225,20 @@ async def test_messages_with_a_wrong_offset_are_pulled_again(cluster: Cluster) -
 
     case = Case(name="a wrong bit", master=lambda: damaged(wrong, 3))
     assert await by_handler(cluster.play(case, loss_fails=True)) == list(EVERYTHING)
+
+
+async def test_a_message_that_is_stored_under_a_wrong_offset_is_corrupt(cluster: Cluster) -> None:
+    """The other messages are handled, and on_corrupt_message decides about this message."""
+
+    def stored(offset: int, most: int) -> Reply:
+        reply, count = having(COUNT)(offset, most), min(most, COUNT - offset)
+        if not offset <= 5 < offset + count:
+            return reply
+        at = (5 - offset) * (len(reply.body) // count) + 27
+        return replace(reply, body=with_bit_flipped(reply.body, at, 6))
+
+    case = Case(name="a wrong bit in each replica", master=lambda: stored, slave=lambda: stored, patience=1.0)
+    asked = cluster.play(case, loss_fails=True)
+    assert await by_handler(asked) == [offset for offset in EVERYTHING if offset != 5]
+    with pytest.raises(ProtocolError, match="message at offset 5 is corrupt: its stored offset 69 contradicts"):
+        await by_source(asked)
