@@ -11,7 +11,7 @@ import pytest
 from rmqd.config.model.root_model import RootConfig
 from rmqd.errors import RmqdError
 from rmqd.spark.session.group_spec import GroupSpec
-from rmqd.spark.source.source_offsets import offsets_tree
+from rmqd.spark.source.source_offsets import SourceOffsets, offsets_tree
 from rmqd.wire.message_queue import MessageQueue
 from tests.spark.embedded_broker import EmbeddedBroker, queue
 from tests.spark.needed import need
@@ -118,6 +118,18 @@ def test_a_group_consumed_elsewhere_continues_at_the_brokers_offsets(broker: Emb
     assert (folder / "generation-000001" / "checkpoint" / "commits" / "0").exists()
     driver.stop()
     assert Driver(broker, folder).generation.number == 2
+
+
+def test_the_offsets_of_a_stream_that_a_pipeline_joins_are_not_the_groups(broker: EmbeddedBroker, folder: Path) -> None:
+    """Spark writes a line for each source. The other stream may be first."""
+    other = json.dumps(SourceOffsets({queue("refunds", 0): 9}).to_json())
+    for file in folder.glob("*/checkpoint/offsets/*"):
+        version, session, own = file.read_text().splitlines()
+        file.write_text("\n".join([version, session, other, own]))
+    broker.send("orders", "0:3", "0:4")
+    broker.commit(GROUP, "orders", {0: 4})
+    made = CheckpointGenerations(order_of(broker), LocalFolder(folder)).prepare_generation()
+    assert made.start_offsets == {queue("orders", 0): 4, queue("orders", 1): 3}
 
 
 def test_a_batch_in_flight_at_a_crash_is_repeated(broker: EmbeddedBroker, folder: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -112,11 +112,14 @@ IsWritten = Callable[[MicroBatch], bool]
 """Function that returns whether the sink has permanently stored all rows of a micro-batch."""
 
 
-def read_end_offsets(folder: HadoopFolder, path: str, is_written: IsWritten | None) -> ByQueue:
+def read_end_offsets(
+    folder: HadoopFolder, path: str, is_written: IsWritten | None, topics: Sequence[str] = ()
+) -> ByQueue:
     """Return the end offsets of a query's last finished batch, from the checkpoint in the folder `path`.
 
     If no batch is finished, return the start offsets of the first batch. Return an empty mapping for a new checkpoint.
-    Raises RmqdError if the checkpoint does not belong to a query on RocketMQ.
+    Raises RmqdError if the checkpoint does not belong to a query on RocketMQ. `topics` are the topics of the group: a
+    pipeline may join other streams of RocketMQ.
 
     Spark records a batch as finished after the sink has stored it. The driver may end between these two steps. So the
     next planned batch also counts as finished if `is_written` returns True for it. Otherwise a query with a new
@@ -129,9 +132,9 @@ def read_end_offsets(folder: HadoopFolder, path: str, is_written: IsWritten | No
         if is_written(MicroBatch(_query_id(folder, path), following, plan)):
             batch = following
     if batch >= 0:
-        return _logged(folder, f"{path}/{OFFSETS_FOLDER}/{batch}").ends
+        return _logged(folder, f"{path}/{OFFSETS_FOLDER}/{batch}", topics).ends
     if 0 in _numbers(folder, f"{path}/{OFFSETS_FOLDER}"):
-        return _logged(folder, f"{path}/{OFFSETS_FOLDER}/0").new_queue_starts
+        return _logged(folder, f"{path}/{OFFSETS_FOLDER}/0", topics).new_queue_starts
     return {}
 
 
@@ -147,12 +150,12 @@ def _numbers(folder: HadoopFolder, path: str) -> list[int]:
     return [int(name) for name in folder.names(path) if name.isdecimal()]
 
 
-def _logged(folder: HadoopFolder, path: str) -> SourceOffsets:
+def _logged(folder: HadoopFolder, path: str, topics: Sequence[str]) -> SourceOffsets:
     """Return rmqd's offsets in a file of Spark's offset log. Its lines are: version, metadata, one for each source."""
     version, *lines = folder.read(path).decode("utf-8", errors="replace").splitlines() or [""]
     if version != OFFSET_LOG_VERSION:
         raise RmqdError(f"{folder.url}/{path} has version {version!r:.40}; expected {OFFSET_LOG_VERSION}")
-    for line in lines[1:]:
-        if (found := parse_reported_offsets(line)) is not None:
-            return found
-    raise RmqdError(f"{folder.url}/{path} has no RocketMQ offsets: is it the checkpoint of another query?")
+    found = [one for line in lines[1:] if (one := parse_reported_offsets(line)) is not None]
+    if not found:
+        raise RmqdError(f"{folder.url}/{path} has no RocketMQ offsets: is it the checkpoint of another query?")
+    return next((one for one in found if any(queue.topic in topics for queue in one.ends)), found[0])

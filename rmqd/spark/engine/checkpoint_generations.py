@@ -305,7 +305,8 @@ class CheckpointGenerations:
         self._note, self._noted_at = note, time.monotonic()
 
     def _look_up_done(self) -> ByQueue:
-        done = read_end_offsets(self._folder, f"{self._path(self._number)}/{CHECKPOINT_FOLDER}", self._is_written)
+        path = f"{self._path(self._number)}/{CHECKPOINT_FOLDER}"
+        done = read_end_offsets(self._folder, path, self._is_written, self._spec.topics)
         self._done, self._done_at = done or self._note.start_offsets or {}, time.monotonic()
         return self._done
 
