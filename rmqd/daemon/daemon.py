@@ -214,11 +214,14 @@ class Daemon:
             for scope in scopes:
                 await self.host.pause(group, scope)
 
-    async def _restart_edited(self, files: handler_files.HandlerFiles) -> None:
+    async def _restart_edited(self) -> None:
         """Restart each group whose handler was edited. While the code cannot be loaded, the group is paused."""
         while True:
             await self._clock.sleep(POLL_SECONDS)
-            for group, changed in (await call_in_thread(files.changes)).items():
+            async with self._reloading:  # an applied configuration replaces the watch
+                assert self._files is not None
+                edited = await call_in_thread(self._files.changes)
+            for group, changed in edited.items():
                 names = [str(file) for file in changed]
                 with contextlib.suppress(UnknownGroupError):  # a reload has removed the group
                     report = await self.restart(group, "pause", files=names)
@@ -268,7 +271,7 @@ class Daemon:
         ]
         if self._options.reload:
             self._files = await call_in_thread(partial(handler_files.HandlerFiles, self.config))
-            background.append(tasks.create_task(self._restart_edited(self._files), name="edited handlers"))
+            background.append(tasks.create_task(self._restart_edited(), name="edited handlers"))
         await self.host.started(START_PATIENCE_SECONDS)
         http = tasks.create_task(self._http.serve(self), name="http") if not self.host.stopping else None
         await self._report_start()
@@ -298,15 +301,14 @@ class Daemon:
             if refused:
                 return ReloadReport(problems=refused)
             await call_in_thread(partial(prepare_state_dir, config))
-            if self._files is not None:
-                await call_in_thread(partial(self._files.watch_config, config))
+            files = self._files and await call_in_thread(partial(handler_files.HandlerFiles, config, self._files))
             changes = await self.host.apply(config)
         except ConfigError as error:
             return ReloadReport(problems=tuple(str(problem) for problem in error.problems))
         except Exception as error:  # a bug in rmqd or in a handler's constructor must not end the running groups
             log.exception("config.reload_failed")
             return ReloadReport(problems=(f"{type(error).__name__}: {error}",))
-        self.config, self.access = config, access
+        self.config, self.access, self._files = config, access, files
         for group in self.held.keys() - (config.groups.keys() - set(changes.started)):
             del self.held[group]
         for group in changes.restarted:  # these groups have just loaded the current code

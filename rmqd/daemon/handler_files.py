@@ -19,23 +19,21 @@ _LIBRARIES: Final = ("site-packages", "dist-packages")
 
 
 class HandlerFiles:
-    """Watches the files of all handlers of a configuration. All methods block."""
+    """Watches the files of all handlers of a configuration. Both methods block."""
 
-    def __init__(self, config: RootConfig) -> None:
-        self._watches: dict[str, FileWatch] = {}
-        self.watch_config(config)
-
-    def watch_config(self, config: RootConfig) -> None:
-        """Watch the files of this configuration. Call it before workers import the files, so that no edit is missed."""
-        watches = self._watches
-        self._watches = {name: _watch_of(group, watches.get(name)) for name, group in config.groups.items()}
+    def __init__(self, config: RootConfig, before: HandlerFiles | None = None) -> None:
+        """Create it before workers import the files, so that no edit is missed. It replaces `before` (FileWatch)."""
+        known = {} if before is None else before._watches
+        self._watches: dict[str, FileWatch] = {
+            name: _watch_of(group, known.get(name)) for name, group in config.groups.items()
+        }
 
     def changes(self) -> dict[str, list[Path]]:
         """Return the files that were changed since the last call, by group."""
         return {name: files for name, watch in self._watches.items() if (files := watch.changes())}
 
 
-def _watch_of(settings: GroupConfig, before: FileWatch | None = None) -> FileWatch:
+def _watch_of(settings: GroupConfig, before: FileWatch | None) -> FileWatch:
     """Return a watch of a group's handler files. It replaces `before`, the group's previous watch.
 
     The configuration's check must have imported the handler in this process. Installed packages are not watched.

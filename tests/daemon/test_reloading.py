@@ -48,3 +48,19 @@ async def test_an_edit_is_loaded_and_a_broken_edit_pauses_the_group(tmp_path: Pa
         assert [one for one in problems if "name server" not in one] == []  # the configured name server does not exist
         running.send(signal.SIGTERM)
         assert await running.exit_code() == ExitCode.OK
+
+
+@pytest.mark.process
+async def test_an_edit_is_noticed_after_a_refused_reload(tmp_path: Path) -> None:
+    """The refused configuration has another group. The running group's files are still watched."""
+    config = write_config(tmp_path, "edited")
+    broken = "class Broken:\n    def __init__(self): raise OSError\n    def handle(self, batch): pass\n"
+    environment = plug_in(config, HANDLER + broken)
+    async with daemon(config, "--reload", environment=environment) as running:
+        await running.started()
+        accepted = config.read_text()
+        config.write_text(accepted.replace("edited:", "renamed:").replace(":Handler", ":Broken"))
+        running.send(signal.SIGHUP)
+        assert "OSError" in str((await running.event("config.reload_refused"))["problems"])
+        (tmp_path / "plugged_in.py").write_text(f"{HANDLER}# edited\n")
+        assert (await running.event("handler.reloaded"))["group"] == "edited"
