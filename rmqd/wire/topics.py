@@ -169,7 +169,7 @@ def _plain(value: Any, namespace: str) -> Any:
     if value is None or isinstance(value, int | float):  # the usual case in a snapshot
         return value
     if isinstance(value, str):
-        return _plain_text(value, f"{namespace}%")
+        return _plain_text(value, namespace)
     if isinstance(value, dict):
         return {_plain(key, namespace): _plain(inner, namespace) for key, inner in value.items()}
     if isinstance(value, tuple | list | set | frozenset):
@@ -183,5 +183,8 @@ def _plain(value: Any, namespace: str) -> Any:
     return value
 
 
-def _plain_text(text: str, head: str) -> str:
-    return re.sub(rf"(?<![\w-]){re.escape(head)}", "", text) if head in text else text
+def _plain_text(text: str, namespace: str) -> str:
+    if (head := f"{namespace}%") not in text:
+        return text
+    names = rf"{RETRY_PREFIX}{re.escape(head)}[\w%|+-]*|(?<![\w-]){re.escape(head)}"  # a pop retry topic has two heads
+    return re.sub(names, lambda found: unwrap_namespace(found[0], namespace), text)
