@@ -16,7 +16,12 @@ import structlog
 from rmqd.broker.broker_settings import BrokerSettings
 from rmqd.broker.broker_stats import MINUTE, BrokerStatsManager, StatsItem
 from rmqd.broker.consumer_registry import ConsumerOffsetManager, SubscriptionGroupManager
-from rmqd.broker.held_requests import GroupQueue, PopLongPollingService, PullRequestHoldService
+from rmqd.broker.held_requests import (
+    GroupQueue,
+    PopLiteLongPollingService,
+    PopLongPollingService,
+    PullRequestHoldService,
+)
 from rmqd.broker.member_registry import ConsumerManager, ProducerManager
 from rmqd.broker.peer_channel import Channel, Refusal
 from rmqd.broker.pop.lite_topics import LiteSubscriptions
@@ -248,8 +253,7 @@ class BrokerController:
         self.schedule = ScheduleMessageService(self.store, settings, clock, journal)
         self.held_pops = PopLongPollingService(settings, clock)
         self.held_notifications = PopLongPollingService(settings, clock)
-        self.held_lite_pops = PopLongPollingService(settings, clock)
-        """Held pops of lite topics. The topic of their GroupQueue is the client id, and its queue id is ANY_QUEUE."""
+        self.held_lite_pops = PopLiteLongPollingService(settings, clock)
         self.lite = LiteSubscriptions(
             self.groups, self._loop.time, self.store.light.names_of_parent_topic, self._wake_lite
         )

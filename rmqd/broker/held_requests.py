@@ -132,34 +132,55 @@ class PullRequestHoldService(HeldRequests):
                 self._expire_at(pull, soon)
 
 
-class PopLongPollingService(HeldRequests):
-    """Held pops, or held NOTIFICATION requests. `settings` may be replaced while the broker runs."""
+class PopLiteLongPollingService(HeldRequests):
+    """Held pops of lite topics. The topic of their GroupQueue is the client id, and its queue id is ANY_QUEUE_ID.
+
+    `settings` may be replaced while the broker runs.
+    """
 
     def __init__(self, settings: BrokerSettings, clock: Clock) -> None:
         super().__init__(clock)
         self.settings = settings
-        self._groups: defaultdict[str, dict[str, None]] = defaultdict(dict)
-        """The groups that ever waited for a topic, by topic."""
-        self._retries: dict[str, tuple[str, str]] = {}
-        """The original topic and the group of each pop retry topic, by the retry topic's name."""
 
     def hold(self, pop: HeldRequest, left_ms: int, poll_ms: int) -> ResponseCode | None:
-        """Hold a pop until a message arrives, the pop times out, or its connection closes.
+        """Hold a pop until it is woken, it times out, or its connection closes.
 
         Returns None if the pop is held, else the response code: POLLING_FULL, or POLLING_TIMEOUT if no time is left.
         """
-        topic, group, _ = pop.place
         if left_ms <= 0 or poll_ms <= 0:
             return ResponseCode.POLLING_TIMEOUT
         limits = self.settings
         if self.count >= limits.maxPopPollingSize or self.waiting_count(pop.place) > limits.popPollingSize:
             return ResponseCode.POLLING_FULL
+        self.keep(pop, min(left_ms, poll_ms) / 1000)
+        return None
+
+    def wake(self, place: GroupQueue, arrival: StoredArrival | None = None) -> bool:
+        """Wake the oldest pop for `place`, unless its filter rejects `arrival`. Returns whether a pop was woken."""
+        pop = next(iter(self._held.get(place, ())), None)
+        if pop is None or (arrival is not None and not pop.wants(arrival)):
+            return False
+        self._wake(pop)
+        return True
+
+
+class PopLongPollingService(PopLiteLongPollingService):
+    """Held pops, or held NOTIFICATION requests. A message wakes them when it arrives."""
+
+    def __init__(self, settings: BrokerSettings, clock: Clock) -> None:
+        super().__init__(settings, clock)
+        self._groups: defaultdict[str, dict[str, None]] = defaultdict(dict)
+        """The groups that ever waited for a topic, by topic."""
+        self._retries: dict[str, tuple[str, str]] = {}
+        """The original topic and the group of each pop retry topic, by the retry topic's name."""
+
+    def keep(self, one: HeldRequest, seconds: float) -> None:
+        topic, group, _ = one.place
         if group not in self._groups[topic]:
             self._groups[topic][group] = None
             for retry in (pop_retry_topic(group, topic), pop_retry_topic_v2(group, topic)):
                 self._retries[retry] = topic, group
-        self.keep(pop, min(left_ms, poll_ms) / 1000)
-        return None
+        super().keep(one, seconds)
 
     def arrived(self, arrival: StoredArrival) -> None:
         """Called when a message is stored. Wakes pops that wait for its queue, or for any queue of its topic."""
@@ -171,11 +192,3 @@ class PopLongPollingService(HeldRequests):
         for group in self._groups.get(arrival.topic, ()):
             self.wake(GroupQueue(arrival.topic, group, ANY_QUEUE_ID), arrival)
             self.wake(GroupQueue(arrival.topic, group, arrival.queue_id), arrival)
-
-    def wake(self, place: GroupQueue, arrival: StoredArrival | None = None) -> bool:
-        """Wake the oldest pop for `place`, unless its filter rejects `arrival`. Returns whether a pop was woken."""
-        pop = next(iter(self._held.get(place, ())), None)
-        if pop is None or (arrival is not None and not pop.wants(arrival)):
-            return False
-        self._wake(pop)
-        return True

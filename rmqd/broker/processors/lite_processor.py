@@ -77,11 +77,11 @@ class LiteProcessor(RequestProcessor):
     def _subscribe(self, channel: Channel, one: LiteSubscription) -> None:
         lite, client_id = self._broker.lite, one.client_id
         queues = {lite_topic_queue(one.topic, name, self._broker.name).topic for name in one.lite_topics}
-        if one.action in (LiteSubscriptionAction.PARTIAL_ADD, LiteSubscriptionAction.COMPLETE_ADD):
+        adds = one.action in (LiteSubscriptionAction.PARTIAL_ADD, LiteSubscriptionAction.COMPLETE_ADD)
+        if adds:
             group = self._broker.groups.find_or_create(one.group)
             if group is None or not group.consume_enable:
                 raise Refusal(ResponseCode.ILLEGAL_OPERATION, "Consumer group is not allowed to consume.")
-            lite.note_channel(client_id, channel)
         if one.action is LiteSubscriptionAction.COMPLETE_ADD:
             lite.replace(client_id, one.group, one.topic, queues)
         elif one.action is LiteSubscriptionAction.COMPLETE_REMOVE:
@@ -94,6 +94,8 @@ class LiteProcessor(RequestProcessor):
             raise Refusal(ResponseCode.ILLEGAL_OPERATION, "a start offset for lite topics is not supported")
         else:
             lite.add(client_id, one.group, one.topic, queues)
+        if adds:
+            lite.note_channel(client_id, channel)
 
 
 def _check(broker: BrokerController, header: PopLiteMessageRequestHeader, late_ms: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ from tests.waiting import eventually
 PARENT, GROUP = "chats", "g"
 ADD, REPLACE = LiteSubscriptionAction.PARTIAL_ADD, LiteSubscriptionAction.COMPLETE_ADD
 REMOVE, LEAVE = LiteSubscriptionAction.PARTIAL_REMOVE, LiteSubscriptionAction.COMPLETE_REMOVE
+TAIL = {"type": "TAIL_N", "value": 3}
 BOUND = {"+lite.bind.topic": PARENT}
 
 
@@ -58,9 +61,12 @@ async def set_up(asked: Asking, **attributes: str) -> None:
     assert reply.code == 0, reply.remark
 
 
-async def control(peer: Peer, action: LiteSubscriptionAction, *names: str, client: str = "c") -> RemotingCommand:
+async def control(
+    peer: Peer, action: LiteSubscriptionAction, *names: str, client: str = "c", **changed: Any
+) -> RemotingCommand:
     """Change subscriptions to lite topics (request 200071)."""
-    body = LiteSubscriptionCtlRequestBody((LiteSubscription(action, client, GROUP, PARENT, names),)).to_json()
+    one = LiteSubscription(action, client, GROUP, PARENT, names, **changed)
+    body = LiteSubscriptionCtlRequestBody((one,)).to_json()
     return await peer.call(RequestCode.LITE_SUBSCRIPTION_CTL, {}, body)
 
 
@@ -317,10 +323,36 @@ async def test_invalid_acknowledgements_are_rejected(embedded: EmbeddedRocketMQ)
 async def test_a_start_offset_in_a_subscription_is_rejected(embedded: EmbeddedRocketMQ) -> None:
     """The broker would start at another offset."""
     async with connected(embedded.broker.address) as peer:
-        one = LiteSubscription(ADD, "c", GROUP, PARENT, ("a",), offset_option={"type": "TAIL_N", "value": 3})
-        body = LiteSubscriptionCtlRequestBody((one,)).to_json()
-        reply = await peer.call(RequestCode.LITE_SUBSCRIPTION_CTL, {}, body)
+        reply = await control(peer, ADD, "a", offset_option=TAIL)
         assert reply.code == ResponseCode.ILLEGAL_OPERATION
         for empty in (b"", b"{}"):
             reply = await peer.call(RequestCode.LITE_SUBSCRIPTION_CTL, {}, empty)
             assert reply.code == ResponseCode.ILLEGAL_OPERATION
+
+
+async def test_clients_that_left_take_no_memory(embedded: EmbeddedRocketMQ, clock: ManualClock) -> None:
+    """Each client's subscription is refused, and its pop times out. Client ids are long: a kept one is noticed."""
+
+    async def pass_by(peer: Peer, start: str) -> None:
+        clients = [f"{start}{number}".ljust(10_000, "c") for number in range(50)]
+        for client in clients:
+            reply = await control(peer, ADD, "a", client=client, offset_option=TAIL)
+            assert reply.code == ResponseCode.ILLEGAL_OPERATION
+        pops = [peer.post(RequestCode.POP_LITE_MESSAGE, pop_fields(client, poll_time=5000)) for client in clients]
+        held = embedded.broker.held_lite_pops
+        await eventually(lambda: held.count == len(clients), "all pops are held")
+        await clock.advance(6)
+        assert [texts(await peer.reply(pop)) for pop in pops] == [[]] * len(clients)
+
+    async with connected(embedded.broker.address) as peer:
+        await pass_by(peer, "a")  # creates the objects that are created only once
+        tracemalloc.start()
+        try:
+            gc.collect()
+            before, _ = tracemalloc.get_traced_memory()
+            await pass_by(peer, "b")
+            gc.collect()
+            left = tracemalloc.get_traced_memory()[0] - before
+        finally:
+            tracemalloc.stop()
+    assert left < 300_000, "less than one copy of each client id"
