@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -141,11 +140,17 @@ class BrokerStatsManager:
 
     async def run(self) -> None:
         """Call `begin_day` at each local midnight, until cancelled."""
+        day = self._local_time().date()
         while True:
-            now = datetime.fromtimestamp(self._clock.wall()).astimezone()
+            now = self._local_time()
+            if now.date() > day:  # else the clock was set back, or the sleep ended a little early
+                day = now.date()
+                self.begin_day()
             midnight = datetime.combine(now.date() + timedelta(days=1), datetime.min.time()).astimezone()
-            await asyncio.sleep((midnight - now).total_seconds())
-            self.begin_day()
+            await self._clock.sleep((midnight - now).total_seconds())
+
+    def _local_time(self) -> datetime:
+        return datetime.fromtimestamp(self._clock.wall()).astimezone()
 
     def begin_day(self) -> None:
         """Record the totals at midnight, and keep the totals of the previous midnight for yesterday's figures."""

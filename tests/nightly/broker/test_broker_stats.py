@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from rmqd.broker.broker_stats import DAY, HOUR, MINUTE, BrokerStatsManager, StatsItem
 from rmqd.broker.store.message_store import StoredArrival
 from rmqd.runtime.clock import SystemClock
 from rmqd.wire.bodies.stats_bodies import BrokerStatsItem
+from tests.clock import ManualClock
 
 
 class Now:
@@ -18,6 +21,15 @@ class Now:
 
     def __call__(self) -> float:
         return self.seconds
+
+
+class SetBack(ManualClock):
+    """A clock whose wall time the test sets back."""
+
+    back_seconds = 0.0
+
+    def wall(self) -> float:
+        return super().wall() - self.back_seconds
 
 
 @pytest.fixture
@@ -97,6 +109,19 @@ def test_the_totals_at_the_last_two_midnights(now: Now) -> None:
     assert (stats.puts_at_midnights, stats.gets_at_midnights) == ((0, 1), (0, 0))
     stats.begin_day()
     assert (stats.puts_at_midnights, stats.gets_at_midnights) == ((1, 2), (0, 2))
+
+
+async def test_a_day_begins_once_if_the_clock_was_set_back(now: Now) -> None:
+    """A sleep until midnight then ends a minute before midnight."""
+    clock = SetBack()
+    stats = BrokerStatsManager(now, clock, "DefaultCluster")
+    stats.count_stored(StoredArrival("T", 0, 0, 0, b"record"))
+    running = asyncio.create_task(stats.run())
+    await clock.advance(1)
+    clock.back_seconds = 60
+    await clock.advance(DAY)
+    running.cancel()
+    assert stats.puts_at_midnights == (0, 1)
 
 
 def test_a_deleted_topic_has_no_counters(now: Now) -> None:
