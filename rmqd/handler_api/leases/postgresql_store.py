@@ -161,6 +161,8 @@ class PostgresqlClaims:
             async with self._pool.connection() as connection:
                 with self._limit(connection):
                     return await self._step(connection, statement, values)
+        except UnicodeEncodeError as error:
+            raise ClaimStoreError(f"PostgreSQL: {error}; use a database with the encoding UTF8") from error
         except (Error, OSError) as error:
             raise ClaimStoreError(f"PostgreSQL: {str(error) or type(error).__name__}") from error
 

@@ -90,7 +90,7 @@ class SqliteClaims:
             try:
                 results = await call_in_thread(partial(self._transact, calls))
             except Exception as error:  # noqa: BLE001 - passed to the callers
-                failure = ClaimStoreError(f"{self._path}: {error}")
+                failure = ClaimStoreError(f"{self._path}: {error}{_advice(error)}")
                 failure.__cause__ = error
                 for call in calls:
                     if not call.answer.done():
@@ -168,6 +168,18 @@ class SqliteClaims:
     def _release(self, held: Sequence[HeldClaim], connection: sqlite3.Connection) -> None:
         rows = ((self._terms.group, *key, token) for key, token in held)
         connection.executemany(f"DELETE FROM claims WHERE {_MINE}", rows)
+
+
+def _advice(error: Exception) -> str:
+    """Return what to do about a damaged file; empty for other errors."""
+    # errors of Python's sqlite3 module, such as for text that is not UTF-8, have no code
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+    if not isinstance(error, sqlite3.Error) or code not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return ""
+    return (
+        "; the file is damaged: replace it with a good copy, or move it away. Without its records, redelivered "
+        "messages are handled again"
+    )
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:

@@ -243,3 +243,20 @@ async def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ClaimStoreError, match=r"claims\.sqlite3 was written by a newer rmqd \(format 1\)"):
         await store.claim([A], "token")
     await store.close()
+
+
+async def test_a_damaged_file_is_named_and_stays(open_one: Open, tmp_path: Path) -> None:
+    """Text that is not UTF-8, or no database at all. When the file is moved away, the store continues."""
+    store, path = open_one("1"), tmp_path / "state" / "claims.sqlite3"
+    await store.claim([A], "1:1")
+    await store.close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE claims SET token = CAST(X'FF' AS TEXT)")
+    for content in (path.read_bytes(), b"\xff" * 4096):
+        path.write_bytes(content)
+        for ask in (store.claim, store.confirm):
+            with pytest.raises(ClaimStoreError, match=r"^/.*claims\.sqlite3: .*; the file is damaged: .* move it away"):
+                await ask([A], "1:1")
+        assert path.read_bytes() == content
+    path.rename(tmp_path / "damaged")
+    assert await store.claim([A], "1:2") == [OURS]

@@ -108,6 +108,18 @@ async def test_a_silent_postgresql_is_an_error_and_is_used_over_new_connections(
 
 
 @pytest.mark.process
+async def test_an_id_that_the_encoding_of_a_postgresql_lacks_is_an_error(
+    postgresql: PostgresqlServer, database: str
+) -> None:
+    postgresql.execute(database, "CREATE DATABASE in_latin1 ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+    store = create_claim_store("postgresql", postgresql.url("in_latin1"), ClaimTerms("shop", "1", LONG, LONG))
+    assert await store.claim([("orders", "\u00fc")], "1:1") == [OURS]
+    with pytest.raises(ClaimStoreError, match=r"PostgreSQL: .*u20ac.*; use a database with the encoding UTF8"):
+        await store.claim([("orders", "\u20ac")], "1:2")
+    await store.close()
+
+
+@pytest.mark.process
 async def test_an_unavailable_redis_is_an_error_and_is_used_after_its_restart(redis_server: RedisServer) -> None:
     store = create_claim_store("redis", redis_server.url, ClaimTerms("shop", "1", LONG, LONG))
     await store.claim([A], "1:1")
@@ -118,18 +130,6 @@ async def test_an_unavailable_redis_is_an_error_and_is_used_after_its_restart(re
     finally:
         redis_server.start()
     assert await store.claim([A], "1:3") == [OURS]
-    await store.close()
-
-
-async def test_the_error_for_a_file_that_is_not_a_database_has_its_path(tmp_path: Path) -> None:
-    place = tmp_path / "claims.sqlite3"
-    place.write_text("this is no database, and it is longer than a header of one would be: " + "x" * 100)
-    store = create_claim_store("sqlite", str(place), ClaimTerms("shop", "1", LONG, LONG))
-
-    with pytest.raises(ClaimStoreError, match=r"claims\.sqlite3: file is not a database"):
-        await store.claim([A], "1:1")
-    place.unlink()
-    assert await store.claim([A], "1:2") == [OURS]
     await store.close()
 
 
