@@ -260,12 +260,19 @@ class ListedOffsets:
         """
         known = self._index.known.copy()
         found = {
-            name: _runs_in(name, json.loads(self._store.get(f"{folder}/{name}")))
+            name: self._read_entry(folder, name)
             for folder in (_folder(source, number) for source in self._sources for number in _ranges(first, last))
             for name in self._store.names(folder)
             if name not in known and _last_of(name) >= first
         }
         return known, EntryIndex(known | found) if found else None
+
+    def _read_entry(self, folder: str, name: str) -> list[_FileRun]:
+        content = self._store.get(f"{folder}/{name}")
+        try:
+            return _runs_in(name, json.loads(content))
+        except (ValueError, KeyError, TypeError) as error:
+            raise OSError(f"{folder}/{name} is damaged: {error!r}; replace it with a good copy") from error
 
     def add_reading(self, first: int, last: int, reading: ManifestReading) -> None:
         """Add the result of `read` for these offsets."""

@@ -105,6 +105,18 @@ def list_entries(path: Path, stored_ms: int, *runs: tuple[int, int]) -> None:
         (folder / name).write_text(json.dumps({"offsets": [(first, last)], **times}))
 
 
+async def test_a_damaged_entry_is_named_and_its_messages_wait(tmp_path: Path) -> None:
+    list_entries(tmp_path, 0, (0, 9))
+    (entry,) = tmp_path.rglob("*.json")
+    for content in (b"\xff", b"{}", b"[]"):
+        entry.write_bytes(content)
+        async with started(tmp_path, retry_for="10ms") as handler:
+            with pytest.raises(OSError, match=rf"{entry.name} is damaged: ") as raised:
+                await handler.handle(batch_of(3))
+        assert getattr(raised.value, "rmqd_wait_seconds", 0) > 0
+        assert entry.read_bytes() == content
+
+
 @contextmanager
 def lines_counted() -> Iterator[list[int]]:
     """The numbers of the manifest's code lines that this thread executes in the block."""
