@@ -252,16 +252,16 @@ class DlqMarks:
 
     def load(self) -> None:
         """Read the file if it exists. Raises RmqdError if it cannot be read or is damaged."""
+        path = self.path if self.path.exists() else self._former
         try:
-            document = json.loads((self.path if self.path.exists() else self._former).read_bytes())
-            self._take(document)
+            self._take(json.loads(path.read_bytes()))
         except FileNotFoundError:
             return
         except OSError as error:
-            raise RmqdError(f"{self.path} cannot be read: {error.strerror or error}") from error
+            raise RmqdError(f"{path} cannot be read: {error.strerror or error}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RmqdError(
-                f"{self.path} is damaged ({error}); restore it from a backup. If you remove it, settled letters are "
+                f"{path} is damaged ({error}); restore it from a backup. If you remove it, settled letters are "
                 "known only by the group's offsets on the brokers, and by copies that are still in its retry topic"
             ) from error
         self.is_new = False

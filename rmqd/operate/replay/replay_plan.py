@@ -145,11 +145,18 @@ class ReplayFailuresFile:
             file.write(json.dumps(failure) + "\n")
 
     def read(self) -> Sequence[Mapping[str, Any]]:
-        """Return the last failure of each message. A message may fail again after an interruption."""
+        """Return the last failure of each message. A message may fail again after an interruption.
+
+        Raises RmqdError.
+        """
         try:
             lines = self.path.read_text().splitlines()
         except FileNotFoundError:
             return []
+        except (OSError, UnicodeDecodeError) as error:
+            raise RmqdError(
+                f"{self.path}, the list of messages that failed, cannot be read: {error}; look at its undamaged lines"
+            ) from error
         failures: dict[tuple[Any, ...], Mapping[str, Any]] = {}
         for line in lines:
             try:

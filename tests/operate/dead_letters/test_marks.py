@@ -36,9 +36,12 @@ def test_a_damaged_file_is_named_and_not_changed(tmp_path: Path, content: str) -
     marks = DlqMarks(tmp_path, "g")
     marks.path.parent.mkdir(parents=True)
     marks.path.write_text(content)
-    with pytest.raises(RmqdError, match=r"marks\.json is damaged"):
-        marks.load()
-    assert marks.path.read_text() == content
+    of_0_1_0 = marks.path
+    for path in (of_0_1_0, of_0_1_0.with_name("elsewhere")):  # `load` reads 0.1.0's file until there is another
+        marks.path = path
+        with pytest.raises(RmqdError, match=rf"{of_0_1_0} is damaged"):
+            marks.load()
+    assert of_0_1_0.read_text() == content
 
 
 def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
