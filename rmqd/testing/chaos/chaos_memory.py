@@ -161,9 +161,8 @@ def _attributes(instance: object) -> dict[str, object]:
     """Return the attributes of an object, from its `__dict__` and its slots."""
     found = dict(getattr(instance, "__dict__", {}))
     for kind in type(instance).__mro__:
-        slots = vars(kind).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            if name not in ("__dict__", "__weakref__") and hasattr(instance, name):
+        for name, member in vars(kind).items() if "__slots__" in vars(kind) else ():
+            if isinstance(member, types.MemberDescriptorType) and hasattr(instance, name):
                 found[name] = getattr(instance, name)
     return found
 
@@ -176,7 +175,7 @@ def _set_attributes(instance: object, attributes: dict[str, object]) -> None:
 
 
 def _is_code(value: object) -> bool:
-    kinds = (types.ModuleType, type, staticmethod, classmethod, property, functools.partial)
+    kinds = (types.ModuleType, type, staticmethod, classmethod, property, functools.partial, types.MemberDescriptorType)
     return isinstance(value, kinds) or inspect.isroutine(value) or type(value).__module__ == "typing"
 
 
@@ -210,18 +209,22 @@ IncludesAttributes = Callable[[object], bool]
 """A function that returns whether the attributes of an object are part of the state."""
 
 
-def plain_state(value: object, looked_into: IncludesAttributes, depth: int = 0) -> Any:
+def plain_state(
+    value: object, looked_into: IncludesAttributes, depth: int = 0, *, reads_iterators: bool = False
+) -> Any:
     """Convert a state to dicts, lists, tuples and plain values.
 
     A dataclass, or an object that `looked_into` accepts, becomes a dict of its attributes. Other objects become text.
+    With `reads_iterators`, iterators that are not attributes, such as a cursor, become lists of their rows. Other
+    iterators belong to the handler and may have no end: they are not read, and their position is not compared.
     """
     if type(value) in _PLAIN or depth > _DEEPEST:
         return value if type(value) in _PLAIN else type(value).__name__
     if isinstance(value, enum.Enum):
         return str(value)
 
-    def inner(one: object) -> Any:
-        return plain_state(one, looked_into, depth + 1)
+    def inner(one: object, *, reads_iterators: bool = reads_iterators) -> Any:
+        return plain_state(one, looked_into, depth + 1, reads_iterators=reads_iterators)
 
     if isinstance(value, Mapping):
         return {_key(inner(key)): inner(one) for key, one in value.items()}
@@ -231,12 +234,12 @@ def plain_state(value: object, looked_into: IncludesAttributes, depth: int = 0) 
         return bytes(value) if isinstance(value, bytearray) else text_of(value)
     if isinstance(value, tuple):
         return tuple(inner(one) for one in value)
-    if isinstance(value, Collection | Iterator):
-        return [inner(one) for one in value]  # for example rows of a cursor, a deque, a list
+    if isinstance(value, Collection) or (reads_iterators and isinstance(value, Iterator)):
+        return [inner(one) for one in value]  # for example a deque, a list
     if dataclasses.is_dataclass(value) or looked_into(value):
-        return {name: inner(one) for name, one in _attributes(value).items()}
+        return {name: inner(one, reads_iterators=False) for name, one in _attributes(value).items()}
     text = text_of(value, repr)
-    return f"<{type(value).__name__}>" if _ADDRESS.search(text) else text
+    return f"<{type(value).__name__}>" if isinstance(value, Iterator) or _ADDRESS.search(text) else text
 
 
 def differing_paths(one: Any, other: Any, path: Path = ()) -> Iterator[Path]:

@@ -195,7 +195,7 @@ class ChaosBench:
         if asyncio.iscoroutine(value):
             value.close()
             raise TypeError("state is an async function; expected a synchronous function that returns the state")
-        return plain_state(value, self.memory.is_authors_object)
+        return plain_state(value, self.memory.is_authors_object, reads_iterators=True)
 
     def run(self, history: History, *, look_each: bool = False) -> HistoryResult:
         """Run a history with a new handler. Raises the errors of its constructor, `start` and `stop`.

@@ -6,6 +6,7 @@ The core of these tests is in test_chaos_finds.py.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 import uuid
 
@@ -105,3 +106,32 @@ def test_a_handler_that_never_returns_after_a_cancellation_is_caught(run: Run) -
 
     with pytest.raises(NotRepeatableError, match="never done: the call does not return"):
         run(HoldsItsLock)
+
+
+def test_iterators_that_a_handler_keeps_are_not_consumed(run: Run) -> None:
+    """One of them has no end."""
+
+    class Numbers(Keeps):
+        def __init__(self) -> None:
+            super().__init__()
+            self.numbers, self.names = itertools.count(), (f"name {number}" for number in range(1000))
+
+        async def handle(self, batch: Batch) -> None:
+            next(self.numbers), next(self.names)
+            await super().handle(batch)
+
+    run(Numbers)
+
+
+def test_attributes_in_private_slots_are_compared(run: Run) -> None:
+    class Counts:
+        __slots__ = ("__count",)
+
+        def __init__(self) -> None:
+            self.__count = 0
+
+        def handle(self, batch: Batch) -> None:
+            self.__count += len(batch)
+
+    with pytest.raises(NotRepeatableError, match=r"leaves {'self': {'_Counts__count': 1}}"):
+        run(Counts)
