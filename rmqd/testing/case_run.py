@@ -270,10 +270,13 @@ class CaseOutcome:
     retried: int
     reasons: tuple[str, ...]
     last_error: BaseException | None
+    dropped: int = 0
+    """How often a broadcasting group dropped the messages."""
 
     def __str__(self) -> str:
         parts = [f"retried{_times(self.retried)}"] if self.retried else []
         parts += [f"acked{_times(self.acked)}"] if self.acked else []
+        parts += [f"dropped{_times(self.dropped)}"] if self.dropped else []
         parts += [f"dead-lettered: {one_line(reason)}" if reason else "dead-lettered" for reason in self.reasons]
         return ", ".join(parts) or "never handed to the handler"
 
@@ -352,7 +355,8 @@ def _fates(case: Case, result: RunResult, names: dict[str, str]) -> dict[str, Ca
     for name in dict.fromkeys([*case.labels(), *by_name]):
         outcomes = Counter(attempt.outcome for attempt in by_name[name])
         error = next((one.error for one in reversed(by_name[name]) if one.error is not None), None)
-        fates[name] = CaseOutcome(outcomes["acked"], outcomes["retried"], tuple(reasons[name]), error)
+        acked, retried, dropped = outcomes["acked"], outcomes["retried"], outcomes["dropped"]
+        fates[name] = CaseOutcome(acked, retried, tuple(reasons[name]), error, dropped)
     return fates
 
 

@@ -102,6 +102,14 @@ def test_a_message_that_never_reached_the_handler_fails_its_case(cases: UserFold
     assert "1: expected acked\n               got never handed to the handler" in ended.out
 
 
+def test_a_message_that_a_broadcasting_group_dropped_is_reported_as_dropped(cases: UserFolder) -> None:
+    case = "  a case:\n    group: {message_model: broadcasting}\n    messages: [{tags: poison, body: x}]\n"
+    cases.write("bad.cases.yaml", GROUP + case + "    expect: {acked: [1]}\n")
+    ended = rmqd("test")
+    assert ended.code == 1
+    assert "1: expected acked\n               got dropped\n" in ended.out
+
+
 def test_json_for_programs(cases: UserFolder) -> None:
     cases.write("good.cases.yaml", GOOD)
     first, _ = rmqd("test", "good.cases.yaml", "-o", "json").json()
