@@ -13,6 +13,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.rebalance.membership import MEMBER_RETURN_SECONDS, MISSING_MEMBER_SECONDS
 from rmqd.consumer.rebalance.ownership import QueueOwnership
+from rmqd.consumer.rebalance.queue_lock import BrokerLocks
 from rmqd.errors import RmqdError
 from rmqd.wire.bodies.group_bodies import (
     ConsumerRunningInfo,
@@ -269,6 +270,23 @@ async def test_a_wide_group_locks_and_unlocks_its_queues_together(case: Case) ->
     await asyncio.gather(*map(case.ownership.release, queues))
     for code in (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ):
         assert len(case.first.got(code)) <= 3
+
+
+async def test_one_broker_with_a_new_connection_may_have_lost_locks(case: Case) -> None:
+    """A broker without an address cannot be asked for anything."""
+    locks = BrokerLocks(case.client, GROUP)
+    for name, peer in (("a", case.first), ("b", case.second)):
+        queue = MessageQueue(TOPIC, name, 0)
+        peer.on(RequestCode.LOCK_BATCH_MQ, Reply(body=LockBatchResponseBody(frozenset({queue})).to_json()))
+        assert await locks.lock(name, [queue]) == {queue}
+    assert not locks.may_any_have_lost_locks()
+    case.second.cut()
+    await eventually(lambda: locks.connection("b") is None, "the connection is lost")
+    assert not locks.may_any_have_lost_locks()
+    await case.client.remoting.connection(case.second.address)
+    assert locks.may_any_have_lost_locks()
+    assert not await locks.unlock("c", [MessageQueue(TOPIC, "c", 0)])
+    assert await locks.lock("c", [MessageQueue(TOPIC, "c", 0)]) is None
 
 
 @pytest.mark.parametrize("seconds", [0.0, 2.0, 60.0, NEVER])
