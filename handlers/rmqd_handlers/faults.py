@@ -17,8 +17,6 @@ from typing import Any, Final
 
 
 class ErrorCause(enum.Enum):
-    """The cause of an error."""
-
     MESSAGE = "the counterpart refuses the values of this message"
     REFERENCE = "the counterpart lacks a row that this message refers to, and which may follow"
     COUNTERPART = "anything else: the message waits"

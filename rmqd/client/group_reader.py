@@ -113,7 +113,6 @@ class MemberReport:
         return [table[at] for at in (queue, anywhere) if at in table]
 
     def owns(self, queue: MessageQueue) -> bool:
-        """Return whether the member owns a queue, according to its report."""
         return self.pulled_queue_info(queue) is not None or bool(self.popped_queue_infos(queue))
 
     def limit(self, name: str, default: int) -> int:

@@ -134,7 +134,6 @@ ORDER_BY_PATTERN: Final = r"^(keys|sharding_key|property:\S(.*\S)?)?$"
 
 
 def is_valid_order_by(text: str) -> bool:
-    """Return whether a text is a valid value of `order_by`."""
     return re.fullmatch(ORDER_BY_PATTERN, text) is not None
 
 

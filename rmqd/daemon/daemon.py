@@ -59,8 +59,6 @@ HTTP_CLOSE_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The options of `rmqd run`."""
-
     config: Path | None = None
     overrides: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()

@@ -152,7 +152,6 @@ async def in_slices(items: Iterable[T], size: int = SLICE_SIZE) -> AsyncIterator
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """Return a new event loop of uvloop."""
     return uvloop.new_event_loop()
 
 

@@ -111,7 +111,6 @@ class CallRecorder:
     """The batches in flight by `id(batch)`: the batch, the start of its call in seconds since 1970, and its calls."""
 
     def hook(self) -> Hook:
-        """Return the hook for the consumer."""
         return Hook("rmqd.testing", self._before, self._after)
 
     def result(self, dead_letters: Iterable[Message], elapsed_seconds: float) -> RunResult:

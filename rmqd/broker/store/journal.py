@@ -11,8 +11,6 @@ from typing import Final, NamedTuple, Protocol
 
 
 class JournalKind(StrEnum):
-    """The kinds of rows in the journal."""
-
     TOPIC = "topic"
     STATIC_TOPIC = "static_topic"
     GROUP = "group"

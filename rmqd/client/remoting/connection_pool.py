@@ -56,7 +56,6 @@ class ConnectionPool:
         return self.breakers.is_open(address)
 
     def connected(self, address: str) -> RemotingConnection | None:
-        """Return the open connection to an address; None if there is none."""
         return self._connections.get(address)
 
     def usable_connection(self, address: str) -> RemotingConnection | None:

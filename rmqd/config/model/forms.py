@@ -60,7 +60,6 @@ def kind_of(field: FieldInfo) -> object:
 
 
 def description_of(field: FieldInfo) -> str:
-    """Return the description of a key."""
     return next((one.meaning for one in field.metadata if isinstance(one, Key)), field.description or "")
 
 

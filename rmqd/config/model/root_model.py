@@ -50,7 +50,6 @@ class ClusterConfig(ConfigSection):
 
     @property
     def has_name_servers(self) -> bool:
-        """Whether name servers are configured."""
         return bool(self.nameserver or self.nameserver_url)
 
     def client_options(self, state_dir: str = "") -> ClientOptions:

@@ -63,7 +63,6 @@ class SuspectMessages:
             self._losses.popitem(last=False)
 
     def any_of(self, messages: Sequence[Message]) -> bool:
-        """Return whether one of these messages is a suspect."""
         return bool(self._losses) and any(_key(message) in self._losses for message in messages)
 
     def dead_letter_error(self, message: Message) -> HandlerProcessLostError | None:

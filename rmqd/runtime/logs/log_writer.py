@@ -223,7 +223,6 @@ _writers: dict[int, tuple[IO[str], LogWriter]] = {}
 
 
 def is_event_loop_thread() -> bool:
-    """Return whether this thread is running an event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -140,8 +140,6 @@ class ChaosStep:
 
 @dataclass(frozen=True, slots=True)
 class HistoryResult:
-    """The result of a history."""
-
     state: Any
     fates: Mapping[int, str]
     """The outcome of each message in its last delivery, by index."""

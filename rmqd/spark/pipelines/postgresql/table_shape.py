@@ -166,8 +166,6 @@ _COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """A column of a PostgreSQL table."""
-
     type_name: str
     """The type in PostgreSQL's spelling, without length or scale."""
     is_computed: bool
