@@ -1,4 +1,4 @@
-"""Pulls that read a queue for an operator: they use the tools group, and commit no offset."""
+"""Pulls outside a consumer: they commit no offset."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rmqd.client.api.remoting_request import ADMIN_TIMEOUT_SECONDS, request
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.codes import ResponseCode
 from rmqd.errors.broker_errors import NoPermissionError
-from rmqd.wire.bodies.heartbeat_data import SUBSCRIPTION_ALL, SubscriptionData
+from rmqd.wire.bodies.heartbeat_data import SubscriptionData
 from rmqd.wire.headers.pull_headers import PULL_RESPONSE_CODES, PullMessageRequestHeader, PullMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.properties import PullSysFlag
@@ -23,6 +23,31 @@ class PulledRecords:
     next_offset: int
     min_offset: int
     max_offset: int
+
+
+def pull_header(
+    group: str,
+    queue: MessageQueue,
+    offset: int,
+    most: int = 1,
+    subscription: SubscriptionData | None = None,
+    hold_seconds: float = 0.0,
+) -> PullMessageRequestHeader:
+    """Return the header of a pull that commits no offset. Without a `subscription`, all messages match."""
+    by = subscription or SubscriptionData(queue.topic)
+    return PullMessageRequestHeader(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=most,
+        sys_flag=PullSysFlag.SUBSCRIPTION | (PullSysFlag.SUSPEND if hold_seconds else 0),
+        commit_offset=0,
+        suspend_timeout_millis=round(hold_seconds * 1000),
+        subscription=by.sub_string,
+        sub_version=by.sub_version,
+        expression_type=by.expression_type,
+    )
 
 
 async def read_records(
@@ -41,20 +66,7 @@ async def read_records(
     with other tags may be returned. If there is no message, the broker waits up to `hold_seconds` for one. Raises
     RmqdError; NoPermissionError names the command that makes the topic readable.
     """
-    by = subscription or SubscriptionData(queue.topic, SUBSCRIPTION_ALL)
-    header = PullMessageRequestHeader(
-        consumer_group=TOOLS_GROUP,
-        topic=queue.topic,
-        queue_id=queue.queue_id,
-        queue_offset=offset,
-        max_msg_nums=most,
-        sys_flag=PullSysFlag.SUBSCRIPTION | (PullSysFlag.SUSPEND if hold_seconds else 0),
-        commit_offset=0,
-        suspend_timeout_millis=round(hold_seconds * 1000),
-        subscription=by.sub_string,
-        sub_version=by.sub_version,
-        expression_type=by.expression_type,
-    )
+    header = pull_header(TOOLS_GROUP, queue, offset, most, subscription, hold_seconds)
     seconds = hold_seconds + ADMIN_TIMEOUT_SECONDS
     try:
         reply = await request(remoting, address, header, timeout_seconds=seconds, accepted=PULL_RESPONSE_CODES)

@@ -12,6 +12,7 @@ import structlog
 from rmqd.client.api.admin_requests import topic_stats
 from rmqd.client.api.group_requests import get_consumer_list, send_heartbeat, unregister_client
 from rmqd.client.api.offset_requests import get_min_offset
+from rmqd.client.api.pull_requests import pull_header
 from rmqd.client.api.remoting_request import request
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.codes import ResponseCode
@@ -27,18 +28,11 @@ from rmqd.errors import (
     UnknownTopicKindError,
 )
 from rmqd.errors.broker_errors import TopicNotExistError
-from rmqd.wire.bodies.heartbeat_data import (
-    EXPRESSION_TAG,
-    SUBSCRIPTION_ALL,
-    ConsumerData,
-    HeartbeatData,
-    SubscriptionData,
-)
+from rmqd.wire.bodies.heartbeat_data import ConsumerData, HeartbeatData, SubscriptionData
 from rmqd.wire.bodies.stats_bodies import QueryConsumeQueueResponseBody
-from rmqd.wire.headers.pull_headers import PULL_RESPONSE_CODES, PullMessageRequestHeader, PullMessageResponseHeader
+from rmqd.wire.headers.pull_headers import PULL_RESPONSE_CODES, PullMessageResponseHeader
 from rmqd.wire.headers.topic_headers import QueryConsumeQueueRequestHeader
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.properties import PullSysFlag
 
 if TYPE_CHECKING:
     from rmqd.wire.bodies.stats_bodies import TopicOffset
@@ -118,20 +112,8 @@ async def pending_reset_offset(
 
     A 5.x broker keeps a reset until a pull response reports it once, and ignores commits until then.
     """
-    pull_of_one = PullMessageRequestHeader(
-        consumer_group=group,
-        topic=queue.topic,
-        queue_id=queue.queue_id,
-        queue_offset=offset,
-        max_msg_nums=1,
-        sys_flag=PullSysFlag.SUBSCRIPTION,
-        commit_offset=0,
-        suspend_timeout_millis=0,
-        subscription=SUBSCRIPTION_ALL,
-        sub_version=0,
-        expression_type=EXPRESSION_TAG,
-    )
-    reply = await request(remoting, address, pull_of_one, accepted=PULL_RESPONSE_CODES)
+    header = pull_header(group, queue, offset)
+    reply = await request(remoting, address, header, accepted=PULL_RESPONSE_CODES)
     if reply.code != ResponseCode.PULL_OFFSET_MOVED or reply.remark != OPERATOR_RESET_REMARK:
         return None
     return PullMessageResponseHeader.from_ext_fields(reply.ext_fields).next_begin_offset
