@@ -117,18 +117,15 @@ def format_properties(properties: Mapping[str, str]) -> str:
 
 # bits of the sysFlag of a stored message
 COMPRESSED: Final = 0x1
-MULTI_TAGS: Final = 0x2
 TRANSACTION_MASK: Final = 0xC
-PREPARED_TRANSACTION: Final = 0x4
 TRANSACTION_COMMIT: Final = 0x8
-TRANSACTION_ROLLBACK: Final = 0xC
 BORN_HOST_V6: Final = 0x10
 STORE_HOST_V6: Final = 0x20
 NEED_UNWRAP: Final = 0x40
 INNER_BATCH: Final = 0x80
 COMPRESSION_MASK: Final = 0x700
 COMPRESSION_SHIFT: Final = 8
-KNOWN_FLAGS: Final = 0x7FF  # the sum of the bits above
+KNOWN_FLAGS: Final = 0x7FF  # the bits above, and 0x2 for several tags
 ENCODED_FLAGS: Final = COMPRESSED | NEED_UNWRAP  # the body must be decompressed, or split as a batch
 
 
@@ -149,4 +146,3 @@ class PullSysFlag:
     """The broker holds the request until a message arrives or the suspend timeout ends (long polling)."""
     SUBSCRIPTION: Final = 0x4
     """The request contains the filter expression, so the broker needs no heartbeat with the subscription."""
-    LITE_PULL: Final = 0x10
