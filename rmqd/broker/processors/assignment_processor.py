@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rmqd.broker.peer_channel import Channel, Reply
 from rmqd.broker.processors.processor_base import RequestProcessor, answers
@@ -20,10 +20,6 @@ from rmqd.wire.bodies.route_data import PERM_READ
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.receipt_handle import ANY_QUEUE_ID
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 Allocate = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
 """Called with a client id, all queues and all client ids, both sorted. Returns the client's queues."""

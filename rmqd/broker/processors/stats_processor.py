@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
 from rmqd.broker import broker_stats
 from rmqd.broker.broker_settings import UnknownSettingError
-from rmqd.broker.controller import runtime_info
+from rmqd.broker.controller import BrokerController, runtime_info
 from rmqd.broker.member_registry import ClientChannel
 from rmqd.broker.peer_channel import NO_CODE, Channel, Refusal, Reply
 from rmqd.broker.processors.processor_base import RequestProcessor, answers
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import ProtocolError, RemotingClosedError, RemotingTimeoutError
 from rmqd.wire.bodies import stats_bodies
+from rmqd.wire.bodies.config_bodies import TopicConfig
 from rmqd.wire.bodies.group_bodies import GetConsumerStatusBody, QueryConsumeTimeSpanBody, QueueTimeSpan
 from rmqd.wire.bodies.json_body import DataVersion
 from rmqd.wire.bodies.route_data import KVTable
@@ -28,11 +29,6 @@ from rmqd.wire.headers import group_headers, topic_headers
 from rmqd.wire.loose_json import dump_properties, load_properties
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message_id import parse_offset_message_id
-
-if TYPE_CHECKING:
-    from rmqd.broker.controller import BrokerController
-    from rmqd.wire.bodies.config_bodies import TopicConfig
-
 
 log = structlog.get_logger(__name__)
 

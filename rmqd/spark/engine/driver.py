@@ -20,9 +20,10 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import structlog
+from pyspark.sql import SparkSession
 
 from rmqd.config.load import configure_log
 from rmqd.consumer.stats.stats_snapshot import HANDLED_RESULTS, GroupSnapshot
@@ -36,10 +37,6 @@ from rmqd.spark import check_versions
 from rmqd.spark.engine.group_run import GroupRun, failure_text
 from rmqd.spark.engine.spark_parts import GroupRunParts
 from rmqd.spark.session.group_spec import GroupSpec
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 log = structlog.get_logger(__name__)
 

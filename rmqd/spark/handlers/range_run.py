@@ -11,34 +11,30 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
+from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.cache.flow_control import FlowControlReason, Thresholds, exceeded_threshold
 from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.consumer_options import ConsumerOptions
+from rmqd.consumer.hooks import GroupHooks
 from rmqd.consumer.pull.accept import MessageAcceptor, dead_letter_corrupt, decompress_bodies, log_corrupt
+from rmqd.consumer.services import ConsumeMessageService, RetryPolicy
+from rmqd.consumer.stats.counters import TopicStats
 from rmqd.errors import RemotingTimeoutError, RmqdError
-from rmqd.runtime.clock import wait_within
+from rmqd.runtime.clock import Clock, wait_within
+from rmqd.spark.session.queue_range import QueueRange
 from rmqd.spark.session.spark_cluster import current_replicas
 from rmqd.spark.source.range_plan import RangePlan, ResetByOperator
+from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
 from rmqd.wire.messages.decode import frame_messages
 from rmqd.wire.messages.message import CorruptMessage, MessageBlock
 from rmqd.wire.messages.pull_walk import BadRecord, Gap, ResponseWalk, needs_no_walk
-
-if TYPE_CHECKING:
-    from rmqd.client.instance import ClientInstance
-    from rmqd.consumer.consumer_options import ConsumerOptions
-    from rmqd.consumer.hooks import GroupHooks
-    from rmqd.consumer.services import ConsumeMessageService, RetryPolicy
-    from rmqd.consumer.stats.counters import TopicStats
-    from rmqd.runtime.clock import Clock
-    from rmqd.spark.session.queue_range import QueueRange
-    from rmqd.wire.command import RemotingCommand
-
 
 _PULL: Final = int(RequestCode.PULL_MESSAGE)
 _FOUND: Final = int(ResponseCode.SUCCESS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import structlog
 
@@ -29,14 +29,10 @@ from rmqd.errors import (
 )
 from rmqd.errors.broker_errors import TopicNotExistError
 from rmqd.wire.bodies.heartbeat_data import ConsumerData, HeartbeatData, SubscriptionData
-from rmqd.wire.bodies.stats_bodies import QueryConsumeQueueResponseBody
+from rmqd.wire.bodies.stats_bodies import QueryConsumeQueueResponseBody, TopicOffset
 from rmqd.wire.headers.pull_headers import PULL_RESPONSE_CODES, PullMessageResponseHeader
 from rmqd.wire.headers.topic_headers import QueryConsumeQueueRequestHeader
 from rmqd.wire.message_queue import MessageQueue
-
-if TYPE_CHECKING:
-    from rmqd.wire.bodies.stats_bodies import TopicOffset
-
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from rmqd.client.api.admin_requests import topic_list
 from rmqd.client.api.group_requests import get_consumer_list, subscription_group
@@ -55,11 +55,9 @@ from rmqd.spark.session.queue_range import Replica
 from rmqd.spark.session.spark_access import ClientAccess
 from rmqd.spark.session.spark_process import log_to_stderr
 from rmqd.wire.bodies.heartbeat_data import SubscriptionData
+from rmqd.wire.bodies.stats_bodies import TopicOffset
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_light_queue
-
-if TYPE_CHECKING:
-    from rmqd.wire.bodies.stats_bodies import TopicOffset
 
 T = TypeVar("T")
 

@@ -19,8 +19,9 @@ import threading
 import uuid
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import pyarrow as pa  # type: ignore[import-untyped]
 import structlog
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -50,10 +51,6 @@ from rmqd.spark.sink.sink_rows import (
     skip_or_raise,
 )
 from rmqd.wire.topics import RETRY_PREFIX
-
-if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]
-
 
 MAX_REQUEST_ROWS: Final = 32
 MAX_REQUEST_BYTES: Final = 256 * 1024  # bodies and properties together; brokers accept 4 MiB unless configured lower

@@ -13,8 +13,9 @@ import socket
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import pyarrow as pa  # type: ignore[import-untyped]
 import structlog
 from pyspark.sql.datasource import InputPartition
 
@@ -33,10 +34,6 @@ from rmqd.spark.source.source_options import SourceOptions
 from rmqd.spark.source.source_records import FramedResponse, QueueOrigin
 from rmqd.wire.command import FrameDecoder, RemotingCommand, decode_command
 from rmqd.wire.message_queue import MessageQueue
-
-if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]
-
 
 CONNECT_TIMEOUT_SECONDS: Final = 3.0
 RECEIVE_BYTES: Final = 1 << 20

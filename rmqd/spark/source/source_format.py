@@ -12,8 +12,9 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import datasource as spark
 from pyspark.sql.datasource import (
     DataSource,
@@ -40,10 +41,6 @@ from rmqd.spark.values.value_format import BAD_ROW_COLUMN, VALUE_COLUMN, ValueFo
 from rmqd.wire.bodies.heartbeat_data import SUBSCRIPTION_ALL, SubscriptionData, tag_subscription
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic
-
-if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]
-
 
 # widens time bounds, because brokers search store times by bisection, and a clock that was set back breaks their order
 CLOCK_TOLERANCE_MS: Final = 5000

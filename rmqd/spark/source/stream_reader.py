@@ -15,8 +15,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa  # type: ignore[import-untyped]
 import structlog
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -38,10 +39,6 @@ from rmqd.spark.source.source_offsets import OffsetBound, SourceOffsets
 from rmqd.spark.source.source_options import SourceOptions
 from rmqd.spark.source.source_progress import BrokerUnresponsiveError, QueueEnds, SourceProgress
 from rmqd.wire.message_queue import MessageQueue
-
-if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]
-
 
 log = structlog.get_logger(__name__)
 

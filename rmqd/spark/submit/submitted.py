@@ -15,14 +15,13 @@ import threading
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
 
 from rmqd.errors import ConfigError, ExitCode, RmqdError
 from rmqd.spark.engine.driver import run_group
 from rmqd.spark.session.group_spec import GroupSpec, load_spec
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 SHUTDOWN_HOOK_PRIORITY: Final = 1000  # Hadoop runs hooks with a higher priority first; Spark's hooks have 40
 SHUTDOWN_GRACE_SECONDS: Final = 15.0  # how long the JVM waits beyond the group's shutdown_timeout
