@@ -176,13 +176,7 @@ async def view_message(remoting: RemotingClient, address: str, commit_log_offset
 
 
 async def query_message(
-    remoting: RemotingClient,
-    address: str,
-    topic: str,
-    key: str,
-    *,
-    max_messages: int = 32,
-    unique: bool = False,
+    remoting: RemotingClient, address: str, topic: str, key: str, *, max_messages: int = 32, unique: bool = False
 ) -> bytes:
     """Return the undecoded records with a key (`unique`: with a unique key) in one byte string; empty if none is found.
 

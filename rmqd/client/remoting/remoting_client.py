@@ -77,12 +77,7 @@ class RemotingClient(ConnectionPool):
         return reply
 
     async def _invoke(
-        self,
-        connection: RemotingConnection,
-        code: int,
-        ext_fields: dict[str, str],
-        body: bytes,
-        timeout_seconds: float,
+        self, connection: RemotingConnection, code: int, ext_fields: dict[str, str], body: bytes, timeout_seconds: float
     ) -> RemotingCommand:
         started, reads = self.clock.monotonic(), connection.read_count
         try:

@@ -20,13 +20,7 @@ from rmqd.client.routing.route_table import RouteTable
 from rmqd.client.routing.routes import vip_address
 from rmqd.client.sending.outgoing_message import MessageQueueSelector, OutgoingMessage
 from rmqd.codes import ResponseCode
-from rmqd.errors import (
-    BrokerTooOldError,
-    RemotingError,
-    RemotingTimeoutError,
-    RmqdError,
-    RouteNotFoundError,
-)
+from rmqd.errors import BrokerTooOldError, RemotingError, RemotingTimeoutError, RmqdError, RouteNotFoundError
 from rmqd.errors.broker_errors import BrokerError
 from rmqd.runtime.clock import Clock
 from rmqd.runtime.plain_text import duration

@@ -16,11 +16,7 @@ from typing import Final
 import structlog
 
 from rmqd.client.api.admin_requests import topic_config
-from rmqd.client.api.group_requests import (
-    check_client_config,
-    subscription_group,
-    subscription_groups,
-)
+from rmqd.client.api.group_requests import check_client_config, subscription_group, subscription_groups
 from rmqd.client.api.remoting_request import REQUEST_TIMEOUT_SECONDS
 from rmqd.client.brokers import Brokers
 from rmqd.client.group_reader import GroupReader, connections_by_member
@@ -39,11 +35,7 @@ from rmqd.consumer.health.group_problems import (
     unknown_group_problem,
 )
 from rmqd.errors import FilterRefusedError, RmqdError, UnknownTopicKindError
-from rmqd.errors.broker_errors import (
-    AccessRefusedError,
-    BrokerError,
-    SubscriptionGroupNotExistError,
-)
+from rmqd.errors.broker_errors import AccessRefusedError, BrokerError, SubscriptionGroupNotExistError
 from rmqd.runtime.clock import wait_within
 from rmqd.wire.bodies.config_bodies import unknown_attributes
 from rmqd.wire.bodies.heartbeat_data import EXPRESSION_TAG, ConsumeType, SubscriptionData

@@ -39,12 +39,7 @@ class PopProcessQueue(ProcessQueue):
     __slots__ = ("_on_room", "_receipts")
 
     def __init__(
-        self,
-        queue: MessageQueue,
-        stats: TopicStats,
-        namespace: str,
-        receipts: PopReceipts,
-        on_room: Callable[[], None],
+        self, queue: MessageQueue, stats: TopicStats, namespace: str, receipts: PopReceipts, on_room: Callable[[], None]
     ) -> None:
         super().__init__(queue, 0, stats, namespace)
         self._receipts = receipts

@@ -21,12 +21,7 @@ from rmqd.config.model.root_model import RootConfig
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.daemon.group_history import HistoryRecorder
 from rmqd.daemon.groups.group_engine import GroupHost, UnknownGroupError, WholeGroupOnlyError
-from rmqd.daemon.groups.group_reload import (
-    ReloadReport,
-    with_canary_share,
-    with_concurrency,
-    with_promoted_canary,
-)
+from rmqd.daemon.groups.group_reload import ReloadReport, with_canary_share, with_concurrency, with_promoted_canary
 from rmqd.daemon.groups.supervisor import HealthCheck, LoopMonitor, readiness
 from rmqd.daemon.http.daemon_status import DaemonInfo, pause_document, status_document, status_json
 from rmqd.daemon.http.http_access import AccessPolicy, HttpRefusal

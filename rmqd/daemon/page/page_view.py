@@ -33,11 +33,7 @@ from rmqd.runtime.own_threads import call_in_thread
 from rmqd.runtime.plain_text import count_noun, format_age
 
 STATIC_FOLDER: Final = Path(__file__).parent / "static"
-TYPES: Final = {
-    ".js": "text/javascript; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".svg": "image/svg+xml",
-}
+TYPES: Final = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
 # The browser may load scripts, style sheets and images only from this server, and send requests only to this server.
 PAGE_HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "

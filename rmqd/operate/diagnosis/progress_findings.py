@@ -10,13 +10,7 @@ from typing import Final
 from rmqd.client.group_reader import MemberReport
 from rmqd.consumer.health.causes import CAUSES, make_problem
 from rmqd.consumer.health.group_problems import list_names
-from rmqd.operate.diagnosis.diagnosis_facts import (
-    FAILING,
-    DiagnosisSnapshot,
-    Finding,
-    queues_text,
-    wait,
-)
+from rmqd.operate.diagnosis.diagnosis_facts import FAILING, DiagnosisSnapshot, Finding, queues_text, wait
 from rmqd.operate.queries.message_queries import FoundMessage
 from rmqd.runtime.plain_text import count_noun, duration
 from rmqd.wire.bodies.group_bodies import ProcessQueueInfo
