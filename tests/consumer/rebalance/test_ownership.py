@@ -278,7 +278,7 @@ async def test_one_broker_with_a_new_connection_may_have_lost_locks(case: Case) 
     for name, peer in (("a", case.first), ("b", case.second)):
         queue = MessageQueue(TOPIC, name, 0)
         peer.on(RequestCode.LOCK_BATCH_MQ, Reply(body=LockBatchResponseBody(frozenset({queue})).to_json()))
-        assert await locks.lock(name, [queue]) == {queue}
+        assert await locks.lock(name, [queue]) == frozenset({queue})
     assert not locks.may_any_have_lost_locks()
     case.second.cut()
     await eventually(lambda: locks.connection("b") is None, "the connection is lost")
