@@ -45,7 +45,7 @@ def check_key(columns: Mapping[str, Value], mode: str, key: Sequence[str], versi
         raise ValueError("version needs mode: upsert")
     named = [*key, *([version] if version is not None else [])]
     if missing := [name for name in named if name not in columns]:
-        raise ValueError(f"key or version is not one of the columns: {', '.join(missing)}")
+        raise ValueError(f"key or version names {', '.join(missing)}, which is not in columns")
 
 
 def make_rows(

@@ -110,14 +110,12 @@ def _limited_calls(config: root_model.RootConfig) -> Iterator[object]:
         if group.handler is None or (limit := handler_catalogue.call_limit(group)) is None:
             continue
         is_auto = group.handler.concurrency == "auto"
-        wanted = (
-            f"auto, which may become {group.handler.max_concurrent_calls}" if is_auto else group.handler.concurrency
-        )
+        wanted = f"auto (up to {group.handler.max_concurrent_calls})" if is_auto else group.handler.concurrency
         yield group.problem(
             name,
             ("handler", "concurrency"),
-            f"{wanted}, and {limit.option} of the handler {group.handler.plugin} is {limit.calls}: calls beyond that "
-            f"wait inside it; expected at most {limit.calls}, or a larger {limit.option}",
+            f"{wanted} is above {limit.option} of the handler {group.handler.plugin}, which is {limit.calls}: more "
+            f"calls wait in the handler; expected at most {limit.calls}, or a larger {limit.option}",
         )
 
 
@@ -126,10 +124,10 @@ def _idle_keys(config: root_model.RootConfig) -> Iterator[object]:
     for name, group in config.groups.items():
         retry, circuit = group.retry, group.circuit_breaker
         if circuit.model_fields_set and not circuit.model_fields_set & {"consecutive", "ratio"}:
-            message = "nothing opens the circuit; expected consecutive, such as 5, or ratio, such as 0.5"
+            message = "has no effect alone; expected consecutive, such as 5, or ratio, such as 0.5"
             yield group.problem(name, ("circuit_breaker",), message, at_key=True)
         if retry.on and not retry.in_place:
-            message = "only affects retries in place, and in_place is 0; expected in_place above 0"
+            message = "has no effect, because retry.in_place is 0; expected in_place above 0"
             yield group.problem(name, ("retry", "on"), message, at_key=True)
         for one in retry.on:
             if any(_is_same_exception(one, other) for other in group.dead_letter.on):
@@ -142,13 +140,13 @@ def _idle_keys(config: root_model.RootConfig) -> Iterator[object]:
             yield group.problem(name, ("retry", "backoff"), message)
         is_empty = "deduplicate" in group.model_fields_set and group.deduplicate is None
         if is_empty and config.defaults.deduplicate is None:
-            message = "empty, so nothing is deduplicated; expected {} for all defaults, or omit it"
+            message = "empty, so nothing is deduplicated; expected {} for all defaults, or remove this key"
             yield group.problem(name, ("deduplicate",), message, at_key=True)
         if group.consume_message_batch_max_wait_seconds and group.consume_message_batch_max_size == 1:
             message = "a batch of one message is always full; expected consume_message_batch_max_size above 1"
             yield group.problem(name, ("consume_message_batch_max_wait",), message, at_key=True)
         for path, setting in _keys_without_effect(group):
-            problem = group.problem(name, path, f"has no effect; expected {setting}, or omit it", at_key=True)
+            problem = group.problem(name, path, f"has no effect; set {setting}, or remove this key", at_key=True)
             if problem.path[0] == "groups":  # a key inherited from `defaults` may have an effect in other groups
                 yield problem
 

@@ -98,9 +98,7 @@ async def _check_name_servers(client: ClientInstance, prefix: str) -> list[Check
     await client.name_servers.look_up()
     addresses = client.name_servers.addresses
     if not addresses:
-        return [
-            CheckResult("unreachable", f"{prefix}name servers", "the address server lists none, or does not answer")
-        ]
+        return [CheckResult("unreachable", f"{prefix}name servers", "the address server returned no name server")]
     asked = [_or_error(cluster_info(client.remoting, address)) for address in addresses]
     answers = dict(zip(addresses, await asyncio.gather(*asked), strict=True))
     known = {
@@ -256,8 +254,8 @@ class _GroupCheck:
         if settings is None and not makes_groups:
             yield _check_of("error", self._subject, group_problems.unknown_group_problem(where, self._name))
         elif settings is None:
-            told = "creates it when the group first connects, if autoCreateSubscriptionGroup is on there"
-            yield CheckResult("warning", self._subject, f"{where} does not know the group yet; it {told}")
+            told = "with autoCreateSubscriptionGroup, it creates the group at the first connection"
+            yield CheckResult("warning", self._subject, f"{where} does not know the group yet; {told}")
         elif problem := group_problems.group_settings_problem(
             where, self._name, settings, self._group.announced_message_model
         ):

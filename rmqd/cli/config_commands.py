@@ -127,7 +127,7 @@ class JavaConversion:
             elif listener:
                 self._remark(one, f"this listener is off; group {listener[1]} does not subscribe to {listener[2]}")
             elif what in naming:
-                self._remark(one, f"{naming[what].key} is used; write a second group by hand")
+                self._remark(one, f"not used, because {naming[what].key} is set too; write a second group by hand")
             elif what:
                 naming[what] = one
             else:
@@ -164,13 +164,13 @@ class JavaConversion:
         model = forms.model_at(root_model.RootConfig, place[:-1]) if place else None
         if place is None or model is None or place == ("groups",):
             reason = java_names.find_entry(key, java_names.REASONS)
-            remark = f"there is no key: {reason}" if reason else "unknown; it is not a setting of the consumer"
+            remark = f"rmqd has no key for it: {reason}" if reason else "unknown; it is not a setting of the consumer"
             self._remark(one, "Java code; write it again in Python" if is_code else remark)
             return
         if place[0] == "groups":
             place = ("defaults", *place[2:]) if group == "defaults" else ("groups", group, *place[2:])
         if place in self._places:
-            self._remark(one, f"{self._places[place].key} has the same counterpart, and is used")
+            self._remark(one, f"not used, because {self._places[place].key} sets the same key")
             return
         self._places[place] = one
         value = java_names.value_from_java(forms.kind_of(forms.keys_of(model)[str(place[-1])]), key, one.value)

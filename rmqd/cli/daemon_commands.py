@@ -47,7 +47,7 @@ class DaemonOptions:
         except ConfigError as error:
             if self.http is not None or self.token_file is not None:
                 raise
-            raise ConfigError([*error.problems, "--http HOST:PORT asks the running daemon without the file"]) from error
+            raise ConfigError([*error.problems, "or ask the running daemon directly: --http HOST:PORT"]) from error
         except DaemonUnreachableError as error:
             fail(ExitCode.UNAVAILABLE, f"rmqd: {error}; start it, or give its address with --http or --config")
         except DaemonRefusedError as error:

@@ -286,7 +286,7 @@ def _replay_lines(
     else:
         way = "as new messages with reconsume times from 0"
     lines.append(f"to {retry_topic(selection.name)}, which only this group reads, {way}")
-    lines.append(f"{count(members, 'member')} to handle them" if members else "no members now: they wait for one")
+    lines.append(f"{count(members, 'member')} to handle them" if members else "no members now: messages wait for one")
     if rate:
         lines.append(f"at most {rate:g} per second")
     lines += [f"{number} cannot be replayed: {why}" for why, number in plan.refused.items()]

@@ -56,9 +56,9 @@ class Backup:
         if is_same and self.namespace == namespace:
             return ""
         return (
-            f"it was made on the cluster {self.cluster or 'without an id'} (name servers {self.nameserver}) in the "
-            f"namespace {self.namespace!r}, and this is {cluster or 'one without an id'} (name servers {nameserver}) "
-            f"and the namespace {namespace!r}; --force applies it anyway"
+            f"the backup is of cluster {self.cluster or 'without an id'} (name servers {self.nameserver}, namespace "
+            f"{self.namespace!r}), but this cluster is {cluster or 'without an id'} (name servers {nameserver}, "
+            f"namespace {namespace!r}); --force applies the backup anyway"
         )
 
     def write(self, folder: Path) -> Path:
@@ -251,7 +251,7 @@ def _plan_lines(plan: ResetPlan) -> Iterable[str]:
     for name, error in plan.errors.items():
         yield f"{name} is not reset: {error}"
     if any(move.place.is_popped for move in plan.moves):
-        yield "popped: members keep their messages until these are acknowledged or shown again"
+        yield "popped: members keep popped messages until they acknowledge them or pop_invisible_time ends"
     if not plan.places.members:
         yield "no members read the topic now, so the offsets are only stored"
 
@@ -293,8 +293,8 @@ def _not_obeyed(outcome: ResetOutcome, group: str) -> list[str]:
         )
     if pushed := sorted(asked & outcome.pushed_by):
         lines.append(
-            f"rmqd: {', '.join(pushed)} pushed the reset to the members, and does not store it for members that missed "
-            f"it; check with `rmqd groups show {group}`, and reset again, if necessary with stopped members"
+            f"rmqd: {', '.join(pushed)} pushed the reset to the members once; check with `rmqd groups show {group}`. "
+            "If a member missed it, stop the members and reset again"
         )
     return lines
 

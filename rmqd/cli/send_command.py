@@ -177,7 +177,7 @@ class _Report:
             typer.echo(f"{',' if self.sent else '['}\n  {json.dumps(_document(result))}", nl=False)
         else:
             queue, status = result.queue, result.status
-            slow = "" if status == 0 else f"  {status.name}: stored, but not yet as safely as the broker asks"
+            slow = "" if status == 0 else f"  {status.name}: stored, but not yet flushed or replicated"
             where = f"{queue.topic}  {queue.broker_name}  queue {queue.queue_id}  offset {result.queue_offset}"
             say([f"{result.msg_id}  {where}{slow}"])
         self.sent += 1

@@ -137,9 +137,9 @@ def _found(finding: trials.BisectResult, stored_topic: str) -> list[str]:
             lines.append(f"the other {finding.messages - 1} do not fail without it")
         return [*lines, *_raised(finding)]
     if finding.answer == "not_again":
-        return [f"not only the messages: the failure of the first run did not occur again ({runs})", *why]
+        return [f"the messages alone are not the cause: the first run's failure did not occur again ({runs})", *why]
     first, last = together[0], together[-1]
-    lines = [f"no single message: {len(together)} fail together, but not the ones tried alone ({runs})", *why]
+    lines = [f"no single message is the cause: {len(together)} fail together, those tried alone do not ({runs})", *why]
     lines += [
         f"the first of them: {_line_of_place(first, stored_topic)}",
         f"the last of them: {_line_of_place(last, stored_topic)}",

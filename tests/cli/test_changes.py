@@ -192,7 +192,7 @@ def test_dead_letters_are_shown_selected_replayed_and_purged(own_cluster: Cluste
         "  1  bad k1",
         "of the topics: failing 2",
         "to %RETRY%failer, which only this group reads, as new messages with reconsume times from 0",
-        "no members now: they wait for one",
+        "no members now: messages wait for one",
         "at most 5 per second",
     ])  # fmt: skip
     refused = dlq("replay", "failer")

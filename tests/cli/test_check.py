@@ -60,8 +60,8 @@ groups:
 
 def test_check_warns_of_more_concurrency_than_the_handler_can_use() -> None:
     cases: list[tuple[list[str], str, str]] = [
-        (["concurrency: auto"], "", "auto, which may become 256, and max_connections of the handler webhook is 20"),
-        (["concurrency: 50"], "max_connections: 49", "50, and max_connections of the handler webhook is 49"),
+        (["concurrency: auto"], "", "auto (up to 256) is above max_connections of the handler webhook, which is 20"),
+        (["concurrency: 50"], "max_connections: 49", "50 is above max_connections of the handler webhook, which is 49"),
         (["concurrency: 20"], "", ""),
         (["concurrency: auto"], "max_connections: 256", ""),
         ([], "max_connections: 3", ""),  # the default of 20 was not set explicitly
@@ -70,7 +70,7 @@ def test_check_warns_of_more_concurrency_than_the_handler_can_use() -> None:
         Path("rmqd.yaml").write_text(WEBHOOK.replace("OPTIONS", options) + "".join(f"      {key}\n" for key in keys))
         result = rmqd("check", "--config", "rmqd.yaml")
         assert result.code == 0, keys
-        line = f"warning: rmqd.yaml:8:20: groups.hooks.handler.concurrency: {told}: calls beyond that wait inside it"
+        line = f"warning: rmqd.yaml:8:20: groups.hooks.handler.concurrency: {told}: more calls wait in the handler"
         assert result.err.startswith(line) if told else result.err == "", (keys, options, result.err)
 
 
@@ -78,9 +78,9 @@ def test_check_warns_of_keys_without_effect() -> None:
     group = "subscriptions: {orders: '*'}"
     wrong = []
     for keys, told in (
-        ("circuit_breaker: {open_for: 15s}", "circuit_breaker: nothing opens the circuit; expected consecutive"),
+        ("circuit_breaker: {open_for: 15s}", "circuit_breaker: has no effect alone; expected consecutive"),
         ("circuit_breaker: {consecutive: 0, open_for: 15s}", ""),  # switched off by its own key
-        ("retry: {on: [ValueError]}", "retry.on: only affects retries in place, and in_place is 0; expected"),
+        ("retry: {on: [ValueError]}", "retry.on: has no effect, because retry.in_place is 0; expected"),
         ("retry: {in_place: 1, on: [ValueError]}", ""),
         ("retry: {in_place: 1, backoff: 9s}", "retry.backoff: longer than max_backoff, so each pause is 5 s; expected"),
         (
@@ -95,27 +95,27 @@ def test_check_warns_of_keys_without_effect() -> None:
             "retry.on: a.E is also in dead_letter.on",
         ),
         ("retry: {in_place: 1, on: [a.E]}, dead_letter: {on: [b.E]}", ""),
-        ("consume_timestamp: 2026-01-01T00:00:00Z", "consume_timestamp: has no effect; expected consume_from_"),
-        ("auto_commit: false", "auto_commit: has no effect; expected consume_mode: orderly, or omit it"),
+        ("consume_timestamp: 2026-01-01T00:00:00Z", "consume_timestamp: has no effect; set consume_from_"),
+        ("auto_commit: false", "auto_commit: has no effect; set consume_mode: orderly, or remove this key"),
         ("auto_commit: false, consume_mode: orderly", ""),
-        ("retry: {max_backoff: 9s}", "retry.max_backoff: has no effect; expected retry.in_place above 0, or omit it"),
-        ("pop_invisible_time: 8s", "pop_invisible_time: has no effect; expected consume_mode: pop, or omit it"),
-        ("suspend_current_queue_time: 2s", "suspend_current_queue_time: has no effect; expected consume_mode: orderly"),
+        ("retry: {max_backoff: 9s}", "retry.max_backoff: has no effect; set retry.in_place above 0, or remove"),
+        ("pop_invisible_time: 8s", "pop_invisible_time: has no effect; set consume_mode: pop, or remove this key"),
+        ("suspend_current_queue_time: 2s", "suspend_current_queue_time: has no effect; set consume_mode: orderly"),
         (
             "consume_mode: orderly, delay_level_when_next_consume: 3",
-            "delay_level_when_next_consume: has no effect; expected consume_mode: concurrently",
+            "delay_level_when_next_consume: has no effect; set consume_mode: concurrently",
         ),
         ("consume_mode: orderly, order_by: keys, delay_level_when_next_consume: 3", ""),
-        ("message_model: broadcasting, max_reconsume_times: 3", "max_reconsume_times: has no effect; expected message"),
+        ("message_model: broadcasting, max_reconsume_times: 3", "max_reconsume_times: has no effect; set message"),
         ("message_model: broadcasting, consume_mode: orderly, max_reconsume_times: 3", ""),
         (
             "handler: {plugin: log, max_concurrency: 9}",
-            "handler.max_concurrency: has no effect; expected",
+            "handler.max_concurrency: has no effect; set",
         ),
         ("handler: {plugin: log, max_concurrency: 9, concurrency: auto}", ""),
         (
             "handler: {plugin: log, concurrency: 9, processes: 2}",
-            "handler.concurrency: has no effect; expected h",
+            "handler.concurrency: has no effect; set h",
         ),
     ):
         given = keys if "handler: " in keys else f"handler: {{plugin: log}}, {keys}"

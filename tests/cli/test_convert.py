@@ -93,7 +93,7 @@ def test_settings_of_spring() -> None:
         "application.yml:17: rocketmq.consumer.listeners.audit.orders: this listener is off; group audit does not "
         "subscribe to orders",
         "application.yml:3: rocketmq.name-server: mq.name-server is the environment variable MQ_NAMESERVER here",
-        "application.yml:4: rocketmq.access-channel: there is no key: always LOCAL; it only changes the trace",
+        "application.yml:4: rocketmq.access-channel: rmqd has no key for it: always LOCAL; it only changes the trace",
         "application.yml:5: rocketmq.producer.group: a setting of producers, which have no configuration here",
         "not settings of RocketMQ: server.port",
     ]
@@ -118,7 +118,7 @@ def test_properties_of_java() -> None:
     }
     assert [remark.partition(": ")[2] for remark in remarks] == [
         "offsetStore: Java code; write it again in Python",
-        "pullBatchSizeInBytes: there is no key: always 262144; lower pull_batch_size for large messages",
+        "pullBatchSizeInBytes: rmqd has no key for it: always 262144; lower pull_batch_size for large messages",
         "jdbc.url: unknown; it is not a setting of the consumer",
-        "consumeThreadMax: consumeThreadMin has the same counterpart, and is used",
+        "consumeThreadMax: not used, because consumeThreadMin sets the same key",
     ]

@@ -204,4 +204,4 @@ def test_only_the_http_settings_are_needed_to_query_the_daemon(tmp_path: Path) -
     config.write_text(text.replace("TOKEN", "${ABSENT}"))
     wrong = rmqd("status", "--config", config)
     assert (wrong.code, wrong.err.count("ABSENT is not set")) == (ExitCode.CONFIG, 1)
-    assert "--http HOST:PORT asks the running daemon without the file" in wrong.err
+    assert "or ask the running daemon directly: --http HOST:PORT" in wrong.err

@@ -115,7 +115,7 @@ def test_the_name_server_of_the_environment_is_used_if_no_other_is_named(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RMQD_CONFIG", raising=False)
     ended = rmqd("topics", "list")
-    assert (ended.code, "; a cluster alone is named with --nameserver or $NAMESRV_ADDR" in ended.err) == (78, True)
+    assert (ended.code, "; without a configuration, give --nameserver or set $NAMESRV_ADDR" in ended.err) == (78, True)
     monkeypatch.setenv("NAMESRV_ADDR", "127.0.0.1:1")
     for options, address in ([], "127.0.0.1:1"), (["-n", "127.0.0.1:3"], "127.0.0.1:3"), (["-c", "set.yaml"], ":2"):
         ended = rmqd("topics", "list", *options)

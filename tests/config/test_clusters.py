@@ -62,7 +62,7 @@ NOT_IN_THE_ENVIRONMENT += " in the environment"
 WRONG = {
     "no cluster is the default": (
         BOTH + GROUP,
-        "2:10: groups.mailer.cluster: missing, because there are several clusters; expected one of tokyo, osaka; or "
+        "2:10: groups.mailer.cluster: required, because there are several clusters; expected one of tokyo, osaka; or "
         "rename the default cluster to default",
     ),
     "no such cluster": (
@@ -85,7 +85,7 @@ WRONG = {
     ),
     "half of its keys": (
         "clusters: {tokyo: {nameserver: 't:1', client: {access_key: a}}}\n" + GROUP,
-        "1:39: clusters.tokyo.client.secret_key: missing with access_key; expected both or neither",
+        "1:39: clusters.tokyo.client.secret_key: required by access_key; expected both or neither",
     ),
     "a namespace that cannot be part of a name": (
         "nameserver: a:1\nclient: {namespace: no.dots}\n" + GROUP,

@@ -126,7 +126,7 @@ groups:
         "--set defaults.pull_interval: defaults.pull_interval: 5 has no unit",
     ]
     [order] = [line for line in problems(text) if "order_by" in line]
-    assert order.endswith("; leave it out (inherited by groups.c)")
+    assert order.endswith("; remove this key (inherited by groups.c)")
 
 
 def test_only_keys_that_start_with_x_are_ignored_in_any_file() -> None:

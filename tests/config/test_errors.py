@@ -52,7 +52,7 @@ IN_GROUP = {
     ),
     "key of another section": (
         "concurrency: 20",
-        "6:5: groups.mailer.concurrency: unknown key; it belongs to groups.NAME.handler",
+        "6:5: groups.mailer.concurrency: unknown key here; move it to groups.NAME.handler",
     ),
     "duplicate key": (
         "handler: {plugin: jsonl}",
@@ -87,33 +87,33 @@ def test_a_bad_group_key_is_reported_with_place_and_expected_value(subtests: pyt
 
 
 IN_JAVA = {
-    "consumeThreadMax: 64": "Java's name; write handler.concurrency: 64",
-    "consume-thread-max: 20": "Java's name; write handler.concurrency: 20",
-    "consumeThreadMin: 0": "Java's name; write handler.concurrency",
-    "messageListener: shop.Listener": "Java's name; write handler.plugin",
+    "consumeThreadMax: 64": "this is the Java client's name; write handler.concurrency: 64",
+    "consume-thread-max: 20": "this is the Java client's name; write handler.concurrency: 20",
+    "consumeThreadMin: 0": "this is the Java client's name; write handler.concurrency",
+    "messageListener: shop.Listener": "this is the Java client's name; write handler.plugin",
     "messageModel: CLUSTERING": "unknown key; write message_model: clustering",
     "consumeTimeout: 15": "unknown key; write consume_timeout: 15m",
-    "suspendCurrentQueueTimeMillis: 500": "Java's name; write suspend_current_queue_time: 500ms",
+    "suspendCurrentQueueTimeMillis: 500": "this is the Java client's name; write suspend_current_queue_time: 500ms",
     "pullThresholdSizeForQueue: 100": "unknown key; write pull_threshold_size_for_queue: 100MiB",
     "pullThresholdSizeForTopic: -1": "unknown key; write pull_threshold_size_for_topic: -1",
     "allocateMessageQueueStrategy: MessageQueue.AVG_BY_CIRCLE": (
-        "Java's name; write allocate_strategy: averagely_by_circle"
+        "this is the Java client's name; write allocate_strategy: averagely_by_circle"
     ),
-    "namesrvAddr: a:1": "Java's name; write nameserver at the top level",
-    "rocketmq.consumer.group: mailer": "Java's name; write groups.NAME",
+    "namesrvAddr: a:1": "this is the Java client's name; write nameserver at the top level",
+    "rocketmq.consumer.group: mailer": "this is the Java client's name; write groups.NAME",
     "accessKey: 123456": "unknown key; write client.access_key at the top level",
     "heartbeatBrokerInterval: 30000": "unknown key; write client.heartbeat_broker_interval: 30000ms at the top level",
-    "traceDispatcher: on": "Java's name; write enable_trace",
-    "rpcHook: shop.Hook": "Java's name; write client.access_key at the top level",
-    "consumeMessageHook: shop.Hook": "Java's name; write hooks",
-    "consumeMaxSpan: 2000": "Java's name; write consume_concurrently_max_span: 2000",
-    "ackIndex: 3": "Java's name; there is no key: the handler sets batch.ack_index",
-    "subVersion: 3": "Java's name; there is no key: heartbeats carry",
+    "traceDispatcher: on": "this is the Java client's name; write enable_trace",
+    "rpcHook: shop.Hook": "this is the Java client's name; write client.access_key at the top level",
+    "consumeMessageHook: shop.Hook": "this is the Java client's name; write hooks",
+    "consumeMaxSpan: 2000": "this is the Java client's name; write consume_concurrently_max_span: 2000",
+    "ackIndex: 3": "no key for this Java setting: the handler sets batch.ack_index",
+    "subVersion: 3": "no key for this Java setting: always the time",
     "offset_store: RemoteBrokerOffsetStore": "'RemoteBrokerOffsetStore' is Java's name for broker; expected broker | {",
     "offset_store: {plugin: LocalFileOffsetStore}": (
         "'LocalFileOffsetStore' is Java's name for broker, with message_model: broadcasting; expected broker | "
     ),
-    "clientIP: 10.0.0.1": "Java's name; there is no key: the address of the interface that leads to the name server",
+    "clientIP: 10.0.0.1": "no key for this Java setting: the address of the interface that leads to the",
     "message_model: BROADCASTING": (
         "'BROADCASTING' is Java's name for broadcasting; expected clustering | broadcasting"
     ),
@@ -125,7 +125,7 @@ IN_JAVA = {
     ),
     "allocate_strategy: MACHINE_ROOM": "'MACHINE_ROOM' is Java's name for by_machine_room; expected averagely | ",
     "consume_timestamp: 20131223171201": (
-        "20131223171201 is Java's form; write 2013-12-23T17:12:01 and its zone; expected ISO 8601 with a zone such as "
+        "20131223171201 is the Java client's form; write 2013-12-23T17:12:01 with a zone; expected ISO 8601 with a zone"
     ),
 }
 
@@ -213,11 +213,11 @@ ROOTS = {
     ),
     "one key of two": (
         "nameserver: a:1\nclient: {access_key: a}",
-        "2:1: client.secret_key: missing with access_key; expected both or neither",
+        "2:1: client.secret_key: required by access_key; expected both or neither",
     ),
     "certificate without its key": (
         "nameserver: a:1\nclient:\n  tls: {cert_file: a.pem}",
-        "3:3: client.tls.key_file: missing with cert_file; expected both or neither",
+        "3:3: client.tls.key_file: required by cert_file; expected both or neither",
     ),
     "a name in the place of a list": (
         "nameserver: a:1\ngroups:\n  g:\n    engine: spark\n    subscriptions: {t: '*'}\n    pipeline: {plugin: p}\n"

@@ -236,5 +236,5 @@ def test_a_handlers_password_is_refused_on_the_command_line(tmp_path: Path) -> N
     path = tmp_path / "rmqd.yaml"
     path.write_text("nameserver: a:1\n")
     for handler in ("handler", "handler.canary"):
-        with pytest.raises(ConfigError, match="db_password: all users can see it in `ps`"):
+        with pytest.raises(ConfigError, match="db_password: all users can see this secret in `ps`"):
             load_config(path, [f"groups.g.{handler}.options.db_password=abc"])

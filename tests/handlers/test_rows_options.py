@@ -19,7 +19,7 @@ def test_wrong_options_are_refused() -> None:
     wrong: list[tuple[dict[str, object], str]] = [
         ({"mode": "upsert"}, "needs a key"),
         ({"mode": "merge"}, "'insert'"),
-        ({"key": ["colour"]}, "not one of the columns: colour"),
+        ({"key": ["colour"]}, "names colour, which is not in columns"),
         ({"version": "cents"}, "version needs mode: upsert"),
         ({"columns": {"id": "id"}}, "'id' is not a valid expression; expected a JSON path"),
         ({"columns": {"id": "$.items["}}, "is not a valid expression"),

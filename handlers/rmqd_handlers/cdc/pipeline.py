@@ -90,7 +90,7 @@ class Options(HandlerOptions):
             raise ValueError(f"keys: {', '.join(missing)} is not in schema, which has {', '.join(names)}")
         if self.format == "canal" and (self.order == "position" or self.time_unit is not None):
             key = "order: position" if self.order == "position" else "time_unit"
-            raise ValueError(f"{key} is not possible with canal, whose messages do not contain it; leave it out")
+            raise ValueError(f"{key} is not possible with canal, whose messages do not contain it; remove it")
         return self
 
 

@@ -96,7 +96,7 @@ def _cancel_process(engine: Engine, process: int) -> None:
     with engine.connect() as other:
         driver: Any = other.connection.dbapi_connection
         if other.exec_driver_sql(BACKEND_PID).scalar() != driver.info.backend_pid:
-            raise CounterpartUnavailableError("a pool hides the process of the statement")
+            raise CounterpartUnavailableError("cannot cancel the statement, because a pooler hides its process")
         other.exec_driver_sql(f"SELECT pg_cancel_backend({process})")
 
 

@@ -243,12 +243,12 @@ class Webhook:
     async def _attempt(self, call: WebhookCall) -> None:
         rest_seconds = self._not_before - time.monotonic()
         if rest_seconds > 0:
-            raise CounterpartUnavailableError("the server asked to wait", rest_seconds)
+            raise CounterpartUnavailableError("the server asked to wait (Retry-After)", rest_seconds)
         async with self._connections.client() as client:
             response, text = await self._exchange(client, call)
         said = f"the server responded {response.status_code} {response.reason_phrase}: {text}".rstrip(": ")
         if response.has_redirect_location:
-            said = f"{said}; it refers to {response.headers['Location']}"
+            said = f"{said}; it redirects to {response.headers['Location']}"
         match action_for(response.status_code, self._options.on_status):
             case "dead_letter":
                 raise DeadLetter(said)

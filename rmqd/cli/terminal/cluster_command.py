@@ -176,7 +176,7 @@ class ClusterOptions:
             also = (
                 ""
                 if _has_config(self.config)
-                else f"; a cluster alone is named with --nameserver or ${client_options.NAMESRV_ADDR}"
+                else f"; without a configuration, give --nameserver or set ${client_options.NAMESRV_ADDR}"
             )
             fail(ExitCode.CONFIG, problems=(f"{problem}{also}" for problem in error.problems))
         return ClusterTarget(settings, self.cluster, group, addresses)

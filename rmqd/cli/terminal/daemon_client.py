@@ -98,7 +98,7 @@ class DaemonClient:
         if 300 <= status < 400:
             return DaemonUnreachableError(f"the server at {self.url} is not rmqd: it redirects (HTTP {status})")
         if status == 401 and not self.token:
-            document = {"error": "it requires a token; the configuration's is for its http.listen; use --token-file"}
+            document = {"error": "the daemon at this address requires its own token; give it with --token-file"}
         return DaemonRefusedError(status, document)
 
 

@@ -108,7 +108,7 @@ def _unknown_key(root: type[BaseModel], path: KeyPath, value: object) -> str:
     if key not in known:
         elsewhere = _places_of_keys(root).get(key)
         if elsewhere is not None:
-            return f"unknown key; it belongs to {path_text(elsewhere) or 'the top level'}"
+            return f"unknown key here; move it to {path_text(elsewhere) or 'the top level'}"
     return _java_name(root, path, value, known) or unknown("key", key, known)
 
 
@@ -117,11 +117,11 @@ def _java_name(root: type[BaseModel], path: KeyPath, value: object, known: list[
     key = str(path[-1])
     word, reason = java_names.word_of_constant(key), java_names.find_entry(key, java_names.REASONS)
     if word in known:
-        return f"Java's name; write {word}"
+        return f"this is the Java client's name; write {word}"
     place = place_of_java_name(root, key)
     if place is None:
-        return f"Java's name; there is no key: {reason}" if reason else None
-    what = "Java's name" if java_names.find_entry(key, java_names.KEYS) else "unknown key"
+        return f"no key for this Java setting: {reason}" if reason else None
+    what = "this is the Java client's name" if java_names.find_entry(key, java_names.KEYS) else "unknown key"
     if place == ("groups",):
         return f"{what}; write groups.NAME"
     model, written = model_at(root, path[:-1]) or root, _written(root, place, key, value)
@@ -292,7 +292,7 @@ class SubscriptionForm(ValueKind):
                     if kind in (*value, *value.values()):
                         raise value_error(f"{kind} is Java's name for {word_of_constant(kind)}", _TAG_FORM)
                 raise value_error(
-                    f"a mapping of {', '.join(map(repr, value)) or 'nothing'} is not a subscription", _TAG_FORM
+                    f"a mapping with {', '.join(map(repr, value)) or 'no key'} is not a subscription", _TAG_FORM
                 )
             if not isinstance(sql, str) or not sql.strip():
                 raise value_error(f"{show_value(sql)} is not an SQL92 condition", _TAG_FORM)
@@ -339,7 +339,7 @@ class PointInTime(ValueKind):
             and not isinstance(value, SubstitutedText)
         ):
             iso = re.sub("(....)(..)(..)(..)(..)(..)", r"\1-\2-\3T\4:\5:\6", str(value))
-            raise value_error(f"{show_value(value)} is Java's form; write {iso} and its zone", self.accepted)
+            raise value_error(f"{show_value(value)} is the Java client's form; write {iso} with a zone", self.accepted)
         if moment is None:
             raise value_error(f"{show_value(value)} is not a point in time", self.accepted)
         if moment.tzinfo is None:

@@ -280,7 +280,7 @@ def _override(source: ConfigFiles, override: str) -> None:
     node = _override_value(source, text, tuple(steps), place)
     mapping.entries[steps[-1]] = YamlEntry(place, node)
     for _, found in _literal_secrets(node, tuple(steps)):
-        message = "all users can see it in `ps`; expected '${NAME}', '${file:PATH}', or the configuration file"
+        message = "all users can see this secret in `ps`; expected '${NAME}', '${file:PATH}', or the configuration file"
         source.problems.append(ConfigProblem(place, found, message))
 
 

@@ -183,7 +183,7 @@ class _Builder:
             raise _Refused(self._place(event), f"values are nested more than {MAX_DEPTH} deep")
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self._anchors:
-                raise _Refused(self._place(event), f"*{event.anchor} does not refer to a complete earlier value")
+                raise _Refused(self._place(event), f"alias *{event.anchor} does not refer to a complete earlier value")
             return self._copy(self._anchors[event.anchor], event)
         node: Node
         if isinstance(event, yaml.MappingStartEvent):

@@ -38,20 +38,20 @@ def deduplicate_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
         yield ConfigFinding(("deduplicate",), f"Spark does not support sqlite: {why}; expected {accepted}", at_key=True)
     if group.message_model == "broadcasting":
         why = "each member of a broadcasting group must handle every message"
-        yield ConfigFinding(("deduplicate",), f"not possible with broadcasting: {why}; leave it out", at_key=True)
+        yield ConfigFinding(("deduplicate",), f"not possible with broadcasting: {why}; remove this key", at_key=True)
     if not group.auto_commit:
-        why = "a rollback handles messages again"
-        yield ConfigFinding(("deduplicate",), f"not possible with auto_commit: false: {why}; leave it out", at_key=True)
+        why = "after a rollback, messages must be handled again"
+        yield ConfigFinding(("deduplicate",), f"not possible with auto_commit: false: {why}; remove it", at_key=True)
     path, schemes = ("deduplicate", "url"), _URLS.get(one.store, ())
     accepted = " or ".join(f"{scheme}..." for scheme in schemes) or "a path, or empty for a file in state_dir"
     if schemes and not one.url:
-        yield ConfigFinding(path, f"missing with store: {one.store}; expected {accepted}", missing=True)
+        yield ConfigFinding(path, f"required by store: {one.store}; expected {accepted}", missing=True)
     elif schemes and not one.url.startswith(schemes):  # the message omits the URL, which may have a password
         yield ConfigFinding(path, f"not a URL for store: {one.store}; expected {accepted}")
     elif one.store == "postgresql" and (problem := url_problem(one.url)):
         yield ConfigFinding(path, problem)
     elif not schemes and _SCHEME in one.url:
-        yield ConfigFinding(path, f"a URL with store: {one.store}; expected {accepted}")
+        yield ConfigFinding(path, f"a URL is not possible with store: {one.store}; expected {accepted}")
 
 
 def package_findings(name: str, group: GroupConfig) -> Iterator[ConfigFinding]:
@@ -94,7 +94,7 @@ def _choices(config: RootConfig) -> Iterator[ConfigFinding]:
         elif not group.cluster and config.default_cluster is None:
             accepted = f"{', '.join(known)}; or rename the default cluster to {DEFAULT_CLUSTER}"
             yield ConfigFinding(
-                path, f"missing, because there are several clusters; expected one of {accepted}", missing=True
+                path, f"required, because there are several clusters; expected one of {accepted}", missing=True
             )
 
 
@@ -117,13 +117,13 @@ def _client_findings(client: ClientConfig, at: KeyPath) -> Iterator[ConfigFindin
         yield ConfigFinding((*at, "instance_name"), message)
     for one, other in (("access_key", "secret_key"), ("secret_key", "access_key")):
         if getattr(client, one) and not getattr(client, other):
-            yield ConfigFinding((*at, other), f"missing with {one}; expected both or neither", missing=True)
+            yield ConfigFinding((*at, other), f"required by {one}; expected both or neither", missing=True)
     if client.security_token and not client.access_key and not client.secret_key:
-        message = "missing with security_token; expected access_key and secret_key"
+        message = "required by security_token; expected access_key and secret_key"
         yield ConfigFinding((*at, "access_key"), message, missing=True)
     for one, other in (("cert_file", "key_file"), ("key_file", "cert_file")):
         if getattr(tls, one) and not getattr(tls, other):
-            yield ConfigFinding((*at, "tls", other), f"missing with {one}; expected both or neither", missing=True)
+            yield ConfigFinding((*at, "tls", other), f"required by {one}; expected both or neither", missing=True)
     if tls.enabled and bool(tls.cert_file) == bool(tls.key_file):
         for problem in security.file_problems(tls.options()):
             yield ConfigFinding((*at, "tls", problem.key), f"{problem.message}; expected a valid PEM file")
@@ -201,7 +201,7 @@ def group_findings(name: str, group: GroupConfig, namespace: str) -> Iterator[Co
     yield from _local_findings(name, group) if group.engine == "local" else spark_findings(group)
     if group.handler is not None and group.handler.concurrency == "auto" and group.handler.processes:
         why = "each process handles one batch at a time"
-        yield ConfigFinding(("handler", "concurrency"), f"auto has no effect with processes: {why}; leave it out")
+        yield ConfigFinding(("handler", "concurrency"), f"auto has no effect with processes: {why}; remove it")
     if group.consume_mode == "pop":
         yield from _pop_findings(group)
     yield from _lite_findings(group)
@@ -224,7 +224,7 @@ def _order_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
         message = "not possible with auto_commit: false, which needs the order of whole queues"
     else:
         return
-    yield ConfigFinding(("order_by",), f"{message}; leave it out", at_key=True)
+    yield ConfigFinding(("order_by",), f"{message}; remove this key", at_key=True)
 
 
 def _offset_store_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
@@ -243,7 +243,7 @@ def _offset_store_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
             message = f"a custom store is not possible with {why}; expected broker"
             yield ConfigFinding(("offset_store",), message, at_key=True)
     if group.offset_store.options and group.offset_store.plugin == BROKER:
-        yield ConfigFinding(("offset_store", "options"), "brokers take no options; expected plugin: NAME", at_key=True)
+        yield ConfigFinding(("offset_store", "options"), "broker has no options; expected another plugin", at_key=True)
 
 
 def _pop_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
@@ -252,9 +252,7 @@ def _pop_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
         yield ConfigFinding(("consume_mode",), f"pop: {message}; expected concurrently | orderly")
     wait, hidden = group.consume_message_batch_max_wait_seconds, group.pop_invisible_time_seconds
     if wait > hidden / 2:
-        message = (
-            f"popped messages are hidden for {duration(hidden)}, and would expire after waiting for {duration(wait)}"
-        )
+        message = f"a popped message is redelivered after {duration(hidden)}, but may wait for {duration(wait)} here"
         yield ConfigFinding(
             ("consume_message_batch_max_wait",), f"{message}; expected at most half of pop_invisible_time"
         )
@@ -335,7 +333,7 @@ def _subscription_findings(name: str, group: GroupConfig, namespace: str) -> Ite
 def _light_queue_findings(path: tuple[str, ...], group: GroupConfig, namespace: str) -> Iterator[ConfigFinding]:
     """Yield findings for a light message queue that is read with a namespace, on Spark, or with POP."""
     if namespace:
-        message = f"brokers do not support the light message queue {wrap_namespace(path[-1], namespace)}"
+        message = f"light message queues do not support namespaces ({wrap_namespace(path[-1], namespace)})"
         yield ConfigFinding(path, f"{message}; use a cluster without client.namespace", at_key=True)
     if group.engine == "spark":
         yield ConfigFinding(path, "Spark does not support light message queues; expected engine: local", at_key=True)

@@ -117,7 +117,7 @@ def sink_findings(sink: SinkConfig) -> Iterator[ConfigFinding]:
 SPARK_PACKAGES: Final = ("pyspark", "pyarrow")
 _INSTEAD: Final = {
     "spark.master": "spark.master of the group, one level up",
-    "spark.app.name": "leave it out; the application is named after the group",
+    "spark.app.name": "the name of the group, which the application always gets",
     "spark.sql.streaming.checkpointLocation": "spark.checkpoint of the group, one level up",
 }
 
@@ -146,11 +146,11 @@ def spark_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
         )
     if group.circuit_breaker.consecutive or group.circuit_breaker.ratio:
         why = "the tasks of a micro-batch call the handler in many processes, which do not know each other's results"
-        yield ConfigFinding(("circuit_breaker",), f"not possible with engine: spark: {why}; leave it out", at_key=True)
+        yield ConfigFinding(("circuit_breaker",), f"not possible with engine: spark: {why}; remove it", at_key=True)
     if group.allocate_strategy != "averagely":
         why = "Spark itself divides the queues among its tasks"
         yield ConfigFinding(
-            ("allocate_strategy",), f"has no effect with engine: spark: {why}; leave it out", may_be_inherited=True
+            ("allocate_strategy",), f"has no effect with engine: spark: {why}; remove this key", may_be_inherited=True
         )
     yield from _findings_without_effect(group, (), _LOCAL_KEYS, "engine: spark")
     if group.handler is not None:
@@ -204,7 +204,7 @@ def _findings_without_effect(
     for keys, why in reasons.items():
         for key in keys.split():
             if key in written:
-                message = f"has no effect with {owner}: {why}; leave it out"
+                message = f"has no effect with {owner}: {why}; remove this key"
                 yield ConfigFinding((*at, key), message, at_key=True, may_be_inherited=True)
 
 
@@ -217,7 +217,7 @@ def _work_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
         yield ConfigFinding(("pipeline",), "set together with handler; remove one of them", at_key=True)
     if group.pipeline is not None and group.sink is None:
         accepted = "a mapping with the key format and its settings, the destination of the pipeline's rows"
-        yield ConfigFinding(("sink",), f"missing with pipeline; expected {accepted}", missing=True)
+        yield ConfigFinding(("sink",), f"required by pipeline; expected {accepted}", missing=True)
     if group.sink is not None and group.pipeline is None:
         yield ConfigFinding(("sink",), "has no effect without pipeline; set pipeline too", at_key=True)
     if group.sink is not None:
@@ -245,7 +245,7 @@ def _property_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
     for name, value in properties.items():
         path = ("spark", "conf", name)
         if isinstance(value, dict | list) or value is None:
-            yield ConfigFinding(path, "a Spark property is a text, a number or a flag; write its whole name as the key")
+            yield ConfigFinding(path, "not a text, number or flag; write the property's whole name as one key")
         elif name in _INSTEAD:
             yield ConfigFinding(path, f"not allowed here; use {_INSTEAD[name]}", at_key=True)
         elif name == "spark.speculation" and str(value).lower() != "false":

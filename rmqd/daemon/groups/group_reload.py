@@ -251,7 +251,7 @@ def with_concurrency(config: RootConfig, group: str, concurrency: str) -> RootCo
     handler = settings.handler
     if handler is None or settings.engine == "spark" or handler.processes:
         raise ValueError(
-            f"handler.concurrency has no effect in group {group}, which is on Spark, in worker processes, or without a "
+            f"the concurrency of group {group} is fixed, because it is on Spark, has handler.processes, or has no "
             "handler; change its configuration instead"
         )
     value = int(concurrency) if concurrency.isdecimal() else concurrency

@@ -98,7 +98,7 @@ class ChildGroup(Generic[Child]):
 
     async def change(self, options: ConsumerOptions) -> None:
         """Raise RmqdError. A reload does not call this method: it restarts the group, or calls `WorkerGroup.apply`."""
-        raise RmqdError(f"group {self._name} runs in another process and cannot change its options while it runs")
+        raise RmqdError(f"group {self._name} runs in another process; to change its options, restart the group")
 
     async def refresh(self, *, with_queues: bool = True) -> None:
         """Request a new snapshot from the child, if the child runs, and wait for it."""

@@ -117,7 +117,7 @@ class LoopMonitor:
         """Check that the loop ran its timer recently."""
         age = self._clock.monotonic() - self._last
         late = age > STALE_TICK_SECONDS
-        return HealthCheck("event loop", f"its last tick is {duration(age)} old" if late else "")
+        return HealthCheck("event loop", f"it has not run its timer for {duration(age)}" if late else "")
 
     def snapshot(self) -> HistogramSnapshot:
         """Return all delays so far, in seconds."""

@@ -44,12 +44,12 @@ class AccessPolicy:
         """
         own = _LOCAL_NAMES | self.allowed_hosts | {own_address.lower()}
         if host is None or _host_name(f"//{host}") not in own:
-            what = f"Host {host}" if host else "a request without Host"
-            return HttpRefusal(403, f"{what} is not a name of this daemon; add it to http.allowed_hosts")
+            why = f"Host {host} is not a name of this daemon; add it to http.allowed_hosts"
+            return HttpRefusal(403, why if host else "the request has no header Host; send one")
         if origin is not None and _host_name(origin) not in own:
             return HttpRefusal(403, f"Origin {origin} is not this daemon; add it to http.allowed_hosts")
         if fetch_site is not None and fetch_site.strip().lower() == "cross-site":
-            return HttpRefusal(403, "a page of another site sent it (Sec-Fetch-Site: cross-site)")
+            return HttpRefusal(403, "a page of another site sent this request (Sec-Fetch-Site: cross-site)")
         return None
 
     def check_origin_port(self, origin: str | None, host: str | None, own_port: int | None) -> HttpRefusal | None:
@@ -68,7 +68,7 @@ class AccessPolicy:
             ports |= {default} if page.hostname in self.allowed_hosts else set()
             if (_port(page) or default) in ports:
                 return None
-        return HttpRefusal(403, f"Origin {origin} is another port than this daemon's")
+        return HttpRefusal(403, f"Origin {origin} has another port or scheme than this daemon")
 
     def check_change(
         self, authorization: str | None, client_address: str, header_names: Iterable[str] = ()

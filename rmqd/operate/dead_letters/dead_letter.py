@@ -110,10 +110,10 @@ class DlqMessage:
     def refusal(self) -> str:
         """Why the dead letter cannot be replayed; empty if it can."""
         if self.corrupt:
-            return f"its record cannot be trusted: {self.corrupt}"
+            return f"the stored message is corrupt: {self.corrupt}"
         if RMQD_LITE_TOPIC in self.message.stored_properties:
             return "it is from a lite topic, and a retry topic cannot return it there"
-        return "" if self.origin_topic else f"it does not say which topic it came from ({RETRY_TOPIC})"
+        return "" if self.origin_topic else f"its original topic is unknown: no property {RETRY_TOPIC}"
 
     @property
     def is_copy_of_replay(self) -> bool:
@@ -261,8 +261,8 @@ class DlqMarks:
             raise RmqdError(f"{path} cannot be read: {error.strerror or error}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RmqdError(
-                f"{path} is damaged ({error}); restore it from a backup. If you remove it, settled letters are "
-                "known only by the group's offsets on the brokers, and by copies that are still in its retry topic"
+                f"{path} is damaged ({error}); restore it from a backup. If you remove it, some letters that were "
+                "replayed or purged count as not handled, and may be replayed again"
             ) from error
         self.is_new = False
 
@@ -306,8 +306,8 @@ class DlqMarks:
     def _take(self, document: Any) -> None:
         if document.get("version", VERSION) != VERSION:  # files of rmqd 0.1.0 have the same format, without a version
             raise RmqdError(
-                f"{self.path} was written by a newer rmqd (format {document['version']}; this one reads {VERSION}): "
-                "run that version"
+                f"{self.path} was written by a newer rmqd (format {document['version']}; this one reads {VERSION}); "
+                "use the newer rmqd"
             )
         for one in document["queues"]:
             place = str(one["broker"]), int(one["queue"])

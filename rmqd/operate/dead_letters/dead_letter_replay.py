@@ -260,7 +260,7 @@ class DeadLetterReplay:
         self.outcome.sent += len(gone)
         if gone:
             self._proven.add((broker, way))
-        held = RmqdError("the broker dead-lettered the copy, because the group holds queue locks")
+        held = RmqdError("the broker dead-lettered the replayed message again, because the group holds queue locks")
         return {offset: errors.get(offset, held) for offset in keys.keys() - gone}
 
     async def _requests(self, sender: CopySender, letters: list[DlqMessage], way: CopyMethod) -> dict[int, Exception]:

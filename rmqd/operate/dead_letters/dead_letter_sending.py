@@ -117,7 +117,7 @@ class CopySender:
         """Raise RmqdError if the broker would report success for the group's send-backs, but drop the messages."""
         settings = (await subscription_groups(self._remoting, self._address)).get(self._group)
         if settings is not None and settings.retry_queue_nums <= 0:
-            raise RmqdError(f"{self._group} has retryQueueNums 0 at this broker, which drops sent-back messages")
+            raise RmqdError(f"the broker drops retries of {self._group}, whose retryQueueNums is 0; set it to 1")
 
     async def max_offsets(self, way: CopyMethod) -> TopicOffsets:
         """Return the maximum offsets of all queues that may receive copies sent in this way. Raises RmqdError.

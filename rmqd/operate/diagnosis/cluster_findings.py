@@ -139,9 +139,9 @@ def _serving(snapshot: DiagnosisSnapshot) -> frozenset[str]:
     return frozenset(names or snapshot.brokers)
 
 
-_RIGHTS: Final = "use the command, or change the key, that the reason names; docs/security.md"
+_RIGHTS: Final = "run the command or change the key that the daemon's report names; see docs/security.md"
 MAX_REPORTS: Final = 3  # reports that one finding quotes
-_FAILED: Final = "fix the problem that the reason names; the daemon retries automatically. `rmqd status {group}`"
+_FAILED: Final = "fix this failure; the daemon then starts the group again: see `rmqd status {group}`"
 
 
 def findings_of_daemon(group: Mapping[str, Any], name: str, namespace: str = "") -> Iterator[Finding]:

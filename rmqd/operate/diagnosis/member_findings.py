@@ -119,7 +119,7 @@ def _modes(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
         pullers = {one for one, info in infos.items() if any(at.topic == topic for at in info.mq_table)} - poppers
         if poppers and pullers:
             some, others = list_names(poppers), list_names(pullers)
-            evidence = f"{some} pops {topic}, while {others} pulls it: each gets all of its messages"
+            evidence = f"{some} pops {topic}, while {others} pulls it, so both get all messages"
             problem = make_problem("mode_mismatch", evidence, group=snapshot.group)
             yield Finding(problem, f"both {topic}", momentary=True)
 

@@ -68,7 +68,7 @@ def failures(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
         step = f"`rmqd try {{group}} --id {one}` runs the handler with it and commits nothing; `rmqd message get {one}`"
         yield Finding(make_problem("poison_message", evidence, group=snapshot.group, step=step))
     elif waiting := [client_id for client_id, member in snapshot.members.items() if member.waits_for_circuit]:
-        evidence = f"the circuit of {list_names(waiting)} is open: calls of the handler fail, and only probes are made"
+        evidence = f"the circuit breaker of {list_names(waiting)} stopped the calls of the handler, because they fail"
         yield Finding(make_problem("circuit_open", evidence, group=snapshot.group))
     elif not snapshot.orderly and any(
         failed * 60 >= least and failed >= share * (ok + failed) for least, share in FAILING
@@ -282,7 +282,7 @@ def _text_of_held_back(before: DiagnosisSnapshot, now: DiagnosisSnapshot, queues
     most = max(pulled, key=lambda one: one.cached_msg_count)
     limits = {_held_back(member, one) for queue in queues for member in now.owners(queue) for one in pulled} - {""}
     cached = count_noun(most.cached_msg_count, "message")
-    held = f"{list_names(limits)} keeps the member from pulling, with {cached} at hand"
+    held = f"{list_names(limits)} keeps the member from pulling; it has cached {cached}"
     return f"{held}: {_text_of_stuck(before, now, queues)}"
 
 

@@ -99,7 +99,7 @@ class PollService:
         seconds = self._clock.monotonic() - self._polled_at
         step = "call poll more often, or close the consumer: its queues then go to other members"
         return make_problem(
-            "slow_handler", f"messages wait for a poll; the last one was {duration(seconds)} ago", step=step
+            "slow_handler", f"messages wait, but poll was last called {duration(seconds)} ago", step=step
         )
 
     async def call_in_background(self, batch: Batch, ended: Callable[[], None]) -> None:

@@ -123,7 +123,7 @@ class PullConsumer:
         check(timeout, int | float, "a number of seconds")
         check(max_messages, int, "a number of messages")
         if not timeout >= 0 or max_messages < 1:
-            raise SettingError("poll accepts a timeout of 0 seconds or more, and max_messages of 1 or more")
+            raise SettingError(f"poll({timeout}, {max_messages}): expected timeout >= 0 and max_messages >= 1")
         (_, polls), clock = self._current(), self._connected().clock
         if self._settings.auto_commit:
             self._confirm()
@@ -312,7 +312,7 @@ class PullConsumer:
         self._current()
         assigned = self._own().get(self._stored(queue))
         if assigned is None or (is_kept and assigned.is_releasing):
-            step = "another member may have it; assignment() returns the queues that are"
+            step = "another member may have it; assignment() returns this consumer's queues"
             raise PullConsumerError(f"{queue} is not assigned to this consumer now: {step}")
         return assigned
 

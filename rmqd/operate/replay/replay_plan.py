@@ -23,7 +23,7 @@ def shadow_name(group: str) -> str:
     """Return the name of a group's shadow group. Raises RmqdError if it is too long for brokers."""
     if len(group + _ENDING) > MAX_GROUP_LENGTH:
         raise RmqdError(
-            f"{group}{_ENDING}, the name of the shadow group, is too long; expected at most {MAX_GROUP_LENGTH}"
+            f"{group}{_ENDING}, the shadow group's name, is too long; expected at most {MAX_GROUP_LENGTH} characters"
         )
     return group + _ENDING
 
@@ -75,7 +75,7 @@ class ReplayPlan:
         """Parse a plan that `to_json` wrote. Raises ValueError, KeyError or TypeError."""
         fields = json.loads(data)
         if fields.pop("form") != _FORM:
-            raise ValueError("another form")
+            raise ValueError(f"its form is not {_FORM}")
         windows = tuple(OffsetWindow(MessageQueue(*place), start, end) for *place, start, end in fields.pop("windows"))
         return cls(**fields, windows=windows)
 
@@ -105,7 +105,7 @@ class ReplayFolder:
         if plan.identity != self.identity and not is_forced:
             raise RmqdError(
                 f"{path} is the plan of {plan.identity or f'{plan.group} on a cluster that rmqd 0.1.0 did not store'}, "
-                f"and this is {self.identity}; --force resumes it here; delete the file to start a new replay"
+                f"but this replay is of {self.identity}; use --force to resume it, or delete the file for a new replay"
             )
         return replace(plan, identity=self.identity)
 

@@ -241,7 +241,7 @@ async def check_not_running(brokers: Brokers, plan: ReplayPlan) -> None:
         one for ids in (await brokers.request_masters(get_consumer_list, plan.shadow)).found.values() for one in ids
     }:
         if waited >= MEMBER_TIMEOUT_SECONDS:
-            raise RmqdError(f"this replay is already running, as client {', '.join(sorted(members))} of {plan.shadow}")
+            raise RmqdError(f"this replay is already running ({', '.join(sorted(members))}); wait until it ends")
         await asyncio.sleep(AGAIN_SECONDS)
         waited += AGAIN_SECONDS
 

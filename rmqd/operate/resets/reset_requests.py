@@ -273,7 +273,7 @@ async def _send(brokers: Brokers, plan: ResetPlan) -> tuple[dict[MessageQueue, i
             wanted = None if change.goal.kind == "last" else target
             return await _reset_one(remoting, address, change.group, queue, wanted)
         if not await update_consumer_offset(remoting, address, change.group, queue, target):
-            raise OffsetResetError("another reset waits for the group's next pull")
+            raise OffsetResetError("an earlier reset still waits for the group's next pull; try again after this pull")
         return {queue: target}
 
     # a broker that pushes resets does so for all queues of the topic, so it gets one request, with its first queue

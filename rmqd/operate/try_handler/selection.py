@@ -255,7 +255,7 @@ class TrialMessageReader:
             remarks.append(f"{what}: no broker has this message")
         elif not ours:
             elsewhere = ", ".join(sorted({one.topic for one in found}))
-            remarks.append(f"{what}: it is in {elsewhere}, which was not selected")
+            remarks.append(f"{what}: it is in {elsewhere}, which is not among the selected topics")
 
     async def _read(self, parts: Iterable[tuple[OffsetWindow, SubscriptionData]]) -> None:
         """Read parts of queues concurrently. A part is read until it has more messages than the selection's limit."""

@@ -63,7 +63,7 @@ class GenerationNote:
         try:
             value = json.loads(content)
             if value["v"] != NOTE_VERSION:
-                raise RmqdError(f"the generation file has version {value['v']!r}; expected {NOTE_VERSION}")
+                raise RmqdError(f"its format is {value['v']!r}; expected {NOTE_VERSION}; use the rmqd that wrote it")
             starting = value["starting"]
             return cls(
                 start_offsets=None if starting is None else parse_offsets_tree(starting, "starting"),

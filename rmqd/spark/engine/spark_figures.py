@@ -109,7 +109,7 @@ class DriverMetrics:
 
     def set_deduplication_store_failure(self, failure: str) -> None:
         """Record why the driver cannot reach the store of `deduplicate`; `failure` is empty if it can."""
-        evidence = f"messages are handled only with a claim, and the driver cannot reach the store: {failure}"
+        evidence = f"the driver cannot reach the store of deduplicate, so messages may wait: {failure}"
         with structlog.contextvars.bound_contextvars(group=self._options.group):
             self._problems.set("claims", make_problem("claim_store_away", evidence) if failure else None)
 

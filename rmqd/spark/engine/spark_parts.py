@@ -131,7 +131,7 @@ class DeduplicationStorePoller:
                 self._figures.set_deduplication_store_failure(str(error))
             elif not self._is_reported:
                 self._is_reported = True
-                what = "if executors cannot reach it either, no message is handled: see claims.store_away in their logs"
+                what = "if executors cannot reach the store, no message is handled: see claims.store_away in their logs"
                 self._log.warning("spark.claim_store_unreached", error=str(error), consequence=what)
         else:
             self.has_answered = True

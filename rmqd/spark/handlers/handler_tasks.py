@@ -244,7 +244,7 @@ class TaskHandler:
         for task in self._tasks:
             if task.done():
                 task.result()
-        raise RmqdError("the handler's slots ended without an error")
+        raise RmqdError("the tasks that call the handler ended unexpectedly, without an error")
 
     def _counts(self) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
         """Return totals since the handler's start: failures and skips for each hook, trace records for each result."""

@@ -53,12 +53,12 @@ class RangeOutcome:
             value = pickle.loads(data)
         except Exception as error:
             raise RmqdError(
-                f"unreadable outcome: {error}; check that executors run the same version of rmqd"
+                f"unreadable result of a Spark task: {error}; check that executors run the driver's version of rmqd"
             ) from error
         if not isinstance(value, RangeOutcome):
             raise RmqdError(
-                f"an executor returned a {type(value).__name__}; expected an outcome; "
-                "check that it runs the same version of rmqd"
+                f"an executor returned a {type(value).__name__}; expected the result of a task; "
+                "check that it runs the driver's version of rmqd"
             )
         return value
 

@@ -278,7 +278,7 @@ class Compactions:
         for entry, path in zip(chunk.entries, chunk.paths, strict=True):
             found = decode(ManifestEntry, self._folder.read(entry), f"{self._folder.url}/{entry}")
             if found.file != path:
-                raise RmqdError(f"{self._folder.url}/{entry} is an entry of {found.file}; expected {path}")
+                raise RmqdError(f"{self._folder.url}/{entry} describes the file {found.file}; expected {path}")
             yield found
 
     def _carry_out(self, plan: CompactionPlan, compaction: str) -> bool:

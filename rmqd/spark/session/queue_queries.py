@@ -123,7 +123,7 @@ async def mean_message_size(remoting: RemotingClient, address: str, queue: Messa
     reply = await request(remoting, address, header)
     entries = QueryConsumeQueueResponseBody.from_json(reply.body).queue_data
     if not entries:
-        raise RmqdError(f"the index of {queue} has no entry at {start}")
+        raise RmqdError(f"the broker's consume queue of {queue} has no entry for offset {start}")
     return sum(entry.physic_size for entry in entries) / len(entries)
 
 

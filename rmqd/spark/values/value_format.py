@@ -36,7 +36,7 @@ MISSING_SCHEMA_HINTS: Final = {
     "protobuf": "missing; expected the path of a file written by protoc --include_imports --descriptor_set_out",
 }
 _NOT_INFERRED: Final = (
-    "infer is only for a pipeline of a group with engine: spark, which stores the schema: in spark.options in YAML; "
+    "infer is only for a pipeline of a group with engine: spark, set in spark.options of its YAML; "
     "expected SQL columns. In a notebook, get them from spark.read.json(orders.limit(10000)"
     '.selectExpr("CAST(body AS STRING)")).schema.simpleString(), where orders is the result of load() without value'
 )

@@ -144,7 +144,7 @@ def test_a_plan_of_another_cluster_is_refused(tmp_path: Path) -> None:
     former = tmp_path / "replays/shop/plan.json"
     for identity, named in ((plan.identity, "c1/~/shop"), ("", "shop on a cluster that rmqd 0.1.0 did not store")):
         former.write_bytes(replace(plan, identity=identity).to_json())
-        with pytest.raises(RmqdError, match=rf"is the plan of {named}, and this is c2/~/shop; --force resumes it"):
+        with pytest.raises(RmqdError, match=rf"is the plan of {named}, but this replay is of c2/~/shop; use --force"):
             other.read()
     taken = other.read(is_forced=True)
     assert taken == replace(plan, identity="c2/~/shop")
@@ -168,7 +168,7 @@ def test_dead_letters_that_cannot_be_replayed_are_named(cluster: Cluster, tmp_pa
     ended = cluster.ask("dlq", "replay", "sender", "--yes", "-o", "json", *state)
     result = ended.json()
     assert (ended.code, result["sent"], result["left"]) == (1, 1, 1)
-    assert [one["error"] for one in result["failed"]] == ["it does not say which topic it came from (RETRY_TOPIC)"]
+    assert [one["error"] for one in result["failed"]] == ["its original topic is unknown: no property RETRY_TOPIC"]
     assert "1 message failed" in ended.err
     assert cluster.ask("dlq", "replay", "sender", "--since", "yesterday", *state).code == 2
     assert cluster.ask("dlq", "show", "sender", "--property", "shop", *state).code == 2

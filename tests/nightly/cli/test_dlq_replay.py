@@ -74,7 +74,7 @@ async def test_the_plan_is_shown_and_needs_confirmation(topic: str, commands: Co
         "  1  no shop b",
         f"of the topics: {topic} 3",
         f"to %RETRY%{commands.group}, which only this group reads, as new messages with reconsume times from 0",
-        "no members now: they wait for one",
+        "no members now: messages wait for one",
         "at most 5 per second",
     ]
     asked = await commands.run("replay", commands.group)
@@ -198,7 +198,7 @@ async def test_a_letter_that_cannot_be_replayed_is_named(topic: str, commands: C
     ended = await commands.run("replay", commands.group, "--yes", "-o", "json")
     result = ended.json()
     assert (ended.code, result["sent"], result["left"]) == (1, 1, 1)
-    assert [one["error"] for one in result["failed"]] == ["it does not say which topic it came from (RETRY_TOPIC)"]
+    assert [one["error"] for one in result["failed"]] == ["its original topic is unknown: no property RETRY_TOPIC"]
     assert "1 message failed" in ended.err
 
 

@@ -23,7 +23,7 @@ from tests.config.test_clusters import GROUP, IN_TOKYO, TOKYO
 )
 def test_secrets_of_a_cluster_are_refused_on_the_command_line(override: str) -> None:
     found = problems(TOKYO + GROUP, [override], environ={"A": "a"})
-    assert any("clusters.tokyo.client.secret_key: all users can see it in `ps`" in problem for problem in found)
+    assert any("clusters.tokyo.client.secret_key: all users can see this secret" in problem for problem in found)
     taken = load(TOKYO + GROUP, ["clusters.tokyo.client.secret_key=${SECRET}"], environ={"SECRET": "kept"})
     assert taken.clusters["tokyo"].client.secret_key == "kept"
 

@@ -25,7 +25,7 @@ REFUSED = {
     ),
     "a store without its URL": (
         "deduplicate: {store: redis}",
-        "6:5: groups.mailer.deduplicate.url: missing with store: redis; "
+        "6:5: groups.mailer.deduplicate.url: required by store: redis; "
         "expected redis://... or rediss://... or unix://...",
     ),
     "the URL of another store, without its password": (
@@ -40,18 +40,18 @@ REFUSED = {
     ),
     "a URL in place of a path": (
         "deduplicate: {url: 'redis://r'}",
-        "6:24: groups.mailer.deduplicate.url: a URL with store: sqlite; "
+        "6:24: groups.mailer.deduplicate.url: a URL is not possible with store: sqlite; "
         "expected a path, or empty for a file in state_dir",
     ),
     "for every member": (
         "message_model: broadcasting\n    deduplicate: {}",
         "7:5: groups.mailer.deduplicate: not possible with broadcasting: each member of a broadcasting group must "
-        "handle every message; leave it out",
+        "handle every message; remove this key",
     ),
     "with rollbacks": (
         "consume_mode: orderly\n    auto_commit: false\n    deduplicate: {}",
-        "8:5: groups.mailer.deduplicate: not possible with auto_commit: false: a rollback handles messages again; "
-        "leave it out",
+        "8:5: groups.mailer.deduplicate: not possible with auto_commit: false: after a rollback, messages must be "
+        "handled again; remove it",
     ),
     "a file on Spark": (
         "engine: spark\n    deduplicate: {}",

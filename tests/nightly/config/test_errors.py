@@ -20,8 +20,8 @@ def test_any_configuration_loads_or_has_problems_with_places(data: dict[str, obj
 def test_java_names_outside_of_a_group_are_reported_with_the_key_to_write() -> None:
     assert problems(f"pullBatchSize: 32\nrocketmq: {{}}\nclient: {{useTLS: true, unitName: a}}\n{GROUP}") == [
         "test.yaml:1:1: pullBatchSize: unknown key; write groups.NAME.pull_batch_size: 32",
-        "test.yaml:2:1: rocketmq: Java's name; there is no key: write nameserver, client and groups at the top level",
-        "test.yaml:3:10: client.useTLS: Java's name; write tls.enabled: true",
+        "test.yaml:2:1: rocketmq: no key for this Java setting: write nameserver, client and groups at the top level",
+        "test.yaml:3:10: client.useTLS: this is the Java client's name; write tls.enabled: true",
         "test.yaml:3:24: client.unitName: unknown key; write unit_name",
     ]
 
@@ -30,7 +30,7 @@ LIGHT_QUEUES = {
     "namespace": (
         "client: {namespace: shop}\n",
         "",
-        "brokers do not support the light message queue shop%%LMQ%room; use a cluster without client.namespace",
+        "light message queues do not support namespaces (shop%%LMQ%room); use a cluster without client.namespace",
     ),
     "pop": (
         "",
@@ -58,7 +58,7 @@ def test_the_offset_store_broker_accepts_no_options() -> None:
     text = "nameserver: a:1\ngroups:\n  mailer:\n    subscriptions: {orders: '*'}\n    handler: {plugin: log}\n"
 
     assert problems(f"{text}    offset_store: {{plugin: broker, options: {{url: x}}}}\n") == [
-        "test.yaml:6:36: groups.mailer.offset_store.options: brokers take no options; expected plugin: NAME"
+        "test.yaml:6:36: groups.mailer.offset_store.options: broker has no options; expected another plugin"
     ]
     assert load(f"{text}    offset_store: {{plugin: broker, options: {{}}}}\n").groups
 

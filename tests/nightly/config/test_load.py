@@ -83,7 +83,7 @@ def test_names_that_yaml_1_1_would_convert_stay_text() -> None:
     }
 
 
-IN_PS = "all users can see it in `ps`; expected '${NAME}', '${file:PATH}', or the configuration file"
+IN_PS = "all users can see this secret in `ps`; expected '${NAME}', '${file:PATH}', or the configuration file"
 
 
 FORM = "expected KEY=VALUE with a key such as log.level or groups.mailer.pull_batch_size"

@@ -50,8 +50,8 @@ IN_GROUP = {
     ),
     "time as Java writes it": (
         "consume_timestamp: 20260101000000",
-        "6:24: groups.mailer.consume_timestamp: 20260101000000 is Java's form; write 2026-01-01T00:00:00 and its zone; "
-        "expected ISO 8601 with a zone such as 2026-01-01T00:00:00+08:00, or @ and Unix milliseconds",
+        "6:24: groups.mailer.consume_timestamp: 20260101000000 is the Java client's form; write 2026-01-01T00:00:00 "
+        "with a zone; expected ISO 8601 with a zone such as 2026-01-01T00:00:00+08:00, or @ and Unix milliseconds",
     ),
     "Java's spelling": (
         "pullBatchSize: 32",
@@ -79,21 +79,21 @@ IN_GROUP = {
         "consume_mode: pop\n    order_by: keys",
         (
             "7:5: groups.mailer.order_by: not possible with POP, because brokers deliver the messages of a queue "
-            "to several members at once; leave it out"
+            "to several members at once; remove this key"
         ),
     ),
     "order beside commits of the handler's": (
         "consume_mode: orderly\n    order_by: keys\n    auto_commit: false",
         (
             "7:5: groups.mailer.order_by: not possible with auto_commit: false, which needs the order of whole "
-            "queues; leave it out"
+            "queues; remove this key"
         ),
     ),
     "order on Spark": (
         "engine: spark\n    order_by: keys",
         (
             "7:5: groups.mailer.order_by: not possible with engine: spark, which reads ranges of offsets, "
-            "regardless of keys; leave it out"
+            "regardless of keys; remove this key"
         ),
     ),
     "order by nothing": (
@@ -123,7 +123,7 @@ SUBSCRIPTIONS = {
     "empty SQL": ('orders: {sql: " "}', f"5:7: orders: ' ' is not an SQL92 condition; expected {TAGS}"),
     "unknown kind": (
         "orders: {sql92: a > 1}",
-        f"5:7: orders: a mapping of 'sql92' is not a subscription; expected {TAGS}",
+        f"5:7: orders: a mapping with 'sql92' is not a subscription; expected {TAGS}",
     ),
     "no list of lite topics": (
         "orders: {lite_topics: a}",
@@ -154,7 +154,7 @@ ROOTS = {
     ),
     "group's key at the top": (
         "nameserver: a:1\nsubscriptions: {}",
-        "2:1: subscriptions: unknown key; it belongs to groups.NAME",
+        "2:1: subscriptions: unknown key here; move it to groups.NAME",
     ),
     "text for a section": (
         "nameserver: a:1\nlog: debug",
@@ -238,7 +238,7 @@ NO_YAML = {
     "text at the top": ("nameserver", "1:1: the file contains 'nameserver'; expected a mapping of keys"),
     "list as a key": ("? [a]\n: 1", "1:3: a key is not text; expected text"),
     "nested too deep": ("a: " + "[" * 100_000, "1:54: values are nested more than 50 deep"),
-    "alias of itself": ("a: &a [*a]", "1:8: *a does not refer to a complete earlier value"),
+    "alias of itself": ("a: &a [*a]", "1:8: alias *a does not refer to a complete earlier value"),
     "control character": ("nameserver: a:1 \x07", "1:17: the character U+0007 is not allowed in YAML"),
 }
 

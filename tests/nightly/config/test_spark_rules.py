@@ -52,12 +52,12 @@ REFUSED = {
     "a strategy": (
         "allocate_strategy: consistent_hash",
         "7:24: groups.mailer.allocate_strategy: has no effect with engine: spark: Spark itself divides the queues "
-        "among its tasks; leave it out",
+        "among its tasks; remove this key",
     ),
     "a circuit breaker": (
         "circuit_breaker: {consecutive: 5}",
         "7:5: groups.mailer.circuit_breaker: not possible with engine: spark: the tasks of a micro-batch call the "
-        "handler in many processes, which do not know each other's results; leave it out",
+        "handler in many processes, which do not know each other's results; remove it",
     ),
     "speculation": (
         "spark: {conf: {spark.speculation: true}}",
@@ -70,8 +70,7 @@ REFUSED = {
     ),
     "nested properties": (
         "spark: {conf: {spark: {sql: true}}}",
-        "7:20: groups.mailer.spark.conf.spark: a Spark property is a text, a number or a flag; write its whole name "
-        "as the key",
+        "7:20: groups.mailer.spark.conf.spark: not a text, number or flag; write the property's whole name as one key",
     ),
     "a handler and a pipeline": (
         "pipeline: {plugin: 'a:b'}\n    sink: {format: rocketmq, topic: out}",
@@ -113,7 +112,7 @@ def test_a_group_needs_a_handler_or_a_pipeline() -> None:
 
 def test_a_pipeline_needs_a_sink() -> None:
     (found,) = problems(f"{NO_WORK}    pipeline: {{plugin: 'a:b'}}\n")
-    assert found.startswith("test.yaml:3:3: groups.mailer.sink: missing with pipeline; expected a mapping")
+    assert found.startswith("test.yaml:3:3: groups.mailer.sink: required by pipeline; expected a mapping")
 
 
 def test_without_pyspark_the_group_is_refused_to_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -254,8 +254,8 @@ async def test_a_broker_that_pushes_keeps_no_reset_for_a_member_that_does_not_ob
     assert done.code == 1
     assert states(done)["not_obeyed"], done.err
     assert done.err.endswith(
-        "rmqd: broker-a pushed the reset to the members, and does not store it for members that missed it; "
-        f"check with `rmqd groups show {group}`, and reset again, if necessary with stopped members\n"
+        "rmqd: broker-a pushed the reset to the members once; "
+        f"check with `rmqd groups show {group}`. If a member missed it, stop the members and reset again\n"
     ), done.err
     assert "brokers keep" not in done.err
 

@@ -182,7 +182,7 @@ def test_debezium_changes_are_ordered_by_the_log_of_the_source(
     run(spark, by_position, tmp_path)
     assert found(postgresql, database) == wanted
     for order, kind in (("time", "order: time"), ("offset", "format: debezium, order: offset in orders")):
-        with pytest.raises(ConfigError, match=f"as 'cdc, order: position', and the rows of the group as 'cdc, {kind}'"):
+        with pytest.raises(ConfigError, match=f"as 'cdc, order: position', but this group's rows as 'cdc, {kind}'"):
             start(spark, cdc_order(broker, database, {**options, "order": order}), tmp_path)
     with pytest.raises(ConfigError, match="the pipeline identifies a row by name, and the sink by id"):
         start(spark, cdc_order(broker, database, {**options, "keys": ["name"]}), tmp_path)
@@ -204,16 +204,14 @@ def test_another_order_format_or_topic_is_refused_and_a_topic_can_be_added(
     sink()
     postgresql.execute(database, "INSERT INTO orders VALUES (1, 'former', NULL, '{7,0}')")
     kind = "cdc, format: canal, order: offset in orders"
-    with pytest.raises(ConfigError, match=f"as '{kind}', and the rows of the group as 'cdc, order: time'") as refused:
+    with pytest.raises(ConfigError, match=f"as '{kind}', but this group's rows as 'cdc, order: time'") as refused:
         sink(order="time")
     assert "SET kind" not in str(refused.value)
-    with pytest.raises(
-        ConfigError, match=f"as '{kind}', and the rows of the group as 'cdc, format: debezium"
-    ) as refused:
+    with pytest.raises(ConfigError, match=f"as '{kind}', but this group's rows as 'cdc, format: debezium") as refused:
         sink(format="debezium")
     assert "SET kind" not in str(refused.value)
     with pytest.raises(
-        ConfigError, match=f"as '{kind}', and the rows of the group as 'cdc, format: canal, order: offset in new"
+        ConfigError, match=f"as '{kind}', but this group's rows as 'cdc, format: canal, order: offset in new"
     ):
         sink(["new"])
     sink(["new", "orders"])

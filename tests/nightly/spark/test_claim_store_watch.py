@@ -108,7 +108,7 @@ async def test_an_unreachable_store_is_a_problem_until_it_is_back(store: Store) 
             store.server.kill()
             await eventually(lambda: problems() == ["claim_store_away"], "the store is reported as unreachable")
             [problem] = run.snapshot().problems
-            assert "the driver cannot reach the store: " in problem.evidence
+            assert "the driver cannot reach the store of deduplicate" in problem.evidence
             store.server.start()
             await eventually(lambda: not problems(), "the problem has ended")
         finally:

@@ -203,7 +203,7 @@ def test_rows_with_another_kind_of_order_are_refused(
     writer(prices_database, times, "early")  # writes nothing, so the next group may have another order
     first = writer(prices_database, offsets, "first")
     first.write(offsets, batch(0))
-    refused = "ordered by place as 'offsets', and the rows of the group as 'times'.*TRUNCATE "
+    refused = "ordered by place as 'offsets', but this group's rows as 'times'.*TRUNCATE "
     tables = [r'"public"."prices"', r'"public"."rmqd_deleted_prices"']
     with pytest.raises(ConfigError, match=f"{refused}{', '.join(tables)}, and reset"):
         writer(prices_database, times, "second")
@@ -246,14 +246,14 @@ def test_offsets_of_other_topics_are_refused(spark: SparkSession, prices_databas
     frame = by(spark, "offset in {topics}", (1, "a", 10, [5], False), (2, "a", None, [6], True))
     writer(prices_database, frame, "first", "b", "a").write(frame, batch(0))
     with pytest.raises(
-        ConfigError, match=r"by place as 'offset in a, b', and the rows of the group as 'offset in c'"
+        ConfigError, match=r"by place as 'offset in a, b', but this group's rows as 'offset in c'"
     ) as refused:
         writer(prices_database, frame, "second", "c")
     statements = re.findall(
         r"(?:UPDATE|TRUNCATE) \S+\.\"(?:rmqd_deleted_)?prices\"(?: SET \"place\" = NULL)?(?=;)", str(refused.value)
     )
     assert len(statements) == 2
-    with pytest.raises(ConfigError, match="and the rows of the group as 'offset in a, c'"):  # c may replace b
+    with pytest.raises(ConfigError, match="but this group's rows as 'offset in a, c'"):  # c may replace b
         writer(prices_database, frame, "first", "a", "c")
     for statement in statements:
         prices_database.run(statement)
@@ -316,7 +316,7 @@ def test_groups_with_different_shards_write_to_one_table(
     assert there(prices_database) == [(1, "a", 10), (2, "a", 20)]
     assert noted(prices_database) == [("prices", "place", "offset in one, two")]
     with pytest.raises(
-        ConfigError, match="as 'offset in one, two', and the rows of the group as 'offset in three'"
+        ConfigError, match="as 'offset in one, two', but this group's rows as 'offset in three'"
     ) as third:
         writer(prices_database, other, "third", "three")
     with pytest.raises(ConfigError) as fourth:

@@ -174,18 +174,18 @@ class OrderColumns:
         where = {"target": self.statements.table, "column_name": name, "kind": there}
         found = " AND ".join(f"{column} = {_literal(value)}" for column, value in where.items())
         return (
-            "; or, if no key is in two of the topics, as with shards, record all topics: "
+            "; or, if each key is in one topic only, record all topics: "
             f"UPDATE {self.record_table} SET kind = {_literal(joined)} WHERE {found}"
         )
 
     def _problem(self, name: str, kind: OrderColumn, there: str, filled: Sequence[str]) -> str:
         return (
-            f"sink {self.statements.table}: its rows are ordered by {name} as {there!r}, and the rows of the group as "
-            f"{kind.full_description!r}, so they cannot be compared, and an older change would replace a later one; "
+            f"sink {self.statements.table}: its rows are ordered by {name} as {there!r}, but this group's rows as "
+            f"{kind.full_description!r}, so an older change could replace a later one; "
             f"expected {there!r}{self._joining(name, kind, there)}; or, to let all new changes count as later, wait "
-            "until no group that writes there has lag, stop these groups, and run "
-            f"{'; '.join(self._clearing_statement(table, name) for table in filled)}; "
-            f"or, to start over, stop them, run TRUNCATE {', '.join(filled)}, and reset the group to its first messages"
+            "until no group that writes to the table has lag, stop these groups, and run "
+            f"{'; '.join(self._clearing_statement(table, name) for table in filled)}; or, to start over, stop the "
+            f"groups, run TRUNCATE {', '.join(filled)}, and reset this group to its first messages"
         )
 
 
