@@ -210,7 +210,7 @@ def test_keys_without_effect_on_spark_are_refused_in_a_group_and_accepted_in_def
             text = ON_SPARK.replace("WORK", f"{work}, {key}: {json.dumps(value)}")
             [told] = problems(text.replace("DEFAULTS", "{}"))
             assert f": groups.mailer.{key}: has no effect with " in told
-            assert told.endswith("; leave it out")
+            assert told.endswith("; remove this key")
         text = ON_SPARK.replace("WORK", work).replace("DEFAULTS", json.dumps(idle))
         assert load(text).groups["mailer"].queue_handover_timeout_seconds == 9.0
 
