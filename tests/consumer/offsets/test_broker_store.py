@@ -188,6 +188,12 @@ async def test_an_unchanged_offset_is_checked_periodically_and_stored_if_lost(ow
     await owner.persist(7)
     assert owner.commits == [7, 7]
     assert owner.store.committed_at[owner.queue] == committed_at
+    del owner.broker.offsets[GROUP, owner.queue]
+    await owner.store.check_stored([owner.queue])
+    assert owner.commits == [7, 7]
+    owner.clock.turn(OFFSET_CHECK_SECONDS)
+    await owner.store.check_stored([owner.queue])
+    assert owner.commits == [7, 7, 7]
 
 
 async def test_offset_zero_is_committed_even_if_the_broker_returned_zero(owner: Owner) -> None:

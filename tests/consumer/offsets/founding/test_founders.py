@@ -205,8 +205,9 @@ async def test_a_lost_first_commit_is_tried_three_times(
         return Reply()
 
     broker.peer.on(UPDATE, lose)
-    start = await at_brokers(client, clock).determine_start(queue, None)
-    assert start.is_stored is is_stored
+    start_offsets = at_brokers(client, clock)
+    assert (await start_offsets.determine_start(queue, None)).is_stored is is_stored
+    assert not start_offsets.is_deferred(queue)
     assert ((GROUP, queue) in broker.offsets) is is_stored
 
 
