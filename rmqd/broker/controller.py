@@ -199,7 +199,7 @@ class TopicQueueMappingManager:
         """Return a requested mapping, merged with the topic's existing queues. Raises Refusal if it is invalid."""
         for queue_id, items in detail.hosted_queues.items():
             if detail.bname != broker_name or not _is_plain(queue_id, items, broker_name):
-                raise _refused(f"queue {queue_id} of {detail.topic} is not wholly in queue {queue_id} of this broker")
+                raise _refused(f"queue {queue_id} of {detail.topic} must be all of queue {queue_id} of this broker")
         old = self.get(detail.topic)
         if old is None:
             return detail

@@ -116,7 +116,7 @@ class Channel(asyncio.Protocol):
         Raises RemotingTimeoutError, or RemotingClosedError if the connection ends.
         """
         if self.closed:
-            raise RemotingClosedError(self.address, "the client has gone")
+            raise RemotingClosedError(self.address, "the client has closed the connection")
         opaque = next(_opaques) & 0x7FFFFFFF
         future: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
         self._calls[opaque] = future

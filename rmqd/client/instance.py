@@ -81,7 +81,7 @@ class Replicas:
             for broker_id, gone in before.items():
                 if gone not in in_use and replicas.get(broker_id, gone) != gone:
                     log.info("broker.moved", broker=name, gone=gone, addresses=sorted(replicas.values()))
-                    self._remoting.drop_address(gone, f"broker {name} is no longer there")
+                    self._remoting.drop_address(gone, f"broker {name} has moved to another address")
 
 
 UNREGISTER_DEADLINE_SECONDS = 3.0

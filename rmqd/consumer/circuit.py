@@ -181,7 +181,7 @@ class Circuit:
             return None
         seconds = self._clock.monotonic() - self._opened_at
         return make_problem(
-            "circuit_open", f"{self._evidence()}; no call but probes for {duration(seconds)}", group=group
+            "circuit_open", f"{self._evidence()}; only test calls were made for {duration(seconds)}", group=group
         )
 
     def _evidence(self) -> str:

@@ -66,7 +66,7 @@ class StaticTopicError(RmqdError):
 
     def __init__(self, topic: str) -> None:
         super().__init__(
-            f"{topic} is a static topic (mqadmin updateStaticTopic): read it with engine: local, or in Java"
+            f"{topic} is a static topic (mqadmin updateStaticTopic): read it with engine: local, or with a Java client"
         )
 
 
@@ -229,7 +229,7 @@ class DataLossError(RmqdError):
 
     def __init__(self, queue: object, lost: tuple[int, int], held: tuple[int, int] | None) -> None:
         if held is None:
-            reason = "no name server knows its broker anymore"
+            reason = "no name server knows the queue's broker anymore"
         elif held[0] <= lost[0] and lost[1] <= held[1]:
             reason = "the broker has other messages there, because the topic was recreated"
         else:
@@ -245,10 +245,10 @@ class GroupHeldElsewhereError(GroupRefusedError):
     """The group already runs on another engine (member `client_id`). A group can use only one engine at a time."""
 
     def __init__(self, group: str, here: str, engine: str, client_id: str, host: str) -> None:
-        who = "a member on engine: spark" if engine == "spark" else "a member on engine: local, or another client,"
+        who = "engine: spark" if engine == "spark" else "engine: local, or with another client"
         super().__init__(
-            f"group {group} runs elsewhere: {who} runs it on {host} ({client_id}), and this is {here}. A group can use "
-            "only one engine at a time; stop it there, and this member continues at its offsets"
+            f"group {group} runs elsewhere: on {host} ({client_id}), with {who}. A group can use only one engine "
+            f"at a time; stop the group there, and this member ({here}) continues at its offsets"
         )
         self.engine = engine
         self.client_id = client_id

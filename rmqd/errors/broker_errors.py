@@ -63,7 +63,7 @@ class AccessRefusal:
             return f"{refused}: {self.advice}"
         actions = "Sub,Get" if action in ("Sub", "Get") else action
         command = f"mqadmin createAcl -s User:USER -r {resource} -a {actions} -d Allow"
-        return f"{refused}: `{command}` permits it; name all actions of the user there; docs/security.md"
+        return f"{refused}: `{command}` permits it; list all actions of the user in `-a`; see docs/security.md"
 
 
 _MISSING: Final = AccessRefusal(True, "set client.access_key and client.secret_key")

@@ -204,7 +204,7 @@ class HandlerPlugin:
         try:
             instance = self.options.bind_options(self.target, options)()
         except (Exception, SystemExit) as error:
-            message = f"its constructor failed: {why(error)}"
+            message = f"the handler's constructor failed: {why(error)}"
             raise plugin_fault(message, "options" if self.options.takes else "plugin") from error
         own = getattr(instance, "start", None), getattr(instance, "stop", None)
         if self.typed is not None:
@@ -223,12 +223,12 @@ def _class_form(target: type[Any]) -> tuple[OptionsForm, TypedForm | None]:
     if isinstance(handle, TypedHandler):
         typed = TypedForm.of(handle, is_bound=static)
         if typed.form.parameter_for("options") is not None:
-            raise _misfit("has a typed method with options; a class gets them in its constructor")
+            raise _misfit("has a method handle with options; take them in the constructor")
     else:
         _check_room("handle", handle, 1 if static else 2, "(self, batch)")
         _check_plain("handle", handle, 0 if static else 1)
         if any(one.name == "options" for one in parameters_of(handle)):
-            raise _misfit("has a method handle with options; a class gets them in its constructor")
+            raise _misfit("has a method handle with options; take them in the constructor")
     for name in ("start", "stop", "end_calls"):
         method = getattr(target, name, None)
         if method is not None and not callable(method):
@@ -247,12 +247,12 @@ def _class_form(target: type[Any]) -> tuple[OptionsForm, TypedForm | None]:
         raise _misfit(str(error)) from None
     if options.needs:
         needed = options.needs + options.takes
-        raise _misfit(f"has a constructor that needs {needed} arguments, but it gets only its options")
+        raise _misfit(f"has a constructor that needs {needed} arguments, but rmqd passes only the options")
     if model is not None and not options.takes:
-        hint = f": call its parameter {options.default} options" if options.default else ""
+        hint = f": rename its parameter {options.default} to options" if options.default else ""
         raise _misfit(f"has Options, but its constructor does not take them{hint}")
     if typed is not None and typed.options_model(handle, model or options.model) != (model or options.model):
-        raise _misfit("has a dependency that takes options; expected the same model in its constructor")
+        raise _misfit("has a dependency that takes other options than its constructor; use one model for both")
     return replace(options, model=model), typed
 
 

@@ -140,7 +140,7 @@ class OptionsForm:
         """
         if not self.takes:
             if options:
-                hint = f"; its parameter {self.default} has a default: call it options to get them"
+                hint = f"; to get them, rename its parameter {self.default} to options"
                 message = f"the {kind} takes no options{hint if self.default else ''}; expected no options"
                 raise plugin_fault(message, "options", at_key=True)
             return options

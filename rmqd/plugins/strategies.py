@@ -126,7 +126,7 @@ class _Passing:
         """Return `result`. If `call_next` was called, retry the messages that were neither decided nor passed to it."""
         raise_returned_decision(result)
         if self._passed is not None and -1 not in self._passed and not is_call_abandoned.get()():
-            told = f"the middleware {self._name} did not pass on a message; to skip it, call batch.ack(message)"
+            told = f"the middleware {self._name} did not give call_next a message; to skip it, call batch.ack(message)"
             for index in set(range(len(self._batch))) - self._passed:
                 self._batch.decide(index, Decision(Outcome.RETRY, error=RuntimeError(told)))
         return result
@@ -287,7 +287,7 @@ def _hook(name: str, entry_point: EntryPoint) -> Hook:
         try:
             target = target()
         except (Exception, SystemExit) as error:  # the plugin's constructor may raise anything
-            raise plugin_fault(f"{entry_point.value} cannot be made: {why(error)}; {_EXPECTED_HOOK}") from error
+            raise plugin_fault(f"{entry_point.value} cannot be created: {why(error)}; {_EXPECTED_HOOK}") from error
     methods = {method: getattr(target, method, None) for method in _METHODS}
     if not any(methods.values()):
         raise plugin_fault(f"{entry_point.value} is not a hook; {_EXPECTED_HOOK}")
@@ -319,7 +319,7 @@ def load_offset_store(group: str, settings: GroupConfig) -> Callable[[], OffsetS
         try:
             store: OffsetStore = bound()
         except Exception as error:
-            message = f"its constructor failed: {why(error)}"
+            message = f"the offset store's constructor failed: {why(error)}"
             raise ConfigError([settings.problem(group, ("offset_store", "options"), message)]) from error
         return store
 

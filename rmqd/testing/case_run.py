@@ -71,7 +71,7 @@ class DeadLettersForm(ValueKind):
         if isinstance(value, dict) and all(isinstance(reason, str) for reason in value.values()):
             return dict(value)
         raise value_error(
-            f"{show_value(value)} is not accepted", "a list of messages, or a mapping of messages to their reasons"
+            f"{show_value(value)} is not valid", "a list of messages, or a mapping of messages to their reasons"
         )
 
 
@@ -247,7 +247,7 @@ def _check_module(file: Path, group: GroupToRun) -> None:
     module = group.package
     beside, loaded = file.parent / f"{module}.py", getattr(sys.modules.get(module), "__file__", None)
     if module and loaded and beside.exists() and not beside.samefile(loaded):
-        message = f"the module {module} was loaded from {loaded}, and not from {beside}; expected only one of that name"
+        message = f"the module {module} was loaded from {loaded}, and not from {beside}; rename one of them"
         raise ConfigError([group.settings.problem(group.name, ("handler", "plugin"), message)])
 
 

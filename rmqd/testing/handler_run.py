@@ -271,7 +271,7 @@ class HandlerRun:
             held = self._clock.wall() - since
             yield f"the handler has had {batch[0]!r} (keys {batch[0].keys}) for {duration(held)} and has not returned"
         if len(handling) > MAX_SHOWN:
-            yield f"and {len(handling) - MAX_SHOWN} more calls of it"
+            yield f"and {len(handling) - MAX_SHOWN} more calls of the handler"
         snapshot = self._consumer.snapshot()
         if snapshot.not_ready_reason is not None:
             yield snapshot.not_ready_reason

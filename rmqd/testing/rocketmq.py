@@ -74,7 +74,7 @@ class BackgroundLoop:
         """
         if threading.current_thread() is self._thread:
             raise RuntimeError(
-                "this is the thread of the event loop that runs async handlers, so the call would wait forever; "
+                "the event loop of async handlers cannot make this call, because it would wait for itself forever; "
                 "in an async handler use `await asyncio.to_thread(...)`"
             )
         future: Future[T] = asyncio.run_coroutine_threadsafe(work(), self._loop)
@@ -85,7 +85,7 @@ class BackgroundLoop:
                 raise
             raise LoopBlockedError(
                 f"no end after {duration(timeout_seconds + GRACE_SECONDS)}: an async handler blocks the event loop, "
-                f"which the consumer also uses (def handle runs in a thread instead); its location:\n{self._stack()}"
+                f"which the consumer also uses; write it with `def` to run it in a thread. It is at:\n{self._stack()}"
             ) from None
         finally:
             future.cancel()

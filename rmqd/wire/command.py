@@ -92,10 +92,10 @@ def decode_command(payload: bytes) -> RemotingCommand:
     """Decode a frame, given without its length field. Raises ProtocolError if the bytes are not a command."""
     size = len(payload)
     if size < 4:
-        raise ProtocolError(f"a frame of {size} bytes has no room for its header's length")
+        raise ProtocolError(f"a frame has {size} bytes; expected at least 4, which contain the header's length")
     body_start = 4 + (payload[1] << 16 | payload[2] << 8 | payload[3])
     if body_start > size:
-        raise ProtocolError(f"a frame of {size} bytes announces a header of {body_start - 4}")
+        raise ProtocolError(f"a frame of {size} bytes claims to have a header of {body_start - 4} bytes")
     if payload[0] == _JSON:
         return _decode_json(payload, body_start)
     if payload[0] == _BINARY:
@@ -234,7 +234,7 @@ def _decode_binary(payload: bytes, body_start: int) -> RemotingCommand:
         (map_size,) = _INT.unpack_from(data, at)
         at += _INT.size
         if map_size < 0 or at + map_size > len(data):
-            raise ProtocolError(f"a header of {len(data)} bytes announces {map_size} bytes of ext fields")
+            raise ProtocolError(f"a header of {len(data)} bytes claims to have {map_size} bytes of ext fields")
         ext_fields, end = {}, at + map_size
         while at < end:
             key, at = _text(data, at + _KEY_LENGTH.size, *_KEY_LENGTH.unpack_from(data, at))
@@ -243,7 +243,7 @@ def _decode_binary(payload: bytes, body_start: int) -> RemotingCommand:
     except (StructError, UnicodeDecodeError) as error:
         raise ProtocolError(f"a binary header is damaged: {error}") from error
     if at != end:
-        raise ProtocolError("the ext fields of a binary header are longer than announced")
+        raise ProtocolError("the ext fields of a binary header are longer than the length that it gives")
     named = _LANGUAGES_BY_BYTE.get(language, _OTHER)
     return RemotingCommand(code, opaque, flag, ext_fields, payload, body_start, remark or None, named, version)
 
@@ -251,7 +251,7 @@ def _decode_binary(payload: bytes, body_start: int) -> RemotingCommand:
 def _text(data: bytes, start: int, size: int) -> tuple[str, int]:
     end = start + size
     if size < 0 or end > len(data):
-        raise ProtocolError(f"a text of {size} bytes does not fit into a header of {len(data)}")
+        raise ProtocolError(f"a text of {size} bytes does not fit into a header of {len(data)} bytes")
     return data[start:end].decode(), end
 
 
@@ -307,7 +307,7 @@ class FrameDecoder:
             (length,) = LENGTH.unpack_from(data, start)
             if length > self._max_frame_size:
                 limit = self._max_frame_size
-                raise ProtocolError(f"the peer announced a frame of {length} bytes; expected at most {limit}")
+                raise ProtocolError(f"the peer is sending a frame of {length} bytes; expected at most {limit}")
             end = start + LENGTH.size + length
             if end > size:
                 self._wanted = end - start

@@ -35,7 +35,7 @@ class RetryFlag(IntEnum):
     def parse(cls, text: str) -> RetryFlag:
         """Parse a flag. Raises ProtocolError unless `text` is 0, 1 or 2."""
         if text not in ("0", "1", "2"):
-            raise ProtocolError(f"the retry flag must be 0, 1 or 2, not {text!r:.20}")
+            raise ProtocolError(f"the retry flag of a popped message must be 0, 1 or 2, not {text!r:.20}")
         return cls(int(text))
 
     def real_topic(self, group: str, topic: str) -> str:
@@ -66,9 +66,7 @@ class PopHandle(NamedTuple):
         """Parse the wire text of a handle. Raises ProtocolError."""
         parts = text.split(" ")
         if len(parts) != _HANDLE_PARTS or not parts[5]:
-            raise ProtocolError(
-                f"the handle of a popped message must have {_HANDLE_PARTS} parts, but it is {text!r:.120}"
-            )
+            raise ProtocolError(f"the handle of a popped message must have {_HANDLE_PARTS} parts; it is {text!r:.120}")
         start, popped, invisible, revive, queue, offset = (
             parse_integer(parts[index], "a part of the handle of a popped message") for index in (0, 1, 2, 3, 6, 7)
         )
@@ -113,7 +111,7 @@ def parse_start_offsets(text: str | None) -> dict[PoppedQueue, int]:
     for part in text.split(";") if text else ():
         words = part.split(" ")
         if len(words) != 3:
-            raise ProtocolError(f"each part of startOffsetInfo must have three words, but it is {text!r:.120}")
+            raise ProtocolError(f"each part of startOffsetInfo must have three words, not {part!r:.120}")
         queue = PoppedQueue(RetryFlag.parse(words[0]), parse_integer(words[1], "a popped queue's number"))
         if queue in offsets:
             raise ProtocolError(f"startOffsetInfo names a queue twice: {text!r:.120}")

@@ -125,7 +125,7 @@ async def test_an_unreachable_cluster_makes_only_its_groups_unready(tmp_path: Pa
             await eventually(lambda: seen(tmp_path / "near"), "the near group handles messages")
             readiness = (await client.get("/readyz")).text.splitlines()
             (reason,) = [line for line in readiness if line.startswith("[-]")]
-            assert reason.startswith("[-] group far: group far waits for its first assignment of orders: no name")
+            assert reason.startswith("[-] group far: group far waits for its first queues of orders: no name")
             groups["far"]["cluster"] = ""
             write(tmp_path, nameserver=here.nameserver, clusters=clusters, groups=groups)
             process.send(signal.SIGHUP)

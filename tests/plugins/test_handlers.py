@@ -250,7 +250,7 @@ def test_loading_a_configuration_does_not_create_the_handler() -> None:
     (problem,) = caught.value.problems
     line = CODE[: CODE.index("raise RuntimeError")].count("\n") + 1
     assert str(problem) == (
-        "test.yaml:5:5: groups.mailer.handler.options: its constructor failed: "
+        "test.yaml:5:5: groups.mailer.handler.options: the handler's constructor failed: "
         f"RuntimeError: no such server ({Path('shop.py').absolute()}:{line})"
     )
 
@@ -260,7 +260,7 @@ PLUGINS = {
     "shop:number": f"the plugin is an int, not a handler; {FORMS}",
     "shop:three": f"the plugin takes 3 arguments; {FORMS}",
     "shop:none": f"the plugin takes no arguments; {FORMS}",
-    "shop:named": f"the plugin needs keyword arguments that are not passed: key; {FORMS}",
+    "shop:named": f"the plugin needs keyword arguments that rmqd does not pass: key; {FORMS}",
     "shop:generator": f"the plugin is a handler with yield, which would never run; {FORMS}",
     "shop:async_generator": f"the plugin is a handler with yield, which would never run; {FORMS}",
     "shop:NoHandle": f"the plugin is the class NoHandle without a method handle; {FORMS}",
@@ -269,9 +269,8 @@ PLUGINS = {
     "shop:StartsWithMore": f"the plugin has a method start that cannot be called as start(self); {FORMS}",
     "shop:WrongOptions": f"the plugin has Options that are not a pydantic.BaseModel but a type; {FORMS}",
     "shop:ForgottenOptions": f"the plugin has Options, but its constructor does not take them; {FORMS}",
-    "shop:NeedsMore": f"the plugin has a constructor that needs 2 arguments, but it gets only its options; {FORMS}",
-    "shop:MethodWithOptions": "the plugin has a method handle with options; a class gets them in its constructor; "
-    f"{FORMS}",
+    "shop:NeedsMore": f"the plugin has a constructor that needs 2 arguments, but rmqd passes only the options; {FORMS}",
+    "shop:MethodWithOptions": f"the plugin has a method handle with options; take them in the constructor; {FORMS}",
     "shop:Bare.handle": "shop:Bare.handle is a method; name the class: shop:Bare",
     "shop:Inheriting.handle": "shop:Inheriting.handle is a method; name the class: shop:Inheriting",
     "shop:TypedMethod.handle": "shop:TypedMethod.handle is a method; name the class: shop:TypedMethod",
@@ -382,7 +381,7 @@ def test_an_option_that_the_model_does_not_have_is_reported() -> None:
 @pytest.mark.parametrize("plugin", ["shop:one", "shop:Bare", "shop:partial", "shop:with_timeout", "shop:Limited"])
 def test_options_for_a_handler_without_options_are_refused(plugin: str) -> None:
     name = {"shop:with_timeout": "timeout", "shop:Limited": "limit"}.get(plugin)
-    hint = f"; its parameter {name} has a default: call it options to get them" if name else ""
+    hint = f"; to get them, rename its parameter {name} to options" if name else ""
     expected = f"the handler takes no options{hint}; expected no options"
     found = problems(text(plugin, "{a: 1}"), to_run=True)
     assert found == [f"test.yaml:7:7: groups.mailer.handler.options: {expected}"]

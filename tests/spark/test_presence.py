@@ -127,7 +127,7 @@ async def test_a_local_member_does_not_start_while_a_driver_has_the_group(broker
             with pytest.raises(ExceptionGroup) as caught:
                 await one.task
             assert caught.group_contains(
-                GroupHeldElsewhereError, match=f"on engine: spark has it on .*{membership.client_id}"
+                GroupHeldElsewhereError, match=rf"\({membership.client_id}\), with engine: spark"
             )
             snapshot = one.consumer.snapshot()
             assert snapshot.state == "failed"

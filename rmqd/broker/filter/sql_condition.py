@@ -65,7 +65,7 @@ def compile_condition(text: str) -> Condition:
     try:
         return _as_condition(_Parser(text).alternatives())
     except RecursionError:
-        raise ExpressionError("the condition has too many levels") from None
+        raise ExpressionError("the condition is nested too deeply") from None
 
 
 class _Parser:
@@ -298,7 +298,7 @@ def _between(operand: Operand, low: Operand, high: Operand, negated: bool) -> Op
 
 def _in(operand: Operand, texts: list[str], negated: bool) -> Operand:
     if operand.kind != "property":
-        raise ExpressionError("IN compares only a property")
+        raise ExpressionError("IN needs a property on its left side")
 
     def evaluate(properties: Properties) -> bool | None:
         value = operand.evaluate(properties)

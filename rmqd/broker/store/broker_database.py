@@ -161,7 +161,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     if tables and application_id != APPLICATION_ID:
         raise StorageError(f"{path} is not a database of rmqd; choose another data dir")
     if version > SCHEMA_VERSION:
-        raise StorageError(f"{path} is from a newer rmqd: its schema is {version}; expected at most {SCHEMA_VERSION}")
+        raise StorageError(f"{path} needs a newer rmqd: its schema is {version}; expected at most {SCHEMA_VERSION}")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA wal_autocheckpoint = 4000")  # few pages (of 4 KiB), because a checkpoint waits for disk

@@ -310,7 +310,7 @@ class MessageStore:
                 queue = queues[topic, queue_id] = queue_store.ConsumeQueue()
             if queue.max_offset != queue_offset:
                 raise StorageError(
-                    f"{self._log.name} is damaged: the queue {topic}:{queue_id} continues at {queue_offset} after "
+                    f"{self._log.name} is damaged: in queue {topic}:{queue_id}, offset {queue_offset} follows offset "
                     f"{queue.max_offset - 1}; move it away to start with an empty one"
                 )
             self.newest = at, store_timestamp

@@ -73,7 +73,7 @@ async def read_records(
     except NoPermissionError as error:
         if f"the topic[{queue.topic}]" in error.remark:  # 4.x brokers create dead letter topics without read permission
             command = f"mqadmin updateTopicPerm -t {queue.topic} -p 6"
-            error.args = (f"{error.args[0]} (it is write-only; run `{command}` to make it readable)",)
+            error.args = (f"{error.args[0]} (the topic is write-only; run `{command}` to make it readable)",)
         raise
     pulled = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
     found = reply.code == ResponseCode.SUCCESS

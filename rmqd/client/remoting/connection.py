@@ -145,9 +145,7 @@ class RemotingConnection(asyncio.Protocol):
             async with self._clock.timeout(timeout_seconds):
                 await self._writable.wait()
         except TimeoutError:
-            raise RemotingTimeoutError(
-                self.address, f"nothing could be sent to it for {duration(timeout_seconds)}"
-            ) from None
+            raise RemotingTimeoutError(self.address, f"the peer read no data for {duration(timeout_seconds)}") from None
 
     def write(self, frame: bytes) -> None:
         """Queue a frame. All frames that are queued in one turn of the event loop are sent in one system call."""

@@ -107,7 +107,7 @@ class ConnectionPool:
             self.breakers.answered(address)
             return current
         if self._closed or self._connections.get(address) is not current or not current.is_suspect:
-            successor.close("it is not needed any more")  # the first connection ended, or received bytes, meanwhile
+            successor.close("this connection is not needed")  # the first connection ended, or received bytes, meanwhile
             await successor.wait_closed(MAX_CLOSE_SECONDS)
             return await self.connection(address)
         successor.is_suspect = True
@@ -128,7 +128,7 @@ class ConnectionPool:
         silent, self._connections[address] = self._connections.get(address), successor
         self._call_opened(address)
         if silent is not None:
-            reason = "it is silent, and a new connection works"
+            reason = "the peer is silent on this connection, and answers on a new one"
             log.info("connection.left", address=address, reason=reason)
             self._keep(self._end_silent(silent, reason), f"leave:{address}")
 

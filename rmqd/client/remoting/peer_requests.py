@@ -64,7 +64,7 @@ class PeerRequests:
             "request.turned_away", code=int(command.code), address=connection.address, at_once=MAX_REQUESTS_AT_ONCE
         )
         if connection.is_open and connection.is_writable and not command.is_oneway:
-            remark = f"{MAX_REQUESTS_AT_ONCE} of your requests are being answered; try again later"
+            remark = f"this client is already answering {MAX_REQUESTS_AT_ONCE} of your requests; try again later"
             connection.write(encode_response(command, ResponseCode.SYSTEM_BUSY, remark))
 
     async def close(self) -> None:

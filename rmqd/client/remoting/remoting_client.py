@@ -109,7 +109,7 @@ class RemotingClient(ConnectionPool):
         address = connection.address
         connection.is_suspect = connection.had_timeout = True
         self.breakers.record_failure(
-            address, RemotingTimeoutError(address, f"it accepts requests but has been silent for {duration(seconds)}")
+            address, RemotingTimeoutError(address, f"the peer accepts requests but was silent for {duration(seconds)}")
         )
         for callback in self.silent:
             callback(address)

@@ -194,10 +194,10 @@ class Security:
 
 MAX_PROBE_SECONDS: Final = 2.0
 
-_NOT_TLS: Final = "it answers without TLS; set client.tls.enabled: false, or tls.server.mode=permissive there"
-_TLS_ONLY: Final = "it accepts only TLS; set client.tls.enabled: true"
-_NO_CERTIFICATE: Final = "it requires a client certificate; set client.tls.cert_file and key_file"
-_REFUSED_OURS: Final = "it does not accept the certificate in client.tls.cert_file"
+_NOT_TLS: Final = "the server answers without TLS; set client.tls.enabled: false, or tls.server.mode=permissive there"
+_TLS_ONLY: Final = "the server accepts only TLS; set client.tls.enabled: true"
+_NO_CERTIFICATE: Final = "the server requires a client certificate; set client.tls.cert_file and key_file"
+_REFUSED_OURS: Final = "the server does not accept the certificate in client.tls.cert_file"
 # Explanations by a part of the reason in an OpenSSL error, which may be an alert of the peer. The first match counts.
 _REASONS: Final = (
     ("WRONG_VERSION_NUMBER", _NOT_TLS),
@@ -205,19 +205,19 @@ _REASONS: Final = (
     ("PACKET_LENGTH_TOO_LONG", _NOT_TLS),
     ("RECORD_LAYER_FAILURE", _NOT_TLS),
     ("CERTIFICATE_REQUIRED", _NO_CERTIFICATE),
-    ("ALERT_CERTIFICATE_EXPIRED", f"{_REFUSED_OURS}: it has expired"),
-    ("ALERT_CERTIFICATE_REVOKED", f"{_REFUSED_OURS}: it was revoked"),
-    ("ALERT_UNKNOWN_CA", f"{_REFUSED_OURS}: it does not know the signing authority"),
+    ("ALERT_CERTIFICATE_EXPIRED", f"{_REFUSED_OURS}, which has expired"),
+    ("ALERT_CERTIFICATE_REVOKED", f"{_REFUSED_OURS}, which was revoked"),
+    ("ALERT_UNKNOWN_CA", f"{_REFUSED_OURS}, whose signing authority it does not know"),
     ("ALERT_CERTIFICATE_UNKNOWN", _REFUSED_OURS),
     ("ALERT_BAD_CERTIFICATE", _REFUSED_OURS),
     ("ALERT_UNSUPPORTED_CERTIFICATE", _REFUSED_OURS),
-    ("ALERT_HANDSHAKE_FAILURE", "it ends the handshake; it may require a client certificate (client.tls.cert_file)"),
+    ("ALERT_HANDSHAKE_FAILURE", "the server ends the handshake; it may require a certificate (client.tls.cert_file)"),
     (
         "ALERT_INTERNAL_ERROR",
-        "it fails in the handshake; it may not know the authority that signed client.tls.cert_file",
+        "the server fails in the handshake; it may not know the authority that signed client.tls.cert_file",
     ),
-    ("PROTOCOL_VERSION", "it does not support TLS 1.2 or later, which rmqd requires"),
-    ("UNSUPPORTED_PROTOCOL", "it does not support TLS 1.2 or later, which rmqd requires"),
+    ("PROTOCOL_VERSION", "the server does not support TLS 1.2 or later, which rmqd requires"),
+    ("UNSUPPORTED_PROTOCOL", "the server does not support TLS 1.2 or later, which rmqd requires"),
 )
 _EXPIRED, _NOT_YET, _OTHER_HOST, _OTHER_ADDRESS = 10, 9, 62, 64  # OpenSSL's X509_V_ERR_*
 

@@ -92,7 +92,7 @@ def _read(url: str, sockets: list[socket.socket]) -> str:
         error.close()  # an HTTPError is also the response, with its connection
         raise
     except http.client.HTTPException as error:
-        raise OSError(f"its response is not HTTP: {error!r}") from error
+        raise OSError(f"the address server's response is not HTTP: {error!r}") from error
     return body.decode()
 
 
@@ -268,7 +268,7 @@ class NameServers:
             return
         listed = parse_addresses(text)
         if not listed:
-            log.warning("name_server.lookup_failed", url=self._shown_url, error="it lists no address")
+            log.warning("name_server.lookup_failed", url=self._shown_url, error="the address server lists no address")
             return
         self._configured = listed
 
@@ -297,7 +297,7 @@ class NameServers:
             log.info("name_server.changed", added=new, removed=gone)
         self._addresses = [address for address in self._addresses if address not in gone] + new
         for address in gone:
-            self._remoting.disconnect(address, "it is no longer a name server")
+            self._remoting.disconnect(address, "this address is no longer a name server")
 
     def _prefer(self, address: str) -> None:
         if address in self._addresses and self._addresses[0] != address:

@@ -211,8 +211,8 @@ class Producer:
         version = self._versions[address]
         if version < TIMERS_SINCE_VERSION:
             raise BrokerTooOldError(
-                f"{queue.broker_name} ({address}) is older than RocketMQ 5.0 (version number {version}), has no "
-                "timers, and would deliver the message at once; use a delay level"
+                f"{queue.broker_name} ({address}) is older than RocketMQ 5.0 (version number {version}) and has no "
+                "timers, so it would deliver the message at once; use a delay level"
             )
 
     async def _queues(self, topic: str) -> Sequence[MessageQueue]:

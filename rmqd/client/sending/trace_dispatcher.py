@@ -88,7 +88,7 @@ class TraceDispatcher:
                 flush_at, least = now + FLUSH_SECONDS, 1
             if len(self._waiting) >= least and now >= self._may_send_at:
                 await self._send_waiting(least)
-            self._report(now, "more records are created than can be sent")
+            self._report(now, "trace records are created faster than they are sent")
 
     async def close(self) -> None:
         """Send the waiting records, and drop the records that could not be sent within 3 s."""
@@ -102,7 +102,7 @@ class TraceDispatcher:
         left = [part for parts in self._take(len(self._waiting)) for part in parts]
         self._lose("failed", sum(data.count for data in trace_messages(left)))
         self._report_at = 0.0
-        reason = self.failure or f"the rest was not sent within {duration(CLOSE_SECONDS)} of the end"
+        reason = self.failure or f"the last records were not sent within {duration(CLOSE_SECONDS)}"
         self._report(self._clock.monotonic(), reason)
 
     async def _send_waiting(self, least: int) -> None:

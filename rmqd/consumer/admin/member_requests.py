@@ -169,7 +169,7 @@ class DirectConsumption:
 
     async def _take_turn(self) -> None:
         """Wait for a free slot. The slot is released when the call ends. Raises RmqdError if the wait is too long."""
-        taken = f"the handler is busy with {self._context.options.concurrency} messages of operators"
+        taken = f"the handler already has {self._context.options.concurrency} messages from operators"
         if self._turns.locked() and self._waiting >= MAX_WAITING_MESSAGES:
             raise RmqdError(f"{taken}, and {self._waiting} more wait; try again later")
         self._waiting += 1

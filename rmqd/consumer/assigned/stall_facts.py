@@ -50,7 +50,7 @@ class StallFacts:
         if self.stuck is not None:
             return self.stuck
         if self.paused:
-            return self._found("paused", "an operator paused it")
+            return self._found("paused", "an operator paused the queue or its group")
         if self.circuit is not None and (self.in_flight or self.retrying or self.pending):
             return self.circuit
         if self.locked_out and self.broker_down:
@@ -78,7 +78,7 @@ class StallFacts:
         if self.in_place and self.in_flight and self.call_seconds is None and not self.retrying:
             return self._found(
                 "slow_handler",
-                f"a handler call is past its deadline and has not returned; it has {self.oldest}",
+                f"a handler call with {self.oldest} has passed consume_timeout and has not returned",
             )
         if self.in_place and (self.in_flight or self.retrying):
             return self._found("poison_message", f"the handler fails repeatedly at {self.oldest}", self._skip_oldest())
@@ -120,5 +120,5 @@ class StallFacts:
         return make_problem(cause, evidence, group=self.group, topic=self.topic, step=step, slots=self.slots)
 
 
-_HELD_LOCK: Final = "another member has the queue's lock, although it is assigned to this member"
-_STALLED: Final = "messages wait and nothing holds the queue back, but it makes no progress"
+_HELD_LOCK: Final = "another member has the lock of this queue, which is assigned to this member"
+_STALLED: Final = "messages wait in this queue and nothing holds them back, but the queue makes no progress"

@@ -177,7 +177,7 @@ class BatchHoldingBreaker(CircuitBreaker):
             return None
         failed_at = held.batch[next(iter(failures_of(held.batch, held.error)))].msg_id
         return make_problem(
-            "failing_handler", f"the handler failed at message {failed_at}; it is {self._until}", group=group
+            "failing_handler", f"the handler failed at message {failed_at}, which is {self._until}", group=group
         )
 
     @property

@@ -82,7 +82,7 @@ class Deduplication:
         """The problem that stops the whole group: an unavailable store."""
         if not self._claims.failure:
             return None
-        evidence = f"no message is handled without a claim: {self._claims.failure}"
+        evidence = f"messages wait for the store of deduplicate: {self._claims.failure}"
         return make_problem("claim_store_away", evidence, group=self._group)
 
     async def confirm_settled(self, batch: Batch, done: Sequence[int], *, more_follows: bool) -> None:

@@ -64,8 +64,8 @@ def check_result(result: object, handler_name: str) -> None:
     if undone:
         ended, step = (
             "awaited",
-            "make the function that rmqd calls `async def` (also the wrapper, if a decorator wraps it) and await the "
-            "work in it, or finish the work before it returns",
+            "write the handler, and each decorator around it, with `async def` and await the work, or finish the work "
+            "before the handler returns",
         )
         if _is_function(undone[0]):
             ended, step = "called", "call it, add the parentheses of its decorator, or name the handler itself"

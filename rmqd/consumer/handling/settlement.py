@@ -235,7 +235,7 @@ def explain_unavailable(process_queue: ProcessQueue, at: float, group: str) -> P
         return None
     step = "check the service that the error names; the group continues automatically"
     return make_problem(
-        "failing_handler", f"messages wait, and their attempts do not count: {error}", step=step, group=group
+        "failing_handler", f"messages wait for a service, and attempts do not count: {error}", step=step, group=group
     )
 
 

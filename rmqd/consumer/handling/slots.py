@@ -287,7 +287,7 @@ class HandlerSlots(WorkerService):
             self._hold("hung")
         elif self._hung and not self.is_settling():  # the hung messages are sent back, so the next start does not hang
             raise HandlerHungError(
-                f"handler_hung: all {self.concurrency} slots of handler {self.handler_name} hang past consume_timeout; "
+                f"handler_hung: all {self.concurrency} calls of handler {self.handler_name} hang past consume_timeout; "
                 "set a timeout for every request that the handler makes"
             )
 

@@ -99,14 +99,14 @@ _IN_ORDER: Final = (
     Cause(
         "consumption_disabled",
         "`mqadmin updateSubGroup -c CLUSTER -g {group} -s true` allows the group to consume again, and resets its "
-        "other settings: add those that `rmqd groups show {group}` lists",
+        "other settings: add the settings that `rmqd groups show {group}` lists",
         QUEUE | GROUP | STUCK,
         explains="no_members orphaned_queue stalled_queue",
     ),
     Cause(
         "retries_dropped",
         "`mqadmin updateSubGroup -c CLUSTER -g {group} -q 1` gives the group a retry queue, and resets its other "
-        "settings: add those that `rmqd groups show {group}` lists",
+        "settings: add the settings that `rmqd groups show {group}` lists",
         GROUP,
     ),
     Cause(
@@ -139,8 +139,8 @@ _IN_ORDER: Final = (
     ),
     Cause(
         "offset_illegal",
-        "set a valid offset: `rmqd offsets reset {group} {topic} --to first` handles all stored messages, after the "
-        "topic was recreated none twice; `--to last` skips them",
+        "set a valid offset: `rmqd offsets reset {group} {topic} --to first` handles all stored messages, a second "
+        "time if the topic was not recreated; `--to last` skips them",
         QUEUE | GROUP | STUCK,
     ),
     Cause(
@@ -173,8 +173,8 @@ _IN_ORDER: Final = (
     ),
     Cause(
         "circuit_open",
-        "check the service that the handler calls: `rmqd status {group}` has the last error, the log its traceback "
-        "(handler.failed); the group resumes automatically when a test call succeeds",
+        "check the service that the handler calls: `rmqd status {group}` has the last error, and the log has the "
+        "traceback (handler.failed); the group resumes automatically when a test call succeeds",
         QUEUE | GROUP | MILD,
         diagnosed_as="failing_handler",
     ),
@@ -188,7 +188,7 @@ _IN_ORDER: Final = (
     ),
     Cause(
         "canary_failed",
-        "`rmqd canary {group} --stop` gives its messages to the other handler; `rmqd try {group} --canary` really "
+        "`rmqd canary {group} --stop` gives all messages to the other handler; `rmqd try {group} --canary` really "
         "runs the canary and commits nothing",
         GROUP,
         diagnosed_as="failing_handler",
@@ -214,8 +214,8 @@ _IN_ORDER: Final = (
     ),
     Cause(
         "skewed_queue",
-        "let the producer choose a finer sharding key, or set `order_by` to what must stay in order (such as keys) and "
-        "reload: members and concurrency do not help a single queue; `rmqd lag {group} -o json` shows each queue",
+        "more members or calls do not help a single queue: let the producer choose a finer sharding key, or set "
+        "`order_by` (such as keys) and reload; `rmqd lag {group} -o json` shows each queue",
         explains="slow_handler",
     ),
     Cause(
@@ -226,9 +226,9 @@ _IN_ORDER: Final = (
     Cause("rate_limit", "raise pull_rate_limit, then `rmqd reload`", QUEUE | MILD, diagnosed_as="flow_control"),
     Cause(
         "slow_handler",
-        "if calls hang, `rmqd restart {group}` continues without them, and timeouts inside the handler prevent it; if "
-        "they are only slow, `rmqd concurrency {group} {concurrency}` (until the next reload), handler.concurrency, or "
-        "more members if there are more queues",
+        "if calls hang, run `rmqd restart {group}`, and set timeouts inside the handler. If they are only slow, run "
+        "`rmqd concurrency {group} {concurrency}` (until the next reload), raise handler.concurrency, or, if the group "
+        "has more queues than members, add members",
         QUEUE | MILD,
     ),
     Cause(
@@ -247,25 +247,25 @@ _IN_ORDER: Final = (
     ),
     Cause(
         "offsets_not_stored",
-        "make room on the disk of state_dir, which `rmqd check --show` prints, or make it writable: queues that are "
-        "read continue, but their messages are handled again after a restart, and no further queue starts",
+        "make room in state_dir (`rmqd check --show` prints its path), or make it writable. Until then, no further "
+        "queue starts, and a restart handles the messages of the other queues again",
         GROUP,
         diagnosed_as="offset_illegal",
     ),
     Cause("paused", "resume it with `rmqd resume {group}`", QUEUE, diagnosed_as="stalled_queue"),
     Cause(
         "pull_failed",
-        "see the broker's log, and `rmqd status {group}` for its answer; the pull is retried every second",
+        "see the broker's log, and `rmqd status {group}` for the broker's response; the pull is retried every second",
         QUEUE | STUCK,
         diagnosed_as="stalled_queue",
     ),
     Cause(
         "stalled_queue",
-        "report this with the log around this line and `rmqd status {group} -o json`; the pull loop is restarted "
+        "report this bug with the log around this line and `rmqd status {group} -o json`; the pull loop is restarted "
         "automatically",
         QUEUE | STUCK,
     ),
-    Cause("clock_skew", "set both clocks by NTP (`timedatectl`)"),
+    Cause("clock_skew", "synchronize both hosts' clocks by NTP (`timedatectl`)"),
     Cause(
         "idle_member",
         "run fewer members, or add queues: a member without a queue only waits; `rmqd groups show {group}` "
@@ -338,6 +338,6 @@ def _cause(error: RmqdError) -> tuple[str, str]:
         case RemotingError():
             return "broker_unreachable", ""
         case FlowControlError():
-            return "pull_failed", "check the broker's load and limits: it limits requests"
+            return "pull_failed", "the broker limits requests: check its load and limits"
         case _:
             return "pull_failed", ""

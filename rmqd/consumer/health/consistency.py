@@ -238,7 +238,7 @@ class ConsistencyCheck:
             if of_ids_only or not others:  # the broker knows only our subscription, perhaps from before a reload
                 continue
             for difference in self._differences_of_view(view):
-                seen.setdefault(difference, f"broker {name}, of {list_names(others, 3)}")
+                seen.setdefault(difference, f"broker {name}, members {list_names(others, 3)}")
             for member, difference in await self._differences_of_members(reader, views.found, others - asked):
                 seen[difference] = f"member {member}"
             asked |= others

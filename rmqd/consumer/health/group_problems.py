@@ -40,7 +40,7 @@ def missing_topic_problem(topic: str) -> Problem:
 
 def unreadable_topic_problem(topic: str, brokers: list[str]) -> Problem:
     """Return the problem of a topic that is not readable on some brokers."""
-    evidence = f"topic {topic} is not readable on {list_names(brokers)}: its permission there forbids it"
+    evidence = f"topic {topic} is not readable on {list_names(brokers)}: the topic's permission there forbids it"
     return make_problem("no_permission", evidence, topic=topic)
 
 
@@ -76,7 +76,7 @@ def group_settings_problem(where: str, group: str, settings: SubscriptionGroupCo
     if model == MessageModel.CLUSTERING and settings.retry_queue_nums < 1:
         evidence = f"{where} has no retry queue for the group (retryQueueNums): sent-back messages are dropped there"
         step = f"{update_group_command(replace(settings, retry_queue_nums=1))} gives the group a retry queue"
-        return Problem("retries_dropped", f"{evidence}, as if it were handled", step)
+        return Problem("retries_dropped", f"{evidence}, as if they were handled", step)
     return None
 
 
@@ -114,14 +114,14 @@ def subscription_differences(
         yield MemberDifference("subscription_mismatch", topic, f"subscribe to {topic}, {us} does not")
     for topic in sorted(ours.keys() & theirs.keys()):
         if _meaning(ours[topic]) != _meaning(theirs[topic]):
-            text = f"subscribe to {_written(theirs[topic])} of {topic}, {us} to {_written(ours[topic])}"
+            text = f"subscribe to {topic} by {_written(theirs[topic])}, {us} by {_written(ours[topic])}"
             yield MemberDifference("subscription_mismatch", topic, text)
 
 
 def model_difference(theirs: str | None, ours: str, us: str) -> Iterator[MemberDifference]:
     """Yield a difference if the message models differ. `theirs` is None if unknown; `us` names the side of `ours`."""
     if theirs is not None and theirs != ours:
-        yield MemberDifference("mode_mismatch", "message model", f"consume as {theirs}, {us} says {ours}")
+        yield MemberDifference("mode_mismatch", "message model", f"consume as {theirs}, {us} as {ours}")
 
 
 def order_difference(theirs: bool | None, ours: bool, us: str) -> Iterator[MemberDifference]:

@@ -115,7 +115,7 @@ class GroupStatus:
         if missing:
             undivided = [one.evidence for one in self._context.problems if one.cause == "allocate_failed"]
             why = self._context.client.routes.problem or "; ".join(undivided)
-            waits = f"group {self._context.options.group} waits for its first assignment of {', '.join(missing)}"
+            waits = f"group {self._context.options.group} waits for its first queues of {', '.join(missing)}"
             return f"{waits}: {why}" if why else waits
         return None
 
@@ -212,7 +212,7 @@ def _problem(attempts: int, errors: Sequence[LastError], group: str, canary: Can
         return make_problem(cause, text, group=group)
     if canary is None and len({error.msg_id for error in errors[-attempts:]}) == 1:
         cause, one = "poison_message", errors[-1].msg_id
-        text = f"all {attempts} failed attempts had one message, {one}, and no other message was handled meanwhile"
+        text = f"all {attempts} failed attempts were at message {one}, and no other message was handled meanwhile"
         step = (
             f"`rmqd try {{group}} --id {one}` runs the handler with it and commits nothing, `rmqd message get {one}` "
             "shows it; correct the handler, or let the message become a dead letter (max_reconsume_times)"

@@ -83,8 +83,8 @@ def _problem(name: str, reason: str, queues: list[Assignment]) -> Problem:
         if isinstance(loop := assigned.loop, PullLoop) and not loop.request.at_master and loop.failure is None
     }
     slave = next(iter(slaves), None)
-    they_do = f"are read from its slave {slave}" if slave is not None else "wait for it"
-    return make_problem("broker_unreachable", f"{reason}; {len(queues)} queues of {name} here {they_do}")
+    they_do = f"are read from the slave {slave}" if slave is not None else "wait for the broker"
+    return make_problem("broker_unreachable", f"{reason}; {len(queues)} queues of this member {they_do}")
 
 
 log = structlog.get_logger(__name__)
@@ -315,7 +315,7 @@ class Watchdog:
         place = f"--broker {queue.broker_name} --queue {queue.queue_id}"
         step = (
             f"rmqd retries every few seconds; `rmqd offsets reset {{group}} '{queue.topic}' --to {offset + 1} {place}` "
-            "skips the message, and messages that were handled behind it are handled again"
+            "skips the message, and handles the messages after it again"
         )
         return context.make_problem("retry_refused", evidence, step=step)
 

@@ -128,7 +128,7 @@ class LiteSource(PopSource):
         block = self._framed(reply)
         if left_out := set_popped_offsets(block, self.message_queue, header.order_count_info, self._passed_over):
             # messages without a lite topic cannot be acknowledged, and stay invisible until their invisible time ends
-            log.warning("pop.doubted", queue=str(self.message_queue), reason=f"{left_out} corrupt, no lite topic")
+            log.warning("pop.doubted", queue=str(self.message_queue), reason=f"{left_out} messages have no lite topic")
         return header, block
 
     def divide_into_blocks(self, found: MessageBlock, header: PopMessageResponseHeader, due: float) -> list[PopBlock]:

@@ -150,7 +150,7 @@ class OffsetTransactions:
         process_queue, whole, began = worker.process_queue, worker.batch, self._clock.monotonic()
         assert process_queue is not None
         if (taken := self._taken.get(process_queue.message_queue)) is None:
-            raise OffsetStoreError("the queue was released")
+            raise OffsetStoreError("the queue was released before the transaction began")
         worker.batch = None  # the store's requests do not count as a running handler call
         async with taken.turn:
             if not taken.owner:
@@ -206,7 +206,7 @@ class OffsetTransactions:
     async def _write(self, taken: _Taken, connection: object, progress: StoredProgress) -> None:
         if not (taken.owner and await self.store.write(connection, taken.key, taken.owner, progress)):
             taken.owner = ""
-            raise OffsetStoreError(f"another member took {taken.key}, or may have taken it")
+            raise OffsetStoreError(f"another member has, or may have, acquired {taken.key}")
 
 
 @contextmanager

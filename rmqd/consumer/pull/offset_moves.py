@@ -286,5 +286,5 @@ def _check(asked: int, header: PullMessageResponseHeader) -> None:
     if offered == asked:
         raise ProtocolError(f"the broker refuses offset {asked}, but suggests the same offset")
     if offered > asked and (offered > header.max_offset or asked < header.min_offset != offered):
-        ends = f"its queue has offsets {header.min_offset} to {header.max_offset}"
+        ends = f"the queue has offsets {header.min_offset} to {header.max_offset}"
         raise ProtocolError(f"the broker refuses offset {asked} and suggests {offered}, but {ends}")

@@ -160,7 +160,7 @@ class QueueRelease:
                             break
                         await self._context.clock.sleep(COMMIT_RETRY_SECONDS)
         except TimeoutError:
-            failure = failure or RmqdError("its broker did not respond in time")
+            failure = failure or RmqdError("the broker did not respond in time")
         if failure is not None:
             self._failed(offset, failure)
         return False

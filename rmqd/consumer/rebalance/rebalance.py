@@ -31,7 +31,7 @@ from rmqd.wire.topics import is_retry_topic, retry_topic
 log = structlog.get_logger(__name__)
 
 _WITH_RETRIES: Final = ("clustering", "concurrently")
-_KEPT: Final = "until then the member keeps its current queues; docs/configuration.md explains the strategies"
+_KEPT: Final = "correct the strategy (docs/configuration.md); until then the member keeps its current queues"
 _MISSING: Final = "correct allocate_queues, or restore the broker or the queues (`rmqd topics show {topic}`)"
 
 

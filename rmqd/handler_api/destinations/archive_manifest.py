@@ -173,7 +173,7 @@ class Layout:
             f"partition_by: unknown column {name}; expected one of {', '.join(self.columns)}" for name in unknown
         ]
         if not set(self.columns) - set(self.partition_by):
-            problems.append("partition_by: no column is left for the files; expected at least one other column")
+            problems.append("partition_by: it has all columns, so none is left for the files; expected fewer columns")
         return problems
 
     def problems_after(self, former: Layout) -> list[str]:

@@ -67,7 +67,7 @@ def read_record(record: bytes, writer: Any, reader: Any = None) -> Any:
     stream = io.BytesIO(record)
     value = fastavro.schemaless_reader(stream, writer, reader)
     if behind := len(record) - stream.tell():
-        raise ValueError(f"{behind} bytes follow the record")
+        raise ValueError(f"{behind} bytes are left after the Avro record")
     return value
 
 

@@ -117,7 +117,7 @@ def positional_argument_range(target: Callable[..., Any], named: Collection[str]
         if one.kind is one.KEYWORD_ONLY and one.default is one.empty and one.name not in named
     ]
     if missing:
-        raise ValueError(f"needs keyword arguments that are not passed: {', '.join(missing)}")
+        raise ValueError(f"needs keyword arguments that rmqd does not pass: {', '.join(missing)}")
     takes_any = any(one.kind is one.VAR_POSITIONAL for one in parameters)
     return len(required), max(len(positional), 1) if takes_any else len(positional)
 

@@ -62,7 +62,7 @@ def dependency_of(hint: Any, parameter: inspect.Parameter, behind: tuple[Any, ..
     if not callable(make):
         raise HandlerFormError(f"{where}; expected Depends(function) or Depends(class)")
     if make in behind:
-        raise HandlerFormError(f"{where}, which depends on it; expected functions without circular dependencies")
+        raise HandlerFormError(f"{where}, which depends on itself; expected no circular dependencies")
     needs: dict[str, Dependency] = {}
     takes_options = False
     for inner in _parameters(make):
@@ -78,7 +78,7 @@ def dependency_of(hint: Any, parameter: inspect.Parameter, behind: tuple[Any, ..
             takes_options = True
         elif inner.default is inner.empty:
             accepted = "Annotated[..., Depends(...)], the name options, or a default"
-            raise HandlerFormError(f"{where}, whose parameter {inner.name} has no argument; expected {accepted}")
+            raise HandlerFormError(f"{where}, whose parameter {inner.name} gets no value; expected {accepted}")
     return Dependency(make, needs, takes_options)
 
 
@@ -203,7 +203,7 @@ def call_form_of(handler: TypedHandler, target: Any, *, is_bound: bool) -> CallF
     for name in [name for name, one in dependencies.items() if one.make is offset_connection]:
         if not is_async(handler.function):
             what = f"the parameter {name} gets the connection of the group's offset store"
-            raise HandlerFormError(f"{what}, in a synchronous handler; expected async def")
+            raise HandlerFormError(f"{what}, which only async handlers can use; expected async def")
         others[name] = "connection"  # each call has a different connection
         del dependencies[name]
     return CallForm(per_batch, others, dependencies)
@@ -229,7 +229,7 @@ def _takes_list(handler: TypedHandler, parameter: inspect.Parameter, target: Any
     if _fits(target, hint):
         return False
     what = (
-        f"the parameter {parameter.name} is annotated as {type_name(hint)}, but the decorator makes {type_name(target)}"
+        f"the parameter {parameter.name} is annotated as {type_name(hint)}, but the decorator gives {type_name(target)}"
     )
     accepted = f"{parameter.name}: {type_name(target)}, or list[{type_name(target)}] for the payloads of a batch"
     raise HandlerFormError(f"{what}; expected {accepted}")

@@ -155,7 +155,7 @@ class _HandlerCalls:
         try:
             self._handler.end_calls()
         except Exception as error:  # noqa: BLE001  any exception of the handler's code
-            self._unusable = f"its end_calls raised {describe(error)}"
+            self._unusable = f"the handler's end_calls raised {describe(error)}"
             working.cancel()
 
     async def work(self, jobs: asyncio.Queue[ChildRequest], channel: ChildChannel) -> None:

@@ -72,7 +72,7 @@ class SuspectMessages:
             return None
         last = losses[-1]
         told = " and ".join(dict.fromkeys(loss.how for loss in losses))
-        return _error(f"the handler's process was lost {len(losses)} times over this message: it {told}", last.stacks)
+        return _error(f"the handler's process was lost {len(losses)} times at this message: it {told}", last.stacks)
 
     def clear(self, message: Message) -> None:
         """Forget a suspect message that was acknowledged or dead-lettered."""

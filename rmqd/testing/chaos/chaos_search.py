@@ -42,11 +42,11 @@ _SAW_NOTHING: Final = (
     "state=..., a function that returns the handler's writes elsewhere, such as the rows of its table"
 )
 _SAME_STATE: Final = (
-    "chaos=True saw no effect of the handler: state() is the same as before; it must return the handler's writes"
+    "chaos=True saw no effect of the handler: state() has not changed; it must return the handler's writes"
 )
 _NOT_PUT_BACK: Final = (
-    "chaos=True only repeated the handler's messages after its writes, because the writes could not be undone. "
-    "Use reset=..., a function that undoes them: then calls are also cancelled"
+    "chaos=True only repeated messages, because the handler's writes could not be undone. Use reset=..., a function "
+    "that undoes the writes: then chaos also cancels calls"
 )
 _NO_KILLS: Final = 'chaos="kills" killed no process of the handler: '
 
@@ -123,8 +123,8 @@ class ChaosSearch:
             dict(sorted(ended.fates.items())),
         ) != self._expected[frozenset(self.parts)]:
             raise NoProcessError(
-                "a separate process has another result than this one, for example if state() reads the test's memory, "
-                "or if the test has a mock or monkeypatch, which does not exist there"
+                "the handler has another result in a separate process, for example if state() reads the test's memory, "
+                "or if the handler needs the test's mock or monkeypatch"
             )
         began = time.monotonic()
         for history in killed(self.parts, ended.lines):

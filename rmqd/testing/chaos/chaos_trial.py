@@ -212,7 +212,7 @@ class ChaosBench:
     def run_in_other_process(self, history: History, *, look_each: bool = False) -> ProcessResults:
         """Run a history in another process, which dies if its last delivery is a kill. Raises NoProcessError."""
         if self.others is None:
-            raise NoProcessError("it was not requested")
+            raise NoProcessError("kills were not requested")
         look = self.read_state if look_each else lambda: None
         return self.others.run(self.messages, history, look, self.patience_seconds)
 

@@ -96,7 +96,7 @@ class KilledProcess(child_process.ChildProcess[KillPlace]):
         """Start a process with the handler. Raises NoProcessError."""
         try:
             process = await cls.begin(MODULE, is_quiet=True)
-            await process.ask_to_start("its start", "build", spec)
+            await process.ask_to_start("the handler's start", "build", spec)
         except child_process.ChildNotUsableError as error:
             raise NoProcessError(str(error)) from None
         return process
@@ -112,7 +112,7 @@ class KilledProcess(child_process.ChildProcess[KillPlace]):
         except child_process.ChildGoneError:
             if self.last_snapshot is not None:
                 return self.last_snapshot
-            reason = f"it {await self.how()}"
+            reason = f"the process {await self.how()}"
         except TimeoutError:
             reason = f"a call did not end in {duration(CALL_SECONDS)}"
         raise NoProcessError(reason)
@@ -120,7 +120,7 @@ class KilledProcess(child_process.ChildProcess[KillPlace]):
     async def stop(self) -> None:
         """Stop the handler and the process. Raises NoProcessError if that fails."""
         if (problem := await self.end()) is not None:
-            raise NoProcessError(f"it {problem}")
+            raise NoProcessError(f"the process {problem}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,14 +144,14 @@ class ProcessRunner:
         """
         if not _can_be_found(self.group):
             raise NoProcessError(
-                "another process cannot import it; use a handler's name, or a function or class at the top of a module"
+                "another process cannot import the handler; use its name, or a function or class at the top of a module"
             )
         state_dir = str(Path(self.options.local_offsets_directory).parent)
         spec = KillSpec(replace(self.group, given=None), state_dir, messages, patience_seconds)
         try:
             pickle.dumps(spec)
         except Exception as error:  # a value's own pickling may raise any exception
-            raise NoProcessError(f"its options cannot be sent to another process: {describe(error)}") from error
+            raise NoProcessError(f"the handler's options cannot be sent to a process: {describe(error)}") from error
         ended, limit = ProcessResults(), child_process.START_SECONDS  # each step also has a shorter limit
         process = self.run_in_loop(lambda: KilledProcess.build(spec), limit)
         try:

@@ -124,9 +124,9 @@ def filter_mistake(expression: str, kind: str) -> str | None:
     """Return why a filter probably matches no message, and the intended filter; None if the filter is fine."""
     if (meant := intended_filter(expression, kind)) is None:
         return None
-    why = "matches no message: || joins tags"
+    why = "matches no message, because || joins tags"
     if kind == EXPRESSION_SQL92:
-        why = "is not read as meant: quotes are straight, TAGS is one tag, and there is no LIKE, &&, ||, == or !="
+        why = "is a mistake: quotes must be straight, TAGS is one tag, and LIKE, &&, ||, == and != do not exist"
     return f"{expression!r} {why}; expected {meant}"
 
 

@@ -42,7 +42,7 @@ def _read_mode(value: object, what: str) -> MessageRequestMode:
         return MessageRequestMode(mode)
     except ValueError:
         raise ProtocolError(
-            f"an assignment's mode must be PULL or POP, not {mode!r:.80}; mqadmin setConsumeMode sets it"
+            f"a group's mode for a topic must be PULL or POP, not {mode!r:.80}; set it with mqadmin setConsumeMode"
         ) from None
 
 
@@ -135,7 +135,7 @@ def _base64_to_bits(text: str) -> tuple[int, ...]:
         raise ProtocolError(f"the bits of a batch of acknowledgements are not base64: {error}") from error
     if len(data) > _MAX_BITS_BYTES:
         raise ProtocolError(
-            f"a batch of acknowledgements has a bit set of {len(data)} bytes, which is more than a pop returns"
+            f"the bits of a batch of acknowledgements have {len(data)} bytes; expected at most {_MAX_BITS_BYTES}"
         )
     return tuple(8 * index + bit for index, byte in enumerate(data) for bit in range(8) if byte >> bit & 1)
 

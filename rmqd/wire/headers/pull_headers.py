@@ -72,9 +72,9 @@ class PullMessageResponseHeader(NamedTuple):
                 0 if (delta := ext_fields.get("offsetDelta")) is None else int(delta),
             )
         except (KeyError, ValueError) as error:
-            raise ProtocolError(f"the response to a pull lacks an offset: {error!r:.200}") from error
+            raise ProtocolError(f"the response to a pull has a missing or invalid offset: {error!r:.200}") from error
         if not 0 <= header[0] <= _LONG_MAX:
-            raise ProtocolError(f"the response to a pull continues at {header[0]}, which is not a valid offset")
+            raise ProtocolError(f"the response to a pull has the next offset {header[0]}; expected 0 to {_LONG_MAX}")
         return header
 
     def ext_fields(self) -> dict[str, str]:

@@ -131,7 +131,7 @@ def _join_frames(body: bytes, slice_bytes: int, start: Callable[[], _Frame], max
             parts.append(part)
             rest = frame.unused_data or b"" if frame.eof else b""
     if not frame.eof:
-        raise ProtocolError("the last frame of the body is cut short")
+        raise ProtocolError("the compressed body is cut short in its last frame")
     return b"".join(parts)
 
 
@@ -234,7 +234,7 @@ class BlockDecompression:
     def _open_one(self, message: Message, most_bytes: int) -> None:
         sys_flag, body = message.sys_flag, message.stored_body
         if sys_flag & NEED_UNWRAP and not self._unwraps:
-            raise ProtocolError("it is a whole batch (queue.type=BatchCQ), and POP cannot acknowledge its members")
+            raise ProtocolError("the message is a whole batch (queue.type=BatchCQ), which POP cannot acknowledge")
         if sys_flag & COMPRESSED:
             body = decompress(body, sys_flag, most_bytes)
         if sys_flag & NEED_UNWRAP:
@@ -250,7 +250,7 @@ class BlockDecompression:
         found = batch_member_records(head, topic, batch.queue_offset, body)
         announced = batch.properties.get(INNER_NUM, "")
         if announced.isdecimal() and announced != str(len(found)):  # int() rejects thousands of digits
-            raise ProtocolError(f"a batch announces {announced[:20]} messages and holds {len(found)}")
+            raise ProtocolError(f"a batch should have {announced[:20]} messages, but has {len(found)}")
         for offset, (record, body_size) in enumerate(found, batch.queue_offset):
             if offset >= self._low:
                 start, body_start = self._end, self._end + len(head)

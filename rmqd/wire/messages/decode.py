@@ -146,7 +146,7 @@ def _decode_until_broken(block: MessageBlock, start: int) -> tuple[int, str] | N
                 properties = _properties_v2(data, body_end, magic)
             end = properties + 2 + (data[properties] << 8 | data[properties + 1])
             if end - at != total:
-                return at, f"a message announces {total} bytes; its parts take {end - at}"
+                return at, f"a message claims to have {total} bytes, but its parts take {end - at}"
             if queue_offset == following:
                 following += 1
             else:
@@ -172,7 +172,7 @@ def _decode_until_broken(block: MessageBlock, start: int) -> tuple[int, str] | N
     except ProtocolError as error:
         return at, str(error)
     if at > size:
-        return _take_out_last(block), f"the last message goes {at - size} bytes past the reply's end"
+        return _take_out_last(block), f"the last message ends {at - size} bytes after the end of the response"
     return None
 
 
@@ -250,7 +250,7 @@ def _long_hosts(data: bytes, start: int, sys_flag: int) -> tuple[int, int, int]:
 def _properties_v2(data: bytes, body_end: int, magic: int) -> int:
     """Return the position of the properties' length in a V2 record. Raises ProtocolError for any other magic."""
     if magic != MAGIC_V2:
-        raise ProtocolError(f"a message starts with the magic 0x{magic:08X}, which RocketMQ does not write")
+        raise ProtocolError(f"a message has the magic 0x{magic:08X}; expected 0x{MAGIC_V1:08X} or 0x{MAGIC_V2:08X}")
     length: int = _SHORT.unpack_from(data, body_end)[0]
     return body_end + 2 + length
 

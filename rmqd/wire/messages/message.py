@@ -243,7 +243,7 @@ class Message(Record):
         try:
             make = once_in_group.get()
         except LookupError:
-            raise RuntimeError("message.once is for handlers: no group is handling this message here") from None
+            raise RuntimeError("message.once works only in a handler: no group is handling this message") from None
         return make(self, connection)
 
     @property

@@ -110,8 +110,8 @@ def format_properties(properties: Mapping[str, str]) -> str:
         return text
     key, value = next(entry for entry in properties.items() if not entry[0] or _SEPARATORS & set("".join(entry)))
     raise InvalidMessageError(
-        f"property {key!r}={value!r}: the name must not be empty, and neither name nor value may contain "
-        "the characters U+0001 and U+0002, which RocketMQ uses as separators"
+        f"property {key!r}={value!r} is not valid; expected a name that is not empty, "
+        "and neither U+0001 nor U+0002, which are RocketMQ's separators"
     )
 
 

@@ -111,7 +111,7 @@ class ResponseWalk:
         if self._ended or self._next <= self.offset:
             return None
         if self._next > self._max:
-            return Contradiction(self.offset, f"it would continue at {self._next}, but the queue ends at {self._max}")
+            return Contradiction(self.offset, f"the next offset is {self._next}, but the queue ends at {self._max}")
         return self._gap(self._next)
 
     def skip_confirmed_gap(self, to: int) -> None:
@@ -145,18 +145,18 @@ class ResponseWalk:
             return None if covers else self._misplaced(message)
         if offset >= self._next:
             if offset == at:
-                return Contradiction(at, f"it would continue at {self._next}, but has a message at {offset}")
+                return Contradiction(at, f"the next offset is {self._next}, but the response has a message at {offset}")
             return self._misplaced(message)
         if offset > at and following is not None and at <= following <= offset:
             return self._misplaced(message)
         return self._gap(offset) if offset > at and self._takes_all else None
 
     def _gap(self, to: int) -> Gap:
-        return Gap(self.offset, f"it has no message from {self.offset} to {to - 1}", to)
+        return Gap(self.offset, f"the response has no messages at offsets {self.offset} to {to - 1}", to)
 
     def _misplaced(self, message: Message) -> BadRecord:
-        place = f"offset {message.queue_offset} contradicts its place in the queue"
-        return self._bad(CorruptMessage(message, f"{place}: it is at {self.offset}, before {self._next}"))
+        reason = f"its offset {message.queue_offset} does not fit its place in the response"
+        return self._bad(CorruptMessage(message, f"{reason}, between {self.offset} and {self._next}"))
 
     def _bad(self, corrupt: CorruptMessage) -> BadRecord:
         message, at, following = corrupt.message, self.offset, self._following()

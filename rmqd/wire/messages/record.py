@@ -231,7 +231,7 @@ def batch_members(body: bytes) -> Iterator[tuple[int, bytes, bytes]]:
             if end > size:
                 raise ProtocolError(f"message {count} of a batch is cut short: {end - size} of its bytes are missing")
             if end - at != total:
-                raise ProtocolError(f"message {count} of a batch announces {total} bytes; its parts take {end - at}")
+                raise ProtocolError(f"message {count} of a batch claims {total} bytes, but its parts take {end - at}")
             yield flag, body[at + _HEAD.size : body_end], body[body_end + _SHORT.size : end]
             at = end
     except StructError as error:

@@ -113,7 +113,7 @@ async def test_a_certificate_may_have_another_name_or_be_unverified() -> None:
 
 async def test_a_server_without_tls_is_reported() -> None:
     """It may answer in plain text, or only close the connection as RocketMQ does."""
-    assert "it answers without TLS" in await why_not(TLS, None)
+    assert "the server answers without TLS" in await why_not(TLS, None)
 
     async def answer_anything(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(100)
@@ -121,21 +121,21 @@ async def test_a_server_without_tls_is_reported() -> None:
         await writer.drain()
 
     async with RawServer(answer_anything) as server, client_with(TLS) as client:
-        with pytest.raises(TlsError, match="it answers without TLS"):
+        with pytest.raises(TlsError, match="the server answers without TLS"):
             await client.invoke(server.address, ASK, {})
 
 
 async def test_a_server_that_requires_tls_is_reported() -> None:
-    assert "it accepts only TLS; set client.tls.enabled: true" in await why_not(TlsOptions(), server_context())
+    assert "the server accepts only TLS; set client.tls.enabled: true" in await why_not(TlsOptions(), server_context())
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 @pytest.mark.parametrize(
     ("tls", "reason"),
     [
-        (TLS, "it requires a client certificate; set client.tls.cert_file and key_file"),
-        (shown(CLIENT_EXPIRED), "it does not accept the certificate in client.tls.cert_file: it has expired"),
-        (shown(CLIENT_OF_OTHER_CA), "it does not accept the certificate in client.tls.cert_file: it does not know"),
+        (TLS, "the server requires a client certificate; set client.tls.cert_file and key_file"),
+        (shown(CLIENT_EXPIRED), "does not accept the certificate in client.tls.cert_file, which has expired"),
+        (shown(CLIENT_OF_OTHER_CA), "certificate in client.tls.cert_file, whose signing authority it does not know"),
     ],
 )
 async def test_a_client_certificate_that_is_not_accepted_is_reported(
@@ -149,7 +149,7 @@ async def test_a_client_certificate_that_is_not_accepted_is_reported(
             with pytest.raises(TlsError) as caught:
                 await client.invoke(address, ASK, {})
     if tls is TLS and version is ssl.TLSVersion.TLSv1_2:
-        reason = "it ends the handshake; it may require a client certificate"  # TLS 1.2 has no specific alert for it
+        reason = "the server ends the handshake; it may require a certificate"  # TLS 1.2 has no specific alert for it
     assert reason in caught.value.reason
 
 

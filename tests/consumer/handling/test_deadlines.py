@@ -177,7 +177,7 @@ async def test_the_group_fails_when_every_slot_hangs(pool: StartPool, broker: Sc
             await clock.advance(GRACE_SECONDS)
         try:
             async with clock.flowing():
-                with pytest.raises(HandlerHungError, match="all 2 slots of handler testing"):
+                with pytest.raises(HandlerHungError, match="all 2 calls of handler testing"):
                     await running.task
         finally:
             let_go.set()

@@ -78,7 +78,7 @@ def test_one_message_that_always_fails_is_a_poison_message(group: Group) -> None
         group.goes_on(60)
     assert group.results.problem is not None
     assert (group.cause, MESSAGES[0].msg_id in group.results.problem.next) == ("poison_message", True)
-    assert "all 5 failed attempts had one message" in group.results.problem.evidence
+    assert "all 5 failed attempts were at message" in group.results.problem.evidence
     group.goes_on(POLL_SECONDS, lambda: group.fails(1))
     assert group.cause == "failing_handler"
 
@@ -132,7 +132,7 @@ def test_an_attempt_counts_once_although_its_message_is_settled_later(group: Gro
         group.goes_on(POLL_SECONDS, lambda: group.stats.count("retried"))
         group.goes_on(60)
     assert group.results.problem is not None
-    assert f"all {MIN_ATTEMPTS} failed attempts had one message" in group.results.problem.evidence
+    assert f"all {MIN_ATTEMPTS} failed attempts were at message" in group.results.problem.evidence
 
 
 def test_rates_cover_the_last_minute(group: Group) -> None:

@@ -129,7 +129,7 @@ async def test_pulls_use_the_slave_of_a_dead_master_until_it_returns(
         [problem] = m.consumer.snapshot().problems
         assert problem.cause == "broker_unreachable"
         assert f"{cluster.master.address}) does not answer: Connection refused" in problem.evidence
-        assert f"2 queues of a here are read from its slave {cluster.slave.address}" in problem.evidence
+        assert f"2 queues of this member are read from the slave {cluster.slave.address}" in problem.evidence
         pulled = len(cluster.pulls_at(cluster.master))
         await cluster.master.listen()
         await broker.store(queue, b"2")

@@ -97,7 +97,7 @@ def test_the_log_and_the_error_name_both_members() -> None:
         }
     ]
     assert str(caught.value) == (
-        "group g runs elsewhere: a member on engine: local, or another client, runs it on 10.0.0.1 "
-        "(10.0.0.1@7#1), and this is 10.0.0.2@spark-7#1. A group can use only one engine at a time; stop it there, "
-        "and this member continues at its offsets"
+        "group g runs elsewhere: on 10.0.0.1 (10.0.0.1@7#1), with engine: local, or with another client. A group can "
+        "use only one engine at a time; stop the group there, and this member (10.0.0.2@spark-7#1) continues at its "
+        "offsets"
     )

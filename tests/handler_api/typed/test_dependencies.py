@@ -161,10 +161,10 @@ def circle(inner: Annotated[int, rmqd.Depends(circle)]) -> int:
 @pytest.mark.parametrize(
     ("depends", "said"),
     [
-        (rmqd.Depends(needs), "pool depends on 'needs', whose parameter what has no argument; expected Annotated"),
+        (rmqd.Depends(needs), "pool depends on 'needs', whose parameter what gets no value; expected Annotated"),
         (
             rmqd.Depends(circle),
-            "inner depends on 'circle', which depends on it; expected functions without circular dependencies",
+            "inner depends on 'circle', which depends on itself; expected no circular dependencies",
         ),
         (
             rmqd.Depends("pool"),  # type: ignore[arg-type]

@@ -45,9 +45,9 @@ def generator(order: Order) -> Any:
 def test_a_wrong_signature_is_refused_with_the_expected_signature() -> None:
     wrong: list[tuple[Callable[..., Any], str]] = [
         (no_payload, "takes no payload; expected a function whose first parameter is the payload"),
-        (other_type, "order is annotated as Invoice, but the decorator makes Order; expected order: Order, or list"),
-        (other_list, r"orders is annotated as list\[.*Invoice\], but the decorator makes Order"),
-        (a_batch, "batch is annotated as Batch, but the decorator makes Order"),
+        (other_type, "order is annotated as Invoice, but the decorator gives Order; expected order: Order, or list"),
+        (other_list, r"orders is annotated as list\[.*Invoice\], but the decorator gives Order"),
+        (a_batch, "batch is annotated as Batch, but the decorator gives Order"),
         (
             unknown_type,
             "the annotation 'Nowhere' of order cannot be evaluated: .*; expected a type that can be imported",

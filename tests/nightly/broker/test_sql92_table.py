@@ -131,7 +131,7 @@ def test_a_condition_has_the_result_of_rocketmq(condition: str, expected: object
         ("TRUE > 1", "a string or a boolean cannot be compared by >; expected a number or property"),
         ("a = NULL", "NULL cannot be compared; expected IS NULL"),
         ("TRUE = 5", "a boolean cannot be compared with another constant"),
-        ("5 IN ('a')", "IN compares only a property"),
+        ("5 IN ('a')", "IN needs a property on its left side"),
         ("a BETWEEN 5 AND 1", "the first bound of BETWEEN is above the second"),
         ("a BETWEEN NULL AND 5", "NULL cannot be a bound of BETWEEN"),
         ("a BETWEEN 'a' AND 5", "'a' is not an integer"),
@@ -148,7 +148,7 @@ def test_an_invalid_condition_is_rejected(condition: str, text: str) -> None:
 
 
 def test_a_condition_with_too_many_levels_is_rejected() -> None:
-    with pytest.raises(ExpressionError, match="too many levels"):
+    with pytest.raises(ExpressionError, match="nested too deeply"):
         compile_condition("(" * 100_000)
 
 

@@ -118,7 +118,7 @@ async def test_queues_that_are_not_wholly_on_this_broker_are_rejected(items: tup
     async with asking() as rmq:
         reply = await create(rmq, mapping(hosted_queues={0: items}))
 
-        assert told(reply) == (1, "queue 0 of S is not wholly in queue 0 of this broker")
+        assert told(reply) == (1, "queue 0 of S must be all of queue 0 of this broker")
         assert rmq.rocketmq.broker.topics.get("S") is None
 
 

@@ -100,11 +100,11 @@ def _gap(path: Path) -> None:
     [
         (_noise, "damaged, or not a database"),
         (_foreign, "not a database of rmqd"),
-        (_newer, "from a newer rmqd"),
+        (_newer, "needs a newer rmqd"),
         (_folder, "cannot be used"),
         (_damaged, "damaged"),
         (_no_text, "damaged"),
-        (_gap, "the queue T:0 continues at 3 after 1"),
+        (_gap, "in queue T:0, offset 3 follows offset 1"),
     ],
 )
 async def test_an_unusable_folder_is_rejected_with_the_reason(tmp_path: Path, spoil: object, said: str) -> None:

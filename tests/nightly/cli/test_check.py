@@ -28,7 +28,7 @@ def test_a_failing_constructor_is_a_configuration_error(tmp_path: Path, monkeypa
     result = rmqd("check", "-c", "rmqd.yaml")
     assert result.code == 78
     assert result.err.startswith(
-        "rmqd.yaml:5:5: groups.mailer.handler.options: its constructor failed: ValueError: no sender ("
+        "rmqd.yaml:5:5: groups.mailer.handler.options: the handler's constructor failed: ValueError: no sender ("
     )
 
 
@@ -98,15 +98,15 @@ def test_check_verifies_java_and_the_options_of_a_group_on_spark(monkeypatch: py
 def test_filters_that_match_no_message_get_a_warning() -> None:
     """The warning has the filter's place in the file, and the form that was probably meant."""
     for written, meant in (
-        ("paid, refunded", 'matches no message: || joins tags; expected "paid || refunded"'),
+        ("paid, refunded", 'matches no message, because || joins tags; expected "paid || refunded"'),
         (
             "{sql: a = \u201cb\u201d}",
-            "is not read as meant: quotes are straight, TAGS is one tag, and there is no LIKE, &&, ||, == or !=; "
+            "is a mistake: quotes must be straight, TAGS is one tag, and LIKE, &&, ||, == and != do not exist; "
             "expected {sql: \"a = 'b'\"}",
         ),
         (
             "{sql: tag = 'b'}",
-            "is not read as meant: quotes are straight, TAGS is one tag, and there is no LIKE, &&, ||, == or !=; "
+            "is a mistake: quotes must be straight, TAGS is one tag, and LIKE, &&, ||, == and != do not exist; "
             "expected {sql: \"TAGS = 'b'\"}",
         ),
         ("paid || refunded", ""),

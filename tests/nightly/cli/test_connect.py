@@ -170,7 +170,7 @@ def test_an_sql_filter_that_the_broker_accepts(check: Check, topic: str) -> None
     [
         ("paid || refunded", "refunded||paid", None),
         ("*", "*", None),
-        ("paid", "*", "subscribe to TAG 'paid' of {topic}, the configuration to TAG '*'"),
+        ("paid", "*", "subscribe to {topic} by TAG 'paid', the configuration by TAG '*'"),
         (None, "*", "do not subscribe to {topic}, the configuration does"),
     ],
 )

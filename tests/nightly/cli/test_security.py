@@ -103,7 +103,7 @@ async def test_tls_can_be_enabled_without_a_configuration() -> None:
     async with serving(server_context()) as peer:
         plain = await run("send", "orders", "x", "-n", peer.address)
         assert plain.code == 69
-        assert "it accepts only TLS; set client.tls.enabled: true" in plain.err
+        assert "the server accepts only TLS; set client.tls.enabled: true" in plain.err
         tls = ("--set", "client.tls.enabled=true", "--set", f"client.tls.ca_file={CA}")
         ended = await run("send", "orders", "x", "-n", peer.address, *tls)
         assert ended.code == 0, ended.err

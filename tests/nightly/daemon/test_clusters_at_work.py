@@ -197,7 +197,7 @@ async def test_an_unreachable_cluster_makes_only_its_groups_unready(tmp_path: Pa
             await eventually(lambda: seen(tmp_path / "near"), "the near group handles", 60)
             readiness = (await client.get("/readyz")).text.splitlines()
             (reason,) = [line for line in readiness if line.startswith("[-]")]
-            assert reason.startswith("[-] group far: group far waits for its first assignment of orders: no name")
+            assert reason.startswith("[-] group far: group far waits for its first queues of orders: no name")
             lag = await ask("lag", "-c", config, "-o", "json")
             assert (lag.code, [one["group"] for one in json.loads(lag.out)]) == (69, ["near", "near"])
             groups["far"]["cluster"] = ""

@@ -27,9 +27,9 @@ pytestmark = pytest.mark.timeout(240)  # a cluster with TLS starts slowly on a b
 
 if release.is_4():
     MISSING, UNKNOWN, WRONG = "No accessKey is configured", "No acl config for", "Check signature failed"
-    EXPIRED = "it does not accept the certificate in client.tls.cert_file"
+    EXPIRED = "the server does not accept the certificate in client.tls.cert_file"
 else:
-    EXPIRED = "it does not accept the certificate in client.tls.cert_file: it has expired"
+    EXPIRED = "the server does not accept the certificate in client.tls.cert_file, which has expired"
     MISSING, UNKNOWN, WRONG = "username cannot be null", "is not found", "check signature failed"
 
 
@@ -84,8 +84,8 @@ def test_wrong_credentials_are_reported_and_replaced_without_a_restart(world: Wo
     expired = {"cert_file": str(certificate(CLIENT_EXPIRED)), "key_file": str(key(CLIENT_EXPIRED))}
     # Each of these calls also writes the secret to its file.
     wrong: list[tuple[str, Callable[[], dict[str, Any]]]] = [
-        ("it accepts only TLS", lambda: world.client(tls={"enabled": False})),
-        ("it requires a client certificate", lambda: world.client(tls={"enabled": True, "ca_file": str(CA)})),
+        ("the server accepts only TLS", lambda: world.client(tls={"enabled": False})),
+        ("the server requires a client certificate", lambda: world.client(tls={"enabled": True, "ca_file": str(CA)})),
         (EXPIRED, lambda: world.client(tls={**tls, **expired})),
         ("no trusted authority signed the server", lambda: world.client(tls={**tls, "ca_file": str(OTHER_CA)})),
         ("is not for mq.example", lambda: world.client(tls={**tls, "server_name": "mq.example"})),

@@ -402,7 +402,7 @@ async def test_different_subscriptions_are_reported_by_both_members(rocketmq: Re
         ) as second:
             await eventually(lambda: causes(first) == causes(second) == {"subscription_mismatch"}, "both tell it", 40)
             told = " ".join(problem.evidence for problem in second.consumer.snapshot().problems)
-            assert f"subscribe to TAG 'a' of {topics[0]}, this one to TAG 'a || b'" in told
+            assert f"subscribe to {topics[0]} by TAG 'a', this one by TAG 'a || b'" in told
             assert f"do not subscribe to {topics[1]}, this one does" in told
             assert first.client.client_id in told
             await second.stop()

@@ -67,7 +67,7 @@ def test_options_from_variables_are_ordinary_text(monkeypatch: pytest.MonkeyPatc
 
 def test_a_pickled_configuration_keeps_line_and_column_of_its_keys() -> None:
     settings = pickle.loads(pickle.dumps(group("shop:Refuses")))
-    with pytest.raises(ConfigError, match=r"^test\.yaml:5:5: groups\.mailer\.handler\.options: its constructor failed"):
+    with pytest.raises(ConfigError, match=r"^test\.yaml:5:5: groups\.mailer\.handler\.options: the handler's"):
         load_handler("mailer", settings)
 
 
@@ -298,7 +298,7 @@ def options_types(shop: Path) -> None:
         ("TimedTyped", "is a handle with a decorator or partial around @rmqd.handler, which must be outermost"),
         ("with_default", "has Depends in its parameter connected, which only @rmqd.handler supports"),
         ("WithDefault", "has Depends in its parameter connected, which only @rmqd.handler supports"),
-        ("Typed", "has a dependency that takes options; expected the same model in its constructor"),
+        ("Typed", "has a dependency that takes other options than its constructor; use one model for both"),
     ],
 )
 def test_parameters_that_rmqd_does_not_pass_are_refused(name: str, said: str) -> None:

@@ -157,7 +157,7 @@ def test_a_message_that_is_not_passed_on_is_not_acknowledged(
     handler = handle if name == "first_in_thread" else handle_async
     result = run_handler(handler, middleware=[f"parts:{name}"], **options)
 
-    told = f"the middleware parts:{name} did not pass on a message; to skip it, call batch.ack(message)"
+    told = f"the middleware parts:{name} did not give call_next a message; to skip it, call batch.ack(message)"
     second = result.attempts_of("1")
     assert sorted(key or "" for key in seen) == (["0", "0"] if name == "skips" else ["0", "0", "1"])
     assert [one.outcome for one in result.attempts_of("0")] == ["retried", "acked"]

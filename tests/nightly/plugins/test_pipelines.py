@@ -107,8 +107,8 @@ REFUSED = {
     "{plugin: 'flow:Called'}": f"6:24: groups.archive.pipeline.plugin: the plugin is a class, not a pipeline; {FORM}",
     "{plugin: 'flow:one'}": f"6:24: groups.archive.pipeline.plugin: the plugin takes 1 argument; {FORM}",
     "{plugin: 'flow:four'}": f"6:24: groups.archive.pipeline.plugin: the plugin takes 4 arguments; {FORM}",
-    "{plugin: 'flow:named'}": "6:24: groups.archive.pipeline.plugin: the plugin needs keyword arguments that are not "
-    f"passed: window; {FORM}",
+    "{plugin: 'flow:named'}": "6:24: groups.archive.pipeline.plugin: the plugin needs keyword arguments that rmqd does "
+    f"not pass: window; {FORM}",
     "{plugin: 'flow:later'}": "6:24: groups.archive.pipeline.plugin: the plugin is a function with async, which would "
     f"never run; {FORM}",
     "{plugin: 'flow:lazy'}": "6:24: groups.archive.pipeline.plugin: the plugin is a function with yield, which would "

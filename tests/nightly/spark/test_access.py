@@ -76,7 +76,7 @@ def test_a_cluster_that_requires_keys_and_certificates(
         read(source)
     with pytest.raises(RmqdError, match=r"set client\.access_key and client\.secret_key"):
         read({**reached, "subscribe": topic})
-    with pytest.raises(RmqdError, match="it accepts only TLS"):
+    with pytest.raises(RmqdError, match="the server accepts only TLS"):
         read({name: value for name, value in source.items() if not name.startswith("tls")})
     with pytest.raises(RmqdError, match="no trusted authority signed the server's certificate"):
         read({**source, "tlsCaFile": str(certificates.OTHER_CA)})

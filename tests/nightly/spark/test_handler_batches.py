@@ -98,7 +98,7 @@ def test_if_all_slots_hang_the_group_fails(broker: EmbeddedBroker) -> None:
     query.poll()
     assert query.handled() == {"expired": 4}
     broker.send("orders", *["quick"] * 1000)
-    with pytest.raises(HandlerHungError, match="all 4 slots of handler"):
+    with pytest.raises(HandlerHungError, match="all 4 calls of handler"):
         query.run_until(lambda: "quick" in SEEN)
     assert query.process.has_ended
 

@@ -238,7 +238,7 @@ def test_columns_can_be_added_and_removed_but_keep_their_types(spark: SparkSessi
         prepare("1 AS id", "'a' AS topic", partition_by=())
     with pytest.raises(ConfigError, match="unknown column day; expected one of id, topic"):
         prepare("1 AS id", "'a' AS topic", partition_by=("day",))
-    with pytest.raises(ConfigError, match="no column is left for the files"):
+    with pytest.raises(ConfigError, match="none is left for the files"):
         prepare("'a' AS topic")
 
 

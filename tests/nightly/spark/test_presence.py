@@ -112,7 +112,7 @@ async def test_a_driver_leaves_the_group_to_a_member_that_stays(broker: Embedded
         watching = asyncio.create_task(membership.watch_members())
         client.register(Stubborn(membership))  # type: ignore[arg-type]  # it receives no requests
         await client.heartbeat.send_heartbeats()
-        with pytest.raises(GroupHeldElsewhereError, match="on engine: local, or another client"):
+        with pytest.raises(GroupHeldElsewhereError, match="with engine: local, or with another client"):
             await watching
 
 

@@ -75,7 +75,7 @@ def test_a_deleted_topic_with_unread_messages_is_a_data_loss(broker: EmbeddedBro
     with pytest.raises(DataLossError) as raised:
         Query(checkpoint, both).poll()
     assert str(raised.value) == (
-        "data loss in bills@broker-a:0: offsets 1 to 4 are missing: no name server knows its broker anymore"
+        "data loss in bills@broker-a:0: offsets 1 to 4 are missing: no name server knows the queue's broker anymore"
     )
     with capture_logs() as logs:
         assert Query(checkpoint, {**both, "failOnDataLoss": "false"}).run_until_idle() == [["0:2"]]

@@ -110,7 +110,7 @@ def test_a_body_that_the_registry_does_not_know_is_a_bad_row(broker: EmbeddedBro
         f"{where} has the record {known} as version 1, but the body was written with the record"
     )
     assert reasons[2] == "the body does not begin with the prefix of RocketMQ's schema registry clients"
-    assert reasons[3] == "4 bytes follow the record"
+    assert reasons[3] == "4 bytes are left after the Avro record"
 
 
 def test_the_schema_at_load_is_kept(broker: EmbeddedBroker, registry: Registry) -> None:

@@ -75,7 +75,7 @@ def test_avro_records_become_a_column(broker: EmbeddedBroker, tmp_path: Path, is
         columns="_bad_row,value",
     )
     assert good == {"_bad_row": None, "value": {**RECORD, "tags": [("x", "A")]}}
-    assert longer == {"_bad_row": "4 bytes follow the record", "value": None}
+    assert longer == {"_bad_row": "4 bytes are left after the Avro record", "value": None}
     assert bad["value"] is None
     assert bad["_bad_row"]
 

@@ -90,5 +90,5 @@ def test_a_synchronous_handler_cannot_get_a_connection(run_handler: Run) -> None
     def plain(body: str, effects: Effects) -> None:
         raise Retry
 
-    with pytest.raises(HandlerFormError, match=r"in a synchronous handler; expected async def"):
+    with pytest.raises(HandlerFormError, match=r"which only async handlers can use; expected async def"):
         run_handler(plain, topic="orders", group="g", **OWN)

@@ -83,9 +83,9 @@ BODY = encode_batch(MEMBERS)
 CORRUPT = [
     (BODY[:-1], "3", "message 3 of a batch"),
     (BODY[:30], "3", "cut short"),
-    (BODY[:3] + b"\xff" + BODY[4:], "3", "message 1 of a batch announces 255 bytes"),
-    (BODY, "2", "announces 2 messages and holds 3"),
-    (BODY, "9" * 5000, "announces 99999999999999999999 messages and holds 3"),
+    (BODY[:3] + b"\xff" + BODY[4:], "3", "message 1 of a batch claims 255 bytes"),
+    (BODY, "2", "should have 2 messages, but has 3"),
+    (BODY, "9" * 5000, "should have 99999999999999999999 messages, but has 3"),
     (b"no batch at all, but a text", "1", "message 1 of a batch"),
     (encode_batch([BatchMember(b"")]) * 40_000, "40000", "more than 32767"),
 ]

@@ -86,7 +86,7 @@ async def test_a_server_that_answers_with_a_tls_alert_is_reported_as_tls_only() 
         await asyncio.Event().wait()
 
     async with RawServer(alert) as server, client_with(TlsOptions()) as client:
-        with pytest.raises(RemotingError, match="it accepts only TLS"):
+        with pytest.raises(RemotingError, match="the server accepts only TLS"):
             await client.invoke(server.address, ASK, {})
 
 
@@ -151,7 +151,8 @@ def test_a_missing_client_certificate_is_not_reported_as_a_bad_one() -> None:
     """Servers with an old Java send the alert "bad certificate" for a missing one."""
     alert = ssl.SSLError(1, "[SSL: SSLV3_ALERT_BAD_CERTIFICATE] sslv3 alert bad certificate (_ssl.c:2580)")
     alert.reason = "SSLV3_ALERT_BAD_CERTIFICATE"
-    assert explain_tls_error(alert, "h", shows_one=True) == "it does not accept the certificate in client.tls.cert_file"
+    refused = explain_tls_error(alert, "h", shows_one=True)
+    assert refused == "the server does not accept the certificate in client.tls.cert_file"
     assert explain_tls_error(alert, "h", shows_one=False) == (
-        "it requires a client certificate; set client.tls.cert_file and key_file"
+        "the server requires a client certificate; set client.tls.cert_file and key_file"
     )

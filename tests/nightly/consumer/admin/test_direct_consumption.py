@@ -158,7 +158,7 @@ async def test_an_invalid_message_is_refused(broker: ScriptedBroker, queue: Mess
         await runs(m)
         for body, reason in (
             (b"", "one message"),
-            (record[:-1], "past"),
+            (record[:-1], "after the end"),
             (record * 2, "one message"),
             (corrupted(record, b"again"), "CRC"),
         ):
@@ -324,6 +324,6 @@ async def test_requests_beyond_the_waiting_limit_are_refused(
         await asyncio.sleep(0)
         code, remark = await ask(m)
         assert code == ResponseCode.SYSTEM_ERROR
-        assert "the handler is busy with 1 messages of operators, and 1 more wait" in remark
+        assert "the handler already has 1 messages from operators, and 1 more wait" in remark
         go_on.set()
         assert [await first, await second] == [(ResponseCode.SUCCESS, "")] * 2

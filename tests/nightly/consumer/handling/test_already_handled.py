@@ -28,5 +28,5 @@ async def test_already_handled_for_one_message_retries_the_whole_batch(pool: Sta
 
 
 def test_once_outside_a_handler_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match="no group is handling this message here"):
+    with pytest.raises(RuntimeError, match="no group is handling this message"):
         contextvars.Context().run(message_of("a").once, object())

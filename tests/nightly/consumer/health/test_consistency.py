@@ -24,9 +24,9 @@ __all__ = ["view"]
 
 def test_different_subscriptions_are_found() -> None:
     for theirs, ours, text in [
-        ("a", "a || b", "subscribe to TAG 'a' of t, this one to TAG 'a || b'"),
-        ("*", "a", "subscribe to TAG '*' of t, this one to TAG 'a'"),
-        ("a > 1", "*", "subscribe to SQL92 'a > 1' of t, this one to TAG '*'"),
+        ("a", "a || b", "subscribe to t by TAG 'a', this one by TAG 'a || b'"),
+        ("*", "a", "subscribe to t by TAG '*', this one by TAG 'a'"),
+        ("a > 1", "*", "subscribe to t by SQL92 'a > 1', this one by TAG '*'"),
     ]:
         make = sql_subscription if ">" in theirs else tag_subscription
         [found] = subscription_differences(

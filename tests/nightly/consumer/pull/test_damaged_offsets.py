@@ -74,7 +74,7 @@ async def test_only_the_message_that_is_stored_under_a_wrong_offset_is_skipped(
             await broker.committed(GROUP, queue, 5)
     [entry] = [entry for entry in logs if entry["event"] == "message.corrupt"]
     assert entry["offset"] == 1
-    assert "offset 65 contradicts its place" in entry["reason"]
+    assert "offset 65 does not fit its place" in entry["reason"]
 
 
 async def test_a_filtered_queue_is_pulled_twice_only_after_an_unusual_step(

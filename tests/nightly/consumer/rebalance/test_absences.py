@@ -51,7 +51,7 @@ async def test_queues_of_a_dead_broker_wait_and_continue_at_their_offsets(
             await two.a.committed(GROUP, other, 1)
             assert {(queue.broker, queue.queue) for queue in m.consumer.snapshot().queues} >= {("a", 0), ("b", 0)}
             await eventually(lambda: m.consumer.snapshot().problems, "it is a problem of the group")
-            assert "2 queues of b here wait for it" in m.consumer.snapshot().problems[0].evidence
+            assert "2 queues of this member wait for the broker" in m.consumer.snapshot().problems[0].evidence
             two.b.offsets[GROUP, queue] = 1
             await two.b.peer.listen()
             two.route(two.a, two.b)

@@ -43,7 +43,7 @@ async def test_culprits_are_dead_letters_with_a_reason_and_others_are_handled_on
         assert {key: it.keys("begin").count(key) for key in culprits} == {"segfault": 2, "hang": 3, "eat": 2}
         letters = it.dead_letters()
         reasons = {key: one.properties["RMQD_REASON"] for key, one in letters.items()}
-        twice = "the handler's process was lost 2 times over this message: it "
+        twice = "the handler's process was lost 2 times at this message: it "
         assert reasons == {
             "segfault": f"{twice}was killed by SIGSEGV",
             "hang": "max_reconsume_times reached",

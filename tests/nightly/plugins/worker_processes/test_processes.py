@@ -116,7 +116,7 @@ async def test_a_failed_end_calls_fails_the_group_and_counts_no_attempt(noted: P
         await eventually(lambda: events("begin", noted) == ["a"], "it is open", 60)
         handler.end_calls()
         async with asyncio.timeout(60):
-            with pytest.raises(UnusableHandlerError, match="its end_calls raised RuntimeError: no file"):
+            with pytest.raises(UnusableHandlerError, match="the handler's end_calls raised RuntimeError: no file"):
                 await calling
         assert not batch.decisions()
         assert handler.processes is not None

@@ -80,7 +80,7 @@ def line_that_speaks_again_not_used(patch: pytest.MonkeyPatch) -> None:
             former.close("the peer accepts requests but is silent")
         successor = await self.connector.connect(address)
         if self._closed or self._connections.get(address) is not current or not current.is_suspect:
-            successor.close("it is not needed any more")
+            successor.close("this connection is not needed")
             return await self.connection(address)
         successor.is_suspect = True
         self._successors[address] = successor
