@@ -190,7 +190,7 @@ async def test_a_handler_that_cancels_its_task_does_not_interrupt_the_commit(tak
 
 async def test_a_call_of_a_previous_owner_is_not_committed(taken: Member) -> None:
     """The next call takes the queue again."""
-    with pytest.raises(OffsetStoreError, match="^another member has, or may have, acquired"):
+    with pytest.raises(OffsetStoreError, match=r"^another member has, or may have, acquired"):
         await taken.call(taken.disturb)
     assert taken.stored == StoredProgress(3, "5-5")
     await taken.call()
@@ -200,7 +200,7 @@ async def test_a_call_of_a_previous_owner_is_not_committed(taken: Member) -> Non
 async def test_progress_of_a_previous_owner_is_not_stored(taken: Member) -> None:
     """The next attempt takes the queue again."""
     taken.disturb(taken.batch)
-    with pytest.raises(OffsetStoreError, match="^another member has, or may have, acquired"):
+    with pytest.raises(OffsetStoreError, match=r"^another member has, or may have, acquired"):
         await taken.transactions.store_progress(QUEUE, None, 6)
     assert taken.stored == StoredProgress(3, "5-5")
     await taken.transactions.store_progress(QUEUE, None, 6)
