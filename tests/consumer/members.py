@@ -83,7 +83,10 @@ async def member(
         task = asyncio.create_task(consumer.run())
         try:
             yield Member(consumer, client, task)
-        finally:
+        except BaseException:
             consumer.stop(shutdown_timeout_seconds=0)
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await asyncio.wait((task,))  # its failure must not replace the one of the test
+            raise
+        consumer.stop(shutdown_timeout_seconds=0)
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
