@@ -230,19 +230,18 @@ class _GroupCheck:
         No pull is sent, because a pull under a group's name can erase a pending offset reset. With ACL 2.0, an unlock
         needs the same permissions as a pull. With ACL 1.0, an unlock needs none, and the two queries need them.
         """
-        remoting, group, checks = self._client.remoting, self._name, list[CheckResult]()
+        remoting, group = self._client.remoting, self._name
+        questions: list[tuple[str, Awaitable[object]]] = [(self._subject, get_consumer_list(remoting, address, group))]
         for topic in topics:
-            questions: list[Awaitable[object]] = [
-                get_min_offset(remoting, address, MessageQueue(topic, broker, 0)),
-                # no lock is released: no topic has queue -1, and no member has this client id
-                unlock_batch(remoting, address, group, "rmqd check", [MessageQueue(topic, broker, -1)]),
-                query_message(remoting, address, topic, "rmqd check", max_messages=1),
-                get_consumer_list(remoting, address, group),
-            ]
-            for answer in await asyncio.gather(*map(_or_error, questions)):
-                if isinstance(answer, AccessRefusedError):
-                    checks.append(CheckResult("error", f"{self._subject}.subscriptions.{topic}", str(answer)))
-        return checks
+            subject = f"{self._subject}.subscriptions.{topic}"
+            # no lock is released: no topic has queue -1, and no member has this client id
+            unlock = unlock_batch(remoting, address, group, "rmqd check", [MessageQueue(topic, broker, -1)])
+            query = query_message(remoting, address, topic, "rmqd check", max_messages=1)
+            first = get_min_offset(remoting, address, MessageQueue(topic, broker, 0))
+            questions += [(subject, question) for question in (first, unlock, query)]
+        answers = await asyncio.gather(*(_or_error(question) for _, question in questions))
+        refused = [one for one in zip(questions, answers, strict=True) if isinstance(one[1], AccessRefusedError)]
+        return [CheckResult("error", subject, str(error)) for (subject, _), error in refused]
 
     def _settings_checks(
         self, where: str, groups: dict[str, SubscriptionGroupConfig] | RmqdError, *, makes_groups: bool

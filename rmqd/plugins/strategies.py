@@ -175,6 +175,8 @@ _EXPECTED_STRATEGY: Final = (
 
 def load_strategy(group: str, settings: GroupConfig, namespace: str = "") -> allocate.AllocateStrategy:
     """Return the allocate strategy of a group. `namespace` is added to configured topics. Raises ConfigError."""
+    if settings.engine == "spark":  # the strategy may be inherited, and Spark divides the queues itself
+        return allocate.AllocateStrategy("averagely", allocate.ALLOCATE_STRATEGIES["averagely"])
     name = settings.allocate_strategy
     try:
         return allocate.AllocateStrategy(name, _built_in(settings, namespace) or _installed(name))

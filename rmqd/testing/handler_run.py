@@ -296,7 +296,7 @@ def is_cache_idle(
     """
     queue = process_queue.message_queue
     is_waiting = not process_queue.pending or process_queue.is_batching or not has_slot
-    if process_queue.in_flight:
+    if process_queue.in_flight or (process_queue.pending and not has_slot):
         return are_pausing and is_waiting
     return process_queue.retrying > 0 or (is_waiting and (queue.topic, queue.queue_id) in held)
 

@@ -211,6 +211,8 @@ def test_keys_without_effect_on_spark_are_refused_in_a_group_and_accepted_in_def
             [told] = problems(text.replace("DEFAULTS", "{}"))
             assert f": groups.mailer.{key}: has no effect with " in told
             assert told.endswith("; remove this key")
+        named = "queue_handover_timeout: 5s, persist_consumer_offset_interval: 5s, pull_interval: 0s"
+        load(ON_SPARK.replace("WORK", f"{work}, {named}").replace("DEFAULTS", "{}"))  # their defaults
         text = ON_SPARK.replace("WORK", work).replace("DEFAULTS", json.dumps(idle))
         assert load(text).groups["mailer"].queue_handover_timeout_seconds == 9.0
 

@@ -89,8 +89,8 @@ def test_a_suspension_of_an_orderly_queue_takes_no_real_time(rocketmq: RocketMQ,
 @pytest.mark.parametrize("concurrency", [1, 4])
 @pytest.mark.parametrize(
     "mode",
-    [{}, {"consume_mode": "orderly"}, {"order_by": "keys"}, {"consume_mode": "pop"}],
-    ids=["concurrently", "orderly", "by key", "pop"],
+    [{}, {"pull_threshold_for_queue": 1}, {"consume_mode": "orderly"}, {"order_by": "keys"}, {"consume_mode": "pop"}],
+    ids=["concurrently", "held back", "orderly", "by key", "pop"],
 )
 def test_pauses_of_retries_in_place_take_no_real_time(
     rocketmq: RocketMQ, run_handler: Run, mode: dict[str, Any], concurrency: int

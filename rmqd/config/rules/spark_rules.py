@@ -141,17 +141,10 @@ def spark_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
         yield ConfigFinding(("auto_commit",), f"Spark does not support false: {why}; expected true")
     if group.consume_message_batch_max_wait_seconds:
         why = "a micro-batch has all stored messages, and does not wait for more"
-        yield ConfigFinding(
-            ("consume_message_batch_max_wait",), f"has no effect with engine: spark: {why}; expected 0s"
-        )
+        yield ConfigFinding(("consume_message_batch_max_wait",), f"not possible with engine: spark: {why}; expected 0s")
     if group.circuit_breaker.consecutive or group.circuit_breaker.ratio:
         why = "the tasks of a micro-batch call the handler in many processes, which do not know each other's results"
         yield ConfigFinding(("circuit_breaker",), f"not possible with engine: spark: {why}; remove it", at_key=True)
-    if group.allocate_strategy != "averagely":
-        why = "Spark itself divides the queues among its tasks"
-        yield ConfigFinding(
-            ("allocate_strategy",), f"has no effect with engine: spark: {why}; remove this key", may_be_inherited=True
-        )
     yield from _findings_without_effect(group, (), _LOCAL_KEYS, "engine: spark")
     if group.handler is not None:
         is_orderly = group.consume_mode == "orderly" and group.handler.concurrency != "auto"
@@ -169,14 +162,14 @@ def spark_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
         )
     if group.handler is not None and group.handler.processes:
         why = "Spark has its own worker processes, as many as spark.master specifies"
-        yield ConfigFinding(("handler", "processes"), f"has no effect with engine: spark: {why}; expected 0")
+        yield ConfigFinding(("handler", "processes"), f"not possible with engine: spark: {why}; expected 0")
     yield from _property_findings(group)
 
 
 # Keys without effect, by the reason. Several keys are separated by spaces.
 _LOCAL_KEYS: Final = {
     "queue_handover_timeout persist_consumer_offset_interval": "Spark commits offsets with its micro-batches",
-    "allocate_queues machine_rooms": "Spark itself divides the queues among its tasks",
+    "allocate_strategy allocate_queues machine_rooms": "Spark itself divides the queues among its tasks",
     "pop_invisible_time pop_batch_nums pop_threshold_for_queue": "Spark does not support pop",
 }
 _HANDLER_KEYS: Final = {
@@ -199,11 +192,16 @@ _PIPELINE_KEYS: Final = {
 def _findings_without_effect(
     section: ConfigSection, at: KeyPath, reasons: Mapping[str, str], owner: str
 ) -> Iterator[ConfigFinding]:
-    """Yield a finding for each key of `reasons` that is set in `section`, whose path is `at`."""
-    written = {key_of_field(name) for name in section.model_fields_set}
+    """Yield a finding for each key of `reasons` that `section`, whose path is `at`, sets.
+
+    The default value of a key is accepted, so that a file that names it runs on both engines.
+    """
+    fields = type(section).model_fields
+    defaults = {name: fields[name].get_default(call_default_factory=True) for name in section.model_fields_set}
+    changed = {key_of_field(name) for name, value in defaults.items() if getattr(section, name) != value}
     for keys, why in reasons.items():
         for key in keys.split():
-            if key in written:
+            if key in changed:
                 message = f"has no effect with {owner}: {why}; remove this key"
                 yield ConfigFinding((*at, key), message, at_key=True, may_be_inherited=True)
 

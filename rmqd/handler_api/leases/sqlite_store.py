@@ -174,7 +174,8 @@ def _advice(error: Exception) -> str:
     """Return what to do about a damaged file; empty for other errors."""
     # errors of Python's sqlite3 module, such as for text that is not UTF-8, have no code
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
-    if not isinstance(error, sqlite3.Error) or code not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+    is_from_file = isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.ProgrammingError)
+    if not is_from_file or code not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return ""
     return (
         "; the file is damaged: replace it with a good copy, or move it away. Without its records, redelivered "

@@ -252,8 +252,9 @@ class DlqMarks:
 
     def load(self) -> None:
         """Read the file if it exists. Raises RmqdError if it cannot be read or is damaged."""
-        path = self.path if self.path.exists() else self._former
+        path = self.path
         try:
+            path = path if path.exists() else self._former
             self._take(json.loads(path.read_bytes()))
         except FileNotFoundError:
             return

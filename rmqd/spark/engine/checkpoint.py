@@ -158,4 +158,5 @@ def _logged(folder: HadoopFolder, path: str, topics: Sequence[str]) -> SourceOff
     found = [one for line in lines[1:] if (one := parse_reported_offsets(line)) is not None]
     if not found:
         raise RmqdError(f"{folder.url}/{path} has no RocketMQ offsets: is it the checkpoint of another query?")
-    return next((one for one in found if any(queue.topic in topics for queue in one.ends)), found[0])
+    unknown = found[0] if len(found) == 1 else SourceOffsets({})  # the group's source has no queue yet
+    return next((one for one in found if any(queue.topic in topics for queue in one.ends)), unknown)

@@ -51,7 +51,7 @@ REFUSED = {
     ),
     "a strategy": (
         "allocate_strategy: consistent_hash",
-        "7:24: groups.mailer.allocate_strategy: has no effect with engine: spark: Spark itself divides the queues "
+        "7:5: groups.mailer.allocate_strategy: has no effect with engine: spark: Spark itself divides the queues "
         "among its tasks; remove this key",
     ),
     "a circuit breaker": (
@@ -148,7 +148,7 @@ def test_worker_processes_of_the_handler_are_refused() -> None:
     (problem,) = problems(GROUP.replace("{plugin: log}", "{plugin: log, processes: 2}"))
 
     assert problem == (
-        "test.yaml:6:39: groups.mailer.handler.processes: has no effect with engine: spark: Spark has its own worker "
+        "test.yaml:6:39: groups.mailer.handler.processes: not possible with engine: spark: Spark has its own worker "
         "processes, as many as spark.master specifies; expected 0"
     )
 
