@@ -33,6 +33,7 @@ from rmqd.consumer.handling.handler_threads import (
     with_result_checks,
     wrap_handler,
 )
+from rmqd.consumer.handling.watched_tasks import HandlerTasks
 from rmqd.handler_api.batch import Batch, Decision, LoadedHandler, Outcome, decision_for_error
 from rmqd.runtime.clock import Clock
 from rmqd.runtime.figures import counter, figure, histogram, if_known
@@ -82,7 +83,7 @@ class Canary:
         self.handler = with_result_checks(handler)
         self.apply_options(options)
         self._value_of = value_reader(self.options.by)
-        self._clock = clock
+        self._clock, self._tasks = clock, HandlerTasks(self.handler, clock)
         self.failure = ""  # why the canary was switched off; empty while it is used
         self._started = False
         self._calls: set[asyncio.Task[None]] = set()
@@ -219,7 +220,7 @@ class Canary:
         if (group := once_in_group.get(None)) is not None:
             once_in_group.set(_ShadowOnce(group))
         started = self._clock.monotonic()
-        calling = asyncio.create_task(self._called(batch), name="canary")
+        calling = asyncio.create_task(self._tasks.timed(self._called(batch)), name="canary")
         try:
             _, late = await self._clock.wait((calling,), timeout=self._timeout_seconds)
         finally:

@@ -2,24 +2,15 @@
 
 Every handler call is made here, except the calls that an operator requests (`HandlerSlots.call_in_background`) and a
 canary's calls in shadow mode. An exception of a handler is a result. Every other exception ends the group.
-
-`HandlerTasks` logs a warning if a handler returns while a task that it created still runs, because the messages are
-acknowledged before the task ends. The event loop's task factory finds such tasks, by one lookup for each new task. Only
-a handler's first tasks are watched, because a handler that leaves tasks running does so from the start.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Sized
-from functools import partial
-from typing import Any, Final, TypeVar
-
-import structlog
+from typing import Any, TypeVar
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.consumer_options import ConsumerOptions
@@ -29,7 +20,7 @@ from rmqd.consumer.handling.ready_queues import MakeBatch, ReadyQueues
 from rmqd.consumer.handling.settlement import still_owns
 from rmqd.consumer.services import ConsumeMessageService
 from rmqd.consumer.stats.counters import QUICK_SECONDS
-from rmqd.handler_api.batch import NO_LOCK_LEASE, Batch, LoadedHandler, ManualCommitBatch, OrderlyBatch
+from rmqd.handler_api.batch import NO_LOCK_LEASE, Batch, ManualCommitBatch, OrderlyBatch
 from rmqd.runtime.clock import Clock
 from rmqd.wire.messages.message import Message, consume_start
 
@@ -58,65 +49,7 @@ async def exception_of_background_call(
     return error
 
 
-log = structlog.get_logger(__name__)
-
-MAX_WATCHED_TASKS: Final = 1000  # further tasks of a handler are not watched
-
-
-class HandlerTasks:
-    """Watches the tasks that the handler's package creates in calls. Tasks of other packages may keep running."""
-
-    def __init__(self, handler: LoadedHandler) -> None:
-        function: Any = inspect.unwrap(handler.handle)
-        while isinstance(function, partial):  # unwraps to the author's function
-            function = inspect.unwrap(function.func)
-        self._name, self._package = handler.name, _package(getattr(function, "__module__", ""))
-        self._left = MAX_WATCHED_TASKS
-        # True for a handler in worker processes: its tasks in this process belong to rmqd, and may outlive a call
-        self._is_reported = self._package == "rmqd"
-
-    def watch(self, caller: asyncio.Task[Any], batch: Callable[[], Batch | None]) -> None:
-        """Watch the tasks that `caller` creates. `batch` returns the handler's current batch, None between calls."""
-        loop = caller.get_loop()
-        if loop.get_task_factory() in (None, _create_task):  # any other factory was set by the handler's author
-            loop.set_task_factory(_create_task)
-            _callers[caller] = partial(self._created, batch)
-            caller.add_done_callback(_callers.pop)
-
-    def _created(self, batch: Callable[[], Batch | None], task: asyncio.Task[Any]) -> None:
-        if self._left <= 0 or self._is_reported or (had := batch()) is None:
-            return
-        frame: Any = sys._getframe(2)
-        while frame is not None and (creator := _package(frame.f_globals.get("__name__"))) == "asyncio":
-            frame = frame.f_back
-        if frame is not None and creator == self._package:
-            self._left -= 1
-            task.add_done_callback(partial(self._ended, batch, had))
-            self.watch(task, lambda: had if batch() is had else None)
-
-    def _ended(self, batch: Callable[[], Batch | None], had: Batch, task: asyncio.Task[Any]) -> None:
-        if batch() is not had and not self._is_reported and not task.cancelled():
-            self._is_reported = True
-            name, place = getattr(task.get_coro(), "__qualname__", ""), str(had.message_queue)
-            log.warning("handler.task_left", handler=self._name, task=name, queue=place, msg_id=had[0].msg_id)
-
-
-_callers: Final[dict[asyncio.Task[Any] | None, Callable[[asyncio.Task[Any]], None]]] = {}
-
-
-def _create_task(loop: asyncio.AbstractEventLoop, coro: Any, **named: Any) -> asyncio.Task[Any]:
-    task = asyncio.Task(coro, loop=loop, **named)
-    if (created := _callers.get(asyncio.current_task(loop))) is not None:
-        created(task)
-    return task
-
-
-def _package(module: str | None) -> str:
-    return (module or "").partition(".")[0]
-
-
 TIME_SLICE_SECONDS = 0.005  # a handler that never awaits must not block heartbeats and pulls for longer
-BLOCKED_SECONDS: Final = 1.0  # a longer batch may have blocked the event loop
 
 T = TypeVar("T")
 
@@ -149,13 +82,6 @@ class WorkerService(ABC):
     @abstractmethod
     def begin_turn(self) -> WorkerTurn | None:
         """Take the first ready queue. Returns None if its messages must not be handed out now."""
-
-    @abstractmethod
-    def warn_if_blocked(self, started: float) -> None:
-        """Log a warning if the call that began at `started` (monotonic) blocked the event loop.
-
-        Called if the call and the settlement together took more than `BLOCKED_SECONDS`.
-        """
 
 
 class Worker:
@@ -308,8 +234,6 @@ class Worker:
                 run.append(messages[0])
                 self.started = started = ended
                 continue
-            if ended - started > BLOCKED_SECONDS:
-                service.warn_if_blocked(started)
             if run:
                 self._finish_run(started)
             if is_plain:

@@ -24,13 +24,14 @@ from rmqd.consumer.canary import Canary
 from rmqd.consumer.circuit import Circuit
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.auto_concurrency import AutoConcurrency
-from rmqd.consumer.handling.batch_worker import HandlerCall, HandlerTasks, Worker, WorkerService
+from rmqd.consumer.handling.batch_worker import HandlerCall, Worker, WorkerService
 from rmqd.consumer.handling.circuit_breaker import CircuitBreaker
 from rmqd.consumer.handling.handler_failures import CALL_EXPIRED, DEADLINE_CANCEL_MESSAGE, HandlerHungError
 from rmqd.consumer.handling.handler_threads import HandlerThread, call_handler, with_result_checks
 from rmqd.consumer.handling.in_place_retries import FailurePolicy
 from rmqd.consumer.handling.ready_queues import create_ready_queues
 from rmqd.consumer.handling.settlement import ConfirmSettled, explain_unavailable, report_error
+from rmqd.consumer.handling.watched_tasks import HandlerTasks
 from rmqd.consumer.health.causes import Problem
 from rmqd.consumer.services import RunningCall
 from rmqd.handler_api.batch import Batch, LoadedHandler
@@ -61,7 +62,7 @@ class HandlerSlots(WorkerService):
         self.calls_left = True  # whether calls may still run; False once the group has ended and all calls too
         self._takes_late_results = False  # whether calls past their deadline are reported but not ended
         self._hung = False  # all slots are abandoned, so the group is about to fail
-        self._handler, self._left_tasks = handler, HandlerTasks(handler)
+        self._handler, self._handler_tasks = handler, HandlerTasks(handler, clock)
         self._failures = None if options.failures is None else FailurePolicy(options, clock)
         self.circuit = None if options.circuit is None else Circuit(options.circuit, clock)
         self.transactions: OffsetTransactions | None = None  # only with a custom offset store
@@ -84,7 +85,6 @@ class HandlerSlots(WorkerService):
         self._workers: dict[Worker, asyncio.Task[None]] = {}
         self._background_tasks: set[asyncio.Task[None]] = set()  # hung workers, and settlements without a worker
         self._threads: dict[Worker, HandlerThread] = {}
-        self._last_tick = clock.monotonic()
 
     def pause(self) -> None:
         self._hold("operator")
@@ -168,19 +168,16 @@ class HandlerSlots(WorkerService):
         """Return whether batches of hung calls are being settled, which must end before the group fails."""
         return False
 
-    def warn_if_blocked(self, started: float) -> None:
-        if self._handler.is_async and self._last_tick <= started:  # no tick ran meanwhile
-            seconds = round(self.clock.monotonic() - started, 3)
-            log.warning("handler.blocked_loop", handler=self.handler_name, seconds=seconds)
-
     def _start_worker(self, number: int) -> None:
         worker = Worker(self, number, self._handler.ready)
-        if not self._handler.is_async:
+        is_async = self._handler.is_async
+        if not is_async:
             self._threads[worker] = HandlerThread(self._handler, number)
         worker.call = self._call_of(worker)
-        self._workers[worker] = task = asyncio.create_task(worker.run(), name=f"worker:{number}")
-        if self._handler.is_async:
-            self._left_tasks.watch(task, lambda: worker.batch)
+        run = self._handler_tasks.timed(worker.run()) if is_async else worker.run()
+        self._workers[worker] = task = asyncio.create_task(run, name=f"worker:{number}")
+        if is_async:
+            self._handler_tasks.watch(task, lambda: worker.batch)
 
     def _call_of(self, worker: Worker) -> HandlerCall:
         """Return the handler's call for one worker, inside the stages that the group uses, the outermost first.
@@ -264,7 +261,7 @@ class HandlerSlots(WorkerService):
         self._background_tasks.add(asyncio.create_task(work, name="settle-in-background"))
 
     def _tick(self) -> None:
-        now = self._last_tick = self.clock.monotonic()
+        now = self.clock.monotonic()
         self.wall_offset = self.clock.wall() - now
         self._raise_failures()
         for worker, task in list(self._workers.items()):

@@ -20,8 +20,9 @@ from typing import Final
 
 import structlog
 
-from rmqd.consumer.handling.batch_worker import HandlerTasks, withdraw_cancellations
+from rmqd.consumer.handling.batch_worker import withdraw_cancellations
 from rmqd.consumer.handling.handler_threads import HandlerThread, UnusableHandlerError, call_start_or_stop, check_result
+from rmqd.consumer.handling.watched_tasks import HandlerTasks
 from rmqd.errors import ExitCode
 from rmqd.handler_api.batch import Batch, KnownLease, OrderlyBatch
 from rmqd.handler_api.once.once_group import once_for_group

@@ -85,7 +85,7 @@ async def test_a_task_that_outlives_its_handler_is_reported_once(
     pool: StartPool, monkeypatch: pytest.MonkeyPatch, creator: str, begin: Any, name: str, awaited: int, is_nested: bool
 ) -> None:
     """Its message is acknowledged before the work is done. Only the first tasks of a handler's package are watched."""
-    monkeypatch.setattr("rmqd.consumer.handling.batch_worker.MAX_WATCHED_TASKS", 3)
+    monkeypatch.setattr("rmqd.consumer.handling.watched_tasks.MAX_WATCHED_TASKS", 3)
     begin, begun = within(creator, begin), list[asyncio.Future[Any]]()
 
     async def create() -> None:

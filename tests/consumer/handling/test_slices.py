@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import threading
+import weakref
+from collections.abc import Iterable, MutableMapping
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from rmqd.consumer.consumer_options import CanaryOptions
 from rmqd.consumer.handling.ready_queues import ReadyQueues
 from rmqd.consumer.stats.counters import QUICK_SECONDS
 from rmqd.handler_api.batch import Batch
@@ -19,6 +24,23 @@ from tests.consumer.scripted_broker import ScriptedBroker
 from tests.waiting import eventually
 
 SLICE = "rmqd.consumer.handling.batch_worker.TIME_SLICE_SECONDS"
+
+
+def blocks(logs: Iterable[MutableMapping[str, Any]]) -> list[tuple[str, Any]]:
+    """The reported blocks of the event loop: the handler and the seconds."""
+    return [(entry["handler"], entry["seconds"]) for entry in logs if entry["event"] == "handler.blocked_loop"]
+
+
+class Failure(Exception):
+    """An exception that can have weak references."""
+
+
+def failure() -> asyncio.Future[None]:
+    """A future that fails soon."""
+    loop = asyncio.get_running_loop()
+    future = loop.create_future()
+    loop.call_soon(future.set_exception, Failure())
+    return future
 
 
 class Order:
@@ -222,8 +244,78 @@ async def test_only_a_call_that_blocks_the_loop_for_more_than_a_second_is_report
                 await eventually(done(queue), "it is handled")
             queue = running.queue(1, 5)
             await clock.until(done(queue), "it is handled")
-    told = [(entry["handler"], entry["seconds"]) for entry in logs if entry["event"] == "handler.blocked_loop"]
-    assert told == [("testing", pytest.approx(1.1)), ("testing", pytest.approx(1.2))]
+    assert blocks(logs) == [("testing", pytest.approx(1.1)), ("testing", pytest.approx(1.2))]
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda work: work,
+        lambda work: asyncio.wait_for(work, 5),
+        lambda work: asyncio.gather(asyncio.create_task(work)),
+    ],
+)
+async def test_a_call_that_blocks_the_loop_and_also_awaits_is_reported(pool: StartPool, run: Any) -> None:
+    """Whether the wait before succeeded or failed. A second call that waits meanwhile is not reported."""
+    clock, gate = ManualClock(), Gate()
+
+    async def work() -> None:
+        await asyncio.sleep(0)
+        clock.turn(1.2)  # a tick is due
+        with contextlib.suppress(Failure):
+            await failure()
+        clock.turn(1.3)
+        await clock.sleep(0.5)
+        gate.open.set()
+
+    async def handle(batch: Batch) -> None:
+        await (gate(batch) if batch.message_queue.queue_id == 1 else run(work()))
+
+    with capture_logs() as logs:
+        async with pool(handle, clock=clock, concurrency=2) as running:
+            queues = [running.queue(1, number) for number in (1, 2)]
+            await clock.until(lambda: all(done(queue)() for queue in queues), "both are handled")
+    assert blocks(logs) == [("testing", pytest.approx(1.2)), ("testing", pytest.approx(1.3))]
+
+
+async def test_a_shadow_call_that_blocks_the_loop_is_reported(pool: StartPool) -> None:
+    clock = ManualClock()
+
+    async def handle(_: Batch) -> None:
+        return
+
+    async def shadow(_: Batch) -> None:
+        clock.turn(1.2)
+
+    with capture_logs() as logs:
+        canary = CanaryOptions(1.0, "keys", "shadow")
+        async with pool(handle, second=shadow, clock=clock, concurrency=1, canary=canary) as running:
+            running.queue(1)
+            await eventually(lambda: blocks(logs), "it is reported")
+    assert blocks(logs) == [("testing", pytest.approx(1.2))]
+
+
+async def test_the_failure_of_a_handlers_task_is_freed_without_the_garbage_collector(pool: StartPool) -> None:
+    """It refers to the handler's variables, such as the batch."""
+    failures = list[weakref.ref[BaseException]]()
+
+    async def fail() -> None:
+        await failure()
+
+    async def handle(batch: Batch) -> None:
+        try:
+            await asyncio.create_task(fail())
+        except Failure as error:
+            failures.append(weakref.ref(error))
+
+    gc.disable()
+    try:
+        async with pool(handle) as running:
+            queue = running.queue(2)
+            await eventually(done(queue), "both are handled")
+            assert [failure() for failure in failures] == [None, None]
+    finally:
+        gc.enable()
 
 
 async def test_a_handler_that_cancels_its_own_task_does_no_harm(pool: StartPool) -> None:

@@ -43,7 +43,7 @@ ROOMS = {
             ("cache/process_queue", "cache/keyed_process_queue", "pop/receipts"),
             ("cache", "pop"),
         ),
-        Room("slots", _named("handling", "slots ready_queues batch_worker orderly"), ("handling",)),
+        Room("slots", _named("handling", "slots ready_queues batch_worker watched_tasks orderly"), ("handling",)),
         Room(
             "settlement",
             _named("handling", "settlement send_back handler_failures in_place_retries"),
