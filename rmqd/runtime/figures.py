@@ -48,7 +48,7 @@ class Metric:
         """Return a number or a HistogramSnapshot; with `by`, one for each label value. None is not exported."""
         value = getattr(snapshot, name) if self.read is None else self.read(snapshot)
         if self.keys and value is not None:
-            return {key: value == key if isinstance(value, str) else value.get(key, 0) for key in self.keys}
+            return dict.fromkeys(self.keys, 0) | ({value: 1} if isinstance(value, str) else value)
         return value
 
 
@@ -71,13 +71,17 @@ def counter(
     help: str,  # noqa: A002 as in Prometheus
     by: str = "",
     keys: Sequence[str] = (),
-    start: float = 0,
+    start: float | None = 0,
     read: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """Declare a number that only increases, from `start`. With labels `by`, the field maps label values to numbers."""
+    """Declare a number that only increases, from `start`. With labels `by`, the field maps label values to numbers.
+
+    If `start` is None, the field has only label values that were counted. The metric has all `keys` anyway.
+    """
     metric = Metric(name, "counter", help, tuple(by.split()), keys, read)
     if by:
-        return figure(add_each, metric, is_counter=True, default_factory=lambda: dict.fromkeys(keys, start))
+        known = () if start is None else keys
+        return figure(add_each, metric, is_counter=True, default_factory=lambda: dict.fromkeys(known, start))
     return figure(operator.add, metric, is_counter=True, default=start)
 
 

@@ -109,7 +109,7 @@ def group_snapshot(name: str = "mailer", *, received: int = 0, queues: tuple[Que
 
 def client_snapshot(client_id: str = "10.0.0.1@1") -> ClientSnapshot:
     """A client that has talked to one broker."""
-    return ClientSnapshot(client_id, {("broker-9", 0): True}, {11: EMPTY}, {(11, "timeout"): 2}, 1)
+    return ClientSnapshot(client_id, {("broker-9", 0): True}, {11: EMPTY, 34: EMPTY}, {(11, "timeout"): 2}, 1)
 
 
 class FakeConsumer:

@@ -207,6 +207,7 @@ def _pass_response(on_response: Callable[[RemotingCommand], object], answer: asy
 
 log = structlog.get_logger(__name__)
 
+FAILURE_REASONS = ("timeout", "closed")
 REQUEST_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0)
 
 
@@ -227,7 +228,7 @@ class TrafficCounters:
         histogram.observe(seconds)
 
     def failed(self, code: int, reason: str) -> None:
-        """Count a request without a response. `reason` is `timeout` or `closed`."""
+        """Count a request without a response. `reason` is one of FAILURE_REASONS."""
         self.failures[code, reason] = self.failures.get((code, reason), 0) + 1
 
     def count_corrupt_frame(self, address: str, error: ProtocolError) -> None:
@@ -267,7 +268,9 @@ class ClientSnapshot:
         "Requests without a response, by reason.",
         by="code reason",
         read=lambda client: {
-            (RequestCode(code).name, reason): count for (code, reason), count in client.request_failures.items()
+            (RequestCode(code).name, reason): client.request_failures.get((code, reason), 0)
+            for code in sorted({*client.requests, *(code for code, _ in client.request_failures)})
+            for reason in FAILURE_REASONS
         },
     )
     corrupt_frames: int = counter(

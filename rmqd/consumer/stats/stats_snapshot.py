@@ -29,6 +29,8 @@ DEAD_LETTER_CAUSES = ("handler", "limit", "level", "corrupt")
 # Causes of an offset that fell below the committed one: an operator's reset, a correction by the broker
 # (`on_offset_illegal`), an acquisition with a lower stored offset.
 FALL_CAUSES = ("operator", "corrected", "take_over")
+# Causes of repeated messages. `lock_lost` is about orderly groups, `task_failed` about Spark, the last two about POP.
+REPEAT_CAUSES = ("handed_over", "stopped", "offset_moved", "lock_lost", "task_failed", "invisible_time", "ack_refused")
 HANDLER_RATES = ("handled", "failed", "retried", "dead_lettered")
 # A queue's state is the first in this list that applies.
 QUEUE_STATES = ("stuck", "paused", "locked_out", "flow_controlled", "retrying", "handling", "pulling", "waiting")
@@ -105,6 +107,8 @@ class TopicCounters:
         "rmqd_duplicates_total",
         "Messages handled here that a member of the group will handle again, by cause.",
         by="cause",
+        keys=REPEAT_CAUSES,
+        start=None,
     )
     flow_control: dict[str, int] = counter(
         "rmqd_flow_control_total",

@@ -16,6 +16,7 @@ import structlog
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from rmqd.client.group_reader import QueueLag
+from rmqd.client.sending.trace_dispatcher import TRACE_RESULTS
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.health.causes import Problem, make_problem
 from rmqd.consumer.health.group_status import RecentAttempts
@@ -77,7 +78,8 @@ class DriverMetrics:
         self._log = log.bind(group=options.group)
         self._blank = blank_snapshot(options)
         self._topics: tuple[TopicSnapshot, ...] = self._blank.topics
-        self._hook_failures, self._left_out, self._trace_records = Counter[str](), Counter[str](), Counter[str]()
+        self._hook_failures, self._left_out = Counter[str](), Counter[str]()
+        self._trace_records = Counter(dict.fromkeys(() if options.trace is None else TRACE_RESULTS, 0))
         self._durations = Histogram(BATCH_DURATION_BOUNDS_SECONDS)
         self._phases = dict.fromkeys(BATCH_PHASES, 0.0)
         self._last_end: float | None = None

@@ -35,7 +35,7 @@ def process(*queues: int) -> ProcessSnapshot:
     topic = replace(
         topic_snapshot(received=9),
         handler_duration=durations.snapshot(),
-        duplicates={"handover_timeout": 2},
+        duplicates={"handed_over": 2},
         exceptions={"ValueError": 1},
     )
     group = group_snapshot(queues=tuple(queue_snapshot(queue, state="handling") for queue in queues))
@@ -73,6 +73,12 @@ def test_every_result_and_reason_exists_at_zero() -> None:
             assert found[f"rmqd_messages_handled_total{{{labels},result={result},topic=orders}}"] == 0
         for reason in ("count", "size", "span", "paused"):
             assert found[f"rmqd_flow_control_total{{{labels},reason={reason},topic=orders}}"] == 0
+        for reason in ("handler", "limit", "level", "corrupt"):
+            assert found[f"rmqd_dlq_total{{{labels},reason={reason},topic=orders}}"] == 0
+        assert found[f"rmqd_duplicates_total{{cause=stopped,{labels},topic=orders}}"] == 0
+    assert found["rmqd_broker_request_failures_total{code=HEART_BEAT,reason=timeout}"] == 0
+    for code in ("HEART_BEAT", "PULL_MESSAGE"):
+        assert found[f"rmqd_broker_request_failures_total{{code={code},reason=closed}}"] == 0
 
 
 def test_a_histogram_has_cumulative_buckets_count_and_sum_in_seconds() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
+from rmqd.client.client_options import TraceOptions
 from rmqd.client.group_reader import QueueLag
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, LastError, QueueSnapshot
@@ -32,7 +33,8 @@ class Group:
         subscriptions = {"engine": "spark", "subscriptions": dict.fromkeys(topics or ("orders",), "*")}
         settings = config("mailer", changes={"mailer": subscriptions}).groups["mailer"]
         self.clock = ManualClock()
-        self.figures = DriverMetrics(options_of_group(settings, "mailer", "/nowhere"), self.clock)
+        self.options = options_of_group(settings, "mailer", "/nowhere")
+        self.figures = DriverMetrics(self.options, self.clock)
         self.pauses = Pauses()
 
     def now(self, state: str = "running", *, handling: bool = False) -> GroupSnapshot:
@@ -89,6 +91,14 @@ def test_counters_exist_from_the_start_and_executors_add_to_them() -> None:
     assert now.hook_failures == {"audit": 2}
     assert now.batches is not None
     assert now.batches.lost == 8
+
+
+def test_the_records_of_message_trace_are_counted_from_zero_if_it_is_enabled() -> None:
+    group = Group()
+    assert group.now().trace_records == {}
+    traced = replace(group.options, trace=TraceOptions("traces", 1))
+    group.figures = DriverMetrics(traced, group.clock)
+    assert group.now().trace_records == {"sent": 0, "full": 0, "failed": 0}
 
 
 def test_a_handlers_counts_of_other_topics_are_kept() -> None:
