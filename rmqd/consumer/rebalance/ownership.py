@@ -321,8 +321,6 @@ class QueueOwnership(Ownership):
         return {client_id: at for client_id, at in gone.items() if (client_id, topic) not in self._broken}
 
     async def _claim(self, queues: Collection[MessageQueue]) -> None:
-        if not queues:
-            return
         await asyncio.gather(*(self._claim_at(name, named) for name, named in self._locks.by_broker(queues).items()))
 
     async def _claim_at(self, broker_name: str, queues: set[MessageQueue]) -> None:

@@ -16,8 +16,9 @@ from rmqd.consumer.stats.stats_snapshot import QueueSnapshot
 from rmqd.errors import RemotingError
 from rmqd.handler_api.batch import Batch
 from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.topics import pop_retry_topic, retry_topic
 from tests.consumer.blocks import block_of
-from tests.consumer.groups import TOPIC
+from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.pull.test_assigned_queue import Case, case
 
 __all__ = ["case"]
@@ -30,8 +31,8 @@ class Popped(Assignment):
 
     is_popped = True
 
-    def __init__(self, case: Case) -> None:
-        super().__init__(case.context, MessageQueue(TOPIC, "a", -1))
+    def __init__(self, case: Case, topic: str = TOPIC) -> None:
+        super().__init__(case.context, MessageQueue(topic, "a", -1))
         self.loop: Any = None
         self.caches = [
             ProcessQueue(MessageQueue(TOPIC, "a", number), 0, case.context.stats[TOPIC]) for number in (0, 1)
@@ -80,24 +81,31 @@ def test_the_failure_of_the_loop_is_that_of_the_assignment(popped: Popped) -> No
     assert popped.explain_stall().cause == "broker_unreachable"
 
 
-def test_the_state_of_several_queues_is_that_of_the_busiest(popped: Popped) -> None:
+def test_the_state_of_several_queues_is_that_of_the_busiest(
+    case: Case, popped: Popped, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert popped.snapshot().state == "waiting"
     popped.acquired()
     assert popped.snapshot().state == "waiting"
     popped.caches[1].put(block_of([0]), 1)
     assert popped.snapshot().state == "handling"
+    with monkeypatch.context() as patch:
+        patch.setattr(case.context.service, "circuit", SimpleNamespace(state="open"))
+        assert popped.snapshot().state == "paused"
     popped.caches[1].retrying = 1
     assert popped.snapshot().state == "retrying"
 
 
-def test_waiting_and_postponed_messages_are_not_being_handled(popped: Popped) -> None:
+def test_waiting_and_postponed_messages_are_not_being_handled(case: Case, popped: Popped) -> None:
     popped.acquired()
     assert (popped.snapshot().handling, popped.lag_seconds) == (0, None)
-    popped.caches[0].put(block_of(range(5), store_timestamp=1_700_000_000_000), 5)
+    popped.caches[0].put(block_of(range(5), store_timestamp=1_700_000_001_000), 5)
     popped.caches[0].take(3)
     popped.caches[0].retrying = 1
     assert (popped.snapshot().cached, popped.snapshot().handling) == (5, 2)
-    assert popped.lag_seconds is not None
+    assert popped.lag_seconds == 0.0, "the broker's clock is ahead"
+    popped.caches[1].put(block_of([0], store_timestamp=1_699_999_999_500), 1)
+    assert popped.lag_seconds == case.clock.wall() - 1_699_999_999.5, "the oldest message of all queues counts"
 
 
 def test_the_longest_call_of_the_assignment_explains_its_stall(
@@ -112,6 +120,15 @@ def test_the_longest_call_of_the_assignment_explains_its_stall(
     calls = [RunningCall(cache, batch, now - seconds) for cache, seconds in ages]
     monkeypatch.setattr(case.context.service, "calls", lambda: calls)
     assert "for 20 s" in popped.explain_stall().evidence
+
+
+def test_a_pop_retry_topic_has_its_own_name(case: Case) -> None:
+    """Its counters are those of the group's retry topic."""
+    case.locks.granted.set()
+    retries = pop_retry_topic(GROUP, TOPIC)
+    case.context.stats[retries] = case.context.stats[retry_topic(GROUP)]
+    assignment = Popped(case, retries)
+    assert (assignment.snapshot().topic, assignment.snapshot().is_retry) == (retries, True)
 
 
 def test_a_stall_that_does_not_stop_the_queue_keeps_its_state(popped: Popped) -> None:

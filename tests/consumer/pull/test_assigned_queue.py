@@ -191,6 +191,10 @@ async def test_the_state_shows_where_the_messages_are(case: Case, monkeypatch: p
     loop.process_queue.take(1)
     loop.process_queue.begin_turn()
     assert state() == "handling", "only the probe runs"
+    loop.hold_reason, loop.last_response_at = "count", case.clock.monotonic()
+    assert state() == "flow_controlled"
+    case.clock.turn(5.0)
+    assert case.has_backlog_query(), "while it is held back, the queue may grow unnoticed"
 
 
 async def test_a_stall_behind_other_queues_names_the_longest_call(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +255,7 @@ async def test_a_reset_of_an_owned_queue_is_applied_once_however_long_it_waits(c
         pulls = len(case.broker.pulled_offsets(case.queue))
         case.assigned.restart_loop()
         await eventually(lambda: len(case.broker.pulled_offsets(case.queue)) > pulls, "the loop is restarted")
-        assert case.broker.pulled_offsets(case.queue)[-1] == 9
+        assert case.broker.pulled_offsets(case.queue).count(2) == 1
 
 
 async def test_a_reset_of_a_queue_without_its_lock_is_void_after_five_seconds(case: Case) -> None:
@@ -265,7 +269,7 @@ async def test_a_reset_of_a_queue_without_its_lock_is_void_after_five_seconds(ca
         pulls = len(case.broker.pulled_offsets(case.queue))
         case.locks.granted.set()
         await eventually(lambda: len(case.broker.pulled_offsets(case.queue)) > pulls, "it is pulled again")
-        assert case.broker.pulled_offsets(case.queue)[-1] == 9
+        assert 2 not in case.broker.pulled_offsets(case.queue)
 
 
 async def test_a_seek_returns_when_its_pull_starts(case: Case) -> None:
@@ -298,7 +302,7 @@ async def test_a_lower_offset_after_a_lost_lock_is_ignored_if_the_broker_lost_ou
     monkeypatch.setattr(case.context.service, "halt", halted.append)
     async with case.running() as loop:
         case.context.idle_queues[case.queue] = None
-        await eventually(lambda: loop.process_queue.next_offset == 9, "all is pulled")
+        await eventually(lambda: case.broker.pulled_offsets(case.queue)[-1] == 9, "all is pulled")
         monkeypatch.setattr(case.context.store, "may_be_lost", lambda _: True)
         case.broker.offsets[GROUP, case.queue] = 4
         case.locks.on_lost()
@@ -341,5 +345,7 @@ async def test_an_event_wakes_each_wait_once() -> None:
         await asyncio.sleep(0)
         event.set()
         await waiting
+        event.clear()
+        await event.run_until_set(asyncio.sleep(0))
     assert woken == [0, 1]
     assert not event._on_set

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
@@ -104,10 +105,14 @@ async def test_a_queue_of_another_member_is_acquired_after_its_release(case: Cas
     assert not acquiring.done()
     assert len(case.asked()) <= 61, "twenty times a second"
     case.freed(case.one)
-    await case.clock.advance(0.1)
-    await eventually(acquiring.done, "it is acquired")
+    with capture_logs() as logs:
+        await case.clock.advance(0.1)
+        await eventually(acquiring.done, "it is acquired")
     assert await acquiring
     assert (case.ours(), case.ownership.timeouts) == ({case.one}, 0)
+    assert "queue.handed_over" in [line["event"] for line in logs]
+    assert await case.ownership.acquire(case.two, lambda: None)
+    assert case.ownership._waiting == 0
 
 
 @pytest.mark.parametrize("max_notice_delay_seconds", [0.0, 3.0])
