@@ -146,6 +146,8 @@ class BrokerStatsManager:
             if now.date() > day:  # else the clock was set back, or the sleep ended a little early
                 day = now.date()
                 self.begin_day()
+            elif now.date() < day - timedelta(days=1):
+                day = now.date()
             midnight = datetime.combine(now.date() + timedelta(days=1), datetime.min.time()).astimezone()
             await self._clock.sleep((midnight - now).total_seconds())
 

@@ -268,7 +268,8 @@ class Daemon:
             tasks.create_task(self.recorder.run(), name="history"),
         ]
         if self._options.reload:
-            self._files = await call_in_thread(partial(handler_files.HandlerFiles, self.config))
+            async with self._reloading:
+                self._files = await call_in_thread(partial(handler_files.HandlerFiles, self.config))
             background.append(tasks.create_task(self._restart_edited(), name="edited handlers"))
         await self.host.started(START_PATIENCE_SECONDS)
         http = tasks.create_task(self._http.serve(self), name="http") if not self.host.stopping else None

@@ -47,7 +47,7 @@ def _run_step(handler_name: str, monotonic: Callable[[], float], step: Callable[
 class TimedCoroutine:
     """A coroutine whose steps are called by `run_step`. Other attributes, such as `cr_frame`, are the coroutine's."""
 
-    __slots__ = ("_coroutine", "send", "throw")
+    __slots__ = ("__weakref__", "_coroutine", "send", "throw")
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], run_step: RunStep[Any]) -> None:
         self._coroutine = coroutine
@@ -55,6 +55,10 @@ class TimedCoroutine:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._coroutine, name)
+
+    def __await__(self) -> Any:
+        """Run the coroutine unmeasured: a task factory of another library has put it into a coroutine of its own."""
+        return self._coroutine.__await__()
 
 
 class HandlerTasks:

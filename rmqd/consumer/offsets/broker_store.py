@@ -245,7 +245,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         await asyncio.gather(*map(self._commit_if_lost, self._unchecked(queues)))
 
     def _unchecked(self, queues: Iterable[MessageQueue]) -> Collection[list[Commit]]:
-        """Return the commits last confirmed OFFSET_CHECK_SECONDS ago, in one list for each topic on a broker."""
+        """Return commits not confirmed for OFFSET_CHECK_SECONDS, in one list for each topic on a broker."""
         now, unchecked = self._clock.monotonic(), defaultdict[tuple[str, str], list[Commit]](list)
         for queue in queues:
             if now - self._written[queue].known_at >= OFFSET_CHECK_SECONDS:

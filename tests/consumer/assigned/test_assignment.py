@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -144,7 +143,7 @@ async def test_a_forced_stop_ends_the_drain_of_a_queue(case: Case) -> None:
         loop.process_queue.take(1)
         loop.process_queue.begin_turn()
         case.assigned.release(1000.0)
-        await asyncio.sleep(0)
+        await case.clock.advance(1.0)
         assert not loop.process_queue.dropped
         case.assigned.force_stop()
         await case.clock.until(lambda: loop.process_queue.dropped, "the drain is over", 5.0)

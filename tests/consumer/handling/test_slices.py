@@ -251,7 +251,7 @@ async def test_only_a_call_that_blocks_the_loop_for_more_than_a_second_is_report
     "run",
     [
         lambda work: work,
-        lambda work: asyncio.wait_for(work, 5),
+        lambda work: asyncio.wait_for(work, 60),
         lambda work: asyncio.gather(asyncio.create_task(work)),
     ],
 )
@@ -276,6 +276,24 @@ async def test_a_call_that_blocks_the_loop_and_also_awaits_is_reported(pool: Sta
             queues = [running.queue(1, number) for number in (1, 2)]
             await clock.until(lambda: all(done(queue)() for queue in queues), "both are handled")
     assert blocks(logs) == [("testing", pytest.approx(1.2)), ("testing", pytest.approx(1.3))]
+
+
+async def test_calls_work_if_a_task_factory_awaits_the_coroutines_of_tasks(pool: StartPool) -> None:
+    """Libraries that trace or report errors set such factories."""
+
+    def create(loop: asyncio.AbstractEventLoop, coro: Any, **named: Any) -> asyncio.Task[Any]:
+        async def traced() -> Any:
+            return await coro
+
+        return asyncio.Task(traced(), loop=loop, **named)
+
+    async def handle(batch: Batch) -> None:
+        await asyncio.sleep(0)
+
+    asyncio.get_running_loop().set_task_factory(create)
+    async with pool(handle) as running:
+        queue = running.queue(2)
+        await eventually(done(queue), "both are handled")
 
 
 async def test_a_shadow_call_that_blocks_the_loop_is_reported(pool: StartPool) -> None:
@@ -313,7 +331,7 @@ async def test_the_failure_of_a_handlers_task_is_freed_without_the_garbage_colle
         async with pool(handle) as running:
             queue = running.queue(2)
             await eventually(done(queue), "both are handled")
-            assert [failure() for failure in failures] == [None, None]
+            assert [reference() for reference in failures] == [None, None]
     finally:
         gc.enable()
 

@@ -180,6 +180,23 @@ async def test_an_overdue_pull_is_not_ended_by_another_commit_of_the_same_offset
     assert await puller.carry(7) is None
 
 
+async def test_an_overdue_pull_of_the_stored_offset_may_replace_a_commit_in_flight(puller: Puller) -> None:
+    owner = puller.owner
+    answer = await puller.send(6)
+    await owner.clock.advance(COMMIT_ANSWER_SECONDS)
+    await owner.persist(6)
+    go_on = owner.hold_next_commit()
+    owner.broker.peer.requests.clear()
+    commit = await owner.begin(owner.persist(7))
+    owner.clock.turn(0.5)
+    answer.set_result(FOUND)
+    await asyncio.sleep(0)
+    go_on.set()
+    await commit
+    await owner.persist(7)
+    assert owner.commits == [6, 7, 7]
+
+
 async def test_a_cancelled_pull_counts_until_its_response(puller: Puller) -> None:
     errors = list[object]()
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context))

@@ -301,8 +301,8 @@ async def test_a_lower_offset_after_a_lost_lock_is_ignored_if_the_broker_lost_ou
     halted = list[ProcessQueue]()
     monkeypatch.setattr(case.context.service, "halt", halted.append)
     async with case.running() as loop:
-        case.context.idle_queues[case.queue] = None
         await eventually(lambda: case.broker.pulled_offsets(case.queue)[-1] == 9, "all is pulled")
+        case.context.idle_queues[case.queue] = None
         monkeypatch.setattr(case.context.store, "may_be_lost", lambda _: True)
         case.broker.offsets[GROUP, case.queue] = 4
         case.locks.on_lost()
@@ -317,6 +317,19 @@ async def test_a_lower_offset_after_a_lost_lock_is_ignored_if_the_broker_lost_ou
         await eventually(lambda: len(case.broker.pulls) > before_restart, "the loop is restarted")
         assert case.locks.requests == 2
     assert case.broker.pulls[pulls].queue_offset == 9
+
+
+async def test_an_equal_offset_after_a_lost_lock_is_not_ours_if_the_groups_own_store_says_so(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another member has written progress above the offset. The broker may also have been restarted."""
+    async with case.running() as loop:
+        await eventually(lambda: case.broker.pulled_offsets(case.queue)[-1] == 9, "all is pulled")
+        cache = loop.process_queue
+        monkeypatch.setattr(case.context.store, "may_be_lost", lambda _: True)
+        monkeypatch.setattr(case.context.store, "may_have_committed", lambda queue, stored: False)
+        case.locks.on_lost()
+        await eventually(lambda: cache.dropped, "the cache is dropped")
 
 
 async def test_the_problem_of_an_unread_queue_ends_with_its_release(case: Case) -> None:

@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from rmqd.config.model.root_model import MetricsConfig
+from rmqd.consumer.stats.stats_snapshot import REPEAT_CAUSES
 from rmqd.daemon.groups.group_engine import HostSnapshot, ProcessSnapshot
 from rmqd.daemon.metrics.exposition import METRIC_SPECS, render
 from rmqd.runtime.histogram import Histogram
@@ -75,7 +76,8 @@ def test_every_result_and_reason_exists_at_zero() -> None:
             assert found[f"rmqd_flow_control_total{{{labels},reason={reason},topic=orders}}"] == 0
         for reason in ("handler", "limit", "level", "corrupt"):
             assert found[f"rmqd_dlq_total{{{labels},reason={reason},topic=orders}}"] == 0
-        assert found[f"rmqd_duplicates_total{{cause=stopped,{labels},topic=orders}}"] == 0
+        for cause in REPEAT_CAUSES[1:]:
+            assert found[f"rmqd_duplicates_total{{cause={cause},{labels},topic=orders}}"] == 0
     assert found["rmqd_broker_request_failures_total{code=HEART_BEAT,reason=timeout}"] == 0
     for code in ("HEART_BEAT", "PULL_MESSAGE"):
         assert found[f"rmqd_broker_request_failures_total{{code={code},reason=closed}}"] == 0
