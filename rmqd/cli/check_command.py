@@ -176,6 +176,7 @@ def _keys_without_effect(group: group_model.GroupConfig) -> Iterator[tuple[tuple
         ("pop_invisible_time pop_batch_nums pop_threshold_for_queue", "consume_mode: pop", is_pop),
         ("max_reconsume_times", "message_model: clustering", is_orderly or model == "clustering"),
         (_CLUSTERING_KEYS, "message_model: clustering", model == "clustering"),
+        ("queue_handover_timeout persist_consumer_offset_interval", "engine: local", group.engine == "local"),
     )
     for keys, setting, is_set in needs:
         yield from (((key,), setting) for key in keys.split() if key in written and not is_set)

@@ -168,19 +168,15 @@ defaults: DEFAULTS
 groups:
   mailer: {subscriptions: {orders: "*"}, engine: spark, WORK}
 """
-# keys that Spark supports, or refuses by their values, because they would change what the group promises
+# keys that Spark supports, ignores, or refuses by their values, because they would change what the group promises
 KNOWN_ON_SPARK = """cluster engine subscriptions spark handler pipeline sink message_model consume_mode order_by
     offset_store auto_commit circuit_breaker consume_message_batch_max_wait consume_from_where consume_timestamp
-    shutdown_timeout pull_batch_size on_corrupt_message on_offset_illegal"""
+    shutdown_timeout pull_batch_size on_corrupt_message on_offset_illegal queue_handover_timeout
+    persist_consumer_offset_interval pop_invisible_time pop_batch_nums pop_threshold_for_queue"""
 IDLE_ON_SPARK = {
     "allocate_strategy": "by_machine_room",
     "allocate_queues": [{"topic": "orders", "broker_name": "b", "queue_id": 0}],
     "machine_rooms": ["a"],
-    "queue_handover_timeout": "9s",
-    "persist_consumer_offset_interval": "9s",
-    "pop_invisible_time": "9s",
-    "pop_batch_nums": 9,
-    "pop_threshold_for_queue": 9,
 }
 IDLE_IN_PIPELINES = {
     **dict.fromkeys(
@@ -211,19 +207,18 @@ def test_keys_without_effect_on_spark_are_refused_in_a_group_and_accepted_in_def
             [told] = problems(text.replace("DEFAULTS", "{}"))
             assert f": groups.mailer.{key}: has no effect with " in told
             assert told.endswith("; remove this key")
-        named = "queue_handover_timeout: 5s, persist_consumer_offset_interval: 5s, pull_interval: 0s"
-        load(ON_SPARK.replace("WORK", f"{work}, {named}").replace("DEFAULTS", "{}"))  # their defaults
+        named = "persist_consumer_offset_interval: 1s, pull_interval: 0s"  # ignored, and the default
+        load(ON_SPARK.replace("WORK", f"{work}, {named}").replace("DEFAULTS", "{}"))
         text = ON_SPARK.replace("WORK", work).replace("DEFAULTS", json.dumps(idle))
-        assert load(text).groups["mailer"].queue_handover_timeout_seconds == 9.0
+        assert load(text).groups["mailer"].allocate_strategy == "by_machine_room"
 
 
 def test_keys_of_the_handler_without_effect_on_spark_are_refused_in_a_group_and_accepted_in_defaults() -> None:
-    mode = "consume_mode: orderly, max_reconsume_times: 3"
-    for key, value in {"max_concurrency": 9, "process_memory": "64MiB", "concurrency": 9}.items():
-        text = ON_SPARK.replace("WORK", f"{mode}, handler: {{plugin: log, {key}: {value}}}")
+    for key, value in {"max_concurrency": 9, "process_memory": "64MiB"}.items():
+        text = ON_SPARK.replace("WORK", f"handler: {{plugin: log, {key}: {value}}}")
         [told] = problems(text.replace("DEFAULTS", "{}"))
         assert f": groups.mailer.handler.{key}: has no effect with engine: spark: " in told
-        text = ON_SPARK.replace("WORK", f"{mode}, handler: {{plugin: log}}")
+        text = ON_SPARK.replace("WORK", "handler: {plugin: log}")
         assert load(text.replace("DEFAULTS", f"{{handler: {{{key}: {value}}}}}")).groups["mailer"].engine == "spark"
 
 

@@ -147,9 +147,7 @@ def spark_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
         yield ConfigFinding(("circuit_breaker",), f"not possible with engine: spark: {why}; remove it", at_key=True)
     yield from _findings_without_effect(group, (), _LOCAL_KEYS, "engine: spark")
     if group.handler is not None:
-        is_orderly = group.consume_mode == "orderly" and group.handler.concurrency != "auto"
-        keys = _HANDLER_KEYS | (_ORDERLY_HANDLER_KEYS if is_orderly else {})
-        yield from _findings_without_effect(group.handler, ("handler",), keys, "engine: spark")
+        yield from _findings_without_effect(group.handler, ("handler",), _HANDLER_KEYS, "engine: spark")
     if group.handler is not None and group.handler.concurrency == "auto":
         why = "the duration of calls is not measured across its worker processes"
         yield ConfigFinding(
@@ -168,15 +166,12 @@ def spark_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
 
 # Keys without effect, by the reason. Several keys are separated by spaces.
 _LOCAL_KEYS: Final = {
-    "queue_handover_timeout persist_consumer_offset_interval": "Spark commits offsets with its micro-batches",
-    "allocate_strategy allocate_queues machine_rooms": "Spark itself divides the queues among its tasks",
-    "pop_invisible_time pop_batch_nums pop_threshold_for_queue": "Spark does not support pop",
+    "allocate_strategy allocate_queues machine_rooms": "Spark itself divides the queues among its tasks"
 }
 _HANDLER_KEYS: Final = {
     "max_concurrency": "Spark does not support concurrency: auto",
     "process_memory": "Spark does not support processes",
 }
-_ORDERLY_HANDLER_KEYS: Final = {"concurrency": "in an orderly group each task handles one batch after the other"}
 _PIPELINE_KEYS: Final = {
     "retry dead_letter deduplicate hooks consume_timeout consume_message_batch_max_size max_reconsume_times "
     "delay_level_when_next_consume suspend_current_queue_time enable_trace trace_topic trace_msg_batch_num": (

@@ -142,7 +142,9 @@ def _cause(history: History, former: Call, again: Call) -> str | None:
     if any(_is_of_switch(history, at, former, again) for at in history.switched):
         return "switched"
     drain_seconds = history.options.queue_handover_timeout_seconds
-    if (former.until or again.began) > former.began + drain_seconds and counted_twice(history)["handed_over"]:
+    exceeds_hand_over = (former.until or again.began) > former.began + drain_seconds
+    is_uncounted = former.verdict is None and not former.is_popped  # members count only messages that they finish
+    if exceeds_hand_over and (is_uncounted or counted_twice(history)["handed_over"]):
         return "handed_over"  # the queue was released, and the handler exceeded the hand-over time
     told_seconds = TOLD_SECONDS if former.is_popped else COMMITTED_SECONDS
     if history.plan.slow and former.until is not None and 0 < again.began - former.until < told_seconds:
