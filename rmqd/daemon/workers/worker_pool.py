@@ -44,6 +44,8 @@ class WorkerSpec:
     pauses: Mapping[str, tuple[PauseScope, ...]]
     imports_again: bool = False
     """See LocalGroups."""
+    restarts: int = 0
+    """The number of restarts with new code so far. If it differs from the pool's, the worker's imports are outdated."""
 
 
 log = structlog.get_logger(__name__)
@@ -108,7 +110,7 @@ class WorkerPool:
         self._live: dict[int, WorkerProcess] = {}
         self._past: dict[int, ProcessSnapshot] = {}
         self._pauses: dict[str, Pauses] = defaultdict(Pauses)
-        self._restarts = 0
+        self._restarts = self._code_restarts = 0
         self._stop = asyncio.Event()
         self._force_stop = asyncio.Event()
         self._changing = asyncio.Lock()
@@ -163,6 +165,7 @@ class WorkerPool:
         settings_of(self._state.config, group)
         async with self._changing:
             await self._check(self._state.config.of_group(group), [])
+            self._code_restarts += 1
             if refused := await self._ask_all("restart", group):
                 raise ConfigError([f"worker {number}: {problem}" for number, problem in refused])
 
@@ -208,7 +211,7 @@ class WorkerPool:
 
     def _spec(self, number: int, config: RootConfig) -> WorkerSpec:
         pauses = {group: pauses.scopes for group, pauses in self._pauses.items()}
-        return WorkerSpec(config, WorkerShare(number, self._count), pauses, self._imports_again)
+        return WorkerSpec(config, WorkerShare(number, self._count), pauses, self._imports_again, self._code_restarts)
 
     async def _supervise(self, number: int, built: _Built | BaseException | None) -> None:
         """Run worker `number`, and replace it when it dies. `built` is the first process, or the error of its start."""

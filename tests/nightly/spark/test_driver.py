@@ -122,7 +122,7 @@ async def test_the_output_of_a_java_that_does_not_start_is_logged(
 
 
 async def test_an_invalid_specification_is_refused() -> None:
-    wrong = order("127.0.0.1:1", allocate_strategy="nobodys")
+    wrong = order("127.0.0.1:1", offset_store={"plugin": "nobodys"})
     async with driver() as (process, reading):
         with pytest.raises(ConfigError, match="nobodys"):
             await process.ask("build", wrong)

@@ -37,7 +37,7 @@ def test_messages_waiting_for_a_full_batch_are_left_to_the_next_run(rocketmq: Ro
     ("keys", "said"),
     [
         ({"consume_mode": "pop", "consume_message_batch_max_wait": "31s"}, "at most half of pop_invisible_time"),
-        ({"engine": "spark", "consume_message_batch_max_wait": "1s"}, "has no effect with engine: spark"),
+        ({"engine": "spark", "consume_message_batch_max_wait": "1s"}, "not possible with engine: spark"),
         ({"order_by": "keys", "consume_message_batch_max_wait": "1s"}, "not possible with order_by"),
         ({"consume_message_batch_max_wait": "6m"}, "from 0s to 5m"),
     ],
