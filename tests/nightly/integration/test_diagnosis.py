@@ -132,7 +132,7 @@ async def a_topic_that_was_never_made(stage: Stage) -> AsyncIterator[str]:
 async def members_that_want_other_tags(stage: Stage) -> AsyncIterator[str]:
     topic = stage.topic()
     async with stage.member(Seen(), topic), stage.member(Seen(), subscriptions={topic: "paid"}):
-        yield f"TAG 'paid' of {topic}"
+        yield f"{topic} by TAG 'paid'"
 
 
 @scene("orphaned_queue")
