@@ -282,6 +282,6 @@ def _is_terminal() -> bool:
 
 
 def _where(config: Path | None, http: str | None) -> list[str]:
-    """Return the options with which `rmqd diagnose` finds the same cluster and daemon."""
+    """Return options that make `rmqd diagnose` find the same cluster and daemon."""
     given = (("--config", config), ("--http", http))
     return [word for option, value in given if value is not None for word in (option, str(value))]

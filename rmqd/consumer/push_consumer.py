@@ -226,7 +226,9 @@ class PushConsumer(Consumer):
 
     async def on_request(self, command: RemotingCommand) -> Reply | None:
         """Answer a broker's request for this group."""
-        once_in_group.set(self._in_group)  # the request may call the handler, and its task is no child of `run`
+        once_in_group.set(
+            self._in_group
+        )  # the request may call the handler, and its task does not inherit the context of `run`
         return await self._requests.answer(command)
 
     async def _consume(self) -> None:

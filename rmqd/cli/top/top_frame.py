@@ -1,7 +1,7 @@
 """The screen content (frame) of `rmqd top`, and the state of the view: cursor, sort order, filter.
 
 A frame fills the terminal with the daemon's last status. Keys and the results of the user's requests change the state
-of the view. Colours, from the terminal's palette, only repeat what the text says, so NO_COLOR loses nothing.
+of the view. Colours, from the terminal's palette, add nothing to the text, so NO_COLOR loses nothing.
 """
 
 from __future__ import annotations

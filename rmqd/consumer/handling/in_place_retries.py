@@ -34,7 +34,7 @@ _DECISIONS: Final = (*DECISION_CLASSES, InvalidPayloadError)
 
 
 class FailurePolicy:
-    """The rules by which one group reacts to a handler's exceptions. Has no state."""
+    """Decides how one group reacts to a handler's exceptions. Has no state."""
 
     def __init__(self, options: ConsumerOptions, clock: Clock) -> None:
         assert options.failures is not None

@@ -57,7 +57,7 @@ class TimedCoroutine:
         return getattr(self._coroutine, name)
 
     def __await__(self) -> Any:
-        """Run the coroutine unmeasured: a task factory of another library has put it into a coroutine of its own."""
+        """Run the coroutine unmeasured, if the task factory of another library has wrapped it in a coroutine."""
         return self._coroutine.__await__()
 
 
@@ -65,7 +65,7 @@ class HandlerTasks:
     """Watches the tasks that the handler's package creates in calls. Tasks of other packages may keep running."""
 
     def __init__(self, handler: LoadedHandler, clock: Clock | None = None) -> None:
-        """Without `clock`, the handler may block the event loop, because it has a process of its own."""
+        """Without `clock`, the handler may block the event loop, because it runs in a separate process."""
         function: Any = inspect.unwrap(handler.handle)
         while isinstance(function, partial):  # unwraps to the author's function
             function = inspect.unwrap(function.func)

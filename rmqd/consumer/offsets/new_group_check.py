@@ -73,7 +73,7 @@ class BrokerStartOffsets(StartOffsets):
         super().__init__(client, options, clock)
         self._store = store
         self._retry = retry_topic(options.group)
-        self._missing: set[MessageQueue] = set()  # queues for which `stored` found no offset since the last check
+        self._missing: set[MessageQueue] = set()  # without an offset in `read_stored_offset` since the last check
         self._unproven: dict[MessageQueue, float] = {}  # queue -> when a slave first returned no offset (monotonic)
 
     async def read_stored_offset(self, queue: MessageQueue) -> int | None:

@@ -139,7 +139,7 @@ class PopRetriesDivision(QueueDivision):
     def __init__(self, context: GroupContext) -> None:
         super().__init__(context)
         self._retries = PopRetries(context)
-        self._modes: dict[str, MessageRequestMode] = {}  # topics from which the group may have popped messages
+        self._modes: dict[str, MessageRequestMode] = {}  # the group may have popped messages of these topics
         self._asked: set[str] = set()  # addresses of brokers that responded
 
     def begin(self, tasks: asyncio.TaskGroup, changed: Callable[[], None]) -> list[asyncio.Task[None]]:

@@ -44,7 +44,7 @@ def error_pause_seconds() -> float:
 
 
 async def repeat_until_answered(context: GroupContext, queue: MessageQueue, ask: Callable[[], Awaitable[T]]) -> T:
-    """Call `ask` until it raises no RmqdError, and return the result, without which the queue cannot start."""
+    """Call `ask` until it raises no RmqdError, and return the result. The queue cannot start before that."""
     while True:
         try:
             return await ask()

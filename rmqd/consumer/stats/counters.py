@@ -252,7 +252,7 @@ RATE_TOTALS: Final = {
 
 
 def totals_of(topics: Iterable[TopicSnapshot]) -> dict[str, int]:
-    """Return the group's totals over all topics, including retries. Names and order are those of the status page."""
+    """Return the totals of all topics, including retries. The status page has the same names in the same order."""
     names = "received handled acked failed retried expired dead_lettered corrupt deduplicated"
     totals = dict.fromkeys(names.split(), 0)
     for topic in topics:

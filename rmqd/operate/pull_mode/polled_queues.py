@@ -47,7 +47,7 @@ class PolledQueue(ProcessQueue):
         return super().commit_offset()
 
     def commit_offset(self) -> int:
-        """Return the offset up to which the polling program has confirmed messages; never above `position`."""
+        """Return the offset after the messages that the polling program has confirmed; never above `position`."""
         return min(self.confirmed, self.position)
 
     def confirm(self, offset: int | None = None) -> None:

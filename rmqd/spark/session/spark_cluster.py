@@ -152,7 +152,7 @@ class SparkCluster:
 
     def committed_offsets(self, group: str, queues: Iterable[MessageQueue]) -> QueueResponses[int | None]:
         """Return a group's committed offsets; None for queues without a committed offset."""
-        errors: dict[str, asyncio.Future[RmqdError | None]] = {}  # by broker address: why the broker refuses
+        errors: dict[str, asyncio.Future[RmqdError | None]] = {}  # broker address -> why the broker refuses
 
         async def ask(remoting: RemotingClient, address: str, queue: MessageQueue) -> int | None:
             # brokers accept no offsets of unknown groups; this request creates the group if the broker permits that

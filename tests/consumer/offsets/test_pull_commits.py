@@ -180,23 +180,6 @@ async def test_an_overdue_pull_is_not_ended_by_another_commit_of_the_same_offset
     assert await puller.carry(7) is None
 
 
-async def test_an_overdue_pull_of_the_stored_offset_may_replace_a_commit_in_flight(puller: Puller) -> None:
-    owner = puller.owner
-    answer = await puller.send(6)
-    await owner.clock.advance(COMMIT_ANSWER_SECONDS)
-    await owner.persist(6)
-    go_on = owner.hold_next_commit()
-    owner.broker.peer.requests.clear()
-    commit = await owner.begin(owner.persist(7))
-    owner.clock.turn(0.5)
-    answer.set_result(FOUND)
-    await asyncio.sleep(0)
-    go_on.set()
-    await commit
-    await owner.persist(7)
-    assert owner.commits == [6, 7, 7]
-
-
 async def test_a_cancelled_pull_counts_until_its_response(puller: Puller) -> None:
     errors = list[object]()
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context))
@@ -236,19 +219,26 @@ async def test_a_pull_carries_no_commit_after_the_machine_was_suspended(
     assert await puller.carry(6) is None
 
 
-async def test_a_pull_answered_during_a_reset_may_have_replaced_it(puller: Puller) -> None:
-    owner = puller.owner
+@pytest.mark.parametrize("is_reset", [True, False])
+async def test_an_overdue_pull_answered_during_another_commit_may_have_replaced_it(
+    puller: Puller, *, is_reset: bool
+) -> None:
+    """So a reset is repeated, and so is a higher offset if the pull's offset was stored meanwhile."""
+    owner, offset = puller.owner, 2 if is_reset else 7
     answer = await puller.send(6)
     await owner.clock.advance(COMMIT_ANSWER_SECONDS)
+    if not is_reset:
+        await owner.persist(6)
     go_on = owner.hold_next_commit()
-    reset = await owner.begin(owner.store.commit(owner.queue, 2, downward=True))
+    owner.broker.peer.requests.clear()
+    commit = await owner.begin(owner.store.commit(owner.queue, offset, downward=is_reset))
     owner.clock.turn(0.5)
     answer.set_result(FOUND)
     await asyncio.sleep(0)
     go_on.set()
-    await reset
-    await owner.persist(2)
-    assert owner.commits == [2, 2]
+    await commit
+    await owner.persist(offset)
+    assert owner.commits[-2:] == [offset, offset]
 
 
 @pytest.mark.parametrize(
