@@ -89,5 +89,5 @@ def test_the_scaling_query_of_keda_returns_the_lag(scene: Scene, group: str) -> 
     waits = wait_until(lambda: scene.prometheus.value(query), "something waits", SECONDS)
 
     assert len(scene.prometheus.find(query)) == 1
-    daemon = scene.beside if group == BESIDE else scene.main
-    assert waits <= daemon.metric("rmqd_consumer_lag_messages", group=group)
+    highest = scene.prometheus.value(f'max_over_time(rmqd_consumer_lag_messages{{group="{group}"}}[1h])')
+    assert waits <= highest  # the lag falls and rises, so the daemon may show another value now
