@@ -166,9 +166,14 @@ class SendBack:
         )
 
     async def dead_letter(self, message: Message, reason: str, error: BaseException | None) -> bool:
-        """Send the message to the group's DLQ with the reason. If the broker refuses, use send-back, without reason."""
+        """Send the message to the group's DLQ with the reason. If the broker refuses, use send-back, without reason.
+
+        A broker would also add its copy to the light queues that the message names. So it would deliver the copy to a
+        group of lite topics, again and again.
+        """
+        is_light = not _LIGHT_QUEUE_PROPERTIES.isdisjoint(message.stored_properties)
         sent = await self._to_dead_letters(message, reason, error) or (
-            _can_be_copied(message) and await self.send_back(message, -1)
+            not is_light and _can_be_copied(message) and await self.send_back(message, -1)
         )
         if sent:
             log.warning("message.dead_lettered", **log_fields_of(message), reason=reason)

@@ -287,6 +287,14 @@ async def test_the_broker_makes_the_dead_letter_if_it_refuses_rmqds(case: Case) 
     assert handled(queue) == {"dead_lettered": 1}
 
 
+async def test_a_broker_never_makes_the_dead_letter_of_a_message_in_light_queues(case: Case) -> None:
+    """It would add its copy to the light queues again, so that a group of lite topics gets it at once, for ever."""
+    case.broker.peer.on(RequestCode.SEND_MESSAGE_V2, REFUSED)
+    queue, batch = batch_of(1, properties={"__LITE_TOPIC": "room-1", "INNER_MULTI_DISPATCH": "%LMQ%$chats$room-1"})
+    await case.settlement().settle(queue, batch, DeadLetter("x"))
+    assert (case.sent_back(), handled(queue), queue.retrying) == ([], {}, 1)
+
+
 async def test_a_missing_dead_letter_topic_is_created_to_keep_the_reason(case: Case) -> None:
     """With autoCreateTopicEnable=false a broker creates it only for a send-back, which carries no reason."""
     peer, refusal = case.broker.peer, Reply(ResponseCode.TOPIC_NOT_EXIST, "no auto-creation here")
