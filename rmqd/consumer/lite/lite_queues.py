@@ -42,6 +42,10 @@ class LiteBlock(PopBlock):
     def lite_topic(self) -> str:
         return self._lite_topic
 
+    @property
+    def all_messages(self) -> list[Message]:
+        return [*self.messages, *self.later_messages]
+
     def with_messages(self, messages: list[Message], size_bytes: int) -> LiteBlock:
         """Return a block of the same pop. The first messages become its batch, and the others its `rest`."""
         block = LiteBlock(

@@ -75,6 +75,8 @@ class PopAssignment(Assignment):
             keeping.cancel()
         for process_queue, block in self.loop.blocks():
             process_queue.acknowledge_finished(block)
+            if not process_queue.is_busy:  # no handler has the unfinished messages: they were postponed
+                self._receipts.make_visible(block, block.unsettled_offsets(block.all_messages))
         await self._receipts.flush(
             MAX_FORCED_FLUSH_SECONDS if self._release_signal.forced.is_set() else MAX_FLUSH_SECONDS
         )

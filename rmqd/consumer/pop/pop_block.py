@@ -45,6 +45,11 @@ class PopBlock(MessageBlock):
         """The lite topic that requests about these messages need in addition to `topic`; None if there is none."""
         return None
 
+    @property
+    def all_messages(self) -> list[Message]:
+        """The messages of the block, and the messages of the same pop that wait behind them."""
+        return self.messages
+
     def handle_of(self, offset: int) -> PopHandle:
         """Return the current handle of the message at a queue offset."""
         renewed = self.renewed.get(offset)

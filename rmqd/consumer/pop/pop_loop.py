@@ -216,8 +216,7 @@ class PopLoop(RequestLoop):
                 break
             framed = framed.of(left)
             if not await self._wait_for_room(popped_at + header.invisible_time / ROOM_WAIT_DIVISOR / 1000):
-                for block in self._source.divide_into_blocks(framed, header, due):
-                    self._receipts.make_visible(block, [message.queue_offset for message in block.messages])
+                self._source.make_visible(framed, header, due)
                 break
 
     def _put(self, block: PopBlock, process_queue: PopProcessQueue) -> None:
@@ -344,6 +343,4 @@ class PopLoop(RequestLoop):
         with contextlib.suppress(ProtocolError):
             header, framed = self._source.read(reply)
             popped_at = self._pop_time.popped_at(header.pop_time, asked_at, self._context.clock.monotonic())
-            for block in self._source.divide_into_blocks(framed, header, popped_at + header.invisible_time / 1000):
-                offsets = [message.queue_offset for message in block.messages]
-                self._receipts.make_visible(block, offsets, connection)
+            self._source.make_visible(framed, header, popped_at + header.invisible_time / 1000, connection)

@@ -139,6 +139,17 @@ class PopSource:
         """Group a response's messages by their queue. Raises ProtocolError."""
         return blocks_by_queue(found, self.message_queue, self._context.options.group, header, due)
 
+    def make_visible(
+        self,
+        found: MessageBlock,
+        header: PopMessageResponseHeader,
+        due: float,
+        connection: RemotingConnection | None = None,
+    ) -> None:
+        """Make popped messages that are not in the cache visible to other members. See `PopReceipts.make_visible`."""
+        for block in self.divide_into_blocks(found, header, due):
+            self.receipts.make_visible(block, block.unsettled_offsets(block.all_messages), connection)
+
     def create_cache(
         self, queue: MessageQueue, put: Callable[[PopBlock, PopProcessQueue], None], on_room: Callable[[], None]
     ) -> PopProcessQueue:

@@ -84,6 +84,25 @@ async def test_messages_that_wait_past_their_invisible_time_go_to_other_members(
     assert sum(entry["messages"] for entry in logs if entry["event"] == "pop.left_to_others") >= 9
 
 
+async def test_postponed_messages_are_visible_as_soon_as_the_member_stops(pop: Popping, seen: Seen) -> None:
+    """No handler has them, so nothing waits for them. They must not stay hidden for the rest of the invisible time."""
+
+    async def fail(batch: Batch) -> None:
+        error = ConnectionError("the database is away")
+        error.rmqd_wait_seconds = 30  # type: ignore[attr-defined]
+        raise error
+
+    hidden_seconds = 300.0
+    await pop.send(b"waits")
+    async with pop.member(fail, pop_invisible_time_seconds=hidden_seconds) as one:
+        await eventually(lambda: one.topic().exceptions, "its call has failed")
+        stopped_at = pop.clock.monotonic()
+        await one.stop()
+    async with pop.member(seen, pop_invisible_time_seconds=hidden_seconds):
+        await eventually(lambda: seen.bodies == [b"waits"], "it is redelivered", LONG_SECONDS)
+        assert pop.clock.monotonic() - stopped_at < hidden_seconds / 2
+
+
 async def test_a_failed_message_is_redelivered_and_finally_dead_lettered(
     pop: Popping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
