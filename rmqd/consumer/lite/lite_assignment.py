@@ -15,6 +15,7 @@ import structlog
 from rmqd.client.api.admin_requests import topic_config
 from rmqd.client.api.group_requests import control_lite_subscription, subscription_group
 from rmqd.client.api.offset_requests import get_max_offset, query_consumer_offset, update_consumer_offset
+from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.codes import RequestCode
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.context import GroupContext
@@ -60,6 +61,7 @@ class LiteSource(PopSource):
     """
 
     code: ClassVar[int] = int(RequestCode.POP_LITE_MESSAGE)
+    keeps_order: ClassVar[bool] = True
 
     def __init__(self, context: GroupContext, receipts: PopReceipts, message_queue: MessageQueue) -> None:
         super().__init__(context, receipts, message_queue)
@@ -133,11 +135,19 @@ class LiteSource(PopSource):
 
     def divide_into_blocks(self, found: MessageBlock, header: PopMessageResponseHeader, due: float) -> list[PopBlock]:
         most = self._context.options.consume_message_batch_max_size
-        blocks = blocks_by_lite_topic(found, self.message_queue, header, due, most)
-        for block in blocks:
-            offsets = [message.queue_offset for message in block.messages]
-            self._passed_over.forget_below(block.queue, min(offsets, default=0))
-        return [*blocks]
+        return [*blocks_by_lite_topic(found, self.message_queue, header, due, most)]
+
+    def make_visible(
+        self,
+        found: MessageBlock,
+        header: PopMessageResponseHeader,
+        due: float,
+        connection: RemotingConnection | None = None,
+    ) -> None:
+        for block in self.divide_into_blocks(found, header, due):
+            offsets = block.unsettled_offsets(block.all_messages)
+            self._passed_over.record(block.queue, offsets)
+            self.receipts.make_visible(block, offsets, connection)
 
     def create_cache(
         self, queue: MessageQueue, put: Callable[[PopBlock, PopProcessQueue], None], on_room: Callable[[], None]

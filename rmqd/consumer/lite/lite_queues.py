@@ -67,7 +67,9 @@ class LiteBlock(PopBlock):
 
 
 class UnhandledPops:
-    """Counts the pops of messages that this member returned without a handler call, because an earlier message failed.
+    """Counts the pops of messages that this member returned without a handler call.
+
+    Either an earlier message failed, or there was no room for a decompressed body.
 
     A broker counts every pop of a message as an attempt. Without this correction, messages behind a failed message
     would be dead-lettered at their own first failure.
@@ -167,6 +169,7 @@ class LiteProcessQueue(PopProcessQueue):
         """Add a batch. If the filter rejected all its messages, add the next batch of the same pop too."""
         assert isinstance(block, LiteBlock)
         is_wanted = bool(block.unfinished)
+        self._passed_over.forget_below(block.queue, min(block.unsettled_offsets(block.messages), default=0))
         super().put(block, next_offset, held)
         if not is_wanted:
             self._follow(block, is_whole=True)

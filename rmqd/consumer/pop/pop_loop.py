@@ -214,9 +214,11 @@ class PopLoop(RequestLoop):
                 self._put(block, process_queue)
             if not left:
                 break
-            framed = framed.of(left)
-            if not await self._wait_for_room(popped_at + header.invisible_time / ROOM_WAIT_DIVISOR / 1000):
+            framed, until = framed.of(left), popped_at + header.invisible_time / ROOM_WAIT_DIVISOR / 1000
+            # in order, they must not overtake the cached messages before them, which may fail
+            if self._source.keeps_order or not await self._wait_for_room(until):
                 self._source.make_visible(framed, header, due)
+                await self._wait_for_room(until)
                 break
 
     def _put(self, block: PopBlock, process_queue: PopProcessQueue) -> None:

@@ -37,6 +37,7 @@ class PopSource:
     """Pops the messages of one queue of a topic, or of all its queues at a broker (queue id -1)."""
 
     code: ClassVar[int] = int(RequestCode.POP_MESSAGE)
+    keeps_order: ClassVar[bool] = False
 
     def __init__(self, context: GroupContext, receipts: PopReceipts, message_queue: MessageQueue) -> None:
         self.message_queue: Final = message_queue
