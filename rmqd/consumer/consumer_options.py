@@ -321,8 +321,8 @@ class ConsumerOptions(GroupKeys):
 
     @property
     def keeps_queue_order(self) -> bool:
-        """Whether each queue is handled in order, so that no message overtakes a retried message."""
-        return self.consume_mode == "orderly" and not self.order_by
+        """Whether each queue or lite topic is handled in order, so that no message overtakes a retried message."""
+        return self.is_lite or (self.consume_mode == "orderly" and not self.order_by)
 
     @property
     def is_lite(self) -> bool:

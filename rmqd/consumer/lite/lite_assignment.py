@@ -134,7 +134,10 @@ class LiteSource(PopSource):
         return header, block
 
     def divide_into_blocks(self, found: MessageBlock, header: PopMessageResponseHeader, due: float) -> list[PopBlock]:
-        most = self._context.options.consume_message_batch_max_size
+        options = self._context.options
+        # a batch with messages of both handlers would be divided, and its parts handled at once
+        has_two_handlers = options.canary is not None and options.canary.mode == "live"
+        most = 1 if has_two_handlers else options.consume_message_batch_max_size
         return [*blocks_by_lite_topic(found, self.message_queue, header, due, most)]
 
     def make_visible(

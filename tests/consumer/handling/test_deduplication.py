@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.consumer_options import DeduplicationOptions
+from rmqd.consumer.consumer_options import DeduplicationOptions, Subscription
 from rmqd.handler_api.batch import Batch
 from rmqd.handler_api.leases.lease_opening import create_claim_store
 from rmqd.handler_api.leases.lease_store import ClaimState, ClaimStore, ClaimTerms
@@ -220,6 +220,26 @@ async def test_the_handler_gets_the_messages_of_a_batch_that_no_other_member_has
     assert (handled(queue), deduplicated(queue)) == ({"acked": 3, "retried": 1, "dead_lettered": 1}, 2)
     assert len(broker.sent_back) == 1
     assert [await place.standing(key) for key in "abcde"] == [CONFIRMED, CONFIRMED, CONFIRMED, OURS, OURS]
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [IN_ORDER, {"consume_mode": "pop", "subscriptions": {TOPIC: Subscription("*", "TAG", ("room-1",))}}],
+    ids=["orderly", "lite topics"],
+)
+async def test_in_order_no_message_overtakes_a_message_that_another_member_has(
+    pool: StartPool, place: Place, mode: dict[str, Any]
+) -> None:
+    other, handle, clock = place.member(), Noting(), ManualClock()
+    await other.claim([(TOPIC, "a")], "other:1")
+    options = {"deduplication": place.options, "consume_message_batch_max_size": 3, **mode}
+    async with pool(handle, clock=clock, **options) as running, clock.flowing():
+        queue = queue_of(running, ["a", "b", "c"], {})
+        await clock.sleep(10)
+        assert handle.keys == []
+        await other.release([((TOPIC, "a"), "other:1")])
+        await eventually(done(queue), "all are handled")
+    assert handle.keys == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)

@@ -4,31 +4,63 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any, Final
+
+import pytest
 
 from rmqd.broker.broker_settings import BrokerSettings
 from rmqd.broker.embedded_rocketmq import EmbeddedOptions, embedded_rocketmq
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
 from rmqd.client.sending.outgoing_message import OutgoingMessage
-from rmqd.consumer.consumer_options import Subscription
+from rmqd.consumer.canary import Canary
+from rmqd.consumer.consumer_options import CanaryOptions, Subscription
+from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.handler_api.batch import Batch
 from rmqd.wire.bodies.config_bodies import LITE, MESSAGE_TYPE, TopicConfig
 from rmqd.wire.lite_topic import BIND_TOPIC_ATTRIBUTE
 from rmqd.wire.messages.properties import COMPRESSED, LITE_TOPIC
 from tests.client.running import running
 from tests.clock import ManualClock
-from tests.consumer.groups import GROUP
-from tests.consumer.members import member
+from tests.consumer.groups import GROUP, group_options, handler_of
 from tests.waiting import eventually
 
-PARENT = "chats"
-BODY_BYTES = 20_000
-NAMES = ("room-1", "room-2")
-EACH = 3
+PARENT: Final = "chats"
+BODY_BYTES: Final = 20_000
+NAMES: Final = ("room-1", "room-2")
+EACH: Final = 3
+OPTIONS: Final[dict[str, Any]] = {
+    "consume_mode": "pop",
+    "consume_from_where": "first_offset",
+    "subscriptions": {PARENT: Subscription("*", "TAG", NAMES)},
+}
 
 
-async def test_messages_of_a_pop_without_room_do_not_overtake_earlier_messages(flowing: ManualClock) -> None:
+@pytest.fixture
+async def client(flowing: ManualClock) -> AsyncIterator[ClientInstance]:
+    """A client of a broker with the parent topic, to which the group is bound."""
+    settings = BrokerSettings(enableLmq=True, enableMultiDispatch=True)
+    async with embedded_rocketmq(EmbeddedOptions(settings=settings), flowing) as rocketmq:
+        broker = rocketmq.broker
+        broker.topics.put(TopicConfig(topic_name=PARENT, attributes={MESSAGE_TYPE: LITE}))
+        group = broker.groups.find_or_create(GROUP)
+        assert group is not None
+        broker.groups.put(replace(group, attributes={BIND_TOPIC_ATTRIBUTE: PARENT}))
+        one = ClientInstance(ClientOptions(nameservers=(rocketmq.nameserver,)), clock=flowing)
+        async with running(one.run()):
+            yield one
+
+
+async def send(client: ClientInstance, lite_topic: str, key: str = "") -> None:
+    body, properties = zlib.compress(bytes(BODY_BYTES)), {LITE_TOPIC: lite_topic}
+    await client.producer.send(OutgoingMessage(PARENT, body, keys=key, sys_flag=COMPRESSED, properties=properties))
+
+
+async def test_messages_of_a_pop_without_room_do_not_overtake_earlier_messages(
+    client: ClientInstance, flowing: ManualClock
+) -> None:
     """The last body of the pop does not fit until its first lite topic is handled. The handler of the second one waits.
 
     A pop without a handler call is not an attempt.
@@ -41,31 +73,38 @@ async def test_messages_of_a_pop_without_room_do_not_overtake_earlier_messages(f
         if batch[0].lite_topic != begun[0][0]:
             await release.wait()
 
-    settings = BrokerSettings(enableLmq=True, enableMultiDispatch=True)
-    async with embedded_rocketmq(EmbeddedOptions(settings=settings), flowing) as rocketmq:
-        broker = rocketmq.broker
-        broker.topics.put(TopicConfig(topic_name=PARENT, attributes={MESSAGE_TYPE: LITE}))
-        group = broker.groups.find_or_create(GROUP)
-        assert group is not None
-        broker.groups.put(replace(group, attributes={BIND_TOPIC_ATTRIBUTE: PARENT}))
-        client = ClientInstance(ClientOptions(nameservers=(rocketmq.nameserver,), instance_name="test"), clock=flowing)
-        async with running(client.run()):
-            for name in NAMES * EACH:
-                body = zlib.compress(bytes(BODY_BYTES))
-                sent = OutgoingMessage(PARENT, body, sys_flag=COMPRESSED, properties={LITE_TOPIC: name})
-                await client.producer.send(sent)
-        async with member(
-            rocketmq.nameserver,
-            handle,
-            clock=flowing,
-            consume_mode="pop",
-            consume_from_where="first_offset",
-            subscriptions={PARENT: Subscription("*", "TAG", NAMES)},
-            pull_threshold_size_for_queue_bytes=4 * BODY_BYTES,
-        ):
-            await eventually(lambda: len(begun) > EACH, "the handler has begun with the second lite topic")
-            await flowing.sleep(20)
-            assert len(begun) == EACH + 1
-            release.set()
-            await eventually(lambda: len(begun) >= EACH * len(NAMES), "all are handled", 60)
+    for name in NAMES * EACH:
+        await send(client, name)
+    options = group_options(pull_threshold_size_for_queue_bytes=4 * BODY_BYTES, **OPTIONS)
+    async with running(PushConsumer(options, handler_of(handle), client).run()):
+        await eventually(lambda: len(begun) > EACH, "the handler has begun with the second lite topic")
+        await flowing.sleep(20)
+        assert len(begun) == EACH + 1
+        release.set()
+        await eventually(lambda: len(begun) >= EACH * len(NAMES), "all are handled", 60)
     assert [(offset, attempts) for _, offset, attempts in begun] == [(offset, 0) for offset in range(EACH)] * len(NAMES)
+
+
+async def test_a_live_canary_keeps_the_order_of_a_lite_topic(client: ClientInstance) -> None:
+    """Its messages lie between messages of the first handler in one batch."""
+    offsets: list[int] = []
+    overlaps: list[int] = []
+    running_calls = 0
+
+    async def handle(batch: Batch) -> None:
+        nonlocal running_calls
+        running_calls += 1
+        offsets.extend(message.queue_offset for message in batch)
+        overlaps.append(running_calls)
+        await client.clock.sleep(1)
+        running_calls -= 1
+
+    options = group_options(consume_message_batch_max_size=8, canary=CanaryOptions(0.5, "keys", "live"), **OPTIONS)
+    canary = Canary(handler_of(handle), options, client.clock)
+    keys = [f"order-{number}" for number in range(8)]
+    for key in keys:
+        await send(client, NAMES[0], key)
+    async with running(PushConsumer(options, canary.wrap_handler(handler_of(handle)), client).run()):
+        await eventually(lambda: len(offsets) >= len(keys), "all are handled")
+    assert offsets == sorted(offsets)
+    assert set(overlaps) == {1}
