@@ -28,7 +28,7 @@ from rmqd.wire.messages.message import Message, consume_start
 def make_background_batch(options: ConsumerOptions, messages: list[Message]) -> Batch:
     """Return a batch of the group's batch class for a call outside the slots. All messages must be of one queue."""
     queue = messages[0].message_queue
-    if options.consume_mode != "orderly":
+    if options.consume_mode != "orderly" and not options.is_lite:
         return Batch(messages, queue)
     kind = OrderlyBatch if options.auto_commit else ManualCommitBatch
     return kind(NO_LOCK_LEASE, messages, queue)

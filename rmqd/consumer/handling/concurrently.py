@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.consumer_options import ConsumerOptions
@@ -13,7 +14,7 @@ from rmqd.consumer.handling.ready_queues import MakeBatch
 from rmqd.consumer.handling.settlement import Settlement
 from rmqd.consumer.handling.slots import HandlerSlots
 from rmqd.consumer.services import RetryPolicy
-from rmqd.handler_api.batch import Batch, LoadedHandler
+from rmqd.handler_api.batch import NO_LOCK_LEASE, Batch, LoadedHandler, OrderlyBatch
 from rmqd.runtime.clock import Clock
 
 
@@ -29,6 +30,8 @@ class ConsumeMessageConcurrentlyService(HandlerSlots):
     ) -> None:
         super().__init__(options, handler, clock)
         self._is_popping = options.consume_mode == "pop"
+        # a lite topic has no lock, but in its batches too, messages wait behind a failed message
+        self._make: MakeBatch = partial(OrderlyBatch, NO_LOCK_LEASE) if options.is_lite else Batch
         self.settlement = Settlement(
             retry_policy, options.delay_level_when_next_consume, self.ready_queues.submit, clock, self.confirm_settled
         )
@@ -48,7 +51,7 @@ class ConsumeMessageConcurrentlyService(HandlerSlots):
             queues.rotate(-1)  # the next worker begins with the next queue
         process_queue.begin_turn()
         batching = self._batching_queues
-        make: MakeBatch = Batch if batching is None else batching.halting_make(process_queue, Batch, self.halt)
+        make = self._make if batching is None else batching.halting_make(process_queue, self._make, self.halt)
         if self.batch_separator is not None:
             make = self.batch_separator.separate_handlers(make, process_queue.return_taken, in_order=False)
         return process_queue, make, process_queue.pending, ProcessQueue.end_turn

@@ -174,6 +174,18 @@ class LiteProcessQueue(PopProcessQueue):
         if not is_wanted:
             self._follow(block, is_whole=True)
 
+    def return_postponed(self, messages: list[Message]) -> bool:
+        """Hand out postponed messages again, or return them to the broker if an earlier message waits for a retry."""
+        block = messages[0].block
+        assert isinstance(block, LiteBlock)
+        oldest = next((message for message in block.messages if not message.finished), None)
+        if self.dropped or (oldest is messages[0] and not block.has_retries):
+            return super().return_postponed(messages)
+        self.retrying -= len(messages)
+        self._return_to_broker(block, messages)
+        self.finish(messages)
+        return False
+
     def _forget(self, block: MessageBlock) -> None:
         assert isinstance(block, LiteBlock)
         is_whole = not block.settled
@@ -184,9 +196,12 @@ class LiteProcessQueue(PopProcessQueue):
         if not block.later_messages or self.dropped:
             return
         rest, block.later_messages = block.later_messages, []
-        offsets = [message.queue_offset for message in rest]
-        if is_whole and not self.is_releasing and not self._receipts.is_late(block, offsets[0]):
+        if is_whole and not self.is_releasing and not self._receipts.is_late(block, rest[0].queue_offset):
             self._put_next(block.with_messages(rest, block.size_bytes), self)
         else:
-            self._passed_over.record(block.queue, offsets)
-            self._receipts.make_visible(block, offsets)
+            self._return_to_broker(block, rest)
+
+    def _return_to_broker(self, block: LiteBlock, messages: Iterable[Message]) -> None:
+        offsets = [message.queue_offset for message in messages]
+        self._passed_over.record(block.queue, offsets)
+        self._receipts.make_visible(block, offsets)

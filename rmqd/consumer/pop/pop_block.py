@@ -22,7 +22,18 @@ class PopBlock(MessageBlock):
     message with a changed invisible time gets a separate handle and time (`renewed`).
     """
 
-    __slots__ = ("changing", "handle", "number", "queue", "renew_at", "renewed", "settled", "topic", "visible_at")
+    __slots__ = (
+        "changing",
+        "handle",
+        "has_retries",
+        "number",
+        "queue",
+        "renew_at",
+        "renewed",
+        "settled",
+        "topic",
+        "visible_at",
+    )
 
     def __init__(
         self, data: bytes, queue: MessageQueue, topic: str, handle: PopHandle, due: float, namespace: str
@@ -35,6 +46,7 @@ class PopBlock(MessageBlock):
         self.handle = handle
         self.visible_at = due
         self.renew_at = due - handle.invisible_time / 3000  # when to extend the time of messages in flight
+        self.has_retries = False  # whether a message was sent back
         # The keys below are queue offsets.
         self.settled: set[int] = set()  # acknowledged, sent back or discarded
         self.changing: dict[int, asyncio.Future[None]] = {}  # a request for a new handle is in progress

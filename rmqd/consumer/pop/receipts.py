@@ -202,6 +202,7 @@ class PopReceipts:
 
     async def retry_later(self, block: PopBlock, offset: int, seconds: float) -> None:
         """Make a message visible again after this number of seconds."""
+        block.has_retries = True
         block.settled.add(offset)
         if (changing := block.changing.get(offset)) is not None:
             await asyncio.shield(changing)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import pytest
 
+import rmqd
 from rmqd.broker.broker_settings import BrokerSettings
 from rmqd.broker.embedded_rocketmq import EmbeddedOptions, embedded_rocketmq
 from rmqd.client.client_options import ClientOptions
@@ -19,8 +20,10 @@ from rmqd.consumer.canary import Canary
 from rmqd.consumer.consumer_options import CanaryOptions, Subscription
 from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.handler_api.batch import Batch
+from rmqd.plugins.handler_plugin import HandlerPlugin
 from rmqd.wire.bodies.config_bodies import LITE, MESSAGE_TYPE, TopicConfig
 from rmqd.wire.lite_topic import BIND_TOPIC_ATTRIBUTE
+from rmqd.wire.messages.message import Message
 from rmqd.wire.messages.properties import COMPRESSED, LITE_TOPIC
 from tests.client.running import running
 from tests.clock import ManualClock
@@ -108,3 +111,24 @@ async def test_a_live_canary_keeps_the_order_of_a_lite_topic(client: ClientInsta
         await eventually(lambda: len(offsets) >= len(keys), "all are handled")
     assert offsets == sorted(offsets)
     assert set(overlaps) == {1}
+
+
+@pytest.mark.parametrize("how", ["fails", "expires"])
+async def test_a_typed_handler_keeps_the_order_of_a_lite_topic(client: ClientInstance, how: str) -> None:
+    """Messages behind a failed message of the same batch wait for its retry, and no attempt counts for them."""
+    attempts: list[tuple[str, int]] = []
+
+    @rmqd.handler(decode=lambda body: body)
+    async def handle(_: bytes, message: Message) -> None:
+        attempts.append((str(message.keys), message.reconsume_times))
+        if attempts == [("a", 0), ("b", 0)]:
+            if how == "fails":
+                raise ValueError
+            await asyncio.Event().wait()
+
+    for key in "abcd":
+        await send(client, NAMES[0], key)
+    options = group_options(consume_message_batch_max_size=3, consume_timeout_seconds=10.0, **OPTIONS)
+    async with running(PushConsumer(options, HandlerPlugin.of("typed", handle).load({}), client).run()):
+        await eventually(lambda: len(attempts) >= 5, "all are handled", 60)
+    assert attempts == [("a", 0), ("b", 0), ("b", 1), ("c", 0), ("d", 0)]
