@@ -52,13 +52,10 @@ class UnknownGroupError(Exception):
 
 
 class WholeGroupOnlyError(Exception):
-    """Some queues of a group should be paused, but the group can only be paused as a whole."""
+    """Some queues of a group should be paused, but the group can only be paused in larger parts, or as a whole."""
 
-    def __init__(self, group: str, scope: PauseScope) -> None:
-        super().__init__(
-            f"group {group} is on Spark, whose micro-batches read all queues: {scope} alone cannot be paused; "
-            "pause the whole group"
-        )
+    def __init__(self, group: str, scope: PauseScope, why: str, instead: str) -> None:
+        super().__init__(f"group {group} {why}: {scope} alone cannot be paused; pause {instead}")
 
 
 def settings_of(config: RootConfig, group: str, scope: PauseScope = WHOLE_GROUP) -> GroupConfig:
@@ -67,7 +64,11 @@ def settings_of(config: RootConfig, group: str, scope: PauseScope = WHOLE_GROUP)
     if settings is None:
         raise UnknownGroupError(group, list(config.groups))
     if settings.engine == "spark" and scope != WHOLE_GROUP:
-        raise WholeGroupOnlyError(group, scope)
+        raise WholeGroupOnlyError(group, scope, "is on Spark, whose micro-batches read all queues", "the whole group")
+    if settings.consume_mode == "pop" and scope.queue is not None:  # a pop returns messages of any queue
+        raise WholeGroupOnlyError(
+            group, scope, "pops, and brokers choose the queues", "the topic, the broker or the whole group"
+        )
     return settings
 
 
