@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, cast
 from pydantic import BeforeValidator
 
 from rmqd import Message
-from rmqd.handler_api.destinations.exact_json import refuse_constant
+from rmqd.handler_api.destinations.exact_json import parse_exact_json
 
 MAX_DIGITS: Final = 38
 _WIDEST: Final = Context(prec=MAX_DIGITS)  # Python's default context has 28 digits
@@ -134,9 +134,7 @@ def field_of(message: Message, name: str) -> Any:
 def parse_json(body: bytes) -> Any:
     """Parse standard JSON, without NaN. Raises InvalidBodyError."""
     try:
-        return json.loads(body, parse_float=Decimal, parse_constant=refuse_constant)
-    except RecursionError:
-        raise InvalidBodyError("the body is not JSON: it is nested too deeply") from None
+        return parse_exact_json(body)
     except ValueError as error:
         raise InvalidBodyError(f"the body is not JSON: {error}") from None
 

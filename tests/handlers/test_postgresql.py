@@ -109,13 +109,14 @@ async def test_messages_that_cannot_be_rows_are_dead_lettered_and_others_are_wri
             b'{"id": "half of a character: \\ud800", "cents": 6}',
             {"id": "".join(map(chr, range(0x4E00, 0x9000))), "cents": 7},
             b'{"id": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+            b'{"id": "8", "cents": 1e9999999999999999999}',
             {"id": "9", "cents": 9},
         )
         await handler.handle(batch)
 
     assert query("SELECT id FROM orders ORDER BY id") == [("1",), ("9",)]
     reasons = decided(batch)
-    assert {place: outcome for place, (outcome, _) in reasons.items()} == dict.fromkeys(range(1, 9), "dead_letter")
+    assert {place: outcome for place, (outcome, _) in reasons.items()} == dict.fromkeys(range(1, 10), "dead_letter")
     assert "not JSON" in reasons[1][1]
     assert reasons[2][1] == "InvalidTextRepresentation 22P02: invalid input syntax for type bigint: …"
     assert "check constraint" in reasons[3][1]
@@ -123,6 +124,7 @@ async def test_messages_that_cannot_be_rows_are_dead_lettered_and_others_are_wri
     assert "not UTF-8" in reasons[6][1]
     assert "index row" in reasons[7][1]
     assert "too deeply" in reasons[8][1]
+    assert "exponent" in reasons[9][1]
 
 
 async def check_a_killed_database_is_waited_for(server: PostgresqlServer, url: str, mode: str) -> None:

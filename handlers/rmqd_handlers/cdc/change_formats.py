@@ -20,14 +20,12 @@ a body, because Kafka needs it.
 from __future__ import annotations
 
 import fnmatch
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any, Final
 
-from rmqd.handler_api.destinations.exact_json import refuse_constant
+from rmqd.handler_api.destinations.exact_json import parse_exact_json
 from rmqd_handlers.cdc.columns import PER_SECOND, ChangeColumn, ColumnSchema, ValueConverter, described
 
 NO_COLUMN_SCHEMAS: Final[Mapping[str, ColumnSchema]] = {}
@@ -100,8 +98,8 @@ def change_position(time_ms: int, row: int, position: int | None = None) -> RowC
 def parse_json_body(body: bytes) -> Any:
     """Parse a body as JSON, with Decimal for numbers with a decimal point. Raises BadChangeError."""
     try:
-        return json.loads(body, parse_float=Decimal, parse_constant=refuse_constant)
-    except (ValueError, RecursionError) as error:
+        return parse_exact_json(body)
+    except ValueError as error:
         raise BadChangeError(f"not valid JSON: {error}") from None
 
 

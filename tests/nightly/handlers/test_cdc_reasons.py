@@ -44,6 +44,7 @@ BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
     "too large": (canal("INSERT", {"id": str(2**63)}), {}, "id: a text of 19 characters is not a valid bigint"),
     "endless": (canal_of_id(b"3e200000000"), {},
                 "id: a number is not a valid bigint"),
+    "an exponent that Python refuses": (canal_of_id(b"1e9999999999999999999"), {}, "not valid JSON: the exponent"),
     "a half": (canal_of_id(b"1.5"), {},
                "id: a number is not a valid bigint"),
     "Python's number": (canal("INSERT", {"id": "1_0"}), {}, "id: a text of 3 characters is not a valid bigint"),
