@@ -191,8 +191,6 @@ class Celery:
         connection = self._app.connection_for_write(url=self._url, connect_timeout=self._options.timeout)
         try:
             return self._app.amqp.Producer(connection.channel(), auto_declare=False)
-        except BaseException as error:
+        except Exception as error:
             connection.release()
-            if isinstance(error, connection.connection_errors):
-                raise OperationalError(str(error)) from error
-            raise
+            raise OperationalError(str(error) or type(error).__name__) from error

@@ -73,6 +73,18 @@ async def test_a_message_waits_while_memory_is_full(redis_server: RedisServer, r
     assert meant(raised.value) == "again"
 
 
+async def test_a_message_waits_while_the_user_lacks_a_permission(redis_server: RedisServer, redis_client: Any) -> None:
+    async with started(redis_server, retry_for="0s") as handler:
+        redis_client.execute_command("ACL", "SETUSER", "default", "-ping")
+        try:
+            for _ in range(2):  # the second call creates a producer
+                with pytest.raises(OperationalError, match="ping") as raised:
+                    await handler.handle(batch_of(b"1"))
+                assert meant(raised.value) == "again"
+        finally:
+            redis_client.execute_command("ACL", "SETUSER", "default", "+@all")
+
+
 async def test_no_message_is_blamed_for_a_queue_that_the_settings_forbid() -> None:
     options = {"url": "memory://", "task": "pack", "queue": "orders", "retry_for": "0s"}
     handler = Celery(Celery.Options.model_validate(options | {"client": {"task_create_missing_queues": False}}))
