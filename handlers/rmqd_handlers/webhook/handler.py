@@ -220,7 +220,8 @@ class Webhook:
         """
         import httpx
 
-        away = (httpx.TransportError, TimeoutError, CounterpartUnavailableError)
+        # OSError: our timeout, and an ssl.SSLError, with which a server refuses the client's certificate
+        away = (httpx.TransportError, OSError, CounterpartUnavailableError)
         try:
             left_seconds = until - time.monotonic()
             await try_again(

@@ -7,6 +7,9 @@ import base64
 import hashlib
 import hmac
 import json
+import socket
+import ssl
+import threading
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -17,7 +20,7 @@ import pytest
 from rmqd import Retry, Suspend, testing
 from rmqd_handlers.away import CounterpartUnavailableError
 from rmqd_handlers.webhook.connections import retry_after_seconds
-from tests.certificates import CA, CLIENT, certificate, key, server_context
+from tests.certificates import CA, CLIENT, CLIENT_EXPIRED, certificate, key, server_context
 from tests.handlers.messages import make_batch, make_message, meant
 from tests.handlers.test_webhook import batch_of, decided, peer, started
 from tests.servers.http_peer import HANG, OK, Answer, HttpPeer, http_peer, status
@@ -284,3 +287,30 @@ async def test_tls_with_a_client_certificate() -> None:
                 await handler.handle(batch_of(b"2"))
 
         assert peer.contents == [b"1"]
+
+
+async def test_a_message_waits_while_the_client_certificate_is_refused() -> None:
+    """With TLS 1.3 the refusal arrives when the client reads the response."""
+    expired = {"cert_file": str(certificate(CLIENT_EXPIRED)), "key_file": str(key(CLIENT_EXPIRED))}
+    listener, has_failed, context = (
+        socket.create_server(("127.0.0.1", 0)),
+        threading.Event(),
+        server_context(wants_client=True),
+    )
+
+    def refuse() -> None:
+        connection, _ = listener.accept()
+        with context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False) as server:
+            with pytest.raises(ssl.SSLError):
+                server.do_handshake()
+            has_failed.wait()  # because the client may lose the refusal if the connection is closed
+
+    with listener:
+        refusing = asyncio.create_task(asyncio.to_thread(refuse))
+        url, tls = f"https://localhost:{listener.getsockname()[1]}/", {"ca_file": str(CA), **expired}
+        async with started(url, tls=tls, retry_for="0s") as handler:
+            with pytest.raises(ssl.SSLError, match="CERTIFICATE_EXPIRED") as raised:
+                await handler.handle(batch_of(b"1"))
+        has_failed.set()
+        await refusing
+    assert meant(raised.value) == "again"
