@@ -73,21 +73,25 @@ class Exec:
             raise FileNotFoundError(f"exec: no program {program!r} that this user can run")
 
     async def handle(self, batch: Batch) -> None:
-        async with _Output() as output:
-            with _as_file(to_json_lines(batch)) as messages, output.writer() as writer:
-                try:
+        try:
+            await self._run(batch)
+        except OSError as error:  # no memory, too many open files, or the program is being replaced
+            mark_waiting(error)
+            raise
+
+    async def _run(self, batch: Batch) -> None:
+        with _as_file(to_json_lines(batch)) as messages:  # before the pipe, whose write end only `writer` closes
+            async with _Output() as output:
+                with messages, output.writer() as writer:
                     process = await self._start_command(messages, writer)
-                except OSError as error:  # no memory, too many open files, or the program is being replaced
-                    mark_waiting(error)
+                try:
+                    status = await process.wait()
+                    if not await output.ended(LEFTOVER_GRACE_SECONDS):
+                        _signal_group(process, signal.SIGKILL)  # the command left a process that keeps its output open
+                except BaseException:
+                    await self._end(process)
                     raise
-            try:
-                status = await process.wait()
-                if not await output.ended(LEFTOVER_GRACE_SECONDS):
-                    _signal_group(process, signal.SIGKILL)  # the command left a process that keeps its output open
-            except BaseException:
-                await self._end(process)
-                raise
-            _decide(status, output.text())
+                _decide(status, output.text())
 
     async def _start_command(self, messages: IO[bytes], writer: int) -> asyncio.subprocess.Process:
         """Start the command in a new process group, so that its child processes end with it.

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import resource
 import sys
 import time
 from collections.abc import Callable
@@ -128,6 +131,30 @@ def test_a_message_waits_while_the_program_is_missing(run: Callable[[Any], Any],
     with pytest.raises(FileNotFoundError) as raised:
         run(handle(handler))
     assert meant(raised.value) == "again"
+
+
+def test_a_message_waits_while_too_many_files_are_open(run: Callable[[Any], Any]) -> None:
+    async def handle_with_few_descriptors(free: int) -> tuple[str, int]:
+        handler, (soft, hard) = shell("true"), resource.getrlimit(resource.RLIMIT_NOFILE)
+        await handle(handler)
+        opened = len(os.listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 4, hard))
+        taken = []
+        try:
+            with contextlib.suppress(OSError):
+                while True:
+                    taken.append(os.dup(0))
+            for _ in range(free):
+                os.close(taken.pop())
+            with pytest.raises(OSError, match="Too many open files") as raised:
+                await handle(handler)
+        finally:
+            for descriptor in taken:
+                os.close(descriptor)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        return meant(raised.value), len(os.listdir("/proc/self/fd")) - opened
+
+    assert [run(handle_with_few_descriptors(free)) for free in range(4)] == [("again", 0)] * 4
 
 
 def test_a_command_that_is_killed_is_a_failure(run: Callable[[Any], Any]) -> None:
