@@ -120,6 +120,7 @@ CONNECT_SECONDS: Final = 5
 PARAMETERS: Final[Mapping[str, Any]] = {
     "connect_timeout": CONNECT_SECONDS,
     "fallback_application_name": "rmqd",
+    "client_encoding": "UTF8",  # by default the database's, in which the driver cannot send each text
     # a host that fails silently is detected after 25 s, while waiting for a response and while sending
     "keepalives_idle": 10,
     "keepalives_interval": 5,

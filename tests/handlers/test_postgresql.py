@@ -127,6 +127,20 @@ async def test_messages_that_cannot_be_rows_are_dead_lettered_and_others_are_wri
     assert "exponent" in reasons[9][1]
 
 
+@pytest.mark.parametrize("mode", ["insert", "copy"])
+async def test_only_a_text_outside_the_encoding_of_the_database_is_a_dead_letter(
+    postgresql: PostgresqlServer, mode: str
+) -> None:
+    url = postgresql.database("ENCODING LATIN1 TEMPLATE template0")
+    postgresql.execute(url, ORDERS)
+    async with started(url, mode=mode) as handler:
+        batch = orders({"id": "grün", "cents": 1}, {"id": "緑", "cents": 2})
+        await handler.handle(batch)
+
+    assert postgresql.execute(url, "SELECT id FROM orders") == [("grün",)]
+    assert decided(batch)[1][0] == "dead_letter"
+
+
 async def check_a_killed_database_is_waited_for(server: PostgresqlServer, url: str, mode: str) -> None:
     server.execute(url, ORDERS)
     async with started(url, mode=mode, key=["id"], max_connections=3) as handler:

@@ -52,10 +52,10 @@ class PostgresqlServer(ServerProcess):
         """SIGINT is its fast shutdown: clients are disconnected."""
         super().stop(by)
 
-    def database(self) -> str:
-        """Create an empty database. Returns its URL."""
+    def database(self, options: str = "") -> str:
+        """Create an empty database, with options of CREATE DATABASE. Returns its URL."""
         name = f"test_{next(_numbers)}"
-        self.execute(self.url("postgres"), f"CREATE DATABASE {name}")
+        self.execute(self.url("postgres"), f"CREATE DATABASE {name} {options}")
         return self.url(name)
 
     def url(self, database: str) -> str:

@@ -197,7 +197,7 @@ def test_database_errors_are_reported_without_the_value(spark: SparkSession, pri
     frame = spark.sql("SELECT 'secret' AS id")
     sink = prices_database.sink(frame.schema)
     with pytest.raises(
-        Exception, match=r"sink prices: invalid input syntax for type uuid: … \(22P02\), column id"
+        Exception, match=r"sink prices: invalid input syntax for type uuid: \.\.\. \(22P02\), column id"
     ) as task:
         sink.write(frame, batch(0))
     assert "secret" not in "".join(traceback.format_exception(task.value))
@@ -215,12 +215,12 @@ def test_database_errors_are_reported_without_the_value(spark: SparkSession, pri
 
 
 PARSED = {
-    "tsquery": ("'card 4111'", "q tsquery", r"syntax error in tsquery: … \(42601\), column q"),
-    "a name": ("'card4111'", "q regtype", r"type … \(42704\), column q"),
+    "tsquery": ("'card 4111'", "q tsquery", r"syntax error in tsquery: \.\.\. \(42601\), column q"),
+    "a name": ("'card4111'", "q regtype", r"type \.\.\. \(42704\), column q"),
     "tsquery of a function": (
         "'card 4111'",
         "q text, made tsquery GENERATED ALWAYS AS (to_tsquery('simple', q)) STORED",
-        r"syntax error in tsquery: … \(42601\)",
+        r"syntax error in tsquery: \.\.\. \(42601\)",
     ),
 }
 
@@ -284,6 +284,16 @@ def test_a_row_without_a_key_is_refused_even_if_the_index_accepts_it(prices_data
     prices_database.sink(columns(id="integer", place="long"), **keys).write(frame, batch(0))
     assert prices_database.run("SELECT id::int, place FROM prices") == [(7, 1)]
     assert prices_database.run("SELECT queue_offset FROM rmqd_refused_prices ORDER BY 1") == [(1,), (2,)]
+
+
+@pytest.mark.process
+def test_only_a_text_outside_the_encoding_of_the_database_is_refused(postgresql: PostgresqlServer) -> None:
+    database = Database(postgresql, postgresql.database("ENCODING LATIN1 TEMPLATE template0"))
+    database.run("CREATE TABLE prices (note text)")
+    frame: Any = Tasks(of_messages([{"note": "grün"}, {"note": "緑"}], 3))
+    database.sink(columns(note="string"), bad_rows="leave_out").write(frame, batch(0))
+    assert database.run("SELECT note FROM prices") == [("grün",)]
+    assert database.run("SELECT queue_offset FROM rmqd_refused_prices") == [(1,)]
 
 
 @pytest.mark.process

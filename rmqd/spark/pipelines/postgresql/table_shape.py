@@ -40,6 +40,7 @@ def conninfo_of(url: str, options: Mapping[str, str], group: str) -> str:
     ours: dict[str, Any] = {
         "connect_timeout": CONNECT_TIMEOUT_SECONDS,
         "application_name": f"rmqd {group}",
+        "client_encoding": "UTF8",  # by default the database's, in which the driver cannot send each text
         **KEEPALIVE_PARAMETERS,
     }
     try:
@@ -116,7 +117,7 @@ def _until_quote(text: str, names: Sequence[str]) -> str:
     """Return the text up to the first quoted string that is not in `names`; the whole text if there is none."""
     for found in _QUOTED.finditer(text):
         if found[1] not in names:
-            return f"{text[: found.start()]}…"
+            return f"{text[: found.start()]}..."  # ASCII, because the table of refused rows may have another encoding
     return text
 
 
