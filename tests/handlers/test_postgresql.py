@@ -141,6 +141,16 @@ async def test_only_a_text_outside_the_encoding_of_the_database_is_a_dead_letter
     assert decided(batch)[1][0] == "dead_letter"
 
 
+@pytest.mark.parametrize("mode", ["insert", "copy"])
+async def test_names_may_contain_a_percent_sign(database: str, query: Query, mode: str) -> None:
+    query('CREATE TABLE "100%s" (id text PRIMARY KEY, "%" bigint)')
+    given = {"table": "100%s", "columns": {"id": "$.id", "%": "$.cents"}, "key": ["id"]}
+    async with started(database, mode=mode, **given) as handler:
+        await handler.handle(orders({"id": "1", "cents": 1}, {"id": "2", "cents": "two"}))
+
+    assert query('SELECT * FROM "100%s"') == [("1", 1)]
+
+
 async def check_a_killed_database_is_waited_for(server: PostgresqlServer, url: str, mode: str) -> None:
     server.execute(url, ORDERS)
     async with started(url, mode=mode, key=["id"], max_connections=3) as handler:

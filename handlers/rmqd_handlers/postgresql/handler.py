@@ -169,7 +169,8 @@ class Table(WriteTarget):
 
     def insert(self) -> bytes:
         """Return the statement for one row, whose values are parameters."""
-        return f"{self._insert} VALUES ({self._values}){self._on_conflict}".encode()
+        before, after = (part.replace("%", "%%") for part in (self._insert, self._on_conflict))  # names, for psycopg
+        return f"{before} VALUES ({self._values}){after}".encode()
 
     def convert(self) -> bytes:
         """Return a SELECT that converts the values of one row to the types of their columns, without writing them."""
