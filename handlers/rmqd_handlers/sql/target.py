@@ -152,6 +152,7 @@ def _kind(value: Any) -> str:
 _READERS: Final[tuple[tuple[type[types.TypeEngine[Any]], Callable[[Any], Any], str], ...]] = (
     (types.Boolean, _boolean, "true or false"),
     (types.Integer, _integer, "a whole number"),
+    (mysql.BIT, _integer, "a whole number"),  # MySQL would store the character code of a digit
     (types.Float, _float, "a number"),
     (types.Numeric, _number, "a number"),
     (types.LargeBinary, as_bytes, "bytes"),

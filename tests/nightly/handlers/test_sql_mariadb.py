@@ -51,6 +51,14 @@ def shop(mariadb: MariadbServer) -> Shop:
     return on_mariadb(mariadb)
 
 
+async def test_numbers_and_booleans_fit_bits(shop: Shop) -> None:
+    shop.query("CREATE TABLE orders (id bit(8), cents bit(1))")
+    async with started(shop) as handler:
+        await handler.handle(orders({"id": 1, "cents": True}, {"id": "200", "cents": 0}))
+
+    assert shop.query("SELECT id + 0, cents + 0 FROM orders ORDER BY id") == [(1, 1), (200, 0)]
+
+
 @pytest.mark.parametrize(("options", "rows"), [({}, 3), (STATEMENT, 2)], ids=["table", "statement"])
 async def test_no_message_is_blamed_for_a_changed_table(shop: Shop, options: dict[str, object], rows: int) -> None:
     """The statement still adds 1 to the column, which is a text now."""
