@@ -7,6 +7,7 @@ import re
 import traceback
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -294,6 +295,17 @@ def test_only_a_text_outside_the_encoding_of_the_database_is_refused(postgresql:
     database.sink(columns(note="string"), bad_rows="leave_out").write(frame, batch(0))
     assert database.run("SELECT note FROM prices") == [("grün",)]
     assert database.run("SELECT queue_offset FROM rmqd_refused_prices") == [(1,)]
+
+
+@pytest.mark.process
+def test_decimals_in_json_are_numbers_with_all_digits(prices_database: Database) -> None:
+    prices_database.run("CREATE TABLE prices (lines jsonb)")
+    exact = Decimal("12345678901234567.890")
+    frame: Any = Tasks([pa.RecordBatch.from_pylist([{"lines": [{"price": exact, "note": "ü"}, {"price": None}]}])])
+    schema = columns(lines=ArrayType(columns(price=DecimalType(20, 3), note="string")))
+    prices_database.sink(schema).write(frame, batch(0))
+    told = "SELECT (lines -> 0 -> 'price')::numeric, lines -> 1, lines -> 0 -> 'note' FROM prices"
+    assert prices_database.run(told) == [(exact, {"price": None, "note": None}, "ü")]
 
 
 @pytest.mark.process

@@ -28,6 +28,7 @@ from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
 from rmqd.errors import ConfigError, RmqdError
+from rmqd.handler_api.destinations.exact_json import exact_json
 from rmqd.handler_api.destinations.upsert_sql import ORDER_KIND, PLACE_COLUMN, PLACE_COLUMNS, quote_identifier
 from rmqd.spark.pipelines.postgresql.table_shape import create_if_missing, db_error, is_row_refused, open_connection
 from rmqd.spark.pipelines.postgresql.upsert_statements import UpsertStatements
@@ -316,11 +317,11 @@ def _in_utc(kind: pa.DataType) -> pa.DataType:
 
 def _json_of(kind: pa.DataType) -> Callable[[Any], str]:
     plain = _plain_of(kind)
-    return lambda value: json.dumps(plain(value), ensure_ascii=False, default=str)
+    return lambda value: exact_json(plain(value))
 
 
 def _plain_of(kind: pa.DataType) -> Callable[[Any], Any]:
-    """Return a function that converts a value from pyarrow for JSON: a map from pairs to a dict, bytes to base64."""
+    """Return a function that converts a value from pyarrow for JSON: maps to dicts, bytes and times to text."""
     if pa.types.is_map(kind):
         inner = _plain_of(kind.item_type)
         return lambda pairs: None if pairs is None else {str(key): inner(value) for key, value in pairs}
@@ -332,4 +333,6 @@ def _plain_of(kind: pa.DataType) -> Callable[[Any], Any]:
         return lambda value: None if value is None else {name: plain(value[name]) for name, plain in fields.items()}
     if pa.types.is_binary(kind):
         return lambda value: None if value is None else base64.b64encode(value).decode()
+    if pa.types.is_temporal(kind):
+        return lambda value: None if value is None else str(value)
     return lambda value: value
