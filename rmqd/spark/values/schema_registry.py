@@ -8,6 +8,7 @@ and rejects the id again. An error of a proxy, or about access, does not make a 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import http.client
 import json
@@ -107,8 +108,10 @@ class SchemaRegistry:
             with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
                 document = json.loads(answer.read())
         except urllib.error.HTTPError as error:
-            with error:
-                told = f"{error.code} {_first_line(error.read())}".strip()
+            content = b""
+            with error, contextlib.suppress(OSError, http.client.HTTPException):  # the response may be cut off
+                content = error.read()
+            told = f"{error.code} {_first_line(content)}".strip()
             if error.code in _OF_THE_MOMENT:
                 raise RegistryUnavailableError(f"{self.url} returns no schemas: it returned {told}") from None
             raise _RefusedError(told) from None

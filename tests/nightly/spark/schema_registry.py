@@ -28,6 +28,8 @@ class Registry:
         self.asked: list[str] = []
         self.failing: Sequence[int] = ()
         """The statuses of the next responses."""
+        self.missing_bytes = 0
+        """How many bytes at the end of each response are lost."""
         self.url = ""
 
     def record_id(self, version: int) -> int:
@@ -65,7 +67,8 @@ def running(registry: Registry, port: int = 0) -> Iterator[Registry]:
         def do_GET(self) -> None:
             status, document = registry.answer(self.path)
             content = json.dumps(document).encode()
-            self.wfile.write(f"HTTP/1.1 {status} \r\nContent-Length: {len(content)}\r\n\r\n".encode() + content)
+            size_bytes = len(content) + registry.missing_bytes
+            self.wfile.write(f"HTTP/1.1 {status} \r\nContent-Length: {size_bytes}\r\n\r\n".encode() + content)
 
         def log_message(self, *args: Any) -> None:
             """Log nothing."""

@@ -153,6 +153,13 @@ def test_a_single_refusal_does_not_make_a_body_a_bad_row(registry: Registry, sta
     assert asked.writer_schema(record_id)["name"] == "shop.Order"
 
 
+@pytest.mark.parametrize("status", [200, 404, 502])
+def test_a_response_that_is_cut_off_does_not_make_a_body_a_bad_row(registry: Registry, status: int) -> None:
+    registry.failing, registry.missing_bytes = [status] * 3, 1
+    with pytest.raises(RegistryUnavailableError):
+        SchemaRegistry(registry.url, "orders").writer_schema(registry.record_id(1))
+
+
 def test_bodies_of_an_unknown_record_are_released(registry: Registry) -> None:
     """The response is cached, but without the bodies that it was for."""
     read = registered_avro_decoder(json.dumps(FIRST), SchemaRegistry(registry.url, "orders"))
