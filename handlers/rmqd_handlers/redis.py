@@ -1,7 +1,8 @@
 """The handler `redis`: one call of a Lua script adds all entries of a batch.
 
 Scripts are atomic, so other clients never see half of a batch. But a script that fails keeps its earlier changes. So
-the script adds an entry before it sets the entry's mark: a mark without an entry would lose the message.
+the script adds an entry before it sets the entry's mark: a mark without an entry would lose the message. If there is a
+mark, the script writes it again, because WAIT covers only writes of its connection, not the write of the entry.
 """
 
 from __future__ import annotations
@@ -56,6 +57,9 @@ for number = 2, entries + 1 do
             redis.call(add, target, unpack(parts))
         end
         if remember_ms ~= '0' then redis.call('SET', KEYS[number], 1, 'PX', remember_ms) end
+    else
+        redis.call('SET', KEYS[number], 1, 'XX', 'KEEPTTL')
+        redis.call('SET', KEYS[number + entries], 1, 'XX', 'KEEPTTL')
     end
     at = at + count + 1
 end

@@ -65,6 +65,20 @@ async def test_a_batch_waits_for_replicas(redis_server: RedisServer, redis_clien
             await handler.handle(batch_of(b"3"))
 
 
+async def test_a_remembered_batch_is_a_write(redis_server: RedisServer, redis_client: Any) -> None:
+    """Since Redis 7.2, WAIT waits for the last write of its connection, and returns at once if there was none."""
+    async with started(redis_server, mode="list", remember="1h") as handler:
+        await handler.handle(batch_of(b"1"))
+        (mark,) = redis_client.scan_iter("rmqd:*")
+        redis_client.pexpire(mark, 60_000)
+        before = redis_client.info("persistence")["rdb_changes_since_last_save"]
+        await handler.handle(batch_of(b"1"))
+
+    assert redis_client.info("persistence")["rdb_changes_since_last_save"] > before
+    assert 0 < redis_client.pttl(mark) <= 60_000
+    assert redis_client.lrange("orders", 0, -1) == [b"1"]
+
+
 async def test_a_batch_that_waits_for_replicas_is_added_once(redis_server: RedisServer, redis_client: Any) -> None:
     options: dict[str, Any] = {"mode": "list", "wait_replicas": 1, "timeout": "200ms", "retry_for": "1s"}
     async with started(redis_server, **options) as handler:
