@@ -105,11 +105,13 @@ Mode = Literal["insert", "upsert", "copy"]
 # Parameters are cast to the column's type without its length or domain: a cast to varchar(40) would silently cut a text
 # that is too long, while PostgreSQL refuses to write this text into the column.
 COLUMNS = """
-    SELECT a.attname, format_type(b.oid, -1), b.typname, b.typcategory
-    FROM pg_attribute a
-    JOIN pg_type t ON t.oid = a.atttypid
-    JOIN pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
-    WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped
+    WITH RECURSIVE base (attnum, attname, oid) AS (
+        SELECT attnum, attname, atttypid FROM pg_attribute
+        WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
+        UNION ALL SELECT attnum, attname, typbasetype FROM base JOIN pg_type USING (oid) WHERE typtype = 'd'
+    )
+    SELECT attname, format_type(oid, -1), typname, typcategory FROM base JOIN pg_type USING (oid)
+    WHERE typtype <> 'd' ORDER BY attnum
 """
 CONSTRAINED = """
     SELECT a.attname, a.attgenerated <> '' OR 0 = ANY (columns) OR EXISTS (

@@ -93,6 +93,19 @@ async def test_a_trigger_can_request_a_retry(database: str, query: Query) -> Non
     assert decided(batch) == {}
 
 
+@pytest.mark.parametrize("mode", ["insert", "copy"])
+async def test_a_domain_of_a_domain_is_written_as_its_base_type(database: str, query: Query, mode: str) -> None:
+    for name, kind in {"document": "jsonb", "order_note": "document", "code": "varchar(3)", "short": "code"}.items():
+        query(f"CREATE DOMAIN {name} AS {kind}")
+    query("CREATE TABLE orders (id short, note order_note)")
+    batch = orders({"id": "1", "note": "text"}, {"id": "2", "note": [7]}, {"id": "long", "note": 3})
+    async with started(database, mode=mode, columns={"id": "$.id", "note": "$.note"}) as handler:
+        await handler.handle(batch)
+
+    assert query("SELECT id, note FROM orders ORDER BY id") == [("1", "text"), ("2", [7])]
+    assert list(decided(batch)) == [2]
+
+
 async def test_a_time_outside_the_calendar_is_a_dead_letter(database: str, query: Query) -> None:
     query("CREATE TABLE orders (id text, born timestamptz)")
     batch = make_batch(testing.make_message(b"x", born_timestamp=2**62))
