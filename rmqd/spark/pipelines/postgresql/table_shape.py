@@ -158,10 +158,13 @@ _TABLE: Final = (
     "SELECT c.oid, n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
     "WHERE c.oid = to_regclass(%s)"
 )
-_COLUMNS: Final = (
-    "SELECT attname, format_type(atttypid, NULL), attgenerated <> '' OR attidentity = 'a', "
-    "attnotnull AND NOT atthasdef AND attidentity = '', format_type(atttypid, atttypmod) FROM pg_attribute "
-    "WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
+_COLUMNS: Final = (  # with the base types of domains
+    "WITH RECURSIVE base (attrelid, attnum, oid, typmod) AS (SELECT attrelid, attnum, atttypid, atttypmod "
+    "FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped UNION ALL "
+    "SELECT attrelid, attnum, typbasetype, typtypmod FROM base JOIN pg_type USING (oid) WHERE typtype = 'd') "
+    "SELECT attname, format_type(base.oid, NULL), attgenerated <> '' OR attidentity = 'a', "
+    "attnotnull AND NOT atthasdef AND attidentity = '', format_type(base.oid, typmod) FROM base "
+    "JOIN pg_attribute USING (attrelid, attnum) JOIN pg_type t ON t.oid = base.oid WHERE typtype <> 'd' ORDER BY attnum"
 )
 
 
