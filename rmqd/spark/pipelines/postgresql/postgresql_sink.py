@@ -270,7 +270,10 @@ class PostgresqlSink:
                     raise
 
     def _try_rows(self, connection: Connection[tuple[Any, ...]], attempts: list[str], part: range | None) -> int:
-        moved = connection.execute(self._statements.move_rows_sql(self._epoch, part), (attempts,)).fetchone()
+        statement = self._statements.move_rows_sql(self._epoch, part)
+        # psycopg must not read a percent sign in a name as a parameter
+        statement = statement.replace("%", "%%").replace("ANY(%%s)", "ANY(%s)")
+        moved = connection.execute(statement, (attempts,)).fetchone()
         connection.execute("SET CONSTRAINTS ALL IMMEDIATE")  # COMMIT would check them without naming the row
         return int(moved[0]) if moved is not None else 0
 
@@ -304,7 +307,7 @@ class PostgresqlSink:
     def _keep_refused(self, connection: Connection[tuple[Any, ...]], batch: MicroBatch, attempts: list[str]) -> None:
         kept = ", ".join((*MESSAGE_COLUMNS, REASON_COLUMN, CONTENT_COLUMN))
         keep = (
-            f"INSERT INTO {self._statements.refused_table} SELECT %s, %s, %s, {kept}, now() "
+            f"INSERT INTO {self._statements.refused_table.replace('%', '%%')} SELECT %s, %s, %s, {kept}, now() "
             f"FROM {self._statements.staging_table(self._epoch)} "
             f"WHERE {ATTEMPT_COLUMN} = ANY(%s) AND {REASON_COLUMN} IS NOT NULL "
             "RETURNING topic, broker, queue_id, queue_offset, reason"
