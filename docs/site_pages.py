@@ -29,7 +29,7 @@ PYTHON_API: Final = {
 }
 """The public modules, each with a sentence and its names."""
 FENCE: Final = re.compile(r"^( *```\w+) [\w-]+$", re.MULTILINE)
-"""The first line of a code block with a word for the tests, such as `no-run`."""
+"""The first line of a code block with a word for the tests: what it needs, such as `spark`."""
 
 
 def on_config(config: MkDocsConfig) -> None:

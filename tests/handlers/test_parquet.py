@@ -82,7 +82,7 @@ async def test_the_example_of_the_docs_reads_the_files_of_the_manifest(tmp_path:
     (tmp_path / "date=2026-01-01" / "topic=orders" / "not-listed.parquet").write_text("of a process that was killed")
 
     page = (Path(__file__).parents[2] / "docs" / "destinations.md").read_text()
-    [code] = re.findall(r"^```python no-run\n(import json.*?)^```", page, re.DOTALL | re.MULTILINE)
+    [code] = re.findall(r"^```python parquet\n(import json.*?)^```", page, re.DOTALL | re.MULTILINE)
     found: dict[str, Any] = {}
     exec(code.replace("/data/orders", str(tmp_path)), found)
     assert found["orders"].to_table()["topic"].to_pylist() == ["orders"] * 3

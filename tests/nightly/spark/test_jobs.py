@@ -114,10 +114,10 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
 def notebook(filled: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Cell]:
     """A notebook that has run from its first cell, which makes a session as documented, to its last."""
     cells = {
-        "session": block("spark.md", "python no-run", "getOrCreate"),
-        "windows": block("spark.md", "python no-run", "orders_per_minute"),
+        "session": block("spark.md", "python spark", "getOrCreate"),
+        "windows": block("spark.md", "python spark", "orders_per_minute"),
         "refunds": REFUNDS,
-        "writing": block("spark.md", "python no-run", 'spark.table("refunds")'),
+        "writing": block("spark.md", "python spark", 'spark.table("refunds")'),
         "written": WRITTEN,
         "end": "spark.stop()\n",
     }

@@ -249,7 +249,7 @@ def test_the_documented_pipeline_does_what_the_page_says(spark: SparkSession) ->
 
     page = (TOP / "docs" / "pipelines.md").read_text()
     names: dict[str, Any] = {"__name__": __name__}
-    exec(compile(page.split("```python no-run\n")[1].split("```")[0], "docs/pipelines.md", "exec"), names)
+    exec(compile(page.split("```python spark\n")[1].split("```")[0], "docs/pipelines.md", "exec"), names)
     pipeline = pipeline_of("large_orders", names["large_orders"]).bound({"least": 10})
     rows = spark.range(8, 12).selectExpr(
         "'orders' AS topic", "string(id) AS keys", "cast('{\"amount\": ' || id || '.5}' AS binary) AS body"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PAGE = (Path(__file__).parents[3] / "docs" / "pipelines.md").read_text().split("\n## State between batches")[1]
-(CODE,) = re.findall(r"^```python no-run\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+(CODE,) = re.findall(r"^```python spark\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 (STORE,) = re.findall(r"^ +(spark\.sql\.streaming\.stateStore\.providerClass): (\S+)$", PAGE, re.MULTILINE)
 exec(CODE)
 

@@ -32,7 +32,7 @@ def test_the_documented_notebook_runs(
 ) -> None:
     """Unchanged, except for the addresses of RocketMQ and the files."""
     page = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
-    code = page.split("```python no-run\n")[1].split("```")[0]
+    code = page.split("```python spark\n")[1].split("```")[0]
     for there, here in (("127.0.0.1:9876", broker.nameserver), ("/data", str(tmp_path))):
         assert there in code
         code = code.replace(there, here)
@@ -53,7 +53,7 @@ def test_the_shorter_documented_examples_run(
     def run(page: str, part: str) -> str:
         text = (Path(__file__).parents[3] / "docs" / page).read_text()
         [code] = [
-            one for one in re.findall(r"^```python no-run\n(.*?)^```", text, re.DOTALL | re.MULTILINE) if part in one
+            one for one in re.findall(r"^```python spark\n(.*?)^```", text, re.DOTALL | re.MULTILINE) if part in one
         ]
         exec(re.sub(r"127.0.0.1:9876|ns-1:9876", broker.nameserver, code), names)
         return capfd.readouterr().out
