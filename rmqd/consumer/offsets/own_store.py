@@ -64,7 +64,12 @@ class _Taken:
         return offset < self._known.offset or any(low <= offset <= high for low, high in self._ranges)
 
     def progress(self, process_queue: ProcessQueue, done: Sequence[Message] = ()) -> StoredProgress:
-        """Return which messages of the queue are finished, including the messages `done`, for the store."""
+        """Return which messages of the queue are finished, including the messages `done`, for the store.
+
+        Raises _NotCommittedError if the cache was dropped: it is empty, so all messages would count as finished.
+        """
+        if process_queue.dropped:
+            raise _NotCommittedError
         end = process_queue.next_offset
         cached = [one for block in process_queue.blocks for one in block.messages if not one.finished]
         self.recorded.intersection_update(cached)
@@ -121,6 +126,8 @@ class OffsetTransactions:
         if (taken := self._taken.get(queue)) is None:
             return
         async with taken.turn:
+            if process_queue is not None and process_queue.dropped:
+                return  # another offset is stored after a reset; after a release, nothing may be stored
             if not taken.owner:
                 await self._take(taken)
             progress = StoredProgress(offset) if process_queue is None else taken.progress(process_queue)

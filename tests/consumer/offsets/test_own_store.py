@@ -25,6 +25,7 @@ from tests.consumer.blocks import QUEUE, block_of
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.offsets.owner import Overlaps, Owner
 from tests.consumer.scripted_broker import ScriptedBroker
+from tests.waiting import eventually
 
 KEY = StoredQueue("c", GROUP, QUEUE.topic, QUEUE.broker_name, QUEUE.queue_id)
 
@@ -37,6 +38,8 @@ class Database:
         self.owners: list[str] = []
         self.is_open = False
         self.on_request: Callable[[], object] = lambda: None
+        self.may_write = asyncio.Event()
+        self.may_write.set()
 
     async def open(self) -> None:
         self.is_open = True
@@ -59,6 +62,7 @@ class Database:
 
     async def write(self, connection: Any, queue: StoredQueue, owner: str, progress: StoredProgress) -> bool:
         self.on_request()
+        await self.may_write.wait()
         if owner != self.owners[-1]:
             return False
         connection[queue] = progress
@@ -253,6 +257,19 @@ async def test_a_call_for_a_released_queue_is_not_committed(taken: Member) -> No
         await taken.call()
     await taken.transactions.store_progress(QUEUE, None, 6)
     assert taken.stored == StoredProgress(3, "5-5")
+
+
+async def test_the_cache_of_a_released_queue_is_not_stored(taken: Member) -> None:
+    """It is empty. If it were stored, the next owner would skip messages that no handler has finished."""
+    taken.database.may_write.clear()
+    work = [taken.call(only=(3,)), taken.call(only=(4,)), taken.transactions.store_progress(QUEUE, taken.cache, 3)]
+    tasks = [asyncio.create_task(one) for one in work]
+    await eventually(lambda: taken.handled == [3, 4], "the first call is committed, and the others wait for it")
+    taken.cache.drop("handed_over")
+    taken.database.may_write.set()
+    await asyncio.gather(*tasks)
+    assert taken.stored == StoredProgress(4, "5-5")
+    assert taken.batch.decisions()[4].outcome is Outcome.AGAIN
 
 
 @pytest.mark.parametrize("state", ["expired", "replaced"])
