@@ -248,11 +248,11 @@ class QueueOwnership(Ownership):
 
     async def release(self, queue: MessageQueue) -> None:
         self._owned.discard(queue)
-        self._locked.discard(queue)
         broker_name = self._locks.broker_of(queue)
         leaving = self._leaving[broker_name]
         leaving.add(queue)
         async with self._locks.request_turn(broker_name):
+            self._locked.discard(queue)  # not earlier: a request in flight may still lock the queue
             if queue in leaving:
                 queues = frozenset(leaving)
                 leaving.clear()

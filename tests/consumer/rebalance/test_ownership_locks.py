@@ -18,6 +18,7 @@ from rmqd.consumer.rebalance.ownership import LOCK_NAME_SUFFIX, QueueOwnership
 from rmqd.consumer.rebalance.queue_lock import QUEUES_PER_REQUEST, RENEW_INTERVAL_SECONDS, BrokerLocks
 from rmqd.errors import RmqdError
 from rmqd.wire.bodies.group_bodies import LockBatchRequestBody
+from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply
 from tests.client.running import running
@@ -278,6 +279,32 @@ async def test_a_queue_acquired_again_without_its_lock_is_locked_when_possible(c
     async with running(case.ownership.run()):
         await case.clock.advance(2.1)
         await eventually(lambda: case.ours() == {case.one}, "it is locked")
+
+
+async def test_a_lock_granted_during_the_release_of_its_queue_does_not_count_later(case: Case) -> None:
+    """One request is for both queues, and `two` is released before the response. Then another member owns it."""
+    await case.listed("other")
+    may_answer = asyncio.Event()
+
+    async def lock(command: RemotingCommand) -> Reply:
+        await may_answer.wait()
+        return case.broker.lock(command)
+
+    case.broker.peer.on(RequestCode.LOCK_BATCH_MQ, lock)
+    acquiring = [case.acquire(queue) for queue in (case.one, case.two)]
+    await eventually(lambda: case.broker.peer.got(RequestCode.LOCK_BATCH_MQ), "the locks are requested")
+    acquiring[1].cancel()
+    release = asyncio.create_task(case.ownership.release(case.two))
+    await asyncio.sleep(0)
+    may_answer.set()
+    await asyncio.gather(acquiring[0], release)
+    assert case.ours() == {case.one}
+    case.held_by_other(case.two)
+    again = case.acquire(case.two)
+    await case.clock.advance(4.9)
+    assert not again.done()
+    await case.clock.advance(0.2)
+    assert not await again
 
 
 async def test_a_wide_group_divides_its_locks_into_several_requests(case: Case) -> None:
