@@ -85,6 +85,11 @@ class KeyedProcessQueue(ProcessQueue):
         self.finish(unwanted)
         return len(unwanted) + super().discard_unwanted(is_wanted)
 
+    def pause(self) -> None:
+        if self.is_releasing:  # the drain must not wait for messages that are not handed out
+            self.discard_waiting()
+        super().pause()
+
     def start_release(self) -> None:
         """Start the release: hand out only messages below a finished or in-flight message; none if paused."""
         below = BELOW_ALL_OFFSETS if self.is_paused else max(self._finished_to, self._handed_out_to())

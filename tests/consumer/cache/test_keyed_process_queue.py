@@ -269,6 +269,23 @@ async def test_discard_waiting_makes_a_queue_idle_despite_a_suspended_message() 
     assert (queue.commit_offset(), queue.retrying) == (0, 0)
 
 
+async def test_a_pause_during_a_release_ends_the_drain_once_no_message_is_in_flight() -> None:
+    """Otherwise the drain would take all of its time, after which the finished messages must not be committed."""
+    queue = queue_of(["a", "a", "b", "c"])
+    zero, two, three = queue.take(3)
+    queue.begin_turn()
+    queue.finish([two, three])
+    queue.start_release()
+    waiting = asyncio.create_task(queue.wait_idle())
+    await asyncio.sleep(0)
+    queue.finish([zero])
+    queue.end_turn()
+    assert queue.is_busy
+    queue.pause()
+    await asyncio.wait_for(waiting, 5)
+    assert (queue.is_busy, queue.commit_offset(), queue.finished_above_commit_offset()) == (False, 1, 2)
+
+
 def test_a_dropped_queue_hands_out_nothing_of_a_key_that_becomes_free() -> None:
     """Another owner has the messages behind it."""
     queue = queue_of(["a", "a", "b"])
