@@ -48,14 +48,14 @@ class _Taken:
         self.owner = ""  # our name as owner in the store; empty while the queue is in doubt
         self.stored: StoredProgress | None = None
         self.is_ours = False  # whether the last take returned the progress that we had stored
-        self.is_moved = False  # the queue has moved to another offset, which is not stored yet
+        self.moves = self.stored_moves = 0  # moves to another offset so far; moves whose offset is stored
         self.recorded: set[Message] = set()  # messages finished in the store, but perhaps not yet in the cache
         self._known = StoredProgress(0)  # the finished messages, according to the store
         self._ranges: list[tuple[int, int]] = []
 
     def learn(self, stored: StoredProgress | None) -> None:
         self.is_ours, self.stored = stored == self.stored, stored
-        if not self.is_moved:
+        if self.moves == self.stored_moves:
             self._known = stored or StoredProgress(0)
             texts = (one.partition("-") for one in filter(None, self._known.above.split(",")))
             self._ranges = [(int(low), int(high)) for low, _, high in texts]
@@ -119,7 +119,7 @@ class OffsetTransactions:
         """Called when a queue moves to `offset`. Forgets its progress if `downward`, or if `offset` is finished."""
         if (taken := self._taken.get(queue)) is not None and (downward or taken.has(offset)):
             taken.learn(None)
-            taken.is_moved = True
+            taken.moves += 1
 
     async def store_progress(self, queue: MessageQueue, process_queue: ProcessQueue | None, offset: int) -> None:
         """Store the cache's progress, or `offset` without a cache. Calls no handler. Raises OffsetStoreError."""
@@ -130,12 +130,13 @@ class OffsetTransactions:
                 return  # another offset is stored after a reset; after a release, nothing may be stored
             if not taken.owner:
                 await self._take(taken)
+            moves = taken.moves  # the queue may move during the write
             progress = StoredProgress(offset) if process_queue is None else taken.progress(process_queue)
             if progress != taken.stored:
                 with _failures_named():
                     async with self.store.transaction() as connection:
                         await self._write(taken, connection, progress)
-                taken.stored, taken.is_moved = progress, False
+            taken.stored, taken.stored_moves = progress, moves
 
     async def call_in_transaction(self, call: HandlerCall, worker: Worker, batch: Batch) -> object:
         """Call the handler for a batch in one transaction of the store. Raises the handler's exceptions."""
@@ -187,9 +188,9 @@ class OffsetTransactions:
                 messages = [part[index] for index in done]
                 await taken.turn.acquire()
                 is_ending = True
-                progress = taken.progress(process_queue, messages)
+                progress, moves = taken.progress(process_queue, messages), taken.moves
                 await self._write(taken, connection, progress)
-            taken.stored, taken.is_moved = progress, False
+            taken.stored, taken.stored_moves = progress, moves
             taken.recorded.update(messages)
         except BaseException as error:
             if is_ending:

@@ -290,6 +290,21 @@ async def test_messages_after_a_reset_are_handled_although_the_store_has_them_as
     assert member.handled == [6, 7, 8, 9]
 
 
+async def test_a_commit_in_flight_does_not_end_a_reset(taken: Member) -> None:
+    """If the reset is not stored yet, the next take must not return the progress of the dropped cache."""
+    taken.database.may_write.clear()
+    call = asyncio.create_task(taken.call(only=(4,)))
+    await eventually(lambda: taken.handled == [4], "the call is being committed")
+    taken.cache.drop("offset_moved")
+    taken.transactions.record_move(QUEUE, 0, downward=True)
+    taken.database.may_write.set()
+    await call
+    await taken.transactions.take(QUEUE)
+    taken.worker.process_queue = ProcessQueue(QUEUE, 0, TopicStats(QUEUE.topic, is_retry=False))
+    await taken.call(only=range(3))
+    assert taken.handled == [4, 0, 1, 2]
+
+
 @pytest.mark.parametrize(("offset", "downward", "is_repeated"), [(5, False, True), (4, True, True), (4, False, False)])
 async def test_a_move_back_or_to_a_finished_message_discards_the_progress(
     taken: Member, offset: int, downward: bool, is_repeated: bool
