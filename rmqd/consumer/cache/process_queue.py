@@ -133,7 +133,7 @@ class ProcessQueue:
         self.next_offset = offset
 
     def note_skipped_by_broker(self, stored_ms: int) -> None:
-        """Record that the broker's filter may have skipped messages stored up to this time."""
+        """Record that messages stored up to this time were pulled before, or skipped by the broker's filter."""
         self.newest_store_timestamp = max(self.newest_store_timestamp, stored_ms)
 
     def take(self, most: int) -> list[Message]:

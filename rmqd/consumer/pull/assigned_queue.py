@@ -121,7 +121,7 @@ class AssignedQueue(Assignment):
         log.info("queue.started", queue=str(queue), offset=start.offset, why=start.why)
         self.loop = loop = PullLoop(context, queue, start.offset)
         loop.apply_pauses()
-        self._check_released_offset(start.offset)
+        self._check_released_offset(loop, start.offset)
         await self._pull(loop)
 
     async def _start(self) -> QueueStart:
@@ -147,13 +147,18 @@ class AssignedQueue(Assignment):
             await context.store.commit(queue, start.offset)
         return start
 
-    def _check_released_offset(self, offset: int) -> None:
-        """Log and count a start offset below this process's earlier commit. The queue is pulled from it anyway."""
+    def _check_released_offset(self, loop: PullLoop, offset: int) -> None:
+        """Log and count a start offset below this process's earlier commit. The queue is pulled from it anyway.
+
+        If both are equal, nobody has committed since. Then newer messages below the offset are a recreated topic's.
+        """
         released = self._context.released_offsets.pop(self.message_queue, None)
         if released is not None and offset < released.committed:
             queue = str(self.message_queue)
             log.warning("offset.fell", queue=queue, offset=offset, committed_before=released.committed)
             self._context.stats[self.message_queue.topic].falls["take_over"] += 1
+        elif released is not None and offset == released.committed:
+            loop.process_queue.note_skipped_by_broker(released.stored_ms)
 
     async def _pull(self, loop: PullLoop) -> None:
         """Run the pull loop; restart it after each interruption."""
@@ -205,7 +210,7 @@ class AssignedQueue(Assignment):
         log.warning("queue.consumed_elsewhere", queue=str(queue), committed=committed, stored=stored)
         if committed is not None:
             context.released_offsets[queue] = ReleasedOffset(committed, 0)
-        self._check_released_offset(stored)
+        self._check_released_offset(loop, stored)
         loop.restart_at(stored, "lock_lost")
         context.store.begin_ownership(queue, stored, self)
 

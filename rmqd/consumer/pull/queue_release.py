@@ -71,7 +71,9 @@ class QueueRelease:
             if not drained and (signal.is_last or signal.forced.is_set()):  # a forced stop also ends the group
                 return  # the group releases the queue when all its handlers have ended
         if (committed := context.store.committed.get(message_queue)) is not None:
-            newest_ms = 0 if loop is None else loop.process_queue.newest_store_timestamp
+            newest_ms = 0
+            if loop is not None and committed <= loop.process_queue.next_offset:  # a PullConsumer may commit any offset
+                newest_ms = loop.process_queue.newest_store_timestamp
             context.released_offsets[message_queue] = ReleasedOffset(committed, newest_ms)
         context.store.forget(message_queue)
         await context.ownership.release(message_queue)

@@ -86,7 +86,7 @@ class Case:
     async def running(self) -> AsyncIterator[PullLoop]:
         """The queue is acquired and pulled at offset 5."""
         self.broker.offsets[GROUP, self.queue] = 5
-        await self.broker.store(self.queue, *[b"x"] * 9)
+        await self.broker.store(self.queue, *[b"x"] * 9, store_timestamp=2)
         self.locks.granted.set()
         async with running(self.assigned.run()):
             await eventually(lambda: self.broker.pulled_offsets(self.queue), "it is pulled")
@@ -232,6 +232,17 @@ async def test_a_start_below_the_previous_commit_is_counted(case: Case, committe
     async with case.running():
         assert case.context.stats[TOPIC].falls["take_over"] == falls
         assert case.context.released_offsets == {}
+
+
+@pytest.mark.parametrize(("committed", "start"), [(5, 0), (4, 5)])
+async def test_a_queue_that_was_recreated_after_its_release_is_pulled_from_its_first_message(
+    case: Case, committed: int, start: int
+) -> None:
+    """If another member has committed since, it has pulled the newer messages."""
+    case.context.released_offsets[case.queue] = ReleasedOffset(committed, 1)
+    async with case.running() as loop:
+        await eventually(lambda: loop.process_queue.next_offset == 9, "all is pulled")
+        assert loop.process_queue.commit_offset() == start
 
 
 @pytest.mark.parametrize(("seconds", "start"), [(4.9, 2), (5.0, 5)])

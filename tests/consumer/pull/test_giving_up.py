@@ -153,6 +153,15 @@ async def test_a_queue_that_was_never_pulled_is_released_without_a_commit(clock:
     assert case.context.released_offsets == {QUEUE: ReleasedOffset(4, 0)}
 
 
+async def test_the_store_time_of_pulled_messages_proves_nothing_about_a_commit_above_them(clock: ManualClock) -> None:
+    """A PullConsumer commits any offset. The messages below it are no new messages of a recreated topic."""
+    case = case_of(clock)
+    case.store.answers.append(False)
+    case.store.committed[QUEUE] = 11
+    await case.begin()
+    assert case.context.released_offsets == {QUEUE: ReleasedOffset(11, 0)}
+
+
 async def test_a_release_waits_for_handlers_and_commits_their_messages(clock: ManualClock) -> None:
     """Also for batches of a cache that a reset replaced. Messages finished before are committed at once."""
     case = case_of(clock, handed=3)

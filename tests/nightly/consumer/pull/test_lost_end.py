@@ -70,18 +70,20 @@ async def test_a_suspect_queue_that_reaches_its_old_end_again_is_checked(
         await broker.committed(GROUP, queue, 3 + len(others))
 
 
+@pytest.mark.parametrize("keeps_offset", [False, True])
 @pytest.mark.parametrize("count", [2, 9])
 async def test_a_recreated_queue_starts_at_its_first_message(
-    broker: ScriptedBroker, seen: Seen, count: int, flowing: ManualClock
+    broker: ScriptedBroker, seen: Seen, count: int, keeps_offset: bool, flowing: ManualClock
 ) -> None:
-    """Though this member remembers its offset in the earlier queue."""
+    """Though this member remembers its offset in the earlier queue, and a 4.9 broker keeps the group's offset."""
     queue = broker.create_topic(TOPIC, 2)[1]
     await broker.store(queue, *OLD, store_timestamp=1000)
     async with member(broker.peer.address, seen, clock=flowing, **QUICK) as one:
         await broker.committed(GROUP, queue, 6)
         broker.create_topic(TOPIC)
         await eventually(lambda: (TOPIC, queue.queue_id) not in one.owned(), "the queue is released")
-        del broker.offsets[GROUP, queue]
+        if not keeps_offset:
+            del broker.offsets[GROUP, queue]
         broker.messages[queue] = []
         new = [b"new%d" % number for number in range(count)]
         await broker.store(queue, *new, store_timestamp=2000)
