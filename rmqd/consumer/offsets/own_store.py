@@ -121,6 +121,13 @@ class OffsetTransactions:
             taken.learn(None)
             taken.moves += 1
 
+    def has_news(self, queue: MessageQueue, process_queue: ProcessQueue) -> bool:
+        """Return whether a move is not stored, or a message that was finished without a transaction: by a send-back."""
+        if (taken := self._taken.get(queue)) is None or process_queue.dropped:
+            return False
+        stored = taken.stored or StoredProgress(process_queue.commit_offset())
+        return taken.moves != taken.stored_moves or taken.progress(process_queue) != stored
+
     async def store_progress(self, queue: MessageQueue, process_queue: ProcessQueue | None, offset: int) -> None:
         """Store the cache's progress, or `offset` without a cache. Calls no handler. Raises OffsetStoreError."""
         if (taken := self._taken.get(queue)) is None:
@@ -310,6 +317,11 @@ class CustomOffsetStore(RemoteBrokerOffsetStore):
         if may_commit():
             await self._store(queue, offset)
         return await super().commit_upward(queue, offset, may_commit)
+
+    def needs_commit(self, queue: MessageQueue, offset: int) -> bool:
+        caches = self._owners[queue].process_queues if queue in self._owners else ()
+        has_news = any(self.transactions.has_news(queue, cache) for cache in caches)
+        return has_news or super().needs_commit(queue, offset)
 
     async def _try_commit(self, queue: MessageQueue, offset: int, epoch: int) -> RmqdError | None:
         try:

@@ -15,6 +15,7 @@ from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.batch_worker import Worker
 from rmqd.consumer.handling.handler_failures import ConsumeTimeoutError
 from rmqd.consumer.offsets.own_store import CustomOffsetStore, OffsetTransactions
+from rmqd.consumer.offsets.persistence import OFFSET_WATCH_SECONDS
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.errors import OffsetStoreError
 from rmqd.handler_api.batch import Batch, Outcome
@@ -332,6 +333,7 @@ class Group:
     database: Database
     store: CustomOffsetStore
     queue: MessageQueue
+    overlaps: Overlaps
 
     @property
     def stored(self) -> StoredProgress | None:
@@ -344,8 +346,9 @@ async def group(owner: Owner) -> Group:
     database = Database(StoredProgress(7))
     store = CustomOffsetStore(owner.client, GROUP, owner.clock, database)
     await store.open()
-    store.begin_ownership(owner.queue, await store.read(owner.queue), Overlaps())
-    return Group(owner, database, store, owner.queue)
+    overlaps = Overlaps()
+    store.begin_ownership(owner.queue, await store.read(owner.queue), overlaps)
+    return Group(owner, database, store, owner.queue, overlaps)
 
 
 async def test_commits_to_the_broker_are_compared_with_the_brokers_offset(group: Group) -> None:
@@ -434,3 +437,35 @@ async def test_the_progress_of_the_cache_is_stored_until_the_ownership_ends(
     await store.read(queue)
     await store.commit(queue, 7)
     assert database.rows[KEY] == StoredProgress(7)
+
+
+async def test_a_round_stores_a_message_that_is_finished_outside_of_a_transaction(group: Group) -> None:
+    """It was sent back. If it were not stored, the next owner would handle it in addition to its retry."""
+    cache = ProcessQueue(group.queue, 7, TopicStats(TOPIC, is_retry=False))
+    cache.put(block_of(range(7, 10)), 10)
+    group.overlaps.process_queues = (cache,)
+    await group.store.persist({group.queue: 7})
+    assert group.stored == StoredProgress(7)
+    group.owner.clock.turn(OFFSET_WATCH_SECONDS)
+    cache.finish(cache.take(2)[1:])
+    await group.store.persist({group.queue: 7})
+    assert (group.stored, group.owner.stored) == (StoredProgress(7, "8-8"), 7)
+    assert not group.store.needs_commit(group.queue, 7)
+
+
+async def test_a_reset_that_could_not_be_stored_is_stored_by_the_next_round(group: Group) -> None:
+    """Although the broker has stored it, and no message follows."""
+
+    def fail() -> None:
+        raise ValueError("no connection")
+
+    group.owner.clock.turn(OFFSET_WATCH_SECONDS)
+    group.overlaps.process_queues = (ProcessQueue(group.queue, 9, TopicStats(TOPIC, is_retry=False)),)
+    group.database.on_request = fail
+    with pytest.raises(OffsetStoreError):
+        await group.store.commit(group.queue, 9, downward=True)
+    assert (group.stored, group.owner.stored) == (StoredProgress(7), 9)
+    group.database.on_request = lambda: None
+    await group.store.persist({group.queue: 9})
+    assert group.stored == StoredProgress(9)
+    assert not group.store.needs_commit(group.queue, 9)
