@@ -174,6 +174,10 @@ class _Wait:
         self.on_lost = on_lost
         self.rounds = 0  # responses to requests for this lock
         self.locked_out_on: RemotingConnection | None = None  # connection on which another member last held the lock
+        self.next_on: RemotingConnection | None = (
+            None  # the later connection to the lock's broker, or to its new master
+        )
+        self.next_at = 0.0  # when `next_on` was first seen (monotonic)
 
 
 class QueueLock(Ownership):
@@ -291,15 +295,17 @@ class QueueLock(Ownership):
                 self._answered(queue, queue in granted, asked_at + LOCK_EXPIRY_SECONDS)
 
     def _may_be_anothers(self, queue: MessageQueue) -> bool:
-        """Return whether another member may still rely on the lock, although a restarted broker has forgotten it.
+        """Return whether another member may still rely on the lock, although a restarted or new master has no locks.
 
         Also returns True without a connection, because a lock request would open one, and would get the lock before the
         other member could request it again. Heartbeats open the next connection.
         """
-        before, now = self._waits[queue].locked_out_on, self._locks.connection(self._locks.broker_of(queue))
-        if queue in self._leases or before is None or before is now:
+        wait, now = self._waits[queue], self._locks.connection(self._locks.broker_of(queue))
+        if queue in self._leases or wait.locked_out_on in (None, now):
             return False
-        return now is None or self._clock.monotonic() - now.made_at < BROKER_RESTART_SECONDS
+        if now is not wait.next_on:
+            wait.next_on, wait.next_at = now, self._clock.monotonic()
+        return now is None or self._clock.monotonic() - wait.next_at < BROKER_RESTART_SECONDS
 
     def _answered(self, queue: MessageQueue, granted: bool, until: float) -> None:
         lease, wait = self._leases.get(queue), self._waits.get(queue)

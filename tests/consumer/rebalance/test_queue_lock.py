@@ -19,7 +19,7 @@ from rmqd.handler_api.batch import Batch, Suspend
 from rmqd.wire.bodies.group_bodies import LockBatchRequestBody
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
-from tests.client.peer import Reply
+from tests.client.peer import Peer, Reply
 from tests.client.running import running
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
@@ -411,4 +411,23 @@ async def test_a_waiting_member_lets_the_owner_lock_first_after_a_broker_restart
         await client.remoting.connection(broker.peer.address)
         await clock.advance(BROKER_RESTART_SECONDS - 1)
         assert len(broker.peer.got(RequestCode.LOCK_BATCH_MQ)) == asked
+        await clock.until(waiting.done, "it has the lock")
+
+
+async def test_a_waiting_member_lets_the_owner_lock_first_at_a_new_master(
+    broker: ScriptedBroker, clock: ManualClock, queue: MessageQueue
+) -> None:
+    """A slave that becomes the master has no locks either, and the connection to it is old."""
+    broker.locks[GROUP, queue] = "owner"
+    async with Peer() as replica, locking(broker, clock) as (client, locks):
+        await client.remoting.connection(replica.address)
+        await clock.advance(BROKER_RESTART_SECONDS)
+        waiting = asyncio.create_task(locks.acquire(queue, lambda: None))
+        await broker.peer.received(RequestCode.LOCK_BATCH_MQ)
+        await clock.advance(1)
+        broker.locks.clear()
+        broker.serve(replica, 0, with_master=False)
+        await client.routes.refresh(TOPIC)
+        await clock.advance(BROKER_RESTART_SECONDS - 1)
+        assert not replica.got(RequestCode.LOCK_BATCH_MQ)
         await clock.until(waiting.done, "it has the lock")
