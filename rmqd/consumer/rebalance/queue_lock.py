@@ -174,9 +174,7 @@ class _Wait:
         self.on_lost = on_lost
         self.rounds = 0  # responses to requests for this lock
         self.locked_out_on: RemotingConnection | None = None  # connection on which another member last held the lock
-        self.next_on: RemotingConnection | None = (
-            None  # the later connection to the lock's broker, or to its new master
-        )
+        self.next_on: RemotingConnection | None = None  # the connection after it, perhaps to a new master
         self.next_at = 0.0  # when `next_on` was first seen (monotonic)
 
 
