@@ -242,12 +242,11 @@ class Batch(Sequence["Message"]):
         self.replace_decision(self._index_of(message), decision)
 
     def _index_of(self, message: Message) -> int:
+        self._refuse_late()
         if self._positions is None:
-            self._refuse_late()
             self._positions = {id(own): index for index, own in enumerate(self._messages)}
         index = self._positions.get(id(message))
         if index is None:
-            self._refuse_late()
             raise ValueError(f"{message!r} is not a message of this batch of {len(self)} from {self.message_queue}")
         return index
 

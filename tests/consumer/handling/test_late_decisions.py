@@ -25,8 +25,14 @@ def fail(batch: Batch) -> None:
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize(
     "act",
-    [lambda batch: None, lambda batch: batch.ack(batch[0]), lambda batch: batch.retry(batch[0]), fail],
-    ids=["returns", "acknowledges", "retries", "fails"],
+    [
+        lambda batch: None,
+        lambda batch: batch.ack(batch[0]),
+        lambda batch: batch.retry(batch[0]),
+        lambda batch: batch.wait_behind(batch[0]),
+        fail,
+    ],
+    ids=["returns", "acknowledges", "retries", "waits", "fails"],
 )
 @pytest.mark.parametrize("mode", [{}, ORDERLY, {**ORDERLY, "auto_commit": False}], ids=["plain", "orderly", "manual"])
 async def test_a_decision_after_the_handler_has_returned_is_an_error(
