@@ -159,7 +159,13 @@ class ReadyQueues:
         self.parked_workers.append(parked)
         if self.queues and self.can_wake:  # this worker parks instead of working, so wake another one
             self.wake()
-        await parked
+        try:
+            await parked
+        except asyncio.CancelledError:
+            if parked in self.parked_workers:  # not admitted: a handler of an earlier call cancelled the worker's task
+                self.parked_workers.remove(parked)
+                self.excess_workers += 1
+            raise
 
 
 MakeBatch = Callable[[list[Message], MessageQueue], Batch]

@@ -151,6 +151,31 @@ async def test_the_concurrency_changes_while_the_group_runs(pool: StartPool, is_
         await eventually(done(queue), "all are handled")
 
 
+async def test_a_parked_worker_whose_task_the_handler_cancels_late_stays_parked(pool: StartPool) -> None:
+    """For example by a timer of an earlier call."""
+    gate, workers = Gate(), set[asyncio.Task[Any]]()
+
+    async def handle(batch: Batch) -> None:
+        workers.add(cast("asyncio.Task[Any]", asyncio.current_task()))
+        await gate(batch)
+
+    async with pool(handle, concurrency=2) as running:
+        queue, ready = running.queue(2), running.service.ready_queues
+        await eventually(lambda: gate.at_once == 2, "two batches are handled at once")
+        running.service.change(group_options(concurrency=1))
+        gate.open.set()
+        await eventually(lambda: ready.idle_workers == 2, "one worker waits for work, and one is parked")
+        for worker in workers:
+            worker.cancel()
+        await eventually(lambda: not any(one.cancelling() for one in workers), "the cancellations have arrived")
+        assert (len(ready.parked_workers), ready.idle_workers, ready.excess_workers) == (1, 2, 0)
+        gate.open.clear()
+        running.service.change(group_options(concurrency=2))
+        running.give(queue, 2)
+        await eventually(lambda: gate.at_once == 2, "both workers work again")
+        gate.open.set()
+
+
 async def test_synchronous_handlers_run_at_once_in_threads(pool: StartPool) -> None:
     """None runs in the event loop's thread, which continues meanwhile."""
     barrier = threading.Barrier(4)
