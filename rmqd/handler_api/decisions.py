@@ -97,8 +97,8 @@ class Suspend(Exception):
 class AlreadyHandled(Exception):
     """Raised by `message.once` if the message has a mark, because an earlier attempt handled it.
 
-    If the handler does not catch it, a batch of one message is acknowledged. A larger batch is retried, because rmqd
-    cannot know which of its messages were handled. So catch it for each message of a batch.
+    If the handler does not catch it, its message is acknowledged. But if other messages of the batch are undecided too,
+    all of these are retried, because rmqd cannot know which of them were handled. So catch it for each message.
     """
 
     def __init__(self, message: Message) -> None:

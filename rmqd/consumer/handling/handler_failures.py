@@ -100,8 +100,10 @@ def is_duplicate(decision: Decision | None, error: BaseException | None) -> bool
 def default_decision(error: BaseException | None, batch: Batch) -> Decision:
     """Return the decision for messages that the handler did not decide about: the call's exception determines it."""
     meant = _EXPIRED_DECISION if error is CALL_EXPIRED else decision_for_error(error)
-    if error is not None and meant.outcome is Outcome.ACK and len(batch) > 1:  # AlreadyHandled names only one message
-        return Decision(Outcome.RETRY)
+    if error is not None and meant.outcome is Outcome.ACK and len(batch) > 1:  # AlreadyHandled names single messages
+        named = {checked_field(one, "message", id) for one in leaf_exceptions(error)}
+        if any(id(message) not in named for message in batch.undecided()):
+            return Decision(Outcome.RETRY)
     return meant
 
 

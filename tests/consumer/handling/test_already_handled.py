@@ -8,6 +8,7 @@ from collections import defaultdict
 import pytest
 
 from rmqd import AlreadyHandled
+from rmqd.consumer.consumer_options import FailureOptions
 from rmqd.handler_api.batch import Batch
 from rmqd.handler_api.once.once_group import once_for_group
 from rmqd.wire.messages.message import once_in_group
@@ -32,6 +33,27 @@ async def test_already_handled_acknowledges_the_message(pool: StartPool, broker:
     snapshot = queue.stats.snapshot()
     assert (handled(queue), snapshot.deduplicated, snapshot.exceptions) == ({"acked": 3}, 2, {})
     assert not broker.sent_back
+
+
+@pytest.mark.parametrize(("named", "result"), [(1, {"acked": 2}), (0, {"acked": 1, "dead_lettered": 1})])
+async def test_the_last_undecided_message_of_a_batch_is_acknowledged_if_it_was_handled_before(
+    pool: StartPool, broker: ScriptedBroker, named: int, result: dict[str, int]
+) -> None:
+    """For example after a retry in place, if the first call committed and then lost its connection."""
+    batches: list[Batch] = []
+
+    async def handle(batch: Batch) -> None:
+        batches.append(batch)
+        if len(batches) == 1:
+            batch.ack(batch[0])
+            raise ConnectionError
+        raise AlreadyHandled(batches[0][named])
+
+    failures = FailureOptions(1, 0.001, 0.001, frozenset({"ConnectionError"}), frozenset())
+    async with pool(handle, consume_message_batch_max_size=2, failures=failures, max_reconsume_times=0) as running:
+        queue = running.queue(2)
+        await eventually(done(queue), "all is settled")
+    assert (len(batches), handled(queue), queue.stats.snapshot().deduplicated) == (2, result, named)
 
 
 @pytest.mark.parametrize("is_async", [False, True])
