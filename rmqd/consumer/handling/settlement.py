@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Final, Protocol, TypeVar
 
 import structlog
@@ -33,6 +34,7 @@ from rmqd.handler_api.batch import (
     is_made_of,
     leaf_exceptions,
 )
+from rmqd.handler_api.decisions import checked_field
 from rmqd.runtime.clock import Clock
 from rmqd.runtime.plain_text import class_name, describe, duration, text_of
 from rmqd.wire.messages.message import Message
@@ -285,10 +287,10 @@ def report_error(
     """
     first, stats = messages[0], process_queue.stats.of(messages[0])
     leaves = leaf_exceptions(error)
-    done = [one.message for one in leaves if isinstance(one, AlreadyHandled)]
-    if len(done) == len(leaves):
-        for message in done:
-            log.info("message.already_handled", msg_id=message.msg_id, queue=str(process_queue.message_queue))
+    if is_made_of(error, (AlreadyHandled,)):
+        for one in leaves:
+            msg_id = checked_field(one, "message", attrgetter("msg_id")) or first.msg_id
+            log.info("message.already_handled", msg_id=msg_id, queue=str(process_queue.message_queue))
         return
     meant = decision_for_error(error)
     text = describe(error) if meant.outcome is Outcome.AGAIN else text_of(error, repr)  # AGAIN: the service's message

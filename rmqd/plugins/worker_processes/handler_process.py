@@ -68,7 +68,7 @@ class RemoteError:
     values: dict[str, Any] = field(default_factory=dict)
     """The attributes that rmqd reads from exceptions, such as the `delay_level` of Retry."""
     about: int | None = None
-    """For AlreadyHandled: the index of its message in the batch. None for other exceptions."""
+    """For AlreadyHandled: the index of its message in the batch. None for other exceptions and messages."""
     leaves: tuple[RemoteError, ...] = ()
     """The exceptions in an exception group and in its nested groups; empty for other exceptions."""
 
@@ -87,7 +87,8 @@ def describe_error(error: BaseException, batch: Sequence[Message]) -> RemoteErro
     if isinstance(error, Suspend):
         values["seconds"] = checked_field(error, "seconds", checked_seconds)
     if isinstance(error, AlreadyHandled):
-        about = next((index for index, one in enumerate(batch) if one is error.message), 0)
+        named = checked_field(error, "message", id)
+        about = next((index for index, one in enumerate(batch) if id(one) == named), None)
     leaves = (
         tuple(describe_error(one, batch) for one in leaf_exceptions(error))
         if isinstance(error, BaseExceptionGroup)

@@ -71,6 +71,13 @@ class Later(Retry):
         pass
 
 
+class Known(AlreadyHandled):
+    """An AlreadyHandled whose constructor does not call `super().__init__`."""
+
+    def __init__(self) -> None:
+        pass
+
+
 def raising(error: BaseException | type[BaseException]) -> Callable[[Batch], Never]:
     """Return a handler that raises this error."""
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import pytest
 
-from rmqd import Batch, DeadLetter, Retry, Suspend
+from rmqd import AlreadyHandled, Batch, DeadLetter, Retry, Suspend
 from rmqd.testing import RocketMQ, RunResult
 from tests.consumer.handling import odd_handlers as odd
 from tests.consumer.handling.odd_handlers import Odd, leaving_a_task, made, raising, returning, spoiling
@@ -83,6 +83,8 @@ RESULTS: list[tuple[str, Odd, list[str]]] = [
     ("raises Retry and DeadLetter", made(lambda: ExceptionGroup("x", [Retry(1), DeadLetter(), KeyError()])), DEAD),
     ("raises Retry and ValueError", made(lambda: ExceptionGroup("x", [Retry(1), ValueError()])), RETRIED),
     ("was handled before, as a group says", odd.handled_before_in_a_group, ACKED),
+    ("was handled before, as a text", raising(AlreadyHandled("order 7")), ACKED),  # type: ignore[arg-type]
+    ("was handled before, without its message", made(odd.Known), ACKED),
     ("spoils properties by a separator, gives up", spoiling(lambda p: p.update(n=odd.SEPARATORS), DeadLetter()), DEAD),
     ("spoils properties by a number, gives up", spoiling(lambda p: p.update({1: 2, "n": 3}), DeadLetter()), DEAD),
     ("spoils properties by 1 MB, gives up", spoiling(lambda p: p.update(n="x" * 10**6), DeadLetter()), DEAD),

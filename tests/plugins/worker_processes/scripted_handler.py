@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import BaseModel
 
 import rmqd
-from rmqd import Batch, Depends, Message, Retry
+from rmqd import AlreadyHandled, Batch, DeadLetter, Depends, Message, Retry, Suspend
 
 SYNC = f"{__name__}:handle"
 ASYNC = f"{__name__}:handle_async"
@@ -45,7 +45,8 @@ class OwnRetry(Retry):
         Exception.__init__(self, "own")
 
 
-NAMES = {**vars(rmqd), "OwnError": OwnError, "DeeperError": DeeperError, "OwnRetry": OwnRetry, "os": os}
+DECISIONS = {one.__name__: one for one in (AlreadyHandled, DeadLetter, Retry, Suspend)}
+NAMES = {**DECISIONS, "OwnError": OwnError, "DeeperError": DeeperError, "OwnRetry": OwnRetry, "os": os}
 
 
 def handle(batch: Batch) -> None:

@@ -36,6 +36,7 @@ PLAIN = (
     ("batch.ack(message)", "raise DeadLetter(ValueError('w'))"),
     ("raise Suspend(2.5)", "pass"),
     ("raise AlreadyHandled(message)", "pass"),
+    ("raise AlreadyHandled('order 7')", "pass"),
     ("raise OwnError(3)", "pass"),
     ("error = OwnError(3); error.rmqd_wait_seconds = 2; raise error", "pass"),
     ("raise DeeperError(4)", "pass"),
