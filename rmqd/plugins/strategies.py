@@ -110,6 +110,7 @@ class _Passing:
     def __init__(self, name: str, batch: Batch) -> None:
         self._name, self._batch = name, batch
         self._passed: set[int] | None = None  # indexes, or -1 for all messages; None until call_next is called
+        self._created: list[Batch] = []  # batches with messages that the middleware created
 
     def pass_on(self, given: Batch) -> Batch:
         """Return the undecided messages of `given` as a batch, whose decisions apply to the middleware's batch."""
@@ -119,12 +120,18 @@ class _Passing:
         places = {id(message): index for index, message in enumerate(self._batch)}
         indexes = [places.get(id(message), -1) for message in given]  # -1 for messages that the middleware created
         self._passed = (self._passed or set()).union(indexes)
+        if -1 in indexes:
+            self._created.append(given)
         is_new = not hasattr(given, "_whole") and -1 not in indexes
         return (self._batch.part(indexes) if is_new else given).undecided()
 
     def result(self, result: Any) -> Any:
         """Return `result`. If `call_next` was called, retry the messages that were neither decided nor passed to it."""
         raise_returned_decision(result)
+        lost = [one for given in self._created for one in given.decisions().values() if one.outcome is not Outcome.ACK]
+        if lost and not is_call_abandoned.get()():
+            told = f"the handler's decisions about messages that the middleware {self._name} created have no effect"
+            raise RuntimeError(f"{told}; give call_next the batch or batch.part(indexes)") from lost[0].error
         if self._passed is not None and -1 not in self._passed and not is_call_abandoned.get()():
             told = f"the middleware {self._name} did not give call_next a message; to skip it, call batch.ack(message)"
             for index in set(range(len(self._batch))) - self._passed:

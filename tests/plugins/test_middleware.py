@@ -17,6 +17,8 @@ from tests.testing.conftest import rocketmq as rocketmq
 Run = Callable[..., RunResult]
 
 CODE = """
+from copy import copy
+
 events = []
 
 async def outer(batch, call_next):
@@ -55,6 +57,12 @@ def decides_in_thread(batch, call_next):
 async def splits(batch, call_next):
     for index in range(len(batch)):
         await call_next(batch.part([index]))
+
+async def copies(batch, call_next):
+    await call_next(type(batch)([copy(message) for message in batch], batch.message_queue))
+
+def copies_in_thread(batch, call_next):
+    call_next(type(batch)([copy(message) for message in batch], batch.message_queue))
 
 def drops_result(batch, call_next):
     call_next(batch)
@@ -144,3 +152,24 @@ def test_a_middleware_that_forgets_to_await_acknowledges_nothing(
 
     run_handler(handle, topic="orders", group="mailer")
     assert events == ["handle"]
+
+
+@pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
+def test_a_lost_decision_about_a_created_message_does_not_acknowledge(
+    rocketmq: RocketMQ, run_handler: Run, is_async: bool
+) -> None:
+    """Without a lost decision, the messages are acknowledged as usual."""
+
+    def handle(batch: Batch) -> None:
+        if not batch[0].reconsume_times:
+            batch.retry(batch[0])
+
+    async def handle_async(batch: Batch) -> None:
+        handle(batch)
+
+    rocketmq.send("orders", "one")
+    handler, name = (handle_async, "around:copies") if is_async else (handle, "around:copies_in_thread")
+    result = run_handler(handler, topic="orders", group="mailer", middleware=[name])
+
+    assert [attempt.outcome for attempt in result.attempts] == ["retried", "acked"]
+    assert f"messages that the middleware {name} created have no effect" in str(result.attempts[0].error)
