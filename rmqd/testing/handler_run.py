@@ -148,7 +148,8 @@ def _note(batch: Batch, calls: Sequence[_Call], error: BaseException | None, res
         decision = decisions.get(index, rest)
         call.error = decision.error or error
         call.is_acked = decision.outcome is Decided.ACK
-        call.is_attempt = decision.outcome is not Decided.AGAIN or index not in decisions
+        is_again = index in decisions and decision.outcome is Decided.AGAIN
+        call.is_attempt = not is_again or decision.error is not None
 
 
 POLL_SECONDS: Final = 0.001  # a poll is needed, because no event signals that a group has nothing left to do

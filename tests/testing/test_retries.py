@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import rmqd
 from rmqd import Batch, MessageQueue, Suspend
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.stats.counters import TopicStats
@@ -136,6 +137,27 @@ def test_a_pause_in_place_does_not_skip_a_running_handler(rocketmq: RocketMQ, ru
     run_handler(handle, topic="orders", group="mailer", concurrency=2, retry=retry)
     assert skipped == [False]
     assert was_repeated.is_set()
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_an_error_that_asks_to_wait_is_in_the_result(rocketmq: RocketMQ, run_handler: Run, size: int) -> None:
+    """The second message fails at first. It is the only message with two attempts, in batches of any size."""
+    away = ConnectionError("no answer")
+    away.rmqd_wait_seconds = 60.0  # type: ignore[attr-defined]
+    seen: list[str] = []
+
+    @rmqd.handler(decode=bytes.decode)
+    async def handle(order: str) -> None:
+        seen.append(order)
+        if order == "1" and seen.count("1") == 1:
+            raise away
+
+    rocketmq.create_topic("orders")
+    for key in "012":
+        rocketmq.send("orders", key, keys=key)
+    result = run_handler(handle, topic="orders", group="mailer", consume_message_batch_max_size=size)
+    assert [(one.message.keys, one.outcome) for one in result.attempts if one.error is away] == [("1", "retried")]
+    assert {key: len(result.attempts_of(key)) for key in "012"} == {"0": 1, "1": 2, "2": 1}
 
 
 def test_limits_of_pulls_take_no_real_time(rocketmq: RocketMQ, run_handler: Run) -> None:
