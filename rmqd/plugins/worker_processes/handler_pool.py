@@ -230,8 +230,10 @@ class HandlerPool:
         if task not in self._owners:
             for ended in [one for one in self._owners if one.done()]:
                 del self._owners[ended]
-            taken = set(self._owners.values())
-            self._owners[task] = next((seat for seat in self._seats if seat not in taken), self._seats[0])
+            free = [seat for seat in self._seats if seat not in self._owners.values()]
+            if not free:  # until the task of a replaced worker ends
+                return self._seats[0]
+            self._owners[task] = free[0]
         return self._owners[task]
 
     def _seat_of(self, process: HandlerProcess) -> _Seat | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from rmqd.consumer.handling.handler_threads import UnusableHandlerError
 from rmqd.runtime.child_process import ChildNotUsableError
 from rmqd.testing import make_batch, make_message
 from tests.plugins.worker_processes.pools import pooled
-from tests.plugins.worker_processes.scripted_handler import NOTING, STARTING, notes
+from tests.plugins.worker_processes.scripted_handler import NOTING, STARTING, SYNC, notes
 from tests.plugins.worker_processes.test_losses import SEGFAULT
 from tests.waiting import eventually
 
@@ -56,3 +57,35 @@ async def test_a_process_that_ends_between_two_calls_affects_no_message(noted: P
         await handler.ready()
         await handler.handle(make_batch(make_message("pass", keys="b")))
     assert [key for event, key, _ in notes(noted) if event == "end"] == ["a", "b"]
+
+
+async def test_a_slot_gets_the_process_of_a_replaced_worker_when_its_task_ends(tmp_path: Path) -> None:
+    """A worker is replaced if its call ignores the cancellation; its task may end later."""
+    hold = f"import pathlib, time\nwhile not pathlib.Path({str(tmp_path / 'go')!r}).exists(): time.sleep(0.01)"
+    turns = {name: asyncio.Queue[str]() for name in ("busy", "replaced", "new")}
+    done: list[str] = []
+
+    async with pooled(SYNC, processes=2) as handler:
+
+        async def slot(name: str) -> None:
+            while line := await turns[name].get():
+                assert handler.ready is not None
+                await handler.ready()
+                await handler.handle(make_batch(make_message(line)))
+                done.append(name)
+
+        async with asyncio.TaskGroup() as tasks:
+            slots = {name: tasks.create_task(slot(name)) for name in turns}
+            for number, name in enumerate(turns, 1):
+                turns[name].put_nowait("pass")
+                await eventually(lambda: len(done) == number, "it has called the handler", 60)  # noqa: B023
+            turns["replaced"].put_nowait("")
+            await slots["replaced"]
+            turns["busy"].put_nowait(hold)
+            turns["new"].put_nowait("pass")
+            try:
+                await eventually(lambda: done[3:] == ["new"], "it need not wait for the busy process")
+            finally:
+                (tmp_path / "go").touch()
+            for name in ("busy", "new"):
+                turns[name].put_nowait("")
