@@ -13,11 +13,15 @@ import typer
 
 from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.daemon_client import DaemonClient, DaemonRefusedError, DaemonUnreachableError, find_daemon
-from rmqd.cli.terminal.options import GroupName, Http, Output, group_names, topic_names
+from rmqd.cli.terminal.options import GroupName, Http, Output, checked_value, group_names, topic_names
 from rmqd.cli.terminal.output import Answer, add_command_options, count, say, say_json, table
 from rmqd.daemon.http import status_view
 from rmqd.errors import ConfigError, ConfigMissingError, ExitCode
+from rmqd.runtime.lazy_imports import import_lazily
 from rmqd.runtime.plain_text import printable_values
+
+with import_lazily():
+    from rmqd.config.model import group_model
 
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="Configuration with daemon address and token")]
 TokenFile = Annotated[
@@ -110,6 +114,7 @@ def concurrency(
 
     Example: rmqd concurrency order-mailer 40
     """
+    checked_value(group_model.CONCURRENCY, int(calls) if calls.isdecimal() else calls, "N")
     report = daemon.ask(lambda client: client.change(group, "concurrency", calls=calls))
     number = "an automatic number of calls at once" if calls == "auto" else f"up to {calls} calls at once"
     daemon.say(report, f"{group} makes {number}, until the next reload")
@@ -132,6 +137,8 @@ def canary(
     if [share is not None, promote, stop].count(True) != 1:
         raise typer.BadParameter("expected one of --share, --promote and --stop")
     wanted = "0%" if stop else None if share is None else f"{share.removesuffix('%')}%"
+    if wanted is not None:
+        checked_value(group_model.Percentage(), wanted, "--share")
     report = daemon.ask(lambda client: client.change(group, "canary", share=wanted))
     if promote:
         text = f"the canary is the only handler of {group}"

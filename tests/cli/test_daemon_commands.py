@@ -64,14 +64,17 @@ async def test_status_pause_resume_reload_concurrency_and_canary(tmp_path: Path)
         changed = await ask("concurrency", "mailer", "7", "--config", config)
         assert (changed.code, changed.out) == (0, "mailer makes up to 7 calls at once, until the next reload\n")
         assert (await ask("status", "--config", config, "-o", "json")).json()["groups"][0]["concurrency"] == 7
-        wrong = await ask("concurrency", "mailer", "0", "--config", config)
-        assert (wrong.code, "from 1 to 1000, or auto" in wrong.err) == (ExitCode.FAILURE, True)
+        for calls in ("0", "1001", "many"):
+            wrong = await ask("concurrency", "mailer", calls, "--config", config)
+            assert (wrong.code, "from 1 to 1000, or auto" in wrong.err) == (ExitCode.USAGE, True)
         assert (await ask("reload", "--config", config)).out.endswith("(updated: mailer)\n")
         line = "  live canary log, 10% by keys: no messages yet, p50 -\n"
         shared = await ask("canary", "mailer", "--share", "10", "--config", config)
         assert shared.out.startswith("the canary of mailer gets 10% of the messages, until the next reload or start")
         assert line in (await ask("status", "--config", config)).out
-        assert (await ask("canary", "mailer", "--share", "101%", "--config", config)).err.endswith("such as 1%\n")
+        for share in ("101%", "some"):
+            wrong = await ask("canary", "mailer", "--share", share, "--config", config)
+            assert (wrong.code, wrong.err.endswith("such as 1%\n")) == (ExitCode.USAGE, True)
         assert "gets no more messages" in (await ask("canary", "mailer", "--stop", "--config", config)).out
         assert "canary log, 0% by keys" in (await ask("status", "--config", config)).out
         assert (await ask("canary", "mailer", "--config", config)).code == ExitCode.USAGE

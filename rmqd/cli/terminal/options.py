@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -101,8 +101,14 @@ def moment_ms(text: str, option: str, or_else: str = "") -> int:
 
     Raises typer.BadParameter that names `option`. The error lists the expected forms, followed by the text `or_else`.
     """
+    moment: int = checked_value(forms.PointInTime(), text, option, or_else)
+    return moment
+
+
+def checked_value(kind: value_kinds.ValueKind, value: object, option: str, or_else: str = "") -> Any:
+    """Return a value of the configuration's kind `kind`. Raises typer.BadParameter that names `option`."""
     try:
-        return forms.PointInTime().parse(text)
+        return kind.parse(value)
     except ValueError as error:
         raise typer.BadParameter(f"{error}{or_else}", param_hint=option) from None
 

@@ -135,6 +135,9 @@ class CanaryConfig(ConfigSection):
     )
 
 
+CONCURRENCY: Final = Integer(1, MAX_CONCURRENCY, word="auto")
+
+
 class HandlerConfig(ConfigSection):
     """The code that handles a group's messages."""
 
@@ -144,7 +147,7 @@ class HandlerConfig(ConfigSection):
     options: dict[str, Any] = Field(
         default_factory=dict, description="passed to the handler; validated by its Options model, if it has one"
     )
-    concurrency: Annotated[int | Literal["auto"], Integer(1, MAX_CONCURRENCY, word="auto")] = setting(
+    concurrency: Annotated[int | Literal["auto"], CONCURRENCY] = setting(
         20,
         f"batches handled at once in this process, 1 to {MAX_CONCURRENCY}; auto: as many as possible without slower "
         "calls",
