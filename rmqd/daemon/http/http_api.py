@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -86,7 +87,8 @@ class HttpApi:
                 Route("/api/v1/groups/{group}/canary", changing(self.canary), methods=["POST"]),
                 Route("/api/v1/groups/{group}/restart", changing(self.restart), methods=["POST"]),
                 Route("/api/v1/reload", changing(self.reload), methods=["POST"]),
-            ]
+            ],
+            exception_handlers={HTTPException: _http_error},
         )
 
     async def livez(self, _request: Request) -> Response:
@@ -270,6 +272,12 @@ def _is_followed_link(request: Request) -> bool:
     headers = request.headers
     is_top = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
     return is_top and request.method == "GET" and request.url.path == "/"
+
+
+def _http_error(_request: Request, error: Exception) -> Response:
+    """Respond to an unknown path or a wrong method."""
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
 
 
 def _refusal(refusal: HttpRefusal | None) -> Response | None:

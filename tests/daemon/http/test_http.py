@@ -216,7 +216,15 @@ async def test_an_unknown_group_is_not_found(served: Served) -> None:
 @pytest.mark.parametrize("path", ["groups/mailer/pause", "groups/mailer/restart", "groups/mailer/canary", "reload"])
 async def test_changes_require_post(served: Served, path: str) -> None:
     """A link or an image must not change anything."""
-    assert (await served.client.get(f"/api/v1/{path}")).status_code == 405
+    answer = await served.client.get(f"/api/v1/{path}")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+    assert answer.json() == {"error": "Method Not Allowed"}
+
+
+async def test_an_unknown_path_is_an_error_in_json(served: Served) -> None:
+    """A client that was written for a later version reads the error as any other."""
+    answer = await served.client.get("/api/v1/stat")
+    assert (answer.status_code, answer.json()) == (404, {"error": "Not Found"})
 
 
 @pytest.mark.parametrize(
