@@ -97,6 +97,7 @@ class JavaConversion:
         self.config: dict[str, Any] = {}
         self.remarks: list[str] = []
         self._places: dict[config_problems.KeyPath, JavaSetting] = {}
+        settings = sorted(settings, key=lambda one: not one.key.startswith("rocketmq."))  # names of Spring win
         is_spring = any(one.key.startswith("rocketmq.") for one in settings)
         values = {one.key: str(one.value) for one in settings}
         known: list[JavaSetting] = []
@@ -105,7 +106,7 @@ class JavaConversion:
             reason = next((why for part, why in _ELSEWHERE.items() if one.key.startswith(part)), None)
             if reason:
                 self._remark(one, reason)
-            elif is_spring and not one.key.startswith("rocketmq."):
+            elif is_spring and "." in one.key and not one.key.startswith("rocketmq."):
                 others.append(one.key)
             else:
                 known.append(replace(one, value=self._with_references(one, values)))
