@@ -131,13 +131,16 @@ class DevSession:
         self.overrides = overrides
         self._path = path
         self._rocketmq = rocketmq
-        self._topics: list[str] = []
+        self._topics: dict[str, str] = {}  # with their tag expressions
         self._create_topics()
 
     @property
     def example(self) -> str:
         """A line that a user can type at the prompt to send a message."""
-        return f'{next(iter(self._topics), "TOPIC")} {{"id": "order-1", "total": 12}}'
+        topic, expression = next(iter(self._topics.items()), ("TOPIC", "*"))
+        # a tag with spaces cannot be typed at the prompt
+        tag = re.match(r"[\s|]*([^\s|*]+)\s*(?:\|\||$)", expression)
+        return f'{topic}{f" --tags {tag[1]}" if tag else ""} {{"id": "order-1", "total": 12}}'
 
     def send_lines(self) -> None:
         """Send each line of standard input as a message. At the end of a terminal's input (Ctrl-D), stop the daemon."""
@@ -179,7 +182,11 @@ class DevSession:
             config = load.load_config(self._path, self.overrides)
         except ConfigError:
             return  # the daemon's reload reports this error
-        self._topics = list(dict.fromkeys(topic for group in config.groups.values() for topic in group.subscriptions))
+        self._topics = {
+            topic: wanted.expression if wanted.kind == "TAG" else "*"
+            for group in config.groups.values()
+            for topic, wanted in group.subscriptions.items()
+        }
         for topic in self._topics:
             self._rocketmq.create_topic(topic, _QUEUES)
 

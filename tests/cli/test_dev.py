@@ -21,7 +21,7 @@ http: {listen: "127.0.0.1:0"}
 groups:
   mailer:
     cluster: tokyo
-    subscriptions: {orders: "paid"}
+    subscriptions: {orders: "paid || refunded"}
     consume_from_where: first_offset
     handler: {plugin: jsonl, options: {path: out.jsonl}}
 """
@@ -59,14 +59,14 @@ def test_dev_sends_lines_to_its_groups_and_reloads_a_saved_configuration(tmp_pat
                 r"other addresses than usual, so in other terminals: (rmqd send --nameserver \S+, )?rmqd status --http "
             )
             assert re.match(others + r"127.0.0.1:[1-9]\d+\n", process.stdout.readline())
-            assert process.stdout.readline() == 'send a message: orders {"id": "order-1", "total": 12}    Ctrl-C ends\n'
-            assert re.match(
-                r"sent \w+  orders  queue \d  offset 0\n", send('orders --tags paid --keys k-1 {"id": "1"}')
-            )
+            example = 'orders --tags paid {"id": "order-1", "total": 12}'
+            assert process.stdout.readline() == f"send a message: {example}    Ctrl-C ends\n"
+            sent = send(example.replace("--tags", "--keys k-1 --tags"))
+            assert re.match(r"sent \w+  orders  queue \d  offset 0\n", sent)
             assert send("bills 1").startswith("not sent; expected TOPIC ")
             wait_until(lambda: out.exists() and out.read_text().count("\n") == 1, "the first message is handled")
             assert json.loads(out.read_text())["keys"] == "k-1"
-            file.write_text(CONFIGURATION.replace('orders: "paid"', 'orders: "paid", bills: "*"'))
+            file.write_text(CONFIGURATION.replace("{orders:", '{bills: "*", orders:'))
             wait_until(lambda: send("bills 2").startswith("sent "), "the new topic is known")
             wait_until(lambda: out.read_text().count("\n") == 2, "the second message is handled")
             process.send_signal(signal.SIGINT)
