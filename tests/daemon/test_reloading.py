@@ -32,6 +32,7 @@ async def test_an_edit_is_loaded_and_a_broken_edit_pauses_the_group(tmp_path: Pa
         edited.write_text(f"{HANDLER}# mended\n")
         lines = [await running.event("handler.reloaded", count) for count in (1, 2)]
         assert [line["files"] for line in lines if "files" in line] == [[str(edited)]]
+        assert {line["logger"] for line in lines} == {"rmqd.daemon.daemon", "rmqd.daemon.workers.worker_group"}
         assert [group["paused"] for group in (await client.get("/api/v1/status")).json()["groups"]] == [False]
 
         edited.write_text("class Handler:\n")

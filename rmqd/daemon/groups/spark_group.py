@@ -68,7 +68,7 @@ class ChildGroup(Generic[Child]):
         self._options = options
         self._name = name
         self._silent_seconds = silent_seconds
-        self._log = log.bind(group=name)
+        self._log = structlog.get_logger(type(self).__module__).bind(group=name)
         self._pauses = Pauses()
         self._child: Child | None = None
         self._stop = asyncio.Event()
