@@ -83,6 +83,7 @@ def set_mode(
 
     Example: rmqd groups mode order-mailer orders pop --yes
     """
+    mode = mode.lower()  # mqadmin's modes are in upper case
     if mode not in ("pop", "pull"):
         raise typer.BadParameter(f"unknown mode {mode}; expected pop or pull", param_hint="MODE")
     target = cluster.target(group)

@@ -230,7 +230,7 @@ def test_a_consume_mode_is_set_only_after_confirmation(cluster: Cluster) -> None
     assert cluster.json(*command, "pop", "--yes") == [planned | {"was": "pop"}]
     shared = cluster.ask(*command, "pop", "--share-queues", "2", "--yes")
     assert shared.out.endswith("broker-a: pop -> pop, each queue shared by 2\nset on broker-a\n")
-    assert cluster.ask(*command, "pull", "--yes").code == 0
+    assert cluster.ask(*command, "PULL", "--yes").code == 0, "mqadmin's notation"
     assert modes() == {"popped": "pull"}
 
 
