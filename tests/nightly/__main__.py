@@ -2,9 +2,9 @@
 
 Their results are written to docs/proof/README.md.
 
-A part that passed at this commit is not run again, and a part that was interrupted resumes: its passed tests, and the
-finished steps of its campaign, are skipped. With uncommitted changes, each part starts again. build/nightly/PART has
-the log and the figures of a part.
+A part that passed at this commit with this Python is not run again, and a part that was interrupted resumes: its
+passed tests, and the finished steps of its campaign, are skipped. With uncommitted changes, each part starts again.
+build/nightly/PART has the log and the figures of a part.
 
 Three parts run at a time, one of each lane. A lane with more urgent timers has the higher priority.
 """
@@ -77,6 +77,9 @@ class Part:
 EVERYTHING: Final = ("-o", "norecursedirs=.*", "tests")
 """Options of pytest that collect the daily tests too. From `tests tests/nightly`, pytest would drop the second."""
 
+WORKERS: Final = ("-n", "2", "--max-worker-restart", "0")
+"""A crashed worker ends its part: another one would collect fewer tests, since some have passed."""
+
 NOT_ON_OLDER: Final = ("--ignore=tests/nightly/broker", "--ignore=tests/nightly/campaigns")
 """The embedded broker is compared only with RocketMQ 5.5.0, and the long campaigns need to run only once."""
 
@@ -100,12 +103,12 @@ PARTS: Final = (
     Part("spark", _pytest("-m", "spark and not rocketmq", "tests/nightly"), "Spark, beyond the smoke test"),
     Part(
         "cases",
-        _pytest("-n", "2", "--dist", "loadgroup", "-m", "not rocketmq and not spark", "tests/nightly"),
+        _pytest(*WORKERS, "--dist", "loadgroup", "-m", "not rocketmq and not spark", "tests/nightly"),
         "cases that need neither a real RocketMQ nor Spark",
     ),
     Part(
         "loops",
-        _pytest("-n", "2", "-m", "not rocketmq", "tests/client"),
+        _pytest(*WORKERS, "-m", "not rocketmq", "tests/client"),
         "the client on asyncio's own event loop",
         {"RMQD_TEST_LOOP": "asyncio"},
     ),
@@ -157,16 +160,17 @@ class Figures:
     skipped: int = 0
     wall_seconds: float = 0.0
     cpu_seconds: float = 0.0
+    python: str = sys.version
 
     @classmethod
     def load(cls, part: Part) -> Figures:
-        """Return the figures so far at this commit. Figures of another commit are removed, with the part's folder."""
+        """Return the figures so far at this commit with this Python. Others are removed, with the folder."""
         try:
             figures = cls(**json.loads((part.folder / "figures.json").read_text()))
         except (OSError, ValueError, TypeError):
             figures = cls("")
         now = commit()
-        if figures.commit != now or now.endswith(DIRTY):
+        if (figures.commit, figures.python) != (now, sys.version) or now.endswith(DIRTY):
             shutil.rmtree(part.folder, ignore_errors=True)
             figures = cls(now)
         part.folder.mkdir(parents=True, exist_ok=True)
@@ -187,7 +191,11 @@ def run(part: Part) -> Figures:
     status = _call(part, figures)
     if part.is_pytest:
         _count(part, figures)
-    figures.passed = status == 0 or (status == NO_TESTS_LEFT and figures.cases > 0)
+        figures.passed = status in (0, NO_TESTS_LEFT) and figures.cases > figures.skipped
+    else:
+        figures.passed = status == 0
+    if figures.commit != commit():  # some of it ran with other files
+        figures.commit = figures.commit.removesuffix(DIRTY) + DIRTY
     figures.save(part)
     print(f"{part.name}: {'passed' if figures.passed else 'FAILED'} after {figures.wall_seconds:.0f} s", flush=True)
     return figures

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 import tests.nightly.__main__ as night
+from tests.nightly.campaigns.record import DIRTY, commit
 
 FAILS_ONCE = """\
 from pathlib import Path
@@ -51,7 +53,7 @@ def test_a_failed_part_resumes_at_the_test_that_failed(part: night.Part) -> None
 
 
 @pytest.mark.process
-def test_a_part_that_passed_runs_again_at_another_commit_only(
+def test_a_part_that_passed_runs_again_only_at_another_commit_or_with_another_python(
     part: night.Part, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     night.run(part)
@@ -60,7 +62,10 @@ def test_a_part_that_passed_runs_again_at_another_commit_only(
     assert "cases: passed before at c0ffee" in capsys.readouterr().out
     monkeypatch.setattr(night, "commit", lambda: "deca1")
     assert night.run(part).commit == "deca1"
+    monkeypatch.setattr(sys, "version", "another")
+    assert night.run(part).passed
     assert "2 passed" in (part.folder / "log").read_text()
+    assert "passed before" not in capsys.readouterr().out
 
 
 @pytest.mark.process
@@ -74,8 +79,26 @@ def test_a_failed_subtest_fails_the_part_each_time(part: night.Part) -> None:
 
 
 @pytest.mark.process
-def test_a_part_without_tests_does_not_pass(part: night.Part) -> None:
-    assert not night.run(night.Part("none", (*part.arguments, "-k", "nosuch"), "")).passed
+@pytest.mark.parametrize("text", ["", "import pytest\n\n@pytest.mark.skip\ndef test_skipped(): ...\n"])
+def test_a_part_that_ran_no_test_does_not_pass(part: night.Part, text: str) -> None:
+    Path(part.arguments[-1]).write_text(text)
+    assert not night.run(part).passed
+
+
+@pytest.mark.process
+def test_files_that_change_during_a_run_are_seen(part: night.Part, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("mark").touch()
+    commits = iter(["c0ffee", "c0ffee-dirty", "c0ffee", "c0ffee"])
+    monkeypatch.setattr(night, "commit", lambda: next(commits))
+    assert night.run(part).commit == "c0ffee-dirty"
+    assert night.run(part).commit == "c0ffee"
+
+
+@pytest.mark.process
+def test_without_git_no_commit_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part then starts again, as after changes."""
+    monkeypatch.setenv("GIT_DIR", os.devnull)
+    assert commit() == DIRTY
 
 
 def test_a_killed_part_keeps_its_passed_tests(part: night.Part, monkeypatch: pytest.MonkeyPatch) -> None:

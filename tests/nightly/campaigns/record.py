@@ -54,11 +54,12 @@ def _churn_cells(result: ChurnResult) -> list[object]:
 
 
 def commit() -> str:
-    """Return the commit, marked if the tree differs. Files that campaigns write do not count."""
+    """Return the commit, marked if the tree differs or git does not tell. Files that campaigns write do not count."""
     pages = ("README.md", "campaigns.md", "conformance.md", "planted-bugs.md")
     written = (*(f"docs/proof/{page}" for page in pages), "tests/nightly/conformance/results.json")
     changed = _git("status", "--porcelain", "--", ".", *(f":(exclude){path}" for path in written))
-    return _git("rev-parse", "--short=10", "HEAD") + (DIRTY if changed else "")
+    head = _git("rev-parse", "--short=10", "HEAD")
+    return head + (DIRTY if changed or not head else "")
 
 
 def _git(*arguments: str) -> str:
