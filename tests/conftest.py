@@ -30,6 +30,8 @@ pytest_plugins = [
     "tests.conformance.plugin",
 ]
 
+MAX_DAILY_CASES = 5_500
+
 # `make unit` takes the second by --hypothesis-profile. How busy the machine is decides nothing.
 hypothesis.settings.register_profile("rmqd", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.register_profile("unit", hypothesis.settings.get_profile("rmqd"), max_examples=20)
@@ -59,6 +61,13 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(ids: list[str]) -> None:
+    """Limit the daily cases. A test of this would pass when .ci/run repeats it without the others."""
+    daily = sum(not nodeid.startswith("tests/nightly/") for nodeid in ids)
+    assert daily <= MAX_DAILY_CASES, f"{daily} daily cases; expected at most {MAX_DAILY_CASES}, others are nightly"
 
 
 @pytest.hookimpl(wrapper=True)

@@ -9,8 +9,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import pytest
-
 TOP = Path(__file__).parent.parent
 ROOT = TOP / "rmqd"
 HANDLERS = TOP / "handlers"
@@ -44,7 +42,7 @@ PURE = {"codes", "errors", "wire", "offset_stores"}
 IO = set("asyncio socket ssl selectors threading subprocess logging time".split())
 PUBLIC = set("AlreadyHandled Batch Message MessageQueue Retry DeadLetter Suspend handler Depends __version__".split())
 MAX_LINES, MAX_IN_A_FOLDER, MAX_MODULES = 400, 20, 400
-MAX_DAILY_LINES, MAX_DAILY_CASES = 70_000, 5_500
+MAX_DAILY_LINES = 70_000
 
 MODULES = sorted(ROOT.rglob("*.py"))
 BY_NAME = {".".join(path.relative_to(TOP).with_suffix("").parts).removesuffix(".__init__"): path for path in MODULES}
@@ -137,12 +135,9 @@ def test_daily_tests_do_not_need_the_nightly_ones() -> None:
     )
 
 
-def test_the_daily_tests_are_few(request: pytest.FixtureRequest) -> None:
+def test_the_daily_tests_are_short() -> None:
     """All of them run for every change. A test that does not prevent a likely regression belongs into tests/nightly."""
-    lines = sum(path.read_bytes().count(b"\n") for path in DAILY)
-    cases = sum(NIGHTLY not in item.path.parents for item in request.session.items)  # all of them in a run of all
-    assert lines <= MAX_DAILY_LINES
-    assert cases <= MAX_DAILY_CASES
+    assert sum(path.read_bytes().count(b"\n") for path in DAILY) <= MAX_DAILY_LINES
 
 
 def test_modules_are_few_and_short() -> None:
