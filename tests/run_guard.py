@@ -1,4 +1,4 @@
-"""A run leaves no server behind, even if it is killed: a guard process waits for pytest's end and ends leftovers.
+"""A run leaves no server behind, even if it is killed: a guard process waits for its end and ends leftovers.
 
 A resource limit marks the processes of a run, and every child inherits it. An environment variable does not work: some
 tests replace the environment, and Redis and PostgreSQL overwrite it with their titles. The limit, RLIMIT_RTTIME, limits
@@ -25,8 +25,14 @@ MIN_MARK = 2**62
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist starts its workers
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Start the guard, and mark this process. The workers of pytest-xdist inherit the mark."""
-    if sys.platform != "linux" or hasattr(session.config, "workerinput"):
+    """Guard the run. The workers of pytest-xdist inherit the mark."""
+    if not hasattr(session.config, "workerinput"):
+        guard()
+
+
+def guard() -> None:
+    """Start the guard, and mark this process."""
+    if sys.platform != "linux":
         return
     mark, most = MIN_MARK + secrets.randbelow(MIN_MARK), resource.RLIM_INFINITY
     try:

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from tests.nightly.campaigns.record import DIRTY, commit
+from tests.run_guard import guard
 
 TOP: Final = Path(__file__).parents[2]
 STATE: Final = TOP / "build" / "nightly"
@@ -201,9 +202,6 @@ def run(part: Part) -> Figures:
     return figures
 
 
-_running: Final[set[subprocess.Popen[bytes]]] = set()
-
-
 def _call(part: Part, figures: Figures) -> int:
     """Run the command once, and add its times. Return its exit status."""
     began = time.monotonic()
@@ -213,10 +211,8 @@ def _call(part: Part, figures: Figures) -> int:
         process = subprocess.Popen(
             part.command(), cwd=TOP, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
-        _running.add(process)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
-        _running.discard(process)
     figures.wall_seconds += time.monotonic() - began
     figures.cpu_seconds += usage.ru_utime + usage.ru_stime
     return process.returncode
@@ -251,9 +247,7 @@ def record(part: Part, figures: Figures) -> None:
 
 
 def _end(number: int, frame: object) -> NoReturn:
-    for process in _running:
-        process.send_signal(number)
-    os._exit(128 + number)  # not sys.exit, which would wait for the other parts
+    os._exit(128 + number)  # not sys.exit, which would wait for the parts: the guard ends them
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -278,7 +272,13 @@ def main(arguments: Sequence[str]) -> int:
     return len(failed) > 0
 
 
-if __name__ == "__main__":
+def run_guarded(arguments: Sequence[str]) -> int:
+    """The same in a process of its own: the parts end with it."""
+    guard()
     for ending in (signal.SIGTERM, signal.SIGINT):
         signal.signal(ending, _end)
-    sys.exit(main(sys.argv[1:]))
+    return main(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(run_guarded(sys.argv[1:]))

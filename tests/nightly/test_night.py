@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,7 +12,10 @@ import pytest
 
 import tests.nightly.__main__ as night
 from tests.nightly.campaigns.record import DIRTY, commit
+from tests.rocketmq.node import process_state
+from tests.waiting import wait_until
 
+TOP = Path(__file__).parents[2]
 FAILS_ONCE = """\
 from pathlib import Path
 
@@ -38,7 +43,7 @@ def part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> night.Part:
     arguments = ("pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", f"--confcutdir={tmp_path}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(night, "TOP", tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("PYTHONPATH", str(TOP))
     return night.Part("cases", (*arguments, "-c", "/dev/null", str(cases)), "two cases")
 
 
@@ -122,6 +127,27 @@ def test_rows_are_replaced_and_stay_in_the_order_of_the_parts(tmp_path: Path, mo
     rows = page.read_text().removeprefix(PAGE).splitlines()
     assert [row.split(" | ")[0].strip("| ") for row in rows] == [part.name for part in night.PARTS[:3]]
     assert [" | failed | " in row for row in rows] == [True, False, False]
+
+
+NIGHT = """\
+from pathlib import Path
+import tests.nightly.__main__ as night
+
+night.STATE, night.TOP, night.PARTS = Path("state").absolute(), Path(), (night.Part("waits", ("waits",), ""),)
+night.run_guarded([])
+"""
+WAITS = "import os, time, pathlib; print(os.getpid(), flush=True); time.sleep(1000)"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_parts_end_with_the_night(number: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "waits.py").write_text(WAITS)
+    log, environment = tmp_path / "state" / "waits" / "log", {**os.environ, "PYTHONPATH": f"{TOP}:{tmp_path}"}
+    with subprocess.Popen([sys.executable, "-c", NIGHT], cwd=tmp_path, env=environment) as started:
+        pid = int(wait_until(lambda: log.read_text() if log.exists() else "", "the part has started"))
+        started.send_signal(number)
+    wait_until(lambda: process_state(pid) is None, "the part has ended")
 
 
 @pytest.mark.process

@@ -47,6 +47,7 @@ from tests.rocketmq import ClusterError, RealCluster, RocketMqUnavailable
 from tests.rocketmq.archives import prepare
 from tests.rocketmq.fetch import say
 from tests.rocketmq.spec import FILE_NAME, ClusterSpec
+from tests.run_guard import guard
 
 CAMPAIGN_ERRORS = (ClusterError, FuzzError, MutantsError, OrderlyError, SimulationError)
 MESSAGES_PER_WORKER = 6000  # half a minute of messages for each killed worker
@@ -466,6 +467,8 @@ def main() -> int:
     sub.add_argument("--every", type=int, default=1, metavar="N", help="judge every N-th mutant (default: all)")
     sub.add_argument("--dir", help="where a run keeps its files; that of an earlier run judges again what could differ")
     options = parser.parse_args()
+    options.dir = str(_directory(options.call.__name__, options))  # it stays, unlike temporary files of the guarded run
+    guard()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # which also ends members and brokers
     try:
         return 0 if options.call(options) else 1
