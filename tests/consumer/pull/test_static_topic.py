@@ -22,7 +22,6 @@ from tests.seen import Seen
 pytestmark = pytest.mark.usefixtures("hasty", "unpaced")
 
 LOGICAL = "__syslo__global__"
-PLACE = MessageQueue(TOPIC, "a", 0)  # the broker's own queue behind logical queue 0
 
 
 def led_by(broker: str, epoch: int, *queue_ids: int, total: int = 1) -> TopicQueueMappingInfo:

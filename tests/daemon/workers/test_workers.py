@@ -61,10 +61,6 @@ async def restarted(running: DaemonProcess, client: httpx.AsyncClient, old: dict
     return await eventually(new_pid, f"worker {number} is replaced", 60)
 
 
-def _workers_of(running: DaemonProcess, event: str) -> list[int]:
-    return [line["worker"] for line in running.events(event)]
-
-
 async def test_workers_form_one_daemon_and_a_replaced_worker_keeps_the_pause(tmp_path: Path) -> None:
     """Workers share the status and the metrics, and readiness covers each of them. Replacements are counted.
 

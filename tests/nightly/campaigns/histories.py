@@ -8,8 +8,6 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-LINES_ON_PAGE = 3
-
 
 @dataclass(frozen=True, slots=True)
 class Histories:

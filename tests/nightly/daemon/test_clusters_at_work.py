@@ -86,12 +86,11 @@ async def ready(process: DaemonProcess) -> Any:
     return client
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-async def test_only_brokers_see_the_namespace_of_a_group(tmp_path: Path, workers: int) -> None:
+async def test_only_brokers_see_the_namespace_of_a_group_with_two_workers(tmp_path: Path) -> None:
     async with broker("shop%orders") as mq, connections() as remoting:
         groups = {"mailer": group(tmp_path, "seen")}
         config = write(tmp_path, nameserver=mq.nameserver, client={"namespace": "shop"}, groups=groups)
-        async with daemon(config, "--workers", str(workers)) as process:
+        async with daemon(config, "--workers", "2") as process:
             client = await ready(process)
             sent = [await ask("send", "orders", "x", "--keys", key, "-c", config) for key in ("plain", "retry", "dead")]
             assert [(one.code, "  orders  broker-a  " in one.out) for one in sent] == [(0, True)] * 3
@@ -153,14 +152,13 @@ async def test_only_brokers_see_namespaces_in_other_consume_modes(tmp_path: Path
     assert [text for text in (*shown, *process.text) if "shop%" in text] == []
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-async def test_two_clusters_in_one_daemon(tmp_path: Path, workers: int) -> None:
+async def test_two_clusters_in_two_workers(tmp_path: Path) -> None:
     """Each group gets its cluster's messages, although topic, broker and queues have the same names on both."""
     async with broker("orders") as here, broker("orders") as there:
         clusters = {"tokyo": {"nameserver": there.nameserver}}
         groups = {"near": group(tmp_path, "near"), "far": group(tmp_path, "far", cluster="tokyo")}
         config = write(tmp_path, nameserver=here.nameserver, clusters=clusters, groups=groups)
-        async with daemon(config, "--workers", str(workers)) as process:
+        async with daemon(config, "--workers", "2") as process:
             client = await ready(process)
             for number in range(3):
                 assert (await ask("send", "orders", "x", "--keys", f"n{number}", "-c", config)).code == 0

@@ -51,7 +51,6 @@ ROUTE = TopicRouteData(
     (QueueData("probe-a", 2, 2, 6),), (BrokerData("ProbeCluster", "probe-a", {0: "127.0.0.1:20911"}),)
 )
 STATUS = GetConsumerStatusBody({Q0: 5})
-REVIVE = "rmq_sys_REVIVE_LOG_ProbeCluster"
 
 BODIES: list[tuple[str, Any]] = [
     ("route_response_strict_json_v493", ROUTE),

@@ -21,8 +21,6 @@ from tests.consumer.two_masters import Two
 from tests.seen import Seen
 from tests.waiting import eventually
 
-LIST = RequestCode.GET_CONSUMER_LIST_BY_GROUP
-
 
 def place(broker: ScriptedBroker) -> MessageQueue:
     return MessageQueue(TOPIC, broker.name, 0)
