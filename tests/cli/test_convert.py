@@ -126,14 +126,13 @@ def test_properties_of_java() -> None:
 
 def test_java_names_in_a_file_with_names_of_spring() -> None:
     """The names of Spring win. Other names with dots are those of other libraries."""
-    text = "topic=bills\nnamesrvAddr=mq1:9876\nconsumerGroup=mailer\nconsumeThreadMax=64\njdbc.url=here\n"
+    text = "topic=bills\nnamesrvAddr=mq1:9876\nconsumerGroup=mailer\nconsumeThreadMin=64\njdbc.url=here\n"
     config, remarks = converted("client.properties", f"{text}rocketmq.consumer.topic=orders\n")
-    handler = {"plugin": "handlers:handle"}
+    handler = {"plugin": "handlers:handle", "concurrency": 64}
     groups = {"mailer": {"subscriptions": {"orders": "*"}, "handler": handler}}
     assert config == {"nameserver": "mq1:9876", "groups": groups}
     assert remarks == [
         "client.properties:1: topic: not used, because rocketmq.consumer.topic is set too; write a second group by "
         "hand",
-        f"client.properties:4: {THREADS}",
         "not settings of RocketMQ: jdbc.url",
     ]
