@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from rmqd.config.model.root_model import RootConfig
-from rmqd.consumer.pauses import PauseScope
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
-from rmqd.daemon.groups.group_engine import UnknownGroupError, WholeGroupOnlyError
+from rmqd.daemon.groups.group_engine import UnknownGroupError
 from rmqd.daemon.groups.local_groups import LocalGroups
 from rmqd.daemon.groups.supervisor import LoopMonitor, WorkerShare, readiness
 from rmqd.errors import ConfigError
@@ -166,13 +165,3 @@ async def test_the_error_for_an_unknown_group_lists_the_known_groups() -> None:
     async with running(config("mailer", "audit"), FakeEngine()) as (groups, _):
         with pytest.raises(UnknownGroupError, match="unknown group shipping; expected one of mailer, audit"):
             await groups.pause("shipping")
-
-
-async def test_a_single_queue_of_a_group_that_pops_cannot_be_paused() -> None:
-    """A pop may return messages of any queue. They would wait here, and each pop would cost them an attempt."""
-    engine = FakeEngine()
-    async with running(config("mailer", changes={"mailer": {"consume_mode": "pop"}}), engine) as (groups, _):
-        with pytest.raises(WholeGroupOnlyError, match="topic orders, queue 1 alone cannot be paused"):
-            await groups.pause("mailer", PauseScope("orders", None, 1))
-        await groups.pause("mailer", PauseScope("orders", "broker-a"))
-        assert by_name(groups)["mailer"].pauses == (PauseScope("orders", "broker-a"),)
