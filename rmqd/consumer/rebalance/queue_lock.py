@@ -322,7 +322,7 @@ class QueueLock(Ownership):
                 self._leases[queue] = QueueLease(self._now, until, on, wait.on_lost)
                 self._grant(queue)
                 return
-            wait.locked_out_on = on
+            wait.locked_out_on, wait.next_on = on, None
             if wait.rounds == 1:
                 log.info("queue.locked_out", queue=str(queue))
 

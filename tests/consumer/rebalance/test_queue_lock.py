@@ -24,7 +24,7 @@ from tests.client.running import running
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import Member, member
-from tests.consumer.scripted_broker import ScriptedBroker
+from tests.consumer.scripted_broker import ScriptedBroker, route_of
 from tests.waiting import eventually
 
 ORDERLY: dict[str, Any] = {"consume_mode": "orderly"}
@@ -420,14 +420,23 @@ async def test_a_waiting_member_lets_the_owner_lock_first_at_a_new_master(
     """A slave that becomes the master has no locks either, and the connection to it is old."""
     broker.locks[GROUP, queue] = "owner"
     async with Peer() as replica, locking(broker, clock) as (client, locks):
+
+        async def make_master(master: Peer, slave: Peer) -> None:
+            broker._by_topic[TOPIC] = route_of({broker.name: {0: master.address, 1: slave.address}}, 1)
+            await client.routes.refresh(TOPIC)
+
+        broker.serve(replica, 1, with_master=True)
         await client.remoting.connection(replica.address)
         await clock.advance(BROKER_RESTART_SECONDS)
         waiting = asyncio.create_task(locks.acquire(queue, lambda: None))
         await broker.peer.received(RequestCode.LOCK_BATCH_MQ)
         await clock.advance(1)
+        await make_master(replica, broker.peer)
+        await clock.advance(1)
+        await make_master(broker.peer, replica)  # the old master was away for a moment only
+        await clock.advance(3 * BROKER_RESTART_SECONDS)
         broker.locks.clear()
-        broker.serve(replica, 0, with_master=False)
-        await client.routes.refresh(TOPIC)
+        await make_master(replica, broker.peer)
         await clock.advance(BROKER_RESTART_SECONDS - 1)
         assert not replica.got(RequestCode.LOCK_BATCH_MQ)
         await clock.until(waiting.done, "it has the lock")
