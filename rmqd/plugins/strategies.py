@@ -129,7 +129,7 @@ class _Passing:
         """Return `result`. If `call_next` was called, retry the messages that were neither decided nor passed to it."""
         raise_returned_decision(result)
         lost = [one for given in self._created for one in given.decisions().values() if one.outcome is not Outcome.ACK]
-        if lost and not is_call_abandoned.get()():
+        if lost and not self._batch.decisions() and not is_call_abandoned.get()():
             told = f"the handler's decisions about messages that the middleware {self._name} created have no effect"
             raise RuntimeError(f"{told}; give call_next the batch or batch.part(indexes)") from lost[0].error
         if self._passed is not None and -1 not in self._passed and not is_call_abandoned.get()():

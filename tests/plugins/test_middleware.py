@@ -61,6 +61,13 @@ async def splits(batch, call_next):
 async def copies(batch, call_next):
     await call_next(type(batch)([copy(message) for message in batch], batch.message_queue))
 
+async def copies_and_decides(batch, call_next):
+    copies = type(batch)([copy(message) for message in batch], batch.message_queue)
+    await call_next(copies)
+    for index, decision in copies.decisions().items():
+        if decision.outcome.name == "RETRY":
+            batch.retry(batch[index])
+
 def copies_in_thread(batch, call_next):
     call_next(type(batch)([copy(message) for message in batch], batch.message_queue))
 
@@ -173,3 +180,19 @@ def test_a_lost_decision_about_a_created_message_does_not_acknowledge(
 
     assert [attempt.outcome for attempt in result.attempts] == ["retried", "acked"]
     assert f"messages that the middleware {name} created have no effect" in str(result.attempts[0].error)
+
+
+def test_a_middleware_may_apply_decisions_about_created_messages(rocketmq: RocketMQ, run_handler: Run) -> None:
+    bodies = []
+
+    async def handle(batch: Batch) -> None:
+        bodies.extend(message.body for message in batch)
+        if not batch[0].reconsume_times:
+            batch.retry(batch[0])
+
+    rocketmq.create_topic("orders")
+    rocketmq.send("orders", "one")
+    rocketmq.send("orders", "two")
+    both = {"consume_message_batch_max_size": 2, "consume_message_batch_max_wait": "1s"}
+    run_handler(handle, topic="orders", group="mailer", middleware=["around:copies_and_decides"], **both)
+    assert bodies == [b"one", b"two", b"one"]
