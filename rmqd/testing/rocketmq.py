@@ -268,6 +268,7 @@ class RocketMQ:
         self, group: GroupToRun, chaos: Chaos, timeout: float = RUN_SECONDS, until: Callable[[], object] | None = None
     ) -> RunResult:
         """Run a checked group as `run_handler` does, with chaos. Raises NotRepeatableError."""
+        __tracebackhide__ = True
         from rmqd.testing.chaos.chaos_search import call_in_chaos
 
         bench = chaos.make_bench(group, group.options(self._state_dir), self._run)
