@@ -65,11 +65,14 @@ def settings_of(config: RootConfig, group: str, scope: PauseScope = WHOLE_GROUP)
         raise UnknownGroupError(group, list(config.groups))
     if settings.engine == "spark" and scope != WHOLE_GROUP:
         raise WholeGroupOnlyError(group, scope, "is on Spark, whose micro-batches read all queues", "the whole group")
-    if settings.consume_mode == "pop" and scope.queue is not None:  # a pop returns messages of any queue
-        raise WholeGroupOnlyError(
-            group, scope, "pops, and brokers choose the queues", "the topic, the broker or the whole group"
-        )
     return settings
+
+
+def refuse_pause_of_queue(config: RootConfig, group: str, scope: PauseScope) -> None:
+    """Raise WholeGroupOnlyError if an operator may not pause `scope`, because a pop returns messages of any queue."""
+    if scope.queue is not None and settings_of(config, group).consume_mode == "pop":
+        why, instead = "pops, and brokers choose the queues", "the topic, the broker or the whole group"
+        raise WholeGroupOnlyError(group, scope, why, instead)
 
 
 @dataclass(frozen=True, slots=True)

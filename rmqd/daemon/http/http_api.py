@@ -21,7 +21,12 @@ from rmqd.config.load import explicit_settings, settings_without_secrets
 from rmqd.config.model.root_model import RootConfig
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.daemon.group_history import HistoryRecorder
-from rmqd.daemon.groups.group_engine import GroupHost, UnknownGroupError, WholeGroupOnlyError
+from rmqd.daemon.groups.group_engine import (
+    GroupHost,
+    UnknownGroupError,
+    WholeGroupOnlyError,
+    refuse_pause_of_queue,
+)
 from rmqd.daemon.groups.group_reload import ReloadReport, with_canary_share, with_concurrency, with_promoted_canary
 from rmqd.daemon.groups.supervisor import HealthCheck, LoopMonitor, readiness
 from rmqd.daemon.http.daemon_status import DaemonInfo, pause_document, status_document, status_json
@@ -160,6 +165,7 @@ class HttpApi:
 
     async def pause(self, request: Request) -> Response:
         """Pause one group, or its queues that match `topic`, `broker` and `queue`. Paused queues stay assigned."""
+        refuse_pause_of_queue(self._daemon.config, request.path_params["group"], _scope(request))
         return await self._switch(request, self._daemon.host.pause, "paused")
 
     async def resume(self, request: Request) -> Response:
@@ -274,8 +280,8 @@ def _is_followed_link(request: Request) -> bool:
     return is_top and request.method == "GET" and request.url.path == "/"
 
 
-def _http_error(_request: Request, error: Exception) -> Response:
-    """Respond to an unknown path or a wrong method."""
+async def _http_error(_request: Request, error: Exception) -> Response:
+    """Respond to an unknown path or a wrong method. Starlette would call a plain function in a thread."""
     assert isinstance(error, HTTPException)
     return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
 

@@ -206,6 +206,16 @@ async def test_pause_and_resume(served: Served) -> None:
     assert not served.engine.last("mailer").paused
 
 
+async def test_a_single_queue_of_a_group_that_pops_cannot_be_paused(served: Served) -> None:
+    """A pop may return messages of any queue. They would wait here, and each pop would cost them an attempt."""
+    served.config = config("mailer", changes={"mailer": {"consume_mode": "pop"}})
+    answer = await served.client.post("/api/v1/groups/mailer/pause?topic=orders&queue=1")
+    assert (answer.status_code, served.engine.last("mailer").pauses.scopes) == (400, ())
+    assert "topic orders, queue 1 alone cannot be paused; pause the topic" in answer.json()["error"]
+    for change, params in (("pause", "topic=orders"), ("resume", "topic=orders&queue=1")):
+        assert (await served.client.post(f"/api/v1/groups/mailer/{change}?{params}")).status_code == 200
+
+
 async def test_an_unknown_group_is_not_found(served: Served) -> None:
     """The error lists the known groups."""
     answer = await served.client.post("/api/v1/groups/shipping/pause")
