@@ -183,7 +183,7 @@ def test_a_lost_decision_about_a_created_message_does_not_acknowledge(
 
 
 def test_a_middleware_may_apply_decisions_about_created_messages(rocketmq: RocketMQ, run_handler: Run) -> None:
-    bodies = []
+    bodies: list[bytes] = []
 
     async def handle(batch: Batch) -> None:
         bodies.extend(message.body for message in batch)

@@ -19,12 +19,12 @@ from rmqd.handler_api.batch import Batch, Suspend
 from rmqd.wire.bodies.group_bodies import LockBatchRequestBody
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
-from tests.client.peer import Peer, Reply
+from tests.client.peer import Peer, Reply, route_of
 from tests.client.running import running
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import Member, member
-from tests.consumer.scripted_broker import ScriptedBroker, route_of
+from tests.consumer.scripted_broker import ScriptedBroker
 from tests.waiting import eventually
 
 ORDERLY: dict[str, Any] = {"consume_mode": "orderly"}
