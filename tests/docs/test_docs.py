@@ -155,6 +155,45 @@ def test_every_hook_example_in_the_docs_works(capsys: pytest.CaptureFixture[str]
     assert failing(texts, check) == []
 
 
+def test_the_middleware_example_in_the_docs_works(capsys: pytest.CaptureFixture[str]) -> None:
+    [text] = [text for text in blocks("python").values() if re.search(r"def __call__\(.*call_next", text)]
+    [make] = [value for name, value in vars(run_block(text, "example")).items() if name == "Timing"]
+    handled = []
+
+    async def call_next(batch: Any) -> None:
+        handled.extend(batch)
+
+    asyncio.run(make()(make_batch(make_message(b"x")), call_next))
+
+    assert len(handled) == 1
+    assert capsys.readouterr().out.startswith("1 messages took 0.")
+
+
+def test_the_suite_for_an_offset_store_in_the_docs_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL runs its tests in tests/handlers; SQLite is enough for the effect."""
+    store, suite = (
+        text
+        for place, text in blocks("python").items()
+        if place.startswith("docs/offset-stores.md") and re.search(r"def (take|make_store)", text)
+    )
+    monkeypatch.setitem(sys.modules, "shop", types.ModuleType("shop"))
+    monkeypatch.setitem(sys.modules, "shop.offsets", shop := run_block(store, "shop.offsets"))
+    tests = run_block(suite, "example").TestSqlOffsets()
+    sql = shop.SqlOffsets(shop.SqlOffsets.Options(url=f"sqlite+aiosqlite:///{tmp_path}/shop.db"))
+
+    async def effect() -> list[bool]:
+        await sql.open()
+        async with sql.transaction() as db:
+            await db.execute(shop.text("CREATE TABLE effects (name text)"))
+            await tests.add(db, "one")
+            found = [await tests.has(db, name) for name in ("one", "two")]
+        await sql.close()
+        return found
+
+    assert tests.make_store().open
+    assert asyncio.run(effect()) == [True, False]
+
+
 def test_every_strategy_in_the_docs_gives_each_queue_to_one_member() -> None:
     texts = {place: text for place, text in blocks("python").items() if "client_ids" in text}
     queues = [MessageQueue("orders", "broker-a", number) for number in range(8)]
