@@ -19,7 +19,12 @@ from rmqd.cli.terminal.commands import help_rows
 from rmqd.cli.terminal.man import leaves, paragraphs
 
 TOP: Final = Path(__file__).parent.parent
-MOVED: Final = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+MOVED: Final = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "vulnerabilities.md",
+}
 LINK: Final = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 PYTHON_API: Final = {
     "rmqd": ["Handlers, and programs that poll.", *rmqd.__all__],
@@ -30,6 +35,8 @@ PYTHON_API: Final = {
 """The public modules, each with a sentence and its names."""
 FENCE: Final = re.compile(r"^( *```\w+) [\w-]+$", re.MULTILINE)
 """The first line of a code block with a word for the tests: what it needs, such as `spark`."""
+TABLE_ROW: Final = re.compile(r"^\|.*\|$", re.MULTILINE)
+CODE: Final = re.compile(r"`[^`\n]+`")
 
 
 def on_config(config: MkDocsConfig) -> None:
@@ -55,7 +62,10 @@ def on_files(files: Files, *, config: MkDocsConfig) -> None:
 
 
 def on_page_markdown(markdown: str, *, page: Page, files: Files, **_: Any) -> str:
-    """Point the links of the repository's pages to the pages of the site."""
+    """Point the links of the repository's pages to the pages of the site.
+
+    In the code of tables, remove the backslash before `|`: GitHub needs it, and Python-Markdown would show it.
+    """
     here = posixpath.dirname(page.file.src_uri)
     folder = "" if page.file.src_uri in MOVED.values() else f"docs/{here}"
 
@@ -67,7 +77,10 @@ def on_page_markdown(markdown: str, *, page: Page, files: Files, **_: Any) -> st
         path = MOVED.get(path, path.removeprefix("docs/"))
         return f"[{text}]({posixpath.relpath(path, here or '.')}{anchor})"
 
-    return FENCE.sub(r"\1", LINK.sub(on_site, markdown))
+    def without_backslashes(row: re.Match[str]) -> str:
+        return CODE.sub(lambda code: code[0].replace("\\|", "|"), row[0])
+
+    return TABLE_ROW.sub(without_backslashes, FENCE.sub(r"\1", LINK.sub(on_site, markdown)))
 
 
 def command_pages() -> dict[str, str]:

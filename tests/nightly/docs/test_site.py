@@ -56,8 +56,13 @@ def test_each_command_has_a_page(site: Path) -> None:
     assert {page.stem for page in (site / "commands").glob("*.html")} == commands
 
 
+def test_code_in_tables_has_no_backslash_before_a_bar(site: Path) -> None:
+    for name, code in (("spark", "paid || refunded"), ("from-java", "rmqd groups mode GROUP TOPIC pop|pull")):
+        assert f"<code>{code}</code>" in (site / f"{name}.html").read_text(), name
+
+
 def test_each_dead_link_fails_the_build(tmp_path: Path) -> None:
-    for name in ("mkdocs.yml", "README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+    for name in ("mkdocs.yml", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"):
         shutil.copy(TOP / name, tmp_path)
     for name in ("docs", "deploy", "rmqd"):
         shutil.copytree(TOP / name, tmp_path / name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
