@@ -57,9 +57,10 @@ async def test_a_group_of_rmqd_is_listed_and_shown_with_member_and_offsets(
 
         async def is_committed() -> bool:
             shown.update((await ask("groups", "show", group, *nameserver)).json())
-            return sum(queue["committed"] or 0 for queue in shown["queues"]) == 16
+            are_owned = [one["queues"] for one in shown["members"]] == [QUEUES + 1]  # and the retry topic's queue
+            return are_owned and sum(queue["committed"] or 0 for queue in shown["queues"]) == 16
 
-        await eventually(is_committed, "all offsets are committed and shown")
+        await eventually(is_committed, "all queues are owned, all offsets committed, and shown", 60)
         entry = listed(await ask("groups", "list", *nameserver), group)
         table = await ask("groups", "show", group, "-n", rocketmq.nameserver)
 
@@ -68,7 +69,6 @@ async def test_a_group_of_rmqd_is_listed_and_shown_with_member_and_offsets(
     assert (entry["lag"], entry["brokers"]) == (0, ["broker-a"])
     (one,) = shown["members"]
     assert (one["client_id"], one["language"], one["version"]) == (client_id, "PYTHON", "5.5.0")
-    assert one["queues"] == QUEUES + 1  # and the queue of the retry topic
     assert shown["subscriptions"][topic] == "a || b"
     of_topic = [queue for queue in shown["queues"] if queue["topic"] == topic]
     assert {(queue["broker"], queue["queue"]) for queue in of_topic} == {("broker-a", n) for n in range(QUEUES)}
