@@ -33,6 +33,15 @@ def offsets(messages: Iterable[Message]) -> list[int]:
     return [message.queue_offset for message in messages]
 
 
+def test_finished_messages_of_blocks_that_are_gone_do_not_count_for_the_span() -> None:
+    queue = queue_of(block_of(range(3)), block_of(range(3, 6)), block_of(range(6, 8)))
+    counts = []
+    for number in (2, 1, 2, 3):
+        queue.finish(queue.take(number))
+        counts.append(queue.finished_since_first_block())
+    assert counts == [2, 0, 2, 0]
+
+
 def test_a_paused_queue_hands_out_nothing_and_keeps_its_order() -> None:
     """Also if messages are pulled, put back, or discarded by a new filter."""
     queue = queue_of(block_of(range(10, 14)))
