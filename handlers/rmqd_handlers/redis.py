@@ -58,8 +58,10 @@ for number = 2, entries + 1 do
         end
         if remember_ms ~= '0' then redis.call('SET', KEYS[number], 1, 'PX', remember_ms) end
     else
-        redis.call('SET', KEYS[number], 1, 'XX', 'KEEPTTL')
-        redis.call('SET', KEYS[number + entries], 1, 'XX', 'KEEPTTL')
+        for _, mark in ipairs({KEYS[number], KEYS[number + entries]}) do
+            local left = redis.call('PTTL', mark)
+            if left > 0 then redis.call('PEXPIRE', mark, left) end
+        end
     end
     at = at + count + 1
 end

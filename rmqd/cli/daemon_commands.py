@@ -114,7 +114,7 @@ def concurrency(
 
     Example: rmqd concurrency order-mailer 40
     """
-    checked_value(group_model.CONCURRENCY, int(calls) if calls.isdecimal() else calls, "N")
+    checked_value(group_model.CONCURRENCY, int(calls) if calls.isdecimal() and len(calls) < 9 else calls, "N")
     report = daemon.ask(lambda client: client.change(group, "concurrency", calls=calls))
     number = "an automatic number of calls at once" if calls == "auto" else f"up to {calls} calls at once"
     daemon.say(report, f"{group} makes {number}, until the next reload")

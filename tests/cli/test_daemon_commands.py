@@ -64,7 +64,7 @@ async def test_status_pause_resume_reload_concurrency_and_canary(tmp_path: Path)
         changed = await ask("concurrency", "mailer", "7", "--config", config)
         assert (changed.code, changed.out) == (0, "mailer makes up to 7 calls at once, until the next reload\n")
         assert (await ask("status", "--config", config, "-o", "json")).json()["groups"][0]["concurrency"] == 7
-        for calls in ("0", "1001", "many"):
+        for calls in ("0", "1001", "9" * 5000, "many"):
             wrong = await ask("concurrency", "mailer", calls, "--config", config)
             assert (wrong.code, "from 1 to 1000, or auto" in wrong.err) == (ExitCode.USAGE, True)
         assert (await ask("reload", "--config", config)).out.endswith("(updated: mailer)\n")

@@ -91,6 +91,7 @@ def test_an_installed_strategy_is_called_as_it_is(name: str) -> None:
 
 def test_a_group_on_spark_uses_no_strategy() -> None:
     """It may inherit one that is not installed on its driver."""
+    pytest.importorskip("pyspark")
     Path("test.yaml").write_text(f"defaults: {{allocate_strategy: frist}}\n{TEXT}    engine: spark\n")
     config = load_runnable(Path("test.yaml"))
     assert load_strategy("mailer", config.groups["mailer"]).name == "averagely"

@@ -201,7 +201,7 @@ class Table(WriteTarget):
 
     @property
     def _values(self) -> str:
-        return ", ".join(f"%s::{column.type}" for column in self.columns)
+        return ", ".join(f"%s::{column.type.replace('%', '%%')}" for column in self.columns)
 
     @property
     def _insert(self) -> str:

@@ -91,16 +91,14 @@ class DaemonClient:
             reason = getattr(error, "reason", None) or error
             raise DaemonUnreachableError(f"no rmqd answers at {self.url}: {reason}") from None
         if not keys <= document.keys():
-            raise DaemonUnreachableError(f"the server at {self.url} is not rmqd; name the daemon's address with --http")
+            raise DaemonUnreachableError(f"the server at {self.url} is not rmqd")
         return document
 
     def _refusal(self, status: int, document: dict[str, Any]) -> RmqdError:
         if 300 <= status < 400:
             return DaemonUnreachableError(f"the server at {self.url} is not rmqd: it redirects (HTTP {status})")
-        if str(document.get("error", "")).startswith("<"):  # a page in HTML
-            return DaemonUnreachableError(
-                f"the server at {self.url} is not rmqd; name the daemon's address with --http"
-            )
+        if status in (404, 501) and str(document.get("error", "")).startswith("<"):  # a page in HTML
+            return DaemonUnreachableError(f"the server at {self.url} is not rmqd")
         if status == 401 and not self.token:
             document = {"error": "the daemon at this address requires its own token; give it with --token-file"}
         return DaemonRefusedError(status, document)

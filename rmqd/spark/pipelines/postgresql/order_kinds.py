@@ -331,7 +331,7 @@ def _plain_of(kind: pa.DataType) -> Callable[[Any], Any]:
     if pa.types.is_struct(kind):
         fields = {field.name: _plain_of(field.type) for field in kind}
         return lambda value: None if value is None else {name: plain(value[name]) for name, plain in fields.items()}
-    if pa.types.is_binary(kind):
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return lambda value: None if value is None else base64.b64encode(value).decode()
     if pa.types.is_temporal(kind):
         return lambda value: None if value is None else str(value)
