@@ -15,7 +15,6 @@ import structlog
 from rmqd.client.api.admin_requests import topic_config
 from rmqd.client.api.group_requests import control_lite_subscription, subscription_group
 from rmqd.client.api.offset_requests import get_max_offset, query_consumer_offset, update_consumer_offset
-from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.codes import RequestCode
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.context import GroupContext
@@ -140,17 +139,8 @@ class LiteSource(PopSource):
         most = 1 if has_two_handlers else options.consume_message_batch_max_size
         return [*blocks_by_lite_topic(found, self.message_queue, header, due, most)]
 
-    def make_visible(
-        self,
-        found: MessageBlock,
-        header: PopMessageResponseHeader,
-        due: float,
-        connection: RemotingConnection | None = None,
-    ) -> None:
-        for block in self.divide_into_blocks(found, header, due):
-            offsets = block.unsettled_offsets(block.all_messages)
-            self._passed_over.record(block.queue, offsets)
-            self.receipts.make_visible(block, offsets, connection)
+    def record_unhandled(self, queue: MessageQueue, offsets: list[int]) -> None:
+        self._passed_over.record(queue, offsets)
 
     def create_cache(
         self, queue: MessageQueue, put: Callable[[PopBlock, PopProcessQueue], None], on_room: Callable[[], None]

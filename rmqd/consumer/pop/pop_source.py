@@ -149,7 +149,12 @@ class PopSource:
     ) -> None:
         """Make popped messages that are not in the cache visible to other members. See `PopReceipts.make_visible`."""
         for block in self.divide_into_blocks(found, header, due):
-            self.receipts.make_visible(block, block.unsettled_offsets(block.all_messages), connection)
+            offsets = block.unsettled_offsets(block.all_messages)
+            self.record_unhandled(block.queue, offsets)
+            self.receipts.make_visible(block, offsets, connection)
+
+    def record_unhandled(self, queue: MessageQueue, offsets: list[int]) -> None:
+        """Called for popped messages that return to the broker without a handler call."""
 
     def create_cache(
         self, queue: MessageQueue, put: Callable[[PopBlock, PopProcessQueue], None], on_room: Callable[[], None]
