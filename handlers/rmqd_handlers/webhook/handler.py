@@ -220,7 +220,7 @@ class Webhook:
         """
         import httpx
 
-        # OSError: our timeout, and an ssl.SSLError, with which a server refuses the client's certificate
+        # OSError includes our timeout, and the ssl.SSLError raised if a server refuses the client's certificate
         away = (httpx.TransportError, OSError, CounterpartUnavailableError)
         try:
             left_seconds = until - time.monotonic()

@@ -150,7 +150,8 @@ class AssignedQueue(Assignment):
     def _check_released_offset(self, loop: PullLoop, offset: int) -> None:
         """Log and count a start offset below this process's earlier commit. The queue is pulled from it anyway.
 
-        If both are equal, nobody has committed since. Then newer messages below the offset are a recreated topic's.
+        If both are equal, no other member has committed since. Then newer messages below the offset come from a
+        recreated topic.
         """
         released = self._context.released_offsets.pop(self.message_queue, None)
         if released is not None and offset < released.committed:

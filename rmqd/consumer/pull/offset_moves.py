@@ -19,11 +19,11 @@ reused some of the offsets for new messages. The offered end is above these mess
 the requested offset, the broker offers nothing. The new messages are recognized by their store time, which is later
 than the store time of every pulled message. So if the offset of a queue must be lowered, the queue continues at the
 first new message. The same search runs after a new connection, after the queue's topic exists again, and after
-`SUSPECT_SECONDS`. Messages of the process's previous ownership count as pulled if nobody has committed since. A member
-that has not pulled a message of the queue uses the time at which the broker first accepted its offset, or at which the
-offset file was written (broadcasting). If brokers keep the offsets, a member that has just started has no such time. If
-its first pull is refused, it continues at the end and reports how many messages precede the end: an operator knows
-whether the topic was recreated.
+`SUSPECT_SECONDS`. Messages of the process's previous ownership count as pulled if no other member has committed since.
+A member that has not pulled a message of the queue uses the time at which the broker first accepted its offset, or at
+which the offset file was written (broadcasting). If brokers keep the offsets, a member that has just started has no
+such time. If its first pull is refused, it continues at the end and reports how many messages precede the end: an
+operator knows whether the topic was recreated.
 
 With `on_offset_illegal: stop` a queue whose offset was above its end for `SUSPECT_SECONDS` is held until an operator
 resets it, even if the queue has grown past that offset: otherwise the messages below the offset would be skipped.

@@ -67,7 +67,7 @@ class SchemaRegistry:
 
     @functools.lru_cache(_KEPT_SCHEMAS)  # noqa: B019  a process uses few registries, and keeps them until its end
     def writer_schema(self, record_id: int) -> Any:
-        """Return the schema with which a body was written, by the body's record id. fastavro has parsed the schema.
+        """Return the schema that a body was written with, by the body's record id. fastavro has parsed the schema.
 
         The schema is cached for the life of the process, because the schema of a record id never changes. Raises
         UnknownRecordIdError, and RegistryUnavailableError if the registry is unavailable for `patience_seconds`.
