@@ -155,7 +155,9 @@ def failures_of(batch: Batch, error: BaseException | None) -> Mapping[int, BaseE
     decisions = batch.decisions()
     for index in range(len(batch)):
         decision = decisions.get(index)
-        one = error if decision is None else decision.error if decision.outcome is Outcome.RETRY else None
+        # an error that asks to wait is a failure too; without `seconds`, another message may be at fault
+        is_failed = decision is not None and (decision.outcome is Outcome.RETRY or decision.seconds > 0)
+        one = error if decision is None else decision.error if is_failed else None
         if one is not None and not is_made_of(one, _DECISIONS):
             found[index] = one
     return found

@@ -274,3 +274,20 @@ def test_a_chosen_retry_is_kept_if_the_handler_raises_afterwards(rocketmq: Rocke
     send_queue(rocketmq, {"number": 1}, {"number": 2})
     result = run_handler(handle, **ALL_AT_ONCE, dead_letter={"on": ["ValueError"]})
     assert [attempt.outcome for attempt in result.attempts][:2] == ["retried", "retried"]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_exception_that_asks_to_wait_is_dead_lettered_by_its_name(
+    rocketmq: RocketMQ, run_handler: Run, count: int
+) -> None:
+    """In a batch of several messages as in a batch of one."""
+
+    @rmqd.handler(json=Model)
+    def handle(order: Model) -> None:
+        error = ValueError("no such shop")
+        error.rmqd_wait_seconds = 0.1  # type: ignore[attr-defined]
+        raise error
+
+    send_queue(rocketmq, *({"number": number} for number in range(count)))
+    result = run_handler(handle, **ALL_AT_ONCE, dead_letter={"on": ["ValueError"]})
+    assert [attempt.outcome for attempt in result.attempts] == ["dead_lettered"] * count
