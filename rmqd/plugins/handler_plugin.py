@@ -218,7 +218,8 @@ def _class_form(target: type[Any]) -> tuple[OptionsForm, TypedForm | None]:
     handle = getattr(target, "handle", None)
     if not callable(handle):
         raise _misfit(f"is the class {target.__name__} without a method handle")
-    static = isinstance(inspect.getattr_static(target, "handle"), staticmethod | classmethod)
+    own = inspect.getattr_static(target, "handle")
+    static = isinstance(own.function if isinstance(own, TypedHandler) else own, staticmethod | classmethod)
     typed = None
     if isinstance(handle, TypedHandler):
         typed = TypedForm.of(handle, is_bound=static)

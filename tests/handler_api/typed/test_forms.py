@@ -63,6 +63,24 @@ def test_a_wrong_signature_is_refused_with_the_expected_signature() -> None:
             HandlerPlugin.of("shop:handle", rmqd.handler(json=Order)(function))
 
 
+@pytest.mark.parametrize("kind", [staticmethod, classmethod])
+def test_the_decorator_may_be_above_a_method_without_self(
+    rocketmq: RocketMQ, run_handler: Callable[..., RunResult], kind: Callable[[Any], Any]
+) -> None:
+    seen: list[tuple[int, str]] = []
+
+    def of_class(_owner: type, order: Order, message) -> None:  # type: ignore[no-untyped-def]
+        seen.append((order.number, message.topic))
+
+    def alone(order: Order, message) -> None:  # type: ignore[no-untyped-def]
+        seen.append((order.number, message.topic))
+
+    handle = rmqd.handler(json=Order)(kind(alone if kind is staticmethod else of_class))
+    rocketmq.send("orders", '{"number": 1}')
+    run_handler(type("Handler", (), {"handle": handle}), topic="orders", group="mailer")
+    assert seen == [(1, "orders")]
+
+
 def test_a_wrapper_with_any_keywords_gets_the_arguments_of_its_function(
     rocketmq: RocketMQ, run_handler: Callable[..., RunResult]
 ) -> None:
