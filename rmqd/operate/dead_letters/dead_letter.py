@@ -43,7 +43,7 @@ class DeadLetterFilter:
             return False
         if self.until_ms is not None and message.store_timestamp >= self.until_ms:
             return False
-        if self.ids and self.ids.isdisjoint((message.msg_id, message.offset_msg_id)):
+        if self.ids and self.ids.isdisjoint((message.msg_id, message.offset_msg_id, stored.get(ORIGIN_MESSAGE_ID))):
             return False
         if self.keys and self.keys.isdisjoint((message.keys or "").split()):
             return False

@@ -46,6 +46,12 @@ def test_a_filter_takes_letters_that_meet_all_its_conditions() -> None:
         assert DeadLetterFilter(**choice).matches(letter()) is taken
 
 
+def test_the_id_of_a_message_without_a_producers_id_selects_its_letter() -> None:
+    """The log of a failed message names the id of the message's first copy."""
+    one = make_message(topic="%DLQ%g", msg_id="", properties={"ORIGIN_MESSAGE_ID": ID})
+    assert DeadLetterFilter(ids=frozenset({ID})).matches(DlqMessage(one, "g"))
+
+
 def test_a_letter_is_counted_by_its_reason_and_the_exception_s_name() -> None:
     assert letter().kind == "max_reconsume_times reached (TooLate)"
     assert letter(RMQD_REASON="no shop", RMQD_EXCEPTION="rmqd.DeadLetter: no shop").kind == "no shop"
