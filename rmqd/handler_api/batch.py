@@ -114,11 +114,11 @@ class Batch(Sequence["Message"]):
         self._decide(message, Decision(Outcome.DEAD_LETTER, reason=reason_text(reason)))
 
     def wait_behind(self, message: Message) -> bool:
-        """In an orderly group, make the batch's later messages wait for this one. Returns False in other groups.
+        """Make the batch's later messages wait for this one, in an orderly group or a lite topic. Else return False.
 
         Call it for a message that will be retried, because no later message of its queue may overtake it. Later
-        undecided messages are handled again together with it, and no attempt is counted for them. In other groups this
-        does nothing, and the handler may continue. Raises ValueError if the message is not in this batch.
+        undecided messages are handled again after it, and no attempt is counted for them. In other groups this does
+        nothing, and the handler may continue. Raises ValueError if the message is not in this batch.
         """
         self._index_of(message)
         return False

@@ -13,6 +13,7 @@ import structlog
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.handler_failures import (
     CALL_EXPIRED,
+    acknowledged_indexes,
     dead_letter_cause,
     decisions_of,
     default_decision,
@@ -24,11 +25,13 @@ from rmqd.consumer.health.causes import Problem, make_problem
 from rmqd.consumer.services import RetryPolicy
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.handler_api.batch import (
+    AGAIN_DECISION,
     DECISION_CLASSES,
     AlreadyHandled,
     Batch,
     Decision,
     InvalidPayloadError,
+    OrderlyBatch,
     Outcome,
     decision_for_error,
     is_made_of,
@@ -129,7 +132,7 @@ class Settlement:
         acknowledged: list[int] = []
         again: dict[float, list[Message]] = {}
         returned: list[tuple[Message, Decision]] = []
-        for index, (message, decision) in enumerate(zip(batch, decisions_of(batch, error), strict=True)):
+        for index, (message, decision) in enumerate(zip(batch, self._decisions_of(batch, error), strict=True)):
             if decision.outcome is Outcome.ACK:
                 acknowledged.append(index)
             elif decision.outcome is Outcome.AGAIN:
@@ -157,6 +160,18 @@ class Settlement:
                 process_queue.postpone(waiting)
                 self._again(process_queue, waiting)
         await self._return(process_queue, returned, error)
+
+    def _decisions_of(self, batch: Batch, error: BaseException | None) -> list[Decision]:
+        """Return the decision about each message. In a lite topic, undecided messages wait behind a retried message."""
+        decisions = decisions_of(batch, error)
+        if not isinstance(batch, OrderlyBatch):
+            return decisions
+        pairs = zip(batch, decisions, strict=True)
+        reasons = (dlq_reason(self.retry_policy, *pair, self._delay_level) for pair in pairs)
+        dead = [index for index, reason in enumerate(reasons) if reason is not None]
+        done = acknowledged_indexes(batch, decisions, dead, in_order=True)
+        waiting = [one.outcome is Outcome.ACK and index not in done for index, one in enumerate(decisions)]
+        return [AGAIN_DECISION if waits else one for waits, one in zip(waiting, decisions, strict=True)]
 
     async def _return(
         self, process_queue: ProcessQueue, returned: list[tuple[Message, Decision]], error: BaseException | None

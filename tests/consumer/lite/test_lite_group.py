@@ -132,3 +132,20 @@ async def test_a_typed_handler_keeps_the_order_of_a_lite_topic(client: ClientIns
     async with running(PushConsumer(options, HandlerPlugin.of("typed", handle).load({}), client).run()):
         await eventually(lambda: len(attempts) >= 5, "all are handled", 60)
     assert attempts == [("a", 0), ("b", 0), ("b", 1), ("c", 0), ("d", 0)]
+
+
+async def test_undecided_messages_wait_behind_a_chosen_retry_in_a_lite_topic(client: ClientInstance) -> None:
+    """As in an orderly group: no attempt counts for them. The broker redelivers all messages behind the retried one."""
+    attempts: list[tuple[str, int]] = []
+
+    async def handle(batch: Batch) -> None:
+        attempts.extend((str(message.keys), message.reconsume_times) for message in batch)
+        if len(attempts) == 3:
+            batch.retry(batch[0])
+
+    for key in "abc":
+        await send(client, NAMES[0], key)
+    options = group_options(consume_message_batch_max_size=3, **OPTIONS)
+    async with running(PushConsumer(options, handler_of(handle), client).run()):
+        await eventually(lambda: len(attempts) >= 6, "all are handled again", 60)
+    assert attempts[3:] == [("a", 1), ("b", 0), ("c", 0)]
