@@ -140,13 +140,22 @@ class _Passing:
 
 
 def _around(name: str, call: Callable[..., Any], inner: Callable[..., Any], batch: Batch) -> Any:
-    passing = _Passing(name, batch)
+    passing, unfinished = _Passing(name, batch), list[Batch]()
 
     def call_next(batch: Batch) -> Any:
         left = passing.pass_on(batch)
-        return inner(left) if left else None
+        unfinished.append(left)
+        try:
+            return inner(left) if left else None
+        finally:
+            unfinished.remove(left)
 
-    return passing.result(call(batch, call_next))
+    result = call(batch, call_next)
+    if unfinished and batch.undecided() and not is_call_abandoned.get()():
+        raise HandlerNotAwaitedError(
+            f"the middleware {name} returned before its call_next in another thread; wait for the result of call_next"
+        )
+    return passing.result(result)
 
 
 async def _around_async(name: str, call: Callable[..., Any], inner: Callable[..., Any], batch: Batch) -> Any:

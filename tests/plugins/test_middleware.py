@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ Run = Callable[..., RunResult]
 
 CODE = """
 from copy import copy
+from threading import Event, Thread
 
 events = []
+has_begun = Event()
 
 async def outer(batch, call_next):
     events.append("outer")
@@ -70,6 +73,14 @@ async def copies_and_decides(batch, call_next):
 
 def copies_in_thread(batch, call_next):
     call_next(type(batch)([copy(message) for message in batch], batch.message_queue))
+
+def submits(batch, call_next):
+    Thread(target=call_next, args=(batch,), daemon=True).start()
+    has_begun.wait()
+
+def submits_and_decides(batch, call_next):
+    submits(batch, call_next)
+    batch.dead_letter(batch[0])
 
 def drops_result(batch, call_next):
     call_next(batch)
@@ -196,3 +207,23 @@ def test_a_middleware_may_apply_decisions_about_created_messages(rocketmq: Rocke
     both = {"consume_message_batch_max_size": 2, "consume_message_batch_max_wait": "1s"}
     run_handler(handle, topic="orders", group="mailer", middleware=["around:copies_and_decides"], **both)
     assert bodies == [b"one", b"two", b"one"]
+
+
+def test_a_middleware_that_leaves_call_next_to_a_thread_acknowledges_nothing(
+    rocketmq: RocketMQ, run_handler: Run
+) -> None:
+    release = threading.Event()
+
+    def handle(_: Batch) -> None:
+        sys.modules["around"].has_begun.set()
+        release.wait()
+
+    rocketmq.send("orders", "one")
+    options = {"topic": "orders", "group": "mailer"}
+    try:
+        with pytest.raises(HandlerNotAwaitedError, match="around:submits returned before its call_next"):
+            run_handler(handle, middleware=["around:submits"], **options)
+        result = run_handler(handle, middleware=["around:submits_and_decides"], **options)
+        assert [attempt.outcome for attempt in result.attempts] == ["dead_lettered"]
+    finally:
+        release.set()
