@@ -119,7 +119,8 @@ class _Passing:
             return given.undecided()  # without the messages that this middleware has decided
         places = {id(message): index for index, message in enumerate(self._batch)}
         indexes = [places.get(id(message), -1) for message in given]  # -1 for messages that the middleware created
-        self._passed = (self._passed or set()).union(indexes)
+        offsets = {message.queue_offset: index for index, message in enumerate(self._batch)}  # copies have them too
+        self._passed = (self._passed or set()).union(offsets.get(message.queue_offset, -1) for message in given)
         if -1 in indexes:
             self._created.append(given)
         is_new = not hasattr(given, "_whole") and -1 not in indexes

@@ -74,6 +74,9 @@ async def copies_and_decides(batch, call_next):
 def copies_in_thread(batch, call_next):
     call_next(type(batch)([copy(message) for message in batch], batch.message_queue))
 
+async def copies_first(batch, call_next):
+    await call_next(type(batch)([copy(batch[0])], batch.message_queue))
+
 def submits(batch, call_next):
     Thread(target=call_next, args=(batch,), daemon=True).start()
     has_begun.wait()
@@ -207,6 +210,20 @@ def test_a_middleware_may_apply_decisions_about_created_messages(rocketmq: Rocke
     both = {"consume_message_batch_max_size": 2, "consume_message_batch_max_wait": "1s"}
     run_handler(handle, topic="orders", group="mailer", middleware=["around:copies_and_decides"], **both)
     assert bodies == [b"one", b"two", b"one"]
+
+
+def test_a_created_batch_of_some_messages_does_not_acknowledge_the_others(rocketmq: RocketMQ, run_handler: Run) -> None:
+    bodies: list[bytes] = []
+
+    async def handle(batch: Batch) -> None:
+        bodies.extend(message.body for message in batch)
+
+    rocketmq.create_topic("orders")
+    rocketmq.send("orders", "one")
+    rocketmq.send("orders", "two")
+    both = {"consume_message_batch_max_size": 2, "consume_message_batch_max_wait": "1s"}
+    run_handler(handle, topic="orders", group="mailer", middleware=["around:copies_first"], **both)
+    assert bodies == [b"one", b"two"]
 
 
 def test_a_middleware_that_leaves_call_next_to_a_thread_acknowledges_nothing(
