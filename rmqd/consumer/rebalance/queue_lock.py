@@ -56,11 +56,12 @@ class BrokerLocks:
         address = self._address(broker_name)
         if address is None:
             return None
-        granted, wanted = set[MessageQueue](), [*queues]
+        granted, wanted, connections = set[MessageQueue](), [*queues], set[RemotingConnection | None]()
         try:
             for start in range(0, len(wanted), QUEUES_PER_REQUEST):
                 some = wanted[start : start + QUEUES_PER_REQUEST]
                 granted |= await lock_batch(self._client.remoting, address, self._name, self._client.client_id, some)
+                connections.add(self._client.remoting.connected(address))
         except RmqdError as error:
             refused = isinstance(error, BrokerError) and not error.retriable
             unknown = isinstance(error, AccessRefusedError) and error.refusal.is_about_who  # reported by the client
@@ -69,6 +70,8 @@ class BrokerLocks:
             self.refused = self.refused or refused
             return None
         self.refused = False
+        if len(connections) > 1:  # the broker may have restarted between two requests, and forgotten the first locks
+            return None
         self._granted_on[broker_name] = self._client.remoting.connected(address)
         return frozenset(granted)
 

@@ -11,10 +11,16 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from rmqd.client.api.group_requests import lock_batch
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.rebalance.queue_lock import BROKER_RESTART_SECONDS, SLOW_REQUEST_INTERVAL_SECONDS, QueueLock
+from rmqd.consumer.rebalance.queue_lock import (
+    BROKER_RESTART_SECONDS,
+    QUEUES_PER_REQUEST,
+    SLOW_REQUEST_INTERVAL_SECONDS,
+    QueueLock,
+)
 from rmqd.handler_api.batch import Batch, Suspend
 from rmqd.wire.bodies.group_bodies import LockBatchRequestBody
 from rmqd.wire.command import RemotingCommand
@@ -392,6 +398,28 @@ async def test_a_lock_is_invalid_until_it_is_granted_over_the_next_connection(
         await locks.acquire(queue, told.set)
         assert locks.lease(queue) is lease
         assert lease.valid
+
+
+async def test_locks_granted_before_a_restart_of_the_broker_are_requested_again(
+    broker: ScriptedBroker, flowing: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The locks of many queues need several requests. The broker restarts between two of them."""
+    queues, restarts = broker.create_topic(TOPIC, QUEUES_PER_REQUEST + 1), [True]
+    async with locking(broker, flowing) as (client, locks):
+
+        async def ask(*arguments: Any) -> frozenset[MessageQueue]:
+            granted = await lock_batch(*arguments)
+            if restarts and len(granted) == QUEUES_PER_REQUEST:
+                restarts.clear()
+                broker.locks.clear()
+                broker.peer.cut()
+                await eventually(lambda: client.remoting.connected(broker.peer.address) is None, "it is noticed")
+            return granted
+
+        monkeypatch.setattr("rmqd.consumer.rebalance.queue_lock.lock_batch", ask)
+        await asyncio.gather(*(locks.acquire(queue, lambda: None) for queue in queues))
+        assert not restarts
+        assert broker.locks.keys() == {(GROUP, queue) for queue in queues}
 
 
 async def test_a_waiting_member_lets_the_owner_lock_first_after_a_broker_restart(
