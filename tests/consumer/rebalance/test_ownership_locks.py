@@ -307,6 +307,26 @@ async def test_a_lock_granted_during_the_release_of_its_queue_does_not_count_lat
     assert not await again
 
 
+async def test_a_release_during_a_lock_request_unlocks_after_the_response(case: Case) -> None:
+    """The broker may execute the requests in any order, and the next owner would wait for the lock."""
+    answer = asyncio.Event()
+
+    async def lock(command: RemotingCommand) -> Reply:
+        await answer.wait()
+        return case.broker.lock(command)
+
+    case.broker.peer.on(RequestCode.LOCK_BATCH_MQ, lock)
+    acquiring = case.acquire(case.one)
+    await case.broker.peer.received(RequestCode.LOCK_BATCH_MQ)
+    acquiring.cancel()
+    releasing = asyncio.create_task(case.ownership.release(case.one))
+    await case.clock.advance(0.5)
+    assert not case.broker.peer.got(RequestCode.UNLOCK_BATCH_MQ)
+    answer.set()
+    await releasing
+    assert case.ours() == set()
+
+
 async def test_a_wide_group_divides_its_locks_into_several_requests(case: Case) -> None:
     """The response for thousands of queues would arrive after the deadline of a second."""
     queues = [MessageQueue(TOPIC, case.one.broker_name, number) for number in range(2 * QUEUES_PER_REQUEST + 1)]
