@@ -17,7 +17,7 @@ from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import ReleasedOffset
 from rmqd.consumer.pull.queue_release import QueueRelease
 from rmqd.consumer.stats.counters import TopicStats
-from rmqd.errors import RemotingError, RmqdError
+from rmqd.errors import OffsetStoreError, RemotingError, RmqdError
 from rmqd.errors.broker_errors import NoPermissionError
 from rmqd.wire.messages.message import Message
 from tests.clock import ManualClock
@@ -285,6 +285,22 @@ async def test_a_failed_commit_is_not_repeated_if_refused_or_unneeded(clock: Man
     assert [(line["event"], line["offset"]) for line in logs] == [("offset.commit_failed", 2)]
     assert (len(case.store.asked), case.released) == (1, [QUEUE])
     assert case.duplicates() == ({} if why == "no news" else {"handed_over": 2})
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_a_failed_commit_to_an_own_store_is_repeated_unless_the_queue_is_lost(
+    clock: ManualClock, *, is_lost: bool
+) -> None:
+    """Repeating it would take the queue back from the member that has it now."""
+    case, error = case_of(clock, handed=1), OffsetStoreError("not stored")
+    error.__cause__ = None if is_lost else OSError("no connection")
+    case.finish(0)
+    case.queue.end_turn()
+    case.store.answers.append(error)
+    giving_up = case.begin(last=True)
+    await clock.advance(0.3)
+    await giving_up
+    assert case.store.asked == ([1] if is_lost else [1, 1])
 
 
 async def test_a_release_waits_for_a_silent_broker_only_while_the_lock_is_held(clock: ManualClock) -> None:
