@@ -332,8 +332,8 @@ class CustomOffsetStore(RemoteBrokerOffsetStore):
 
     async def _store(self, queue: MessageQueue, offset: int, *, downward: bool = False) -> None:
         caches = self._owners[queue].process_queues if queue in self._owners else ()
-        cache = next((one for one in caches if not downward or one.commit_offset() == offset), None)
-        await self.transactions.store_progress(queue, cache, offset)
+        fitting = (one for one in caches if not downward or (one.commit_offset() == offset and not one.dropped))
+        await self.transactions.store_progress(queue, next(fitting, None), offset)
 
     def _key_of(self, queue: MessageQueue) -> StoredQueue:
         route = self._client.routes.route(queue.topic)

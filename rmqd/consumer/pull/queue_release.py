@@ -66,8 +66,8 @@ class QueueRelease:
             if moved_to() is None or not context.ownership.holds(message_queue):
                 is_committed = (drained or signal.is_last) and await self._commit(process_queue.commit_offset())
                 self._count_repeated(process_queue, is_committed=is_committed)
+            process_queue.drop(signal.cause)  # before a reset is stored: a call that ends meanwhile must not replace it
             await self._commit_move(moved_to)
-            process_queue.drop(signal.cause)
             if not drained and (signal.is_last or signal.forced.is_set()):  # a forced stop also ends the group
                 return  # the group releases the queue when all its handlers have ended
         if (committed := context.store.committed.get(message_queue)) is not None:
@@ -90,8 +90,8 @@ class QueueRelease:
         move = loop.request.reset_to if moved_to() is None else moved_to()
         is_committed = move is None and await self._commit(process_queue.commit_offset())
         self._count_repeated(process_queue, is_committed=is_committed)
-        await self._commit_move(lambda: move)
         process_queue.drop(signal.cause)
+        await self._commit_move(lambda: move)
 
     def _prolong(self) -> None:
         """Set the deadline of the last commit.

@@ -469,3 +469,10 @@ async def test_a_reset_that_could_not_be_stored_is_stored_by_the_next_round(grou
     await group.store.persist({group.queue: 9})
     assert group.stored == StoredProgress(9)
     assert not group.store.needs_commit(group.queue, 9)
+
+
+async def test_a_reset_to_the_offset_of_a_dropped_cache_is_stored(group: Group) -> None:
+    group.overlaps.process_queues = (ProcessQueue(group.queue, 9, TopicStats(TOPIC, is_retry=False)),)
+    group.overlaps.process_queues[0].drop("stopped")
+    await group.store.commit(group.queue, 9, downward=True)
+    assert (group.stored, group.owner.stored) == (StoredProgress(9), 9)

@@ -371,6 +371,22 @@ async def test_a_reset_in_a_late_response_is_committed_by_the_release(clock: Man
 
 
 @pytest.mark.parametrize("is_failed", [False, True])
+async def test_a_call_that_ends_during_the_commit_of_a_reset_has_no_effect(
+    clock: ManualClock, *, is_failed: bool
+) -> None:
+    """With an own store, its transaction would overwrite the reset."""
+    case, answer = case_of(clock, handed=1), asyncio.Event()
+    case.moved.append(5)
+    case.store.answers.extend([answer] if is_failed else [True, answer])  # a commit during the drain comes first
+    giving_up = asyncio.create_task(case.abandon()) if is_failed else case.begin(0.1, last=True)
+    await clock.advance(0.2)
+    assert case.store.downward == [5]
+    assert case.queue.dropped
+    answer.set()
+    await giving_up
+
+
+@pytest.mark.parametrize("is_failed", [False, True])
 async def test_a_release_commits_a_reset_reported_by_an_earlier_pull(clock: ManualClock, *, is_failed: bool) -> None:
     """The broker reports a reset only once, so it counts even if the pull loop has not applied it."""
     case = case_of(clock, handed=2)
