@@ -88,7 +88,10 @@ PERSIST_SECONDS: Final = 1.0  # commit interval: after kill -9, the next run rep
 
 @dataclass(frozen=True, slots=True)
 class ReplayProgress:
-    """The progress of a replay. `passed` includes messages that filters excluded; `outcomes` are of this run only."""
+    """The progress of a replay. `passed` includes messages that filters excluded. `outcomes` are of this run only.
+
+    The outcome `lost` counts messages that brokers deleted after the plan was made.
+    """
 
     passed: int
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -161,7 +164,7 @@ class ReplayRun:
                 self._passed[window.queue] = window.clamp(queue.committed) - window.start
         outcomes: Counter[str] = Counter()
         for topic in snapshot.topics:
-            outcomes.update(topic.handled)
+            outcomes.update(topic.handled, lost=topic.lost)
         passed = sum(self._passed.values())
         return ReplayProgress(passed, outcomes, passed == self._plan.messages)
 
