@@ -334,3 +334,19 @@ def test_a_wrong_environment_variable_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("NAMESRV_ADDR", "junk")
     with pytest.raises(SettingError, match=r"^\$NAMESRV_ADDR: nameserver: 'junk' is not host:port"):
         PullConsumer(GROUP)
+
+
+@pytest.mark.parametrize("awaited", [RequestCode.UNREGISTER_CLIENT, RequestCode.GET_ROUTEINFO_BY_TOPIC])
+async def test_close_during_another_call_ends_both(
+    broker: ScriptedBroker, queue: MessageQueue, awaited: RequestCode
+) -> None:
+    """A signal handler closes the consumer while the program subscribes, or leaves the `with` block."""
+    async with consumer(broker) as one:
+        count = len(broker.peer.got(awaited))
+        subscribing = asyncio.create_task(one.subscribe(TOPIC, "a"))
+        while len(broker.peer.got(awaited)) == count:  # noqa: ASYNC110  the very next step is what matters
+            await asyncio.sleep(0)
+        await asyncio.gather(one.close(), one.close())
+        with pytest.raises(PullConsumerError, match="the consumer is closed; create another consumer"):
+            await subscribing
+        assert not [task for task in asyncio.all_tasks() if GROUP in task.get_name()]

@@ -59,8 +59,8 @@ class PullConsumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._is_closed = True  # first, so that no other task starts a consumer that nobody stops
         await self._stop(is_done=kind is None)
-        self._is_closed = True
         if self._client is not None:
             self._client.stop()
             await _ended(self._tasks)
@@ -280,15 +280,17 @@ class PullConsumer:
 
     async def _stop(self, *, is_done: bool) -> None:
         """Stop the consumer and release all queues. With `is_done` and `auto_commit`, confirm all messages first."""
-        if self._consumer is None:
+        if (consumer := self._consumer) is None:
             return
         if is_done and self._settings.auto_commit:
             self._confirm()
         for one in self._own().values():
             _cache_of(one).release()
-        self._consumer.stop(shutdown_timeout_seconds=0.0)
+        consumer.stop(shutdown_timeout_seconds=0.0)
         running = self._tasks[-1]
         await _ended([running])  # if this wait is cancelled, `_consumer` is still set, so the next call waits again
+        if self._consumer is not consumer:  # `close` and another call have waited for the same end
+            return
         self._tasks.remove(running)
         self._settings.release()  # not before the last commit: the next holder may use the same offsets file
         self._consumer, self._subscriptions, self._assigned_queues = None, {}, {}

@@ -67,7 +67,7 @@ async def test_an_interrupted_close_is_finished_by_the_next_call(broker: Scripte
         ending.cancel()
         with pytest.raises(asyncio.CancelledError):
             await ending
-        with pytest.raises(PullConsumerError, match="the consumer has ended"):
+        with pytest.raises(PullConsumerError, match="the consumer is closed"):
             await polled(one, 1)
 
 
