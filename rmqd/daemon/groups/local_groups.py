@@ -67,6 +67,7 @@ class LocalGroups:
         self._groups = self._build_groups(config, config.groups, self._clients.current)
         self._past: list[ProcessSnapshot] = []  # counters of worker processes that ended when their groups restarted
         self._running: dict[str, asyncio.Task[None]] = {}
+        self._loading: list[Consumer] = []
         self._stop = asyncio.Event()
         self._changing = asyncio.Lock()
         self._tasks: asyncio.TaskGroup | None = None
@@ -138,7 +139,7 @@ class LocalGroups:
             if self.stopping:
                 raise ConfigError(["the daemon is stopping and cannot restart a group"])
             following = self._build_consumer(group, self._state.config, self._clients.current, in_worker=True)
-            await worker_group.load([following])
+            await self._load([following])
             self._in_workers.add(group)
             await supervisor.restart(following)
 
@@ -161,7 +162,7 @@ class LocalGroups:
                 filtered = groups_with_changed_filters(self._state.config, config, changes)
                 await self._check_filters(config, filtered, following.clients)
                 if next_in_workers:
-                    await worker_group.load([group.consumer for group in groups.values()])
+                    await self._load([group.consumer for group in groups.values()])
             except ConfigError:
                 await following.roll_back()
                 raise
@@ -195,6 +196,8 @@ class LocalGroups:
         self._stop.set()
         for group in self._groups.values():
             group.stop()
+        for consumer in self._loading:
+            consumer.stop()
 
     def force_stop(self) -> None:
         self._stop.set()
@@ -214,6 +217,14 @@ class LocalGroups:
         if group not in self._groups:  # a reload has not started the group yet
             raise UnknownGroupError(group, list(self._groups))
         return self._groups[group]
+
+    async def _load(self, consumers: list[Consumer]) -> None:
+        """Load the code of groups that run in worker processes. Raises ConfigError, also if `stop` is called."""
+        self._loading = consumers
+        try:
+            await worker_group.load(consumers)
+        finally:
+            self._loading = []
 
     def _build_client(self, options: ClientOptions) -> instance.ClientInstance:
         return self._engine.build_client(self._share.of_client(options))

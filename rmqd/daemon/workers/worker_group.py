@@ -47,22 +47,33 @@ class WorkerGroup(ChildGroup[WorkerProcess]):
         self._spec = WorkerSpec(config.of_group(name), share, {})
         self._report_end = ended
         self._loaded: tuple[WorkerProcess, WorkerSpec] | None = None
+        self._importing: WorkerProcess | None = None
 
     async def load(self) -> None:
         """Import the group's code in a new process, which then waits for `run`. Raises ConfigError."""
         spec = self._spec
         try:
-            worker = await WorkerProcess.begin("rmqd", HIDDEN_COMMAND)
+            self._importing = worker = await WorkerProcess.begin("rmqd", HIDDEN_COMMAND)
+            if self._stop.is_set():
+                worker.kill()
             await worker.ask_to_start("the handler's import", "build", spec)
         except ChildNotUsableError as error:
-            raise ConfigError([error]) from error
+            stopped = "the group was stopped during its handler's import"
+            raise ConfigError([stopped if self._stop.is_set() else error]) from error
+        finally:
+            self._importing = None
         worker.patience_seconds, worker.log = PATIENCE_SECONDS, self._log
         self._loaded = worker, spec
 
     async def run(self) -> None:
         """Run the group until `stop` has drained it. Raises ConfigError, WorkerEndedError."""
         if self._loaded is None:
-            await self.load()
+            try:
+                await self.load()
+            except ConfigError:
+                if self._stop.is_set():
+                    return
+                raise
         assert self._loaded is not None
         worker, spec = self._loaded
         is_wanted = not self._stop.is_set()
@@ -84,6 +95,12 @@ class WorkerGroup(ChildGroup[WorkerProcess]):
         if is_wanted and (worker.reading.result() or not self._stop.is_set()):
             how = describe_exit(worker.reading.result())
             raise WorkerEndedError(f"the group's worker process (pid {worker.pid}) {how}")
+
+    def stop(self, *, shutdown_timeout_seconds: float | None = None) -> None:
+        """As ChildGroup.stop. An import of the handler, which may hang, is ended."""
+        super().stop(shutdown_timeout_seconds=shutdown_timeout_seconds)
+        if self._importing is not None:
+            self._importing.kill()
 
     async def apply(self, config: RootConfig) -> None:
         """Apply a configuration. Its changes must be possible without a restart of the group."""

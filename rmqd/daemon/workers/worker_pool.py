@@ -108,6 +108,7 @@ class WorkerPool:
         self._imports_again = imports_again
         self._clock = clock
         self._live: dict[int, WorkerProcess] = {}
+        self._building: set[WorkerProcess] = set()  # killed at a stop, because a handler's import may hang
         self._past: dict[int, ProcessSnapshot] = {}
         self._pauses: dict[str, Pauses] = defaultdict(Pauses)
         self._restarts = self._code_restarts = 0
@@ -123,9 +124,12 @@ class WorkerPool:
         """
         numbers = range(1, self._count + 1)
         first = await asyncio.gather(*map(self._build, numbers), return_exceptions=True)
-        if refused := [one for one in first if isinstance(one, ConfigError)]:
+        refused = [one for one in first if isinstance(one, ConfigError)]
+        if refused or self.stopping:
             await asyncio.gather(*(one[0].dispose() for one in first if isinstance(one, tuple)))
-            raise refused[0]
+            if refused:
+                raise refused[0]
+            return
         async with asyncio.TaskGroup() as tasks:
             keeping = tasks.create_task(self._keep_counters(), name="worker counters")
             pairs = zip(numbers, first, strict=True)
@@ -191,6 +195,8 @@ class WorkerPool:
     def stop(self) -> None:
         self._stop.set()
         self._all_run.set()
+        for worker in self._building:
+            worker.kill()
         for worker in self._live.values():
             worker.post("stop")
 
@@ -238,16 +244,21 @@ class WorkerPool:
             log.error("worker.died", worker=number, exit_code=code, how=how, restart_in_seconds=rest, **stacks)
             await wait_within(self._clock, rest, self._stop.wait())
 
-    async def _build(self, number: int) -> _Built:
+    async def _build(self, number: int, config: RootConfig | None = None) -> _Built:
         """Start a worker that builds its groups. Raises ConfigError, ChildNotUsableError, ChildGoneError."""
-        spec = self._spec(number, self._state.config)
+        spec = self._spec(number, config or self._state.config)
         worker = await WorkerProcess.begin("rmqd", HIDDEN_COMMAND)
         worker.log = log.bind(worker=number)
+        self._building.add(worker)
         try:
+            if self.stopping:
+                worker.kill()
             await worker.ask("build", spec)
         except BaseException:
             await worker.dispose()
             raise
+        finally:
+            self._building.discard(worker)
         return worker, spec
 
     async def _run_worker(
@@ -318,14 +329,14 @@ class WorkerPool:
 
     async def _check(self, config: RootConfig, filtered: list[str]) -> None:
         try:
-            worker = await WorkerProcess.begin("rmqd", HIDDEN_COMMAND)
+            worker, _ = await self._build(1, config)
             try:
-                await worker.ask("build", self._spec(1, config))
                 await worker.ask("check", filtered)
             finally:
                 await worker.dispose()
         except (ChildNotUsableError, ChildGoneError) as error:
-            raise ConfigError([f"a new worker could not load the configuration: {error}"]) from error
+            problem = f"a new worker could not load the configuration: {error}"
+            raise ConfigError(["the daemon is stopping" if self.stopping else problem]) from error
 
     async def _keep_counters(self) -> None:
         while True:

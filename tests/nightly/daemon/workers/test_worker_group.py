@@ -18,7 +18,7 @@ from rmqd.daemon.workers.worker_group import WorkerGroup
 from rmqd.daemon.workers.worker_pool import WorkerProcess
 from rmqd.errors import ConfigError
 from rmqd.plugins.model_options import consumer_options
-from rmqd.runtime.child_process import ChildNotUsableError
+from rmqd.runtime.child_process import ChildGoneError, ChildNotUsableError
 from rmqd.runtime.clock import SystemClock
 from tests.config.configs import config
 from tests.daemon.fakes import FakeEngine, client_snapshot, group_snapshot
@@ -64,7 +64,9 @@ class FakeWorker(WorkerProcess):
         self.asked.append((action, argument))
         if action == "build":
             (self.group,) = argument.config.groups  # type: ignore[attr-defined]
-            await self._workers.imported.wait()
+            await eventually(lambda: self._workers.imported.is_set() or self.reading.done(), "the import ends")
+            if self.reading.done():
+                raise ChildGoneError("killed")
             if self.group in self._workers.refused:
                 raise ChildNotUsableError(f"{self.group} is refused")
         if action == "snapshot":
@@ -75,6 +77,10 @@ class FakeWorker(WorkerProcess):
     def post(self, action: str, argument: object = None) -> None:
         if action in ("stop", "force_stop") and not self.reading.done():
             self.reading.set_result(0)
+
+    def kill(self) -> None:
+        if not self.reading.done():
+            self.reading.set_result(-9)
 
     async def dispose(self) -> None:
         """A fake has no process to end."""
@@ -153,3 +159,13 @@ async def test_a_reload_refused_by_one_restarted_group_changes_no_group(monkeypa
             assert not worker.reading.done()
             assert "apply" not in [action for action, _ in worker.asked]
         assert (await groups.apply(config("mailer", "audit"))).unchanged == ("mailer", "audit")
+
+
+async def test_a_stop_ends_an_import_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with restarted(monkeypatch, config("mailer")) as (groups, workers):
+        workers.imported.clear()
+        restart = asyncio.create_task(groups.restart("mailer"))
+        await eventually(lambda: len(workers.started) == 2 and workers.started[1].group, "the new code is imported")
+        groups.stop()
+        with pytest.raises(ConfigError, match="the group was stopped during its handler's import"):
+            await asyncio.wait_for(restart, WAIT_SECONDS)
