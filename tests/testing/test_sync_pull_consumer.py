@@ -1,7 +1,9 @@
-"""SyncPullConsumer: inside a running event loop, and closed by another thread."""
+"""SyncPullConsumer: inside a running event loop, closed by another thread, and in a forked process."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -44,3 +46,23 @@ def test_closing_in_another_thread_ends_a_poll(rocketmq: RocketMQ) -> None:
     thread.join()
     assert all("create another consumer" in text for text in said)
     assert len(said) == 2
+
+
+FORKED = """
+import os, signal
+from rmqd import SyncPullConsumer
+consumer = SyncPullConsumer("report", nameserver="127.0.0.1:1")
+if child := os.fork():
+    consumer.close()
+    raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+signal.alarm(30)
+consumer.poll()
+"""
+
+
+@pytest.mark.process
+def test_a_forked_process_cannot_use_the_consumer() -> None:
+    """The thread of the consumer's event loop exists only in the first process, so a call would wait forever."""
+    run = subprocess.run([sys.executable, "-W", "ignore", "-c", FORKED], capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert "this process was forked and cannot use the consumer; create another consumer" in run.stderr

@@ -116,6 +116,9 @@ class SyncPullConsumer:
             if self._is_closed:
                 work.close()
                 raise PullConsumerError("the consumer is closed; create another consumer")
+            if not self._thread.is_alive():  # os.fork and multiprocessing copy no other thread
+                work.close()
+                raise PullConsumerError("this process was forked and cannot use the consumer; create another consumer")
             future = asyncio.run_coroutine_threadsafe(run(), self._loop)
         try:
             return future.result()
