@@ -242,21 +242,53 @@ ROOTS = {
 
 
 def test_a_bad_configuration_is_reported_with_place_and_expected_value(subtests: pytest.Subtests) -> None:
-    for name, (text, expected) in ROOTS.items():
+    for name, (text, *expected) in ROOTS.items():
         with subtests.test(name):
-            assert problems(text) == [f"test.yaml:{expected}"]
+            assert problems(text) == [f"test.yaml:{one}" for one in expected]
 
 
 NO_YAML = {
     "unclosed list": (
         "nameserver: [a:1\nlog: {}",
-        "2:4: this is not valid YAML: while parsing a flow sequence, did not find expected ',' or ']'",
+        "2:4: this is not valid YAML: while parsing a flow sequence, did not find expected ',' or ']'; the mistake may "
+        "be as early as line 1, where this part begins",
     ),
     "braces inside of braces": (
         "client: {access_key: ${KEY}}",
         "1:23: this is not valid YAML: while parsing a flow mapping, did not find expected ',' or '}'; write ${...} "
         "in quotes inside {} and []",
     ),
+    "star without quotes": (
+        "a: {orders: *}",
+        "1:14: this is not valid YAML: while scanning an alias, did not find expected alphabetic or numeric character; "
+        'write the value in quotes, such as "*"',
+    ),
+    "sign without quotes": (
+        "a: @mailer",
+        "1:4: this is not valid YAML: while scanning for the next token, found character that cannot start any token; "
+        'write the value in quotes, such as "*"',
+    ),
+    "tab": (
+        "log:\n\tlevel: info",
+        "2:1: this is not valid YAML: while scanning for the next token, found character that cannot start any token; "
+        "indent with spaces instead of the tab",
+    ),
+    "unclosed quote": (
+        'a: "*\nb: c\n',
+        "3:1: this is not valid YAML: while scanning a quoted scalar, found unexpected end of stream; the mistake may "
+        "be as early as line 1, where this part begins",
+    ),
+    "no colon": (
+        "a: b\ngroups\n  mailer: {}",
+        "3:9: this is not valid YAML: while scanning a simple key, could not find expected ':'; the mistake may be as "
+        "early as line 2, where this part begins",
+    ),
+    "two colons": (
+        "a: b: c",
+        "1:5: this is not valid YAML: mapping values are not allowed in this context; write a value with a colon in "
+        "quotes, or end the line above with a colon",
+    ),
+    "braces of a template": ("a: {{ b }}", "1:5: a key is not text; expected text, and quotes around {{...}}"),
     "list at the top": ("- nameserver: a:1", "1:1: the file contains a list; expected a mapping of keys"),
     "foreign tag": (
         "nameserver: !!python/name:os.system x",

@@ -135,7 +135,18 @@ def _syntax_problem(error: yaml.MarkedYAMLError, text: str, file: str) -> Config
     line, column = (mark.line, mark.column) if mark is not None else (0, 0)
     reason = ", ".join(filter(None, [error.context, error.problem]))
     lines = text.splitlines()
-    hint = "; write ${...} in quotes inside {} and []" if line < len(lines) and "${" in lines[line] else ""
+    written = lines[line] if line < len(lines) else ""
+    hint = ""
+    if "${" in written:
+        hint = "; write ${...} in quotes inside {} and []"
+    elif written[column:].startswith("\t"):
+        hint = "; indent with spaces instead of the tab"
+    elif "alias" in reason or written[column:].startswith(("@", "`", "%")):
+        hint = '; write the value in quotes, such as "*"'
+    elif "mapping values" in reason:
+        hint = "; write a value with a colon in quotes, or end the line above with a colon"
+    elif error.context_mark is not None and error.context_mark.line != line and "\n" in text:
+        hint = f"; the mistake may be as early as line {error.context_mark.line + 1}, where this part begins"
     return ConfigProblem(f"{file}:{line + 1}:{column + 1}", (), f"this is not valid YAML: {reason}{hint}")
 
 
@@ -206,7 +217,7 @@ class _Builder:
         merged: dict[str, YamlEntry] = {}
         while not isinstance(key := next(self._events), yaml.MappingEndEvent):
             if not isinstance(key, yaml.ScalarEvent):
-                raise _Refused(self._place(key), "a key is not text; expected text")
+                raise _Refused(self._place(key), "a key is not text; expected text, and quotes around {{...}}")
             name = str(key.value)
             value = self._build(next(self._events), (*path, name))
             if name == _MERGE and not key.style:

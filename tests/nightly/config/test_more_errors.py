@@ -236,7 +236,7 @@ NO_YAML = {
         "2:1: a second document starts here; expected one per file",
     ),
     "text at the top": ("nameserver", "1:1: the file contains 'nameserver'; expected a mapping of keys"),
-    "list as a key": ("? [a]\n: 1", "1:3: a key is not text; expected text"),
+    "list as a key": ("? [a]\n: 1", "1:3: a key is not text; expected text, and quotes around {{...}}"),
     "nested too deep": ("a: " + "[" * 100_000, "1:54: values are nested more than 50 deep"),
     "alias of itself": ("a: &a [*a]", "1:8: alias *a does not refer to a complete earlier value"),
     "control character": ("nameserver: a:1 \x07", "1:17: the character U+0007 is not allowed in YAML"),
