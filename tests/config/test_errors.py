@@ -54,6 +54,11 @@ IN_GROUP = {
         "concurrency: 20",
         "6:5: groups.mailer.concurrency: unknown key here; move it to groups.NAME.handler",
     ),
+    "topic next to the handler": (
+        "topic: orders",
+        "6:5: groups.mailer.topic: unknown key; expected topics and tags in subscriptions, such as "
+        'subscriptions: {orders: "*"}',
+    ),
     "duplicate key": (
         "handler: {plugin: jsonl}",
         "6:5: groups.mailer.handler: duplicate key, set before at test.yaml:5:5; remove one of them",
@@ -232,6 +237,18 @@ ROOTS = {
     "group without a handler": (
         'nameserver: a:1\ngroups:\n  mailer:\n    subscriptions: {orders: "*"}',
         "3:3: groups.mailer.handler: missing; expected a mapping with the keys plugin, options, concurrency",
+    ),
+    "names in the place of mappings": (
+        "nameserver: a:1\ngroups:\n  mailer:\n    subscriptions: orders\n    handler: mailer:handle",
+        "4:20: groups.mailer.subscriptions: 'orders' is not a mapping; expected a mapping of names to values, such as "
+        '{orders: "*"}',
+        "5:14: groups.mailer.handler: 'mailer:handle' is not a mapping; expected a mapping with the keys plugin, "
+        "options, concurrency, max_concurrency, processes, process_memory, middleware, canary, such as "
+        "{plugin: NAME}",
+    ),
+    "option next to the plugin": (
+        "nameserver: a:1\ngroups:\n  mailer:\n    subscriptions: {a: '*'}\n    handler: {plugin: jsonl, path: x}",
+        "5:30: groups.mailer.handler.path: unknown key here; move it to groups.NAME.handler.options",
     ),
     "group name that RocketMQ refuses": (
         "nameserver: a:1\ngroups:\n  order mailer:\n    subscriptions: {a: '*'}\n    handler: {plugin: log}",

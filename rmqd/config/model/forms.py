@@ -106,8 +106,12 @@ def _unknown_key(root: type[BaseModel], path: KeyPath, value: object) -> str:
     model = model_at(root, path[:-1])
     known = list(keys_of(model)) if model is not None else []
     if key not in known:
+        if "subscriptions" in known and key.removesuffix("s") in ("topic", "tag"):
+            return 'unknown key; expected topics and tags in subscriptions, such as subscriptions: {orders: "*"}'
         elsewhere = _places_of_keys(root).get(key)
         if elsewhere is not None:
+            if path[-2:-1] == ("handler",) and elsewhere[-1:] == ("sink",):  # an option of the plugin, such as url
+                elsewhere = ("groups", "NAME", "handler", "options")
             return f"unknown key here; move it to {path_text(elsewhere) or 'the top level'}"
     return _java_name(root, path, value, known) or unknown("key", key, known)
 
@@ -160,10 +164,13 @@ def _wrong_value(root: type[BaseModel], path: KeyPath, details: ErrorDetails) ->
     if kind == "model_type":
         model = model_at(root, path)
         keys = list(keys_of(model)) if model is not None else []
-        these = ", ".join(keys) if len(keys) <= _MANY_KEYS else f"{', '.join(_BASIC_KEYS)} and others (rmqd schema)"
-        return f"{shown} is not a mapping; expected a mapping with the keys {these}"
+        basic = [key for key in _BASIC_KEYS if key in keys] or keys[:1]
+        these = ", ".join(keys) if len(keys) <= _MANY_KEYS else f"{', '.join(basic)} and others (rmqd schema)"
+        example = ", such as {plugin: NAME}" if "plugin" in keys[:1] else ""
+        return f"{shown} is not a mapping; expected a mapping with the keys {these}{example}"
     if kind == "dict_type":
-        return f"{shown} is not a mapping; expected a mapping of names to values"
+        example = ', such as {orders: "*"}' if path[-1] == "subscriptions" else ""
+        return f"{shown} is not a mapping; expected a mapping of names to values{example}"
     if kind == "list_type":
         one = details["input"] if isinstance(details["input"], str) else None
         return f"{shown} is not a list; expected a list, such as {list_example(one)}"
