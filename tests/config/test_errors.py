@@ -250,6 +250,10 @@ ROOTS = {
         "nameserver: a:1\ngroups:\n  mailer:\n    subscriptions: {a: '*'}\n    handler: {plugin: jsonl, path: x}",
         "5:30: groups.mailer.handler.path: unknown key here; move it to groups.NAME.handler.options",
     ),
+    "home folder": (
+        "nameserver: a:1\nstate_dir: ~/rmqd",
+        "2:12: state_dir: '~/rmqd' is not valid; expected a folder, with ${HOME} instead of ~",
+    ),
     "group name that RocketMQ refuses": (
         "nameserver: a:1\ngroups:\n  order mailer:\n    subscriptions: {a: '*'}\n    handler: {plugin: log}",
         "3:3: groups.order mailer: the group name 'order mailer' contains a character that RocketMQ refuses; "

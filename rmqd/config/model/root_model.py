@@ -133,8 +133,8 @@ class RootConfig(ClusterConfig):
     metrics: MetricsConfig = Field(default_factory=MetricsConfig, description="size of /metrics")
     tracing: TracingConfig = Field(default_factory=TracingConfig, description="spans of handler calls")
     log: LogConfig = Field(default_factory=LogConfig, description="logging")
-    state_dir: Annotated[str, Text("a folder", bool)] = setting(
-        "/var/lib/rmqd", "folder of broadcasting offsets, backups and local state"
+    state_dir: Annotated[str, Text("a folder, with ${HOME} instead of ~", lambda text: text[:1] not in ("", "~"))] = (
+        setting("/var/lib/rmqd", "folder of broadcasting offsets, backups and local state")
     )
     groups: dict[str, GroupConfig] = Field(default_factory=dict, description="consumer groups by name")
     defaults: GroupConfig = Field(

@@ -164,7 +164,7 @@ def test_a_nul_character_is_refused() -> None:
     (in_reference,) = problems(f'{ROOT}state_dir: "${{file:a\\0b}}"\n')
     assert "cannot be read: its name has a NUL character; expected a readable file" in in_reference
     assert problems(f'{WHOLE}state_dir: "a\\0b"\nhttp: {{token_file: "a\\0b", token: "\\0"}}\n', to_run=True) == [
-        "test.yaml:4:12: state_dir: 'a\\x00b' has a NUL character; expected a folder",
+        "test.yaml:4:12: state_dir: 'a\\x00b' has a NUL character; expected a folder, with ${HOME} instead of ~",
         "test.yaml:5:20: http.token_file: 'a\\x00b' has a NUL character; expected text",
         "test.yaml:5:35: http.token: the value has a NUL character; expected text",
     ]
