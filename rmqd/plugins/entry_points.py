@@ -58,7 +58,7 @@ def _all_installed() -> Any:
 def not_installed_error(kind: str, name: str, known: Iterable[str], also: str = "") -> PluginFaultError:
     """Return the error for an unknown plugin name, with a similar name, all known names, and `also`."""
     names = list(known)
-    guess = most_similar_name(name, names)
+    guess = most_similar_name(name, names) or (also and _meant(name))
     meant = f"; did you mean {guess}?" if guess else ""
     also = f"or {also}" if also and names else also
     accepted = ", ".join(filter(None, [*names, also])) or "none"
@@ -85,14 +85,27 @@ def import_object(kind: str, entry_points: list[EntryPoint], otherwise: str = "m
 
 def why(error: BaseException) -> str:
     """Return a plugin's exception as text, with the file and line that raised it, unless this package raised it."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "importlib" not in frame.filename and not frame.filename.startswith("<frozen ")  # such as os.environ's
+    ]
     text = describe(error)
-    if isinstance(error, SyntaxError) or not frames or frames[-1].filename.startswith(_OWN_FOLDER):
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{type(error).__name__}: {error.msg} ({error.filename}:{error.lineno})"
+    if not frames or frames[-1].filename.startswith(_OWN_FOLDER):
         return text
     return f"{text} ({frames[-1].filename}:{frames[-1].lineno})"
 
 
 _MODULE_ATTRIBUTE: Final = re.compile(r"([\w.]+):([\w.]+)")
+
+
+def _meant(name: str) -> str | None:
+    """Return `mailer:handle` for `mailer.handle`, `./mailer.py:handle` or `mailer::handle()`, or None."""
+    guess = re.sub(r"^\./|\.py(?=:|$)|\(\)$|(?<=:)\s+", "", name).replace("/", ".").replace("::", ":")
+    guess = guess if ":" in guess else ":".join(guess.rpartition(".")[::2])
+    return guess if guess != name and _MODULE_ATTRIBUTE.fullmatch(guess) else None
 
 
 def find_object(kind: str, entry_point_group: str, name: str, *other_words: str) -> object:
@@ -121,19 +134,26 @@ def faults_located(group: str, settings: GroupConfig, *key: str) -> Iterator[Non
 def import_attribute(name: str, accepted: str = "module:attribute") -> object:
     """Import the object with the name `module:attribute`. Raises PluginFaultError; `accepted` is the expected form."""
     match = _MODULE_ATTRIBUTE.fullmatch(name)
+    hint = f"; did you mean {guess}?" if (guess := _meant(name)) else ""
     if match is None:
-        raise plugin_fault(f"{name!r} is not valid; expected {accepted}")
+        raise plugin_fault(f"{name!r} is not valid{hint}; expected {accepted}")
     module_name, attributes = match.groups()
     is_new = module_name not in sys.modules
     try:
         target: Any = _import(module_name)
     except (Exception, SystemExit) as error:
-        raise plugin_fault(f"the module {module_name} cannot be imported: {why(error)}; {IMPORTABLE}") from error
+        step = hint.removeprefix("; ") or IMPORTABLE
+        if not hint and isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}."):
+            step = f"expected a module that is installed, in PYTHONPATH, or in {Path.cwd()}"
+        raise plugin_fault(f"the module {module_name} cannot be imported: {why(error)}; {step}") from error
     if is_new:
         _imported[module_name] = _state(_file(module_name))
     for attribute in attributes.split("."):
         if not hasattr(target, attribute):
             said = unknown("name", attribute, _own_names(target, module_name))
+            beside, loaded = Path(f"{module_name}.py").absolute(), _file(module_name)
+            if beside.is_file() and not (loaded.is_file() and beside.samefile(loaded)):
+                said = f"another module of this name hides {beside}; rename this file"
             raise plugin_fault(f"the module {module_name} has no {attributes}: {said}{_changed(module_name)}")
         target = getattr(target, attribute)
     _refuse_method(name, module_name, attributes)

@@ -279,7 +279,18 @@ PLUGINS = {
     "shop:Mialer": "the module shop has no Mialer: unknown name; did you mean Mailer?",
     "absent.mail:handle": (
         "the module absent.mail cannot be imported: ModuleNotFoundError: No module named 'absent'; "
-        "expected a module that can be imported"
+        "expected a module that is installed, in PYTHONPATH, or in {here}"
+    ),
+    "shop.py:Mailer": (
+        "the module shop.py cannot be imported: ModuleNotFoundError: No module named 'shop.py'; 'shop' is not a "
+        "package; did you mean shop:Mailer?"
+    ),
+    "shop.Mailer": (
+        "no handler 'shop.Mailer' is installed; did you mean shop:Mailer?; expected {known}, or module:attribute"
+    ),
+    "./shop.py:Mailer()": (
+        "'./shop.py:Mailer()' is not valid; did you mean shop:Mailer?; expected the name of an installed handler, or "
+        "module:attribute"
     ),
     "'a b:c'": "'a b:c' is not valid; expected the name of an installed handler, or module:attribute",
     "jsnol": "no handler 'jsnol' is installed; did you mean jsonl?; expected {known}, or module:attribute",
@@ -292,7 +303,10 @@ PLUGINS = {
 def test_a_plugin_that_is_not_a_handler_is_refused_with_its_position() -> None:
     known = ", ".join(sorted(entry_points(group="rmqd.handlers").names))
     expected = {
-        plugin: [f"test.yaml:6:15: groups.mailer.handler.plugin: {said.replace('{known}', known)}"]
+        plugin: [
+            "test.yaml:6:15: groups.mailer.handler.plugin: "
+            + said.replace("{known}", known).replace("{here}", str(Path.cwd()))
+        ]
         for plugin, said in PLUGINS.items()
     }
 
@@ -302,7 +316,11 @@ def test_a_plugin_that_is_not_a_handler_is_refused_with_its_position() -> None:
 IMPORTS = {
     "broken": ("1 / 0\n", "ZeroDivisionError: division by zero ({folder}/broken.py:1)"),
     "quits": ("raise SystemExit(3)\n", "SystemExit: 3 ({folder}/quits.py:1)"),
-    "typo": ("def (:\n", "SyntaxError: invalid syntax (typo.py, line 1)"),
+    "typo": ("def (:\n", "SyntaxError: invalid syntax ({folder}/typo.py:1)"),
+    "needs_variable": (
+        "import os\n\nos.environ['ABSENT_DB']\n",
+        "KeyError: 'ABSENT_DB' ({folder}/needs_variable.py:3)",
+    ),
     "needs_absent": ("\nimport absent\n", "ModuleNotFoundError: No module named 'absent' ({folder}/needs_absent.py:2)"),
 }
 
@@ -315,6 +333,14 @@ def test_a_module_that_cannot_be_imported_is_reported_with_the_failing_line(
     assert problems(text(f"{module}:handle"), to_run=True) == [
         f"test.yaml:6:15: groups.mailer.handler.plugin: the module {module} cannot be imported: "
         f"{expected.format(folder=shop)}; expected a module that can be imported"
+    ]
+
+
+def test_a_module_that_another_one_hides_is_named(shop: Path) -> None:
+    (shop / "email.py").write_text("def handle(batch): ...\n")
+    assert problems(text("email:handle"), to_run=True) == [
+        "test.yaml:6:15: groups.mailer.handler.plugin: the module email has no handle: another module of this name "
+        f"hides {shop}/email.py; rename this file"
     ]
 
 
