@@ -275,6 +275,8 @@ def _check_plain(name: str, target: Callable[..., Any], place: int) -> None:
     step = "loop over the messages of the batch, or decode their bodies with @rmqd.handler(json=...)"
     # a decorated function is not checked, because its signature may belong to the wrapped function
     for batch in [] if hasattr(target, "__wrapped__") else parameters_of(target)[place : place + 1]:
+        if batch.annotation is batch.empty and batch.name in ("message", "msg"):
+            raise _misfit(f"gets a Batch in the parameter {batch.name} of its {name}; name it batch, and {step}")
         if batch.name == "options" or not takes_batch(target, batch):
             shown = "" if batch.annotation is batch.empty else f": {type_name(batch.annotation)}"
             raise _misfit(f"gets a Batch in the parameter {batch.name}{shown} of its {name}; {step}")

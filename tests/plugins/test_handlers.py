@@ -344,6 +344,14 @@ def test_a_module_that_another_one_hides_is_named(shop: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("parameter", ["message", "msg"])
+def test_a_handler_for_one_message_without_annotations_is_refused(shop: Path, parameter: str) -> None:
+    module = f"one_{parameter}"
+    (shop / f"{module}.py").write_text(f"def handle({parameter}):\n    print({parameter}.keys)\n")
+    [problem] = problems(text(f"{module}:handle"), to_run=True)
+    assert f"gets a Batch in the parameter {parameter} of its handler; name it batch, and loop over the" in problem
+
+
 OPTIONS = {
     "missing": ("{}", ["7:7: options.sender: missing; expected address of the sender"]),
     "misspelt": (
