@@ -229,6 +229,8 @@ def _option_fault(model: type[BaseModel], details: ErrorDetails, options: dict[s
         return ConfigFinding(path, f"missing; expected {(field and field.description) or 'a value'}")
     if details["type"] == "value_error":
         return ConfigFinding(path, hide_secrets(str(details.get("ctx", {}).get("error", details["msg"]))))
+    if details["type"] == "string_pattern_mismatch" and key in fields and fields[key].description:
+        return ConfigFinding(path, f"the value is not valid; expected {fields[key].description}")
     if details["type"] == "list_type":
         return ConfigFinding(path, f"the value should be a list, such as {list_example(_at(options, details['loc']))}")
     return ConfigFinding(path, hide_secrets(details["msg"].replace("Input should", "the value should", 1)))

@@ -407,6 +407,11 @@ TYPOS = {
 }
 
 
+def test_an_option_that_does_not_match_its_pattern_is_reported_with_its_description() -> None:
+    told = "options.url: the value is not valid; expected the destination: http:// or https://"
+    check_options("webhook", {"no scheme": ("{url: localhost}", [f"7:22: {told}"])})
+
+
 def test_an_option_that_the_model_does_not_have_is_reported() -> None:
     """pydantic would ignore a misspelt `dry_run`, and the run would be a real one."""
     check_options("shop:usual", TYPOS)
