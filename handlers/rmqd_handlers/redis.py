@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
@@ -129,6 +130,13 @@ class RedisHandler:
         def _is_url(cls, url: SecretStr) -> SecretStr:
             if not url.get_secret_value().startswith(_SCHEMES):  # the client would connect to localhost
                 raise ValueError(f"not a Redis URL; expected {', '.join(f'{one}...' for one in _SCHEMES)}")
+            try:
+                parts = urlsplit(url.get_secret_value())
+                is_wrong = parts.scheme != "unix" and (parts.port == 0 or not re.fullmatch(r"/?\d*", parts.path))
+            except ValueError:  # its text could contain the password
+                is_wrong = True
+            if is_wrong:  # with a wrong database the client would use database 0
+                raise ValueError("the port or the database is not a number; expected redis://user:password@host:6379/0")
             return url
 
         @model_validator(mode="after")

@@ -13,7 +13,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.client.sending.outgoing_message import OutgoingMessage, may_retry_send, select_by_hash
 from rmqd.config.model.forms import setting
 from rmqd.config.model.root_model import ClusterConfig
-from rmqd.errors import InvalidMessageError, RmqdError
+from rmqd.errors import InvalidMessageError, InvalidNameError, RmqdError
 from rmqd.errors.broker_errors import MessageIllegalError
 from rmqd.handler_api.batch import Batch
 from rmqd.handler_api.decisions import WAIT_ATTRIBUTE
@@ -22,7 +22,7 @@ from rmqd.runtime.value_kinds import Duration
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
 from rmqd.wire.messages.properties import SHARDING_KEY, UNIQ_KEY
-from rmqd.wire.topics import wrap_namespace
+from rmqd.wire.topics import check_topic, wrap_namespace
 
 HOPS_PROPERTY: Final = "RMQD_HOPS"
 """The message property that counts how often a message was forwarded."""
@@ -91,6 +91,11 @@ class RocketMqOptions(ClusterConfig):
     def _fit(self) -> Self:
         if not self.has_name_servers:
             raise ValueError("nameserver is missing; expected the target cluster, even if it is the group's own")
+        if self.topic:
+            try:
+                check_topic(self.topic)
+            except InvalidNameError as error:
+                raise ValueError(f"topic: {error}") from None
         return self
 
 

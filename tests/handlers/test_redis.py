@@ -100,6 +100,8 @@ def test_wrong_options_are_refused() -> None:
     wrong: list[dict[str, object]] = [
         {"key": ""},
         {"url": "rediss:/redis.example.org:6379/0"},
+        {"url": "redis://localhost/orders"},  # the client would use database 0
+        {"url": "redis://localhost:six/0"},
         {"mode": "set"},
         {"value": "body"},
         {"mode": "list", "fields": {"a": "keys"}},

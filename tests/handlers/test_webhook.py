@@ -9,12 +9,14 @@ import hmac
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
 from rmqd import Batch
 from rmqd_handlers.message_values import to_record
 from rmqd_handlers.webhook import Webhook
+from rmqd_handlers.webhook.connections import Tls
 from tests.handlers.messages import make_batch, make_message
 from tests.handlers.options import not_refused
 from tests.servers.http_peer import CLOSE, HANG, RESET, Answer, HttpPeer, http_peer, status
@@ -219,3 +221,9 @@ def test_secrets_are_not_shown() -> None:
     options = Webhook.Options.model_validate({"url": "http://a/", **secrets})
 
     assert "geheim" not in json.dumps(options.model_dump(mode="json"))
+
+
+@pytest.mark.parametrize("keys", [("ca_file",), ("cert_file",), ("cert_file", "key_file")])
+def test_the_error_of_a_missing_pem_file_names_the_file(tmp_path: Path, keys: tuple[str, ...]) -> None:
+    with pytest.raises(FileNotFoundError, match=r"absent\.pem"):
+        Tls.model_validate(dict.fromkeys(keys, tmp_path / "absent.pem")).context()

@@ -45,6 +45,8 @@ class Tls(HandlerOptions):
 
     def context(self) -> ssl.SSLContext:
         """Return the SSL context for these settings. Raises OSError or ssl.SSLError for unusable files."""
+        for file in filter(None, (self.ca_file, self.cert_file, self.key_file)):
+            file.open("rb").close()  # errors of the module ssl do not name the file
         context = ssl.create_default_context(cafile=self.ca_file)
         if not self.verify:
             context.check_hostname = False

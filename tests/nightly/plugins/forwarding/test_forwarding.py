@@ -74,7 +74,11 @@ async def test_a_batch_waits_as_a_whole_for_an_unreachable_cluster() -> None:
     [
         ({}, "nameserver is missing"),
         ({"nameserver": "nowhere"}, "is not host:port"),
-        ({"nameserver": "a:1", "order_by": "colour"}, "pattern"),
+        ({"nameserver": "a:1", "order_by": "colour"}, "the value is not valid; expected"),
+        (
+            {"nameserver": "a:1", "topic": "a b"},
+            "topic: the topic name 'a b' contains a character that RocketMQ refuses",
+        ),
         ({"nameserver": "a:1", "max_hops": 0}, "greater than or equal to 1"),
         ({"nameserver": "a:1", "client": {"acess_key": "x"}}, "acess_key: unknown option"),
     ],
