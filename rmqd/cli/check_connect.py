@@ -22,6 +22,7 @@ from rmqd.client.api.offset_requests import get_min_offset
 from rmqd.client.api.pop_requests import query_assignment
 from rmqd.client.brokers import Brokers
 from rmqd.client.instance import ClientInstance
+from rmqd.client.routing.name_server_client import get_route
 from rmqd.config.model.root_model import RootConfig
 from rmqd.consumer.assembly import subscription_data_of
 from rmqd.consumer.consumer_options import ConsumerOptions
@@ -45,13 +46,14 @@ from rmqd.wire.bodies.pop_bodies import MessageRequestMode, QueryAssignmentReque
 from rmqd.wire.bodies.route_data import ClusterInfo, TopicRouteData
 from rmqd.wire.bodies.stats_bodies import ConsumerConnection
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.topics import retry_topic, without_namespace
+from rmqd.wire.topics import DEFAULT_TOPIC, retry_topic, without_namespace
 
 Level = Literal["ok", "warning", "error", "unreachable"]
 
 PROXY = (
     "is a proxy, not a name server: groups can use it, but checks and `rmqd lag` cannot; give the name server for these"
 )
+BROKER = "is not a name server, but probably a broker; name servers have port 9876 by default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,11 @@ async def _check_name_servers(client: ClientInstance, prefix: str) -> list[Check
     for address, answer in answers.items():
         subject = f"{prefix}name server {address}"
         if isinstance(answer, RequestCodeNotSupportedError):
-            checks.append(CheckResult("warning", subject, PROXY))
+            route = await _or_error(get_route(client.remoting, address, DEFAULT_TOPIC))
+            is_broker = isinstance(route, RequestCodeNotSupportedError)  # proxies answer this request
+            checks.append(
+                CheckResult("unreachable", subject, BROKER) if is_broker else CheckResult("warning", subject, PROXY)
+            )
         elif isinstance(answer, RmqdError):
             # groups work as long as one name server responds
             level: Level = "warning" if known else "unreachable"

@@ -144,12 +144,13 @@ class SystemBusyError(BrokerError, code=ResponseCode.SYSTEM_BUSY, retriable=True
 
 
 class RequestCodeNotSupportedError(BrokerError, code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
-    """The broker does not know the request: it is too old, or a proxy that does not forward it."""
+    """The server does not know the request: it is too old, a proxy that does not forward it, or no name server."""
 
     def __init__(self, code: int, remark: str | None, address: str) -> None:
         super().__init__(code, remark, address)
         self.args = (
-            f"{self.args[0]} (the broker is too old for this request, or is a proxy, which forwards few requests)",
+            f"{self.args[0]} (the server is too old for this request, is a proxy, which forwards few requests, or is a "
+            "broker in the place of a name server)",
         )
 
 

@@ -306,6 +306,8 @@ class FrameDecoder:
                 break
             (length,) = LENGTH.unpack_from(data, start)
             if length > self._max_frame_size:
+                if data[start : start + LENGTH.size] == b"HTTP":
+                    raise ProtocolError("the peer answers in HTTP; expected the address of a name server or a broker")
                 limit = self._max_frame_size
                 raise ProtocolError(f"the peer is sending a frame of {length} bytes; expected at most {limit}")
             end = start + LENGTH.size + length

@@ -197,6 +197,17 @@ def test_connect_exits_with_69_if_the_name_server_is_unreachable() -> None:
     assert {one["level"] for one in document["checks"]} == {"unreachable"}
 
 
+async def test_connect_names_a_broker_in_the_place_of_a_name_server() -> None:
+    async with Peer() as peer:  # like a broker, it supports no request of name servers
+        Path("rmqd.yaml").write_text(GOOD.replace("127.0.0.1:9876", peer.address))
+        refused = Reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, " request type not supported")
+        peer.on(RequestCode.GET_BROKER_CLUSTER_INFO, refused)
+        peer.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, refused)
+        ended = await asyncio.to_thread(rmqd, "check", "--connect", "-c", "rmqd.yaml")
+        assert ended.code == ExitCode.UNAVAILABLE
+        assert f"name server {peer.address}: is not a name server, but probably a broker" in ended.out
+
+
 async def test_connect_names_missing_permissions_without_a_pull() -> None:
     """It sends requests that need the permissions of a pull: an unlock for ACL 2.0, and two queries for ACL 1.0."""
     async with Peer() as peer:

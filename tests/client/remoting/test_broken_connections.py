@@ -60,7 +60,7 @@ async def test_a_partial_frame_fails_the_request_and_is_discarded(remoting: Remo
     [
         pytest.param(struct.pack(">II", 4 + 5, 5) + b"hello", id="no header"),
         pytest.param(struct.pack(">II", 4, 0x7000000), id="unknown serialize type"),
-        pytest.param(b"HTTP/1.1 400 Bad Request\r\n\r\n", id="another protocol"),
+        pytest.param(b"HTTP/1.1 400 Bad Request\r\n\r\n", id="HTTP"),
         pytest.param(struct.pack(">I", 16 * 1024 * 1024 + 1), id="too large"),
     ],
 )
@@ -74,7 +74,8 @@ async def test_an_invalid_frame_closes_the_connection(remoting: RemotingClient, 
 
     async with RawServer(nonsense) as server:
         for count in (1, 2):
-            with pytest.raises(RemotingClosedError, match="could not be decoded"):
+            reason = "could not be decoded.* the peer answers in HTTP" if b"HTTP" in garbage else "could not be decoded"
+            with pytest.raises(RemotingClosedError, match=reason):
                 await remoting.invoke(server.address, ASK, {}, timeout_seconds=5)
             assert remoting.traffic.corrupt_frames == count
         assert server.accepted == 2
