@@ -121,6 +121,10 @@ def _limited_calls(config: root_model.RootConfig) -> Iterator[object]:
 
 def _idle_keys(config: root_model.RootConfig) -> Iterator[object]:
     """Yield a problem for each configured key that has no effect because of other keys."""
+    for name, cluster in config.known_clusters.items():
+        if cluster.client.tls.model_fields_set and "enabled" not in cluster.client.tls.model_fields_set:
+            at = "client.tls" if cluster is config else f"clusters.{name}.client.tls"
+            yield f"{at}: has no effect without enabled: true, so the connections are not encrypted"
     for name, group in config.groups.items():
         retry, circuit = group.retry, group.circuit_breaker
         if circuit.model_fields_set and not circuit.model_fields_set & {"consecutive", "ratio"}:

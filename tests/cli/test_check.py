@@ -124,6 +124,9 @@ def test_check_warns_of_keys_without_effect() -> None:
         if (result.code, f": groups.mailer.{told}" in result.err if told else not result.err) != (0, True):
             wrong.append((keys, result))
     assert wrong == []
+    Path("rmqd.yaml").write_text(f"{GOOD}client: {{tls: {{ca_file: ''}}}}\n")
+    told = "warning: client.tls: has no effect without enabled: true, so the connections are not encrypted\n"
+    assert rmqd("check", "--config", "rmqd.yaml").err == told
 
 
 def test_check_reports_a_good_configuration_group_by_group() -> None:
