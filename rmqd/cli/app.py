@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Final, cast
@@ -13,7 +12,6 @@ from typer.main import get_command
 
 from rmqd.cli.terminal.commands import Command, Commands
 from rmqd.errors import ExitCode
-from rmqd.runtime.kept_reload import RememberedReload
 
 _PACKAGE: Final = Path(__file__).parents[1]
 DOCS: Final = next((one for one in (_PACKAGE / "docs", _PACKAGE.parent / "docs") if one.is_dir()), "rmqd's source")
@@ -105,11 +103,7 @@ _app = typer.Typer(
 
 
 def main() -> None:
-    """Run the command line. Called by the `rmqd` script and by `python -m rmqd`."""
-    if sys.argv[1:2] in (["run"], ["dev"], ["_worker"]):  # otherwise SIGHUP would end the process during its imports
-        signal.signal(signal.SIGHUP, RememberedReload())
-    if sys.argv[1:2] in (["run"], ["dev"]) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C before the daemon's start prints no traceback
+    """Run the command line. Called by `rmqd.__main__.main`."""
     _open_standard_streams()
     try:
         command_line()(prog_name="rmqd")

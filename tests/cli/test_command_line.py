@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -225,3 +226,20 @@ async def test_commands_exit_with_69_if_the_cluster_is_unavailable(has_name_serv
             else:
                 assert address in ended.json()["error"], line
             assert "Traceback" not in ended.err, line
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_ctrl_c_during_the_imports_prints_no_traceback(tmp_path: Path, command: str) -> None:
+    (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    script = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import rmqd.__main__ as r; r.main()"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script, command],
+        env={"PYTHONPATH": f"{tmp_path}:{TOP}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")
