@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from rmqd.runtime.plain_text import format_age
+from rmqd.runtime.plain_text import count_noun, format_age
 from rmqd.wire.topics import is_retry_topic
 
 Fields = Mapping[str, Any]
@@ -91,11 +91,11 @@ def skipped_line(group: dict[str, Any]) -> str:
     """Return the number of messages that a group has skipped since its start; empty if there are none."""
     left_out = group["left_out"] or {}
     counts = (
-        (left_out.get("late_rows"), "late rows"),
-        (left_out.get("lost_messages"), "lost messages"),
-        (group.get("totals", {}).get("deduplicated"), "messages that were handled before"),
+        (left_out.get("late_rows"), "late row"),
+        (left_out.get("lost_messages"), "lost message"),
+        (group.get("totals", {}).get("deduplicated"), "repeated message"),
     )
-    texts = [f"{count} {what}" for count, what in counts if count]
+    texts = [count_noun(count, what) for count, what in counts if count]
     return f"skipped since the start: {', '.join(texts)}" if texts else ""
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rmqd.consumer.health.causes import make_problem
-from rmqd.daemon.http.status_view import is_alarming, problem_line, state_text, state_word
+from rmqd.daemon.http.status_view import is_alarming, problem_line, skipped_line, state_text, state_word
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,8 @@ def test_the_state_of_a_group_shows_its_problems(changed: dict[str, Any], text: 
 def test_evidence_that_ends_with_a_full_stop_gets_no_second_full_stop() -> None:
     line = problem_line(asdict(make_problem("no_route", "see the FAQ for further details.")))
     assert line.startswith("no_route: see the FAQ for further details. Next: start the broker")
+
+
+def test_one_skipped_message_is_counted_in_the_singular() -> None:
+    group = {"left_out": {"late_rows": 1, "lost_messages": 2}, "totals": {"deduplicated": 1}}
+    assert skipped_line(group) == "skipped since the start: 1 late row, 2 lost messages, 1 repeated message"

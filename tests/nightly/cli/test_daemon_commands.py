@@ -117,7 +117,7 @@ def test_status_shows_stalled_queues_and_the_reasons_of_problems() -> None:
     assert lines[5] == "  handled 2.5/s, failed 2.5/s, retried 2.5/s, dead-lettered 0.0/s"
     assert lines[6] == "  last error: 2023-11-14 22:13:20 UTC, orders, message A1: KeyError('x')"
     assert status_lines(document)[6] != lines[6], "the last error is red"
-    assert lines[7] == "  skipped since the start: 3 late rows, 2 lost messages, 4 messages that were handled before"
+    assert lines[7] == "  skipped since the start: 3 late rows, 2 lost messages, 4 repeated messages"
     del lines[5:8]
     assert lines[5] == "  mode_mismatch: others are orderly. Next: part them"
     assert lines[6] == (
