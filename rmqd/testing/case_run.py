@@ -183,6 +183,8 @@ def read_cases(file: Path, config: Path | None = None) -> list[Case]:
     cases: list[Case] = []
     written = source.tree.entries["cases"].node
     assert isinstance(written, YamlMapping)
+    if not written.entries:
+        problems.append(ConfigProblem(written.place, ("cases",), "empty; expected one or more cases by name"))
     for case_name, entry in written.entries.items():
         case = model.cases[case_name]
         node = entry.node

@@ -159,6 +159,13 @@ def test_chaos_fails_a_case_whose_handler_is_not_repeatable(cases: UserFolder, m
     assert "self.total: 2, expected 1" in ended.out
 
 
+def test_a_file_without_cases_is_refused(cases: UserFolder) -> None:
+    cases.write("bad.cases.yaml", GROUP.rstrip() + " {}\n")
+    ended = rmqd("test", "bad.cases.yaml")
+    assert (ended.code, ended.out) == (78, "")
+    assert "cases: empty; expected one or more cases by name" in ended.err
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
