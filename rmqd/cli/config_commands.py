@@ -61,6 +61,8 @@ def convert(
 
     Example: rmqd convert application.yml > rmqd.yaml
     """
+    if file.suffix not in (".properties", ".yml", ".yaml"):
+        raise typer.BadParameter(f"{file}: expected a .properties, .yml or .yaml file", param_hint="FILE")
     try:
         text = file.read_bytes().decode("utf-8-sig", errors="replace")
     except OSError as error:

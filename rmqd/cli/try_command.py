@@ -257,6 +257,8 @@ def try_group(
     Example: rmqd try order-mailer --bisect --timeout 30s
     """
     times = [moment_or_age_ms(text, name) if text else None for text, name in ((since, "--from"), (until, "--to"))]
+    if times[0] is not None and times[1] is not None and times[1] <= times[0]:
+        raise typer.BadParameter("is not after --from", param_hint="--to")
     ours = ConfigGroup.find(cluster, group, canary=canary)
     if not any((last, since, until, keys, ids, waiting)) and not dead_letters:
         last, waiting = (None, True) if bisect else (10, False)

@@ -49,6 +49,8 @@ WRONG = [
     ("offsets reset g t --to 2026-01-01T00:00:00 -n 127.0.0.1:1", "has no time zone"),
     ("offsets reset g t --to first --wait 5 -n 127.0.0.1:1", "5"),
     ("offsets restore absent.json -n 127.0.0.1:1", "absent.json"),
+    ("try g --from 1h --to 2h -n 127.0.0.1:1", "--to: is not after --from"),
+    ("convert rmqd.java", "expected a .properties, .yml or .yaml file"),
     ("broker --listen 9876", "'9876' is not HOST:PORT, such as 127.0.0.1:9876"),
     ("broker --listen 127.0.0.1:65536", "is not HOST:PORT"),
     ("broker --topic shop:0", "'shop:0' is not name:queues, such as orders:4, with up to 1024 queues"),
