@@ -152,7 +152,7 @@ class ConsumerOffsetManager:
         self._resets: _Table = defaultdict(dict)
         for table, kind in ((self._committed, JournalKind.OFFSET), (self._resets, JournalKind.RESET)):
             for key, value in journal.items(kind):
-                topic, group, queue_id = key.split(SEPARATOR)
+                topic, group, queue_id = key.rsplit(SEPARATOR, 2)
                 table[group, topic][int(queue_id)] = int(value)
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:

@@ -7,11 +7,14 @@ import shutil
 from contextlib import closing
 from pathlib import Path
 
+from rmqd.broker.broker_settings import BrokerSettings
 from rmqd.broker.embedded_rocketmq import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
 from rmqd.client.api.send_requests import send_message
 from rmqd.client.remoting.remoting_client import RemotingClient
+from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.bodies.config_bodies import TopicConfig
 from rmqd.wire.headers.send_headers import SendMessageRequestHeaderV2
+from tests.broker.peer import connected
 from tests.broker.stores import bodies, in_folder, put
 
 
@@ -69,3 +72,18 @@ async def test_acknowledged_messages_are_kept_after_a_crash(tmp_path: Path) -> N
     store, data_dir = in_folder(left)
     with closing(data_dir):
         assert sorted(bodies(store), key=int) == [str(number) for number in range(20)]
+
+
+async def test_a_name_with_the_separator_of_keys_does_not_prevent_a_start(tmp_path: Path) -> None:
+    """Names of light queues are not restricted."""
+    options = EmbeddedOptions(data_dir=tmp_path, topics={"T": 1}, settings=BrokerSettings(enableLmq=True))
+    clone = {"srcGroup": "G", "destGroup": "g@h", "topic": "T", "offline": "true"}
+    commit = {"consumerGroup": "G", "topic": "%LMQ%a@b", "queueId": "0", "commitOffset": "5"}
+    async with embedded_rocketmq(options) as rocketmq, connected(rocketmq.broker.address) as peer:
+        rocketmq.broker.groups.find_or_create("G")
+        rocketmq.broker.offsets.commit("G", "T", 0, 1)
+        assert (await peer.call(RequestCode.CLONE_GROUP_OFFSET, clone)).code == ResponseCode.INVALID_PARAMETER
+        assert (await peer.call(RequestCode.UPDATE_CONSUMER_OFFSET, commit)).code == ResponseCode.SUCCESS
+
+    async with embedded_rocketmq(options) as rocketmq:
+        assert rocketmq.broker.offsets.get("G", "%LMQ%a@b", 0) == 5

@@ -76,7 +76,7 @@ class ConsumerOrderInfoManager:
         self._infos: dict[GroupQueue, OrderInfo] = {}
         self._due: list[tuple[int, GroupQueue]] = []
         for name, value in journal.items(JournalKind.POP_ORDER):
-            topic, group, queue_id = name.split(SEPARATOR)
+            topic, group, queue_id = name.rsplit(SEPARATOR, 2)
             key, info = GroupQueue(topic, group, int(queue_id)), OrderInfo.from_json(value)
             self._infos[key] = info
             heappush(self._due, (info.next_visible_at(), key))

@@ -168,5 +168,5 @@ def _again(message: StoredMessage, popped: HiddenPop, topic: str, queue_id: int)
 
 
 def _parsed(key: str) -> HiddenPop:
-    topic, group, *numbers = key.split(SEPARATOR)
+    topic, group, *numbers = key.rsplit(SEPARATOR, len(HiddenPop._fields) - 1)
     return HiddenPop(topic, group, *map(int, numbers))

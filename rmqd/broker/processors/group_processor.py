@@ -129,6 +129,8 @@ class GroupProcessor(RequestProcessor):
         """CLONE_GROUP_OFFSET (314): copy a group's offsets to another group, for one topic or for all topics."""
         header = group_headers.CloneGroupOffsetRequestHeader.from_ext_fields(request.ext_fields)
         broker = self._broker
+        if fault := name_error("group", header.dest_group, MAX_GROUP_LENGTH):
+            raise Refusal(ResponseCode.INVALID_PARAMETER, fault)
         info = None if header.offline else broker.consumers.get(header.src_group)
         for topic in [header.topic] if header.topic else broker.offsets.topics_of(header.src_group):
             subscribed = info is None or not info.subscriptions or topic in info.subscriptions

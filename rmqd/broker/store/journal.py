@@ -30,7 +30,7 @@ class JournalKind(StrEnum):
     LIGHT_QUEUE = "light_queue"
 
 
-SEPARATOR: Final = "@"  # names of topics and groups never contain it
+SEPARATOR: Final = "@"  # names of groups and topics never contain it, but names of light queues may
 
 
 def key_of(*parts: object) -> str:
