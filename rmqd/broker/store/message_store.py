@@ -253,14 +253,19 @@ class MessageStore:
             await asyncio.sleep(0 if deleted else RETENTION_SECONDS)
 
     def _make_room(self) -> None:
-        """Delete the oldest messages of a full store, and some more, so that the next puts need not delete again."""
+        """Delete the oldest messages of a full store, and some more, so that the next puts need not delete again.
+
+        Messages in the newest half of the capacity stay. Otherwise a store full of delayed messages, which must stay,
+        would delete each new message at once.
+        """
         slack = self._capacity // 256
         left = self.size_bytes - self._capacity + slack
+        newest = self.end - self._capacity // 2
 
         def may_delete(entry: queue_store.QueueEntry) -> bool:
             nonlocal left
             left -= entry.size
-            return left + entry.size > 0
+            return left + entry.size > 0 and entry.commit_log_offset < newest
 
         if self._discard_while(may_delete):
             self._room_until = self._capacity

@@ -58,6 +58,18 @@ async def test_a_store_exceeds_its_size_if_all_messages_are_needed() -> None:
     assert len(bodies(store)) == 100
 
 
+async def test_a_store_full_of_needed_messages_keeps_new_messages_for_a_while() -> None:
+    store = in_memory(BrokerSettings(maxStoreSize=10_000))
+    store.add_retention_rule(lambda topic, queue_id: 0 if topic == "delayed" else None)
+    for _ in range(20):
+        put(store, "x" * 1000, topic="delayed")
+    for number in range(20):
+        put(store, str(number).ljust(500))
+
+    assert len(bodies(store, "delayed")) == 20
+    assert [int(body) for body in bodies(store)] == list(range(12, 20))
+
+
 def test_retries_and_delayed_copies_are_not_in_light_queues() -> None:
     """They keep the message's properties. A queue that is not a light queue has no offset."""
     store = in_memory(BrokerSettings(enableLmq=True, enableMultiDispatch=True))
