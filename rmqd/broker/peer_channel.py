@@ -65,6 +65,7 @@ LANGUAGE: Final = LanguageCode.JAVA  # RocketMQ's servers send this language, an
 _opaques = itertools.count()
 IDLE_SECONDS: Final = 120.0  # Java: serverChannelMaxIdleTimeSeconds
 HALF_FRAME_SECONDS: Final = 30.0
+CLOSE_SECONDS: Final = 3.0
 HALF_FRAMES_BYTES: Final = 64 * 1024 * 1024
 MAX_CONNECTIONS: Final = 1000
 _IDLE_SCAN_SECONDS: Final = 10.0
@@ -153,10 +154,11 @@ class Channel(asyncio.Protocol):
         self._out.clear()
 
     def close(self) -> None:
-        """Close the connection after sending the queued frames."""
+        """Close the connection after sending the queued frames. A client has CLOSE_SECONDS to read them."""
         if self._transport is not None:
             self._server.flush()
             self._transport.close()
+            asyncio.get_running_loop().call_later(CLOSE_SECONDS, self.abort)
 
     def abort(self) -> None:
         """Close the connection at once, without sending the queued frames."""

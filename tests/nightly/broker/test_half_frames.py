@@ -1,4 +1,4 @@
-"""Incomplete frames: their time and their total size are limited."""
+"""Incomplete frames and unread responses: their time and their total size are limited."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ import pytest
 
 from rmqd.broker import peer_channel as server
 from rmqd.broker.embedded_rocketmq import EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.codes import RequestCode
+from rmqd.wire.command import RemotingCommand, encode_command
 from tests.broker.peer import Peer
+from tests.broker.stores import put
+from tests.waiting import eventually
 
 HALF = (1_000_000).to_bytes(4, "big") + b"x" * 500_000
 
@@ -62,3 +66,21 @@ async def test_a_connection_above_the_maximum_is_closed(
     monkeypatch.setattr(server, "MAX_CONNECTIONS", 0)
     async with half_frame(embedded.broker.address) as reader:
         await ended(reader)
+
+
+async def test_a_client_that_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a client that a debugger has stopped. The broker's end would wait for it from Python 3.12 on."""
+    monkeypatch.setattr(server, "CLOSE_SECONDS", 0.05)
+    async with embedded_rocketmq() as embedded:
+        put(embedded.broker.store, b"x" * 4_000_000)
+        host, port = embedded.broker.address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port), limit=1000)
+        view = RemotingCommand(RequestCode.VIEW_MESSAGE_BY_ID, 1, 0, {"offset": "0"})
+        writer.write(encode_command(view) * 5)
+        assert await reader.readexactly(4)  # asyncio stops reading at twice the limit
+        channels = embedded.servers[0].channels
+        assert len(channels) == 1
+    try:
+        await eventually(lambda: not channels, "the connection is closed")
+    finally:
+        writer.transport.abort()
