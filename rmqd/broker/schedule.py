@@ -19,7 +19,7 @@ import structlog
 from rmqd.broker.broker_settings import BrokerSettings, UnknownSettingError
 from rmqd.broker.peer_channel import Refusal
 from rmqd.broker.store.journal import Journal, JournalKind
-from rmqd.broker.store.message_store import MessageStore, PutResult
+from rmqd.broker.store.message_store import MessageStore, PutResult, dropping_damaged
 from rmqd.broker.store.queue_store import ConsumeQueue
 from rmqd.codes import ResponseCode
 from rmqd.errors import ProtocolError, RmqdError
@@ -126,7 +126,8 @@ class TimerMessageStore:
     def deliver_next(self, now_ms: int) -> None:
         """Deliver the next message, unless it was recalled. Raises Refusal like MessageStore.put."""
         due_ms, offset = self._due[0]
-        self._deliver(offset, now_ms, self._recalled.get(due_ms, ()))
+        with dropping_damaged():
+            self._deliver(offset, now_ms, self._recalled.get(due_ms, ()))
         heappop(self._due)
         self._waiting.discard(offset)
         self._journal.delete(JournalKind.TIMER, str(offset))
@@ -323,7 +324,8 @@ class ScheduleMessageService:
                     break
                 record = self._store.record(entry.commit_log_offset)
                 if record is not None:
-                    self._store.put(_time_up(record))
+                    with dropping_damaged():
+                        self._store.put(_time_up(record))
                 offset += 1
         finally:
             if offset > start:

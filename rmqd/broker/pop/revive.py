@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from rmqd.broker.broker_settings import BrokerSettings
 from rmqd.broker.consumer_registry import ConsumerOffsetManager
 from rmqd.broker.store.journal import SEPARATOR, Journal, JournalKind, key_of
-from rmqd.broker.store.message_store import MessageStore
+from rmqd.broker.store.message_store import MessageStore, dropping_damaged
 from rmqd.broker.topic_registry import TopicConfigManager
 from rmqd.errors import InvalidMessageError
 from rmqd.wire.messages.decode import decode_record
@@ -102,7 +102,8 @@ class PopReviveService:
     def deliver_next(self, now_ms: int) -> None:
         """Store the message that is due next in its pop retry topic. Raises Refusal like MessageStore.put."""
         popped = self._due[0][1]
-        self._revive(popped)
+        with dropping_damaged():
+            self._revive(popped)
         heappop(self._due)
         self._remove(popped)
 

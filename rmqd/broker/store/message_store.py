@@ -6,6 +6,7 @@ Java: `DefaultMessageStore`, `CleanCommitLogService`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -14,11 +15,13 @@ from heapq import heapify, heappop, heapreplace
 from itertools import islice
 from typing import Final, NamedTuple
 
+import structlog
+
 from rmqd.broker.broker_settings import BrokerSettings
 from rmqd.broker.filter.message_filter import MessageFilter
 from rmqd.broker.store import queue_store
 from rmqd.broker.store.journal import SEPARATOR, Journal, JournalKind, RecordLog, RecordRow, key_of
-from rmqd.errors import StorageError
+from rmqd.errors import InvalidMessageError, ProtocolError, StorageError
 from rmqd.runtime.clock import Clock
 from rmqd.wire.bodies.heartbeat_data import java_hash
 from rmqd.wire.messages.decode import LIGHT_QUEUE_SEPARATOR
@@ -59,6 +62,8 @@ def deletable_entries(
             heappop(heads)
 
 
+log = structlog.get_logger(__name__)
+
 RETENTION_SECONDS: Final = 10.0  # Java: cleanResourceInterval
 MAX_AT_ONCE: Final = 5000  # messages deleted in one turn of the loop
 _LOG_END: Final = "end"
@@ -83,6 +88,15 @@ class StoredArrival(NamedTuple):
     queue_offset: int
     tags_code: int
     record: bytes
+
+
+@contextlib.contextmanager
+def dropping_damaged() -> Iterator[None]:
+    """Drop a stored message that cannot be read or stored again, so that it does not block the delivery of others."""
+    try:
+        yield
+    except (ProtocolError, InvalidMessageError, KeyError, ValueError) as error:
+        log.exception("broker.message_dropped", error=str(error))
 
 
 class MessageStore:

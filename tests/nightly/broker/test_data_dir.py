@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 from contextlib import closing
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from rmqd.client.instance import ClientInstance
 from rmqd.codes import ResponseCode
 from rmqd.errors import ProtocolError
 from rmqd.wire.command import FrameDecoder, decode_command, encode_request
+from tests.broker.peer import connected
+from tests.broker.popping import popped
 from tests.broker.stores import bodies, in_folder, put
 from tests.broker.test_data_dir import crashed, send_header
 from tests.clock import ManualClock
@@ -174,3 +177,26 @@ async def test_the_cluster_keeps_its_id_at_another_address(tmp_path: Path) -> No
             ids.append(await client.cluster_id.learn(may_write=False))
             await client.close()
     assert ids[0] == ids[1] != ids[2] != ""
+
+
+async def test_a_damaged_message_does_not_block_the_delivery_of_others(tmp_path: Path) -> None:
+    """Neither a message with a delay level, nor a timer message, nor a popped message."""
+    options, clock = EmbeddedOptions(data_dir=tmp_path, topics={"T": 1, "U": 1}), ManualClock()
+    async with embedded_rocketmq(options, clock) as rocketmq, connected(rocketmq.broker.address) as peer:
+        for name in "damaged", "good":
+            await peer.send("T", f"{name} delay".encode(), DELAY="1")
+            await peer.send("T", f"{name} timer".encode(), TIMER_DELAY_SEC="2")
+            await peer.send("U", f"{name} pop".encode())
+        assert len(await popped(peer, "U", invisible_time=2000)) == 2
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as database, database:
+        damage = "UPDATE record SET record = zeroblob(length(record)) WHERE instr(record, CAST('damaged' AS BLOB))"
+        assert database.execute(damage).rowcount == 3
+
+    clock.turn(10)
+    with capture_logs() as logs:
+        async with embedded_rocketmq(options, clock) as rocketmq:
+            rocketmq.broker.schedule.wake()
+            assert sorted(bodies(rocketmq.broker.store)) == ["good delay", "good timer"]
+            assert bodies(rocketmq.broker.store, "%RETRY%g_U") == ["good pop"]
+            assert rocketmq.broker.schedule.next_due() is None
+    assert [entry["event"] for entry in logs] == ["broker.message_dropped"] * 3
