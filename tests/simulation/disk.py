@@ -24,6 +24,8 @@ class Disk:
         """Called with each record that is stored."""
         self.on_offset: Callable[[str, int], None] = lambda key, offset: None
         """Called with the key `topic@group@queue` and each offset that is stored."""
+        self.on_reported: Callable[[str], None] = lambda key: None
+        """Called with the key `topic@group@queue` of a reset that a response reports."""
         self.on_topic: Callable[[], None] = lambda: None
         """Called when a topic is stored."""
 
@@ -73,6 +75,8 @@ class Disk:
 
     def delete(self, kind: JournalKind, key: str) -> None:
         """Delete a value."""
+        if kind is JournalKind.RESET:
+            self.on_reported(key)
         self._change(kind, key, None)
 
     def items(self, kind: JournalKind) -> Iterator[tuple[str, str]]:

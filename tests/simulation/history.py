@@ -128,6 +128,7 @@ class History:
             await name_server.start()
         for broker, queues in zip(self.brokers, self.plan.queues, strict=True):
             broker.disk.on_offset = functools.partial(self.offsets.at_master, broker)
+            broker.disk.on_reported = functools.partial(self._reset_reported, broker.name)
             broker.disk.on_record = functools.partial(self._stored, broker.name)
             broker.neighbours = self.brokers
             broker.commits = CommitThreads(random.Random(f"{self.plan.seed} {broker.name}"), self.plan.late_commits)
@@ -306,6 +307,11 @@ class History:
             self.ledger.died(broker, key_of(row.record))
         elif topic_of_pop_retry(GROUP, row.topic) is not None:
             self.ledger.shown_again(broker, row.record)
+
+    def _reset_reported(self, broker: str, key: str) -> None:
+        topic, group, queue = key.split("@")
+        if (topic, group) == (TOPIC, GROUP):
+            self.passed.report(broker, int(queue), self.timeline.now())
 
     def _explains_unheeded(self, reset: Reset) -> bool:
         return reset in self.unheard or self.java.explains_unheeded(reset) or self.causes.explain_unheeded(reset)

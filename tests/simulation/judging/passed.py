@@ -71,10 +71,16 @@ class Passed:
         self._is_troubled = is_troubled
         self._resets: dict[tuple[str, int], list[Reset]] = defaultdict(list)
         self._begun_anew: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
+        self._reported: dict[Reset, float] = {}
 
     def reset(self, reset: Reset) -> None:
         """Record a reset."""
         self._resets[reset.broker, reset.queue].append(reset)
+
+    def report(self, broker: str, queue: int, at: float) -> None:
+        """Record when a pull response reported the queue's last reset. It is late if flow control paused the pulls."""
+        for reset in self._resets[broker, queue][-1:]:
+            self._reported[reset] = at
 
     def begin_anew(self, broker: str, queue: int, offset: int, at: float) -> None:
         """Record that the group starts at an offset of a queue, like a new group."""
@@ -129,7 +135,7 @@ class Passed:
     def _told_at(self, reset: Reset) -> float:
         """Return when the owner's pull reports a reset: a held pull waits for the next message."""
         next_at, _ = self.tags.get(Stored(reset.broker, reset.queue, reset.end), (reset.at, ""))
-        return max(reset.at, next_at)
+        return max(reset.at, next_at, self._reported.get(reset, 0.0))
 
     def is_settled(self, key: str, places: list[Stored]) -> bool:
         """Whether a message is finished: it was handled or skipped, and was handled again after a reset."""
