@@ -111,6 +111,10 @@ class OffsetStoreError(RmqdError):
     )
 
 
+class QueueTakenError(OffsetStoreError):
+    """Another member has acquired the queue in the group's own store."""
+
+
 class StorageError(RmqdError):
     """The embedded broker's data directory cannot be locked, read or written."""
 

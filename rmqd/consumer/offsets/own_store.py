@@ -27,7 +27,7 @@ from rmqd.consumer.handling.handler_failures import (
 )
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
 from rmqd.consumer.services import OffsetWatcher
-from rmqd.errors import OffsetStoreError, RmqdError
+from rmqd.errors import OffsetStoreError, QueueTakenError, RmqdError
 from rmqd.handler_api.batch import ACK, AGAIN_DECISION, Batch, InvalidPayloadError, Outcome
 from rmqd.offset_stores import OffsetStore, StoredProgress, StoredQueue, connection_of_call
 from rmqd.runtime.clock import Clock
@@ -221,7 +221,7 @@ class OffsetTransactions:
     async def _write(self, taken: _Taken, connection: object, progress: StoredProgress) -> None:
         if not (taken.owner and await self.store.write(connection, taken.key, taken.owner, progress)):
             taken.owner = ""
-            raise OffsetStoreError(f"another member has, or may have, acquired {taken.key}")
+            raise QueueTakenError(f"another member has, or may have, acquired {taken.key}")
 
 
 @contextmanager

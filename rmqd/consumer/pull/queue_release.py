@@ -27,7 +27,7 @@ from rmqd.consumer.assigned.assignment import ReleaseSignal
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import GroupContext, ReleasedOffset
 from rmqd.consumer.pull.pull_loop import PullLoop
-from rmqd.errors import OffsetStoreError, RemotingError, RmqdError, RouteNotFoundError
+from rmqd.errors import OffsetStoreError, QueueTakenError, RemotingError, RmqdError, RouteNotFoundError
 from rmqd.errors.broker_errors import BrokerError
 from rmqd.wire.message_queue import MessageQueue
 
@@ -198,6 +198,6 @@ def _may_pass(error: RmqdError) -> bool:
     """Return whether the broker, or the group's own store, may accept the same request a moment later."""
     if isinstance(error, BrokerError):
         return error.retriable
-    if isinstance(error, OffsetStoreError):
-        return error.__cause__ is not None  # without a cause, another member has the queue
-    return isinstance(error, RemotingError | RouteNotFoundError)
+    if isinstance(error, QueueTakenError):
+        return False
+    return isinstance(error, OffsetStoreError | RemotingError | RouteNotFoundError)

@@ -17,7 +17,7 @@ from rmqd.consumer.handling.handler_failures import ConsumeTimeoutError
 from rmqd.consumer.offsets.own_store import CustomOffsetStore, OffsetTransactions
 from rmqd.consumer.offsets.persistence import OFFSET_WATCH_SECONDS
 from rmqd.consumer.stats.counters import TopicStats
-from rmqd.errors import OffsetStoreError
+from rmqd.errors import OffsetStoreError, QueueTakenError
 from rmqd.handler_api.batch import Batch, Outcome
 from rmqd.offset_stores import StoredProgress, StoredQueue, offset_connection
 from rmqd.wire.message_queue import MessageQueue
@@ -195,7 +195,7 @@ async def test_a_handler_that_cancels_its_task_does_not_interrupt_the_commit(tak
 
 async def test_a_call_of_a_previous_owner_is_not_committed(taken: Member) -> None:
     """The next call takes the queue again."""
-    with pytest.raises(OffsetStoreError, match=r"^another member has, or may have, acquired"):
+    with pytest.raises(QueueTakenError, match=r"^another member has, or may have, acquired"):
         await taken.call(taken.disturb)
     assert taken.stored == StoredProgress(3, "5-5")
     await taken.call()
@@ -205,7 +205,7 @@ async def test_a_call_of_a_previous_owner_is_not_committed(taken: Member) -> Non
 async def test_progress_of_a_previous_owner_is_not_stored(taken: Member) -> None:
     """The next attempt takes the queue again."""
     taken.disturb(taken.batch)
-    with pytest.raises(OffsetStoreError, match=r"^another member has, or may have, acquired"):
+    with pytest.raises(QueueTakenError, match=r"^another member has, or may have, acquired"):
         await taken.transactions.store_progress(QUEUE, None, 6)
     assert taken.stored == StoredProgress(3, "5-5")
     await taken.transactions.store_progress(QUEUE, None, 6)
