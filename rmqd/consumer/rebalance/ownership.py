@@ -341,12 +341,7 @@ class QueueOwnership(Ownership):
                 if queue in asking:
                     queues = frozenset(asking)
                     asking.clear()
-                    request = asyncio.create_task(self._locks.lock(broker_name, queues), name=f"locks:{broker_name}")
-                    try:
-                        granted = await asyncio.shield(request)
-                        self._locked |= granted or frozenset()
-                    finally:  # a cancelled caller must not end the turn before the response, because a release follows
-                        await asyncio.wait((request,))
+                    self._locked |= await self._locks.lock(broker_name, queues) or frozenset()
         finally:
             asking.discard(queue)
         return queue in self._locked

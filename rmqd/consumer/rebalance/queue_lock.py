@@ -53,6 +53,13 @@ class BrokerLocks:
 
     async def lock(self, broker_name: str, queues: Collection[MessageQueue]) -> frozenset[MessageQueue] | None:
         """Lock queues of one broker, or renew the locks. Return the locked queues; None without a response."""
+        request = asyncio.create_task(self._request(broker_name, queues), name=f"locks:{broker_name}")
+        try:
+            return await asyncio.shield(request)
+        finally:  # a cancelled caller must not end its turn before the response, because a release follows
+            await asyncio.wait((request,))
+
+    async def _request(self, broker_name: str, queues: Collection[MessageQueue]) -> frozenset[MessageQueue] | None:
         address = self._address(broker_name)
         if address is None:
             return None

@@ -307,18 +307,25 @@ async def test_a_lock_granted_during_the_release_of_its_queue_does_not_count_lat
     assert not await again
 
 
-async def test_a_release_during_a_lock_request_unlocks_after_the_response(case: Case) -> None:
+@pytest.mark.parametrize("is_renewal", [False, True])
+async def test_a_release_during_a_lock_request_unlocks_after_the_response(case: Case, *, is_renewal: bool) -> None:
     """The broker may execute the requests in any order, and the next owner would wait for the lock."""
     answer = asyncio.Event()
+    if is_renewal:
+        await case.ownership.acquire(case.one, lambda: None)
+        case.asked()
 
     async def lock(command: RemotingCommand) -> Reply:
         await answer.wait()
         return case.broker.lock(command)
 
     case.broker.peer.on(RequestCode.LOCK_BATCH_MQ, lock)
-    acquiring = case.acquire(case.one)
+    asking = asyncio.create_task(case.ownership.run()) if is_renewal else case.acquire(case.one)
+    await case.clock.advance(0)
+    if is_renewal:
+        case.clock.turn(RENEW_INTERVAL_SECONDS)
     await case.broker.peer.received(RequestCode.LOCK_BATCH_MQ)
-    acquiring.cancel()
+    asking.cancel()
     releasing = asyncio.create_task(case.ownership.release(case.one))
     await case.clock.advance(0.5)
     assert not case.broker.peer.got(RequestCode.UNLOCK_BATCH_MQ)

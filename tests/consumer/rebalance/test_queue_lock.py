@@ -430,6 +430,7 @@ async def test_a_waiting_member_lets_the_owner_lock_first_after_a_broker_restart
     async with locking(broker, clock) as (client, locks):
         waiting = asyncio.create_task(locks.acquire(queue, lambda: None))
         await broker.peer.received(RequestCode.LOCK_BATCH_MQ)
+        await clock.advance(0.1)  # the response arrives
         broker.locks.clear()
         broker.peer.cut()
         await eventually(lambda: client.remoting.connected(broker.peer.address) is None, "the connection is lost")
