@@ -220,6 +220,8 @@ class LocalGroups:
 
     async def _load(self, consumers: list[Consumer]) -> None:
         """Load the code of groups that run in worker processes. Raises ConfigError, also if `stop` is called."""
+        if self.stopping:  # since the reload began: nothing would end an import that hangs
+            raise ConfigError(["the daemon is stopping"])
         self._loading = consumers
         try:
             await worker_group.load(consumers)

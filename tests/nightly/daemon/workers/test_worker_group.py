@@ -169,3 +169,17 @@ async def test_a_stop_ends_an_import_that_hangs(monkeypatch: pytest.MonkeyPatch)
         groups.stop()
         with pytest.raises(ConfigError, match="the group was stopped during its handler's import"):
             await asyncio.wait_for(restart, WAIT_SECONDS)
+
+
+async def test_a_stop_during_a_reload_starts_no_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The import may hang, and `stop` is called only once."""
+    async with restarted(monkeypatch, config("mailer")) as (groups, workers):
+        workers.imported.clear()
+
+        async def stop(*_: object) -> None:
+            groups.stop()
+
+        monkeypatch.setattr(FakeEngine, "check_filters", stop)
+        reload = groups.apply(config("mailer", changes={"mailer": {"consume_message_batch_max_size": 7}}))
+        with pytest.raises(ConfigError, match="the daemon is stopping"):
+            await asyncio.wait_for(reload, WAIT_SECONDS)
