@@ -104,8 +104,9 @@ _MODULE_ATTRIBUTE: Final = re.compile(r"([\w.]+):([\w.]+)")
 def _meant(name: str) -> str | None:
     """Return `mailer:handle` for `mailer.handle`, `./mailer.py:handle` or `mailer::handle()`, or None."""
     guess = re.sub(r"^\./|\.py(?=:|$)|\(\)$|(?<=:)\s+", "", name).replace("/", ".").replace("::", ":")
-    guess = guess if ":" in guess else ":".join(guess.rpartition(".")[::2])
-    return guess if guess != name and _MODULE_ATTRIBUTE.fullmatch(guess) else None
+    if ":" not in guess and "/" not in name:  # the path of a file names no attribute
+        guess = ":".join(guess.rpartition(".")[::2])
+    return guess if guess != name and guess[:1] != "." and _MODULE_ATTRIBUTE.fullmatch(guess) else None
 
 
 def find_object(kind: str, entry_point_group: str, name: str, *other_words: str) -> object:

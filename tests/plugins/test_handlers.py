@@ -292,6 +292,10 @@ PLUGINS = {
         "'./shop.py:Mailer()' is not valid; did you mean shop:Mailer?; expected the name of an installed handler, or "
         "module:attribute"
     ),
+    "../shop.py:Mailer": (
+        "'../shop.py:Mailer' is not valid; expected the name of an installed handler, or module:attribute"
+    ),
+    "mail/shop.py": "no handler 'mail/shop.py' is installed; expected {known}, or module:attribute",
     "'a b:c'": "'a b:c' is not valid; expected the name of an installed handler, or module:attribute",
     "jsnol": "no handler 'jsnol' is installed; did you mean jsonl?; expected {known}, or module:attribute",
     "cdc": "cdc is a pipeline, not a handler; expected engine: spark, pipeline: {plugin: cdc} instead of handler, and "
