@@ -120,7 +120,8 @@ class _Passing:
         places = {id(message): index for index, message in enumerate(self._batch)}
         indexes = [places.get(id(message), -1) for message in given]  # -1 for messages that the middleware created
         offsets = {message.queue_offset: index for index, message in enumerate(self._batch)}  # copies have them too
-        self._passed = (self._passed or set()).union(offsets.get(message.queue_offset, -1) for message in given)
+        passed = (places.get(id(message), offsets.get(message.queue_offset, -1)) for message in given)
+        self._passed = (self._passed or set()).union(passed)
         if -1 in indexes:
             self._created.append(given)
         is_new = not hasattr(given, "_whole") and -1 not in indexes

@@ -12,7 +12,9 @@ import pytest
 
 from rmqd import Batch
 from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError
-from rmqd.testing import RocketMQ, RunResult
+from rmqd.handler_api.batch import LoadedHandler
+from rmqd.plugins.strategies import with_middleware
+from rmqd.testing import RocketMQ, RunResult, make_batch, make_message
 from tests.testing.conftest import rocketmq as rocketmq
 
 Run = Callable[..., RunResult]
@@ -224,6 +226,19 @@ def test_a_created_batch_of_some_messages_does_not_acknowledge_the_others(rocket
     both = {"consume_message_batch_max_size": 2, "consume_message_batch_max_wait": "1s"}
     run_handler(handle, topic="orders", group="mailer", middleware=["around:copies_first"], **both)
     assert bodies == [b"one", b"two"]
+
+
+async def test_messages_at_the_same_offset_are_passed_on_separately() -> None:
+    """With POP, a batch may have a message twice after an operator's reset."""
+    handled: list[bytes] = []
+
+    async def handle(batch: Batch) -> None:
+        handled.extend(message.body for message in batch)
+
+    batch = make_batch(make_message("first", queue_offset=5), make_message("second", queue_offset=5))
+    await with_middleware(LoadedHandler("", handle, True, None, None), ["around:splits"]).handle(batch)
+    assert handled == [b"first", b"second"]
+    assert not batch.decisions()
 
 
 def test_a_middleware_that_leaves_call_next_to_a_thread_acknowledges_nothing(
