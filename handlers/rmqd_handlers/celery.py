@@ -21,8 +21,6 @@ from rmqd_handlers.option_kinds import MAX_CONNECTIONS, DurationSeconds, Handler
 
 @dataclass(frozen=True, slots=True)
 class CeleryTask:
-    """A message as a Celery task."""
-
     id: str
     """The task's id, which is the same whenever the message is sent again."""
     args: list[Any]

@@ -73,8 +73,6 @@ if most ~= '0' and add == 'LPUSH' then redis.call('LTRIM', target, 0, most - 1) 
 
 @dataclass(frozen=True, slots=True)
 class RedisEntry:
-    """One message as Redis arguments."""
-
     mark: str
     """Name of the key that marks the message as added: the identity of its topic, and its value of `remember_by`."""
     former_mark: str

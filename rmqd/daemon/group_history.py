@@ -187,8 +187,6 @@ class RecentActivity:
 
 @dataclass(slots=True)
 class _Record:
-    """The history of one group."""
-
     series: GroupSeries = field(default_factory=GroupSeries)
     findings: FindingLog = field(default_factory=FindingLog)
     topics: tuple[TopicSnapshot, ...] = ()  # at the last sample

@@ -30,8 +30,6 @@ _EXPRESSION: Final = re.compile(r"\{([^{}]*)\}")
 
 @dataclass(frozen=True, slots=True)
 class KafkaRecord:
-    """One message as a Kafka record."""
-
     topic: str
     key: bytes | None
     value: bytes

@@ -61,8 +61,6 @@ class WebhookCall:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Converts messages to calls."""
-
     format: Format
     content_type: str
     event_source: str | None

@@ -175,7 +175,6 @@ class RootConfig(ClusterConfig):
         return self.state_dir_of_cluster(self.cluster_name(group))
 
     def state_dir_of_cluster(self, cluster: str) -> str:
-        """Return the folder of local state for one cluster."""
         return self.state_dir if cluster == DEFAULT_CLUSTER else f"{self.state_dir}/clusters/{cluster}"
 
     def of_group(self, name: str, settings: GroupConfig | None = None) -> Self:

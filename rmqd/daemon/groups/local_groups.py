@@ -189,7 +189,6 @@ class LocalGroups:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of this process's groups."""
         return tuple(self._groups)
 
     def stop(self) -> None:

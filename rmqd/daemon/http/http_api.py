@@ -64,8 +64,6 @@ class DaemonControl(Protocol):
 
 
 class HttpApi:
-    """The HTTP endpoints of a daemon."""
-
     def __init__(self, daemon: DaemonControl) -> None:
         self._daemon = daemon
         self._page = StatusPage()

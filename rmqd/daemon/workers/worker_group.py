@@ -32,8 +32,6 @@ class WorkerEndedError(RmqdError):
 
 
 class WorkerGroup(ChildGroup[WorkerProcess]):
-    """Runs one group in a worker process."""
-
     def __init__(
         self,
         name: str,

@@ -115,8 +115,6 @@ class QueryFailedError(RmqdError):
 
 
 class RunningQuery:
-    """A query that Spark has started."""
-
     def __init__(self, query: StreamingQuery, thread: SingleThread) -> None:
         self._query = query
         self._thread = thread

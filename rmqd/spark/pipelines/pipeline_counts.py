@@ -35,8 +35,6 @@ class BatchFailedError(RmqdError):
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """One micro-batch of a streaming query."""
-
     query_id: str
     """Spark's id of the query, which is stored in the checkpoint."""
     number: int

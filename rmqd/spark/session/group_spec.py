@@ -43,8 +43,6 @@ FIXED_CONF: Final = {"spark.speculation": "false"}
 
 @dataclass(frozen=True, slots=True)
 class GroupSpec:
-    """One group to run on Spark."""
-
     name: str
     config: RootConfig
     """The validated configuration. Only the group with this `name` is used."""

@@ -148,7 +148,6 @@ class RangePlan:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether part of the range is not settled."""
         return self.planned_end < self._range.end or bool(self.spans)
 
     @property

@@ -82,7 +82,6 @@ class RowConditions:
         return self
 
     def may_match(self, queue: MessageQueue) -> bool:
-        """Return whether a queue may have messages that match the conditions."""
         values = {"source_topic": queue.topic, "broker": queue.broker_name, "queue_id": queue.queue_id}
         if not is_retry_topic(queue.topic):  # a retry topic has messages of other topics
             values["topic"] = queue.topic

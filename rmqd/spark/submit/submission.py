@@ -153,8 +153,6 @@ SECRET_NAME: Final = re.compile(r"(?i)secret|password|token|access[.]?key")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkSubmission:
-    """One group to run on a cluster."""
-
     spec: GroupSpec
     master: str
     deploy_mode: str
