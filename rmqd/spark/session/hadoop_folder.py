@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-ABANDONED_FILE_AGE_MS: Final = (
-    24 * 3600 * 1000
-)  # a temporary file of this age is abandoned: a write takes seconds, but clocks may differ by hours
+# a temporary file of this age is abandoned: a write takes seconds, but clocks may differ by hours
+ABANDONED_FILE_AGE_MS: Final = 24 * 3600 * 1000
 # A file that `_replace` renamed aside begins with a dot. It does not match, because it may be the only copy.
 _TEMPORARY: Final = re.compile(r"[^.].*\.[0-9a-f]{32}\.tmp")
 FILE_EXISTS_EXCEPTION: Final = "org.apache.hadoop.fs.FileAlreadyExistsException"
@@ -180,9 +179,8 @@ class HadoopFolder:
         try:
             return bool(self._files.rename(source, destination))
         except Py4JJavaError as error:
-            if (
-                error.java_exception.getClass().getName() == FILE_EXISTS_EXCEPTION
-            ):  # S3A raises, while HDFS returns false
+            # S3A raises, while HDFS returns false
+            if error.java_exception.getClass().getName() == FILE_EXISTS_EXCEPTION:
                 return False
             raise
 

@@ -63,9 +63,8 @@ def rows_by_request(rows: Iterable[OutgoingRow]) -> Iterator[Sequence[OutgoingRo
     sizes: dict[object, int] = {}
     for row in rows:
         message = row.message
-        if (
-            message.delay_level or message.needs_timer or message.topic.startswith(RETRY_PREFIX)
-        ):  # brokers reject such messages in a RocketMQ batch
+        # brokers reject such messages in a RocketMQ batch
+        if message.delay_level or message.needs_timer or message.topic.startswith(RETRY_PREFIX):
             if before := collected.pop(row.order_key, None) if row.order_key is not None else None:
                 yield before  # earlier rows with the same order key must be stored first
             yield [row]

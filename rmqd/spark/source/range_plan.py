@@ -311,9 +311,8 @@ class RangePlan:
                 self._stride = min(2 * self._stride, self._longest)
             else:
                 self._stride = max(1, following - span.low)
-                if (
-                    self._stride >= MAX_RESPONSE_MESSAGES
-                ):  # limited by messages, not bytes: longer spans would be cut again
+                # limited by messages, not bytes: longer spans would be cut again
+                if self._stride >= MAX_RESPONSE_MESSAGES:
                     self._longest = self._stride
         return self._settle(span, following, found=found)
 

@@ -335,9 +335,8 @@ def with_spark_options(options: SourceOptions, name: str, settings: GroupConfig)
     fields = given.parse_fields(_LIMITS) | given.parse_fields(_FIELDS)
     pull = replace(options.pull, **_pull_fields(given, fields))
     decoded = _decoded(given, options.columns)
-    if decoded["value_format"] == ValueFormat(
-        "json", None
-    ):  # only a DataFrame reader has schema(); a group sets valueSchema
+    # only a DataFrame reader has schema(); a group sets valueSchema
+    if decoded["value_format"] == ValueFormat("json", None):
         given.add_problem("valueSchema", MISSING_SCHEMA_HINTS["json"])
     more = replace(options, **fields, **decoded, pull=pull)
     if more.value_format is not None and not given.problems:

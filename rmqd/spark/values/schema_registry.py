@@ -92,8 +92,7 @@ class SchemaRegistry:
         if answer.get("recordId") != record_id:
             raise UnknownRecordIdError(
                 f"{self.display_name} has the record {answer.get('recordId')} as version {answer.get('version')}, "
-                "but the "
-                f"body was written with the record {record_id}: does it belong to another subject?"
+                f"but the body was written with the record {record_id}: does it belong to another subject?"
             )
         try:
             return fastavro.parse_schema(json.loads(_idl(answer)))

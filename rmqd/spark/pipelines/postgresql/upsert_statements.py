@@ -122,8 +122,7 @@ class UpsertStatements:
         more = ", ".join(f"NULL::{kind} AS {name}" for name, kind in _MORE.items())
         return (
             f"CREATE UNLOGGED TABLE {self.staging_table(epoch)} AS "
-            f"SELECT ''::text AS {ATTEMPT_COLUMN}, {quote_identifiers(self.columns)}"
-            f"{delete}, {more} "
+            f"SELECT ''::text AS {ATTEMPT_COLUMN}, {quote_identifiers(self.columns)}{delete}, {more} "
             f"FROM {self.target_table} WITH NO DATA"
         )
 
@@ -193,11 +192,9 @@ class UpsertStatements:
             f"AND {self._same('t')} AND NOT {self._later('t')}), "
             f"noted AS (INSERT INTO {deletions} ({kept}, {DELETED_AT_COLUMN}) SELECT {kept}, now() FROM coming c "
             f"WHERE c.{deleted} AND NOT EXISTS (SELECT FROM {self.target_table} t "
-            f"WHERE {self._same('t')} AND {self._later('t')}) "
-            f"ON CONFLICT ({keys}) DO UPDATE SET {changes}, "
+            f"WHERE {self._same('t')} AND {self._later('t')}) ON CONFLICT ({keys}) DO UPDATE SET {changes}, "
             f"{DELETED_AT_COLUMN} = EXCLUDED.{DELETED_AT_COLUMN} RETURNING 1), "
-            f"back AS (DELETE FROM {deletions} d USING coming c WHERE (c.{deleted}) IS FALSE "
-            f"AND {self._same('d')}), "
+            f"back AS (DELETE FROM {deletions} d USING coming c WHERE (c.{deleted}) IS FALSE AND {self._same('d')}), "
             f"stored AS (INSERT INTO {self.target_table} AS t ({stored}) SELECT {stored} FROM coming c "
             f"WHERE (c.{deleted}) IS FALSE{self.on_conflict()} RETURNING 1) "
             "SELECT (SELECT count(*) FROM latest) - (SELECT count(*) FROM noted) - (SELECT count(*) FROM stored)"
