@@ -84,7 +84,6 @@ class RedisEntry:
 FIELDS: Final[Mapping[str, Value]] = {
     name: parse_value(name) for name in ("body", "topic", "msg_id", "keys", "tags", "born_timestamp")
 }
-BODY: Final = parse_value("body")
 _TAG: Final = re.compile(r"\{[^}]+\}")
 _SCHEMES: Final = ("redis://", "rediss://", "unix://")
 
@@ -209,7 +208,7 @@ class RedisHandler:
 
     def _parts(self, opened: ParsedMessage) -> list[bytes | str]:
         if self._options.mode != "stream":
-            return [as_bytes((self._options.value or BODY).required(opened))]
+            return [as_bytes((self._options.value or FIELDS["body"]).required(opened))]
         parts: list[bytes | str] = []
         for name, of in self._values.items():
             value = of(opened)

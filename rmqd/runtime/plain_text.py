@@ -17,7 +17,7 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 # the descriptor of `type` itself, because a metaclass may define any __name__
-_name_of: Final[Callable[[type], str]] = type.__dict__["__name__"].__get__
+name_of_class: Final[Callable[[type], str]] = type.__dict__["__name__"].__get__
 
 
 class RemoteFailure:
@@ -34,7 +34,7 @@ def escape_surrogates(text: str) -> str:
 
 
 def class_name(value: object) -> str:
-    return _name_of(type(value))
+    return name_of_class(type(value))
 
 
 def text_of(value: object, make: Callable[[Any], str] = str) -> str:

@@ -185,7 +185,6 @@ class RootConfig(ClusterConfig):
         cluster = self.cluster_name(name)
         update: dict[str, Any] = {"groups": {name: settings or self.groups[name]}, "clusters": {}}
         if cluster in self.clusters:
-            blank = ClusterConfig()
-            update |= {key: getattr(blank, key) for key in ClusterConfig.model_fields}
+            update |= dict(ClusterConfig())
             update["clusters"] = {cluster: self.clusters[cluster]}
         return self.model_copy(update=update)

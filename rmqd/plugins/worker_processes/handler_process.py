@@ -44,7 +44,7 @@ from rmqd.handler_api.decisions import (
 from rmqd.runtime.child_process import ChildGoneError, ChildProcess, ChildRefusedError
 from rmqd.runtime.clock import Clock
 from rmqd.runtime.logs.log_setup import LogSettings, log_settings
-from rmqd.runtime.plain_text import RemoteFailure, text_of, traceback_of
+from rmqd.runtime.plain_text import RemoteFailure, name_of_class, text_of, traceback_of
 from rmqd.wire.message_queue import Identity, MessageQueue
 from rmqd.wire.messages.message import Message, identity_of_running_group
 
@@ -75,7 +75,9 @@ class RemoteError:
 
 def describe_error(error: BaseException, batch: Sequence[Message]) -> RemoteError:
     """Return the description of an exception that the handler raised for this batch."""
-    classes = tuple((str(one.__module__), _name(one)) for one in type(error).__mro__ if issubclass(one, BaseException))
+    classes = tuple(
+        (str(one.__module__), str(name_of_class(one))) for one in type(error).__mro__ if issubclass(one, BaseException)
+    )
     values: dict[str, Any] = {}
     about = None
     if (seconds := wait_seconds(error)) is not None:
@@ -139,10 +141,6 @@ def _known(names: ClassNames) -> type[BaseException] | None:
         return own
     kind = getattr(builtins, name, None) if module == "builtins" else None
     return kind if isinstance(kind, type) and issubclass(kind, BaseException) else None
-
-
-def _name(kind: type) -> str:
-    return str(type.__dict__["__name__"].__get__(kind))  # not kind.__name__, which a metaclass may override
 
 
 @dataclass(frozen=True, slots=True)
