@@ -77,7 +77,8 @@ class AppendFile:
     def _lock_current_file(self) -> int:
         while True:
             if self._fd is None:
-                self._fd = self._open_file()
+                self._fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+                sync_folder(self._path.parent)
             fcntl.flock(self._fd, fcntl.LOCK_EX)
             try:
                 current = os.stat(self._path)
@@ -86,11 +87,6 @@ class AppendFile:
             if current is not None and os.path.samestat(current, os.fstat(self._fd)):
                 return self._fd
             self._close()  # another process rotated the file while this process waited for the lock
-
-    def _open_file(self) -> int:
-        fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        sync_folder(self._path.parent)
-        return fd
 
     def _write(self, fd: int, lines: bytes, size_before_bytes: int) -> None:
         try:
@@ -105,8 +101,7 @@ class AppendFile:
 
     def _rotate(self) -> None:
         """Rename the file to PATH.<UTC time>, so that the next writer creates a new file; delete the oldest files."""
-        stamp = datetime.now(UTC)
-        target = self._path.with_name(f"{self._path.name}.{stamp:%Y%m%dT%H%M%S.%fZ}")
+        target = self._path.with_name(f"{self._path.name}.{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}")
         os.rename(self._path, target)
         self._close()
         if self._keep is not None:

@@ -334,7 +334,8 @@ def exposed_secrets(path: Path | None) -> list[ConfigProblem]:
     """Return the literal secrets in files that every user can read; an empty list if the files cannot be read."""
     try:
         source = read_source(find_config(path))
-        readable = {str(file): oct(mode) for file in source.files if (mode := _mode(file)) & stat.S_IROTH}
+        modes = {str(file): stat.S_IMODE(file.stat().st_mode) for file in source.files}
+        readable = {file: oct(mode) for file, mode in modes.items() if mode & stat.S_IROTH}
     except (ConfigError, OSError):
         return []
     found = []
@@ -344,7 +345,3 @@ def exposed_secrets(path: Path | None) -> list[ConfigProblem]:
             message = f"a secret in a file that every user can read ({readable[file]}); remove this permission"
             found.append(ConfigProblem(place, where, f"{message}, or write ${{NAME}} or ${{file:PATH}}"))
     return found
-
-
-def _mode(file: Path) -> int:
-    return stat.S_IMODE(file.stat().st_mode)

@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from rmqd.client.client_options import ClientOptions
 from rmqd.config.model.group_model import GroupConfig
 from rmqd.config.model.root_model import RootConfig
 from rmqd.consumer.consumer_options import ConsumerOptions
@@ -61,7 +60,7 @@ class LocalGroups:
         self._monitor = monitor
         self._share = share or WorkerShare()
         self._state = ConfigState.of(config)
-        self._clients = ClusterClients(self._state, self._build_client)
+        self._clients = ClusterClients(self._state, lambda options: engine.build_client(self._share.of_client(options)))
         self._imports_again = imports_again
         self._in_workers: set[str] = set()  # groups that need a worker process: this process imported their old code
         self._groups = self._build_groups(config, config.groups, self._clients.current)
@@ -226,9 +225,6 @@ class LocalGroups:
             await worker_group.load(consumers)
         finally:
             self._loading = []
-
-    def _build_client(self, options: ClientOptions) -> instance.ClientInstance:
-        return self._engine.build_client(self._share.of_client(options))
 
     def _build_groups(
         self,

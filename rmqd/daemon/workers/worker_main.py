@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import structlog
 
 from rmqd.config.load import configure_log
-from rmqd.consumer.pauses import PauseScope
 from rmqd.daemon.groups.group_engine import WorkerReport, local_engine
 from rmqd.daemon.groups.local_groups import LocalGroups
 from rmqd.daemon.groups.supervisor import LoopMonitor
@@ -130,7 +129,9 @@ class WorkerMain:
                 view = await self._groups.view(with_queues=request.argument)
                 return await WorkerReport.of(view.processes[0])
             case "pause" | "resume":
-                await self._switch(request.action, *request.argument)
+                group, scope = request.argument
+                if group in self._groups.names:  # other groups run in other workers
+                    await (self._groups.pause if request.action == "pause" else self._groups.resume)(group, scope)
             case "restart":
                 if request.argument in self._groups.names:  # other groups run in other workers
                     await self._groups.restart(request.argument)
@@ -143,7 +144,3 @@ class WorkerMain:
             case "force_stop":
                 self._groups.force_stop()
         return None
-
-    async def _switch(self, action: str, group: str, scope: PauseScope) -> None:
-        if group in self._groups.names:  # other groups run in other workers
-            await (self._groups.pause if action == "pause" else self._groups.resume)(group, scope)

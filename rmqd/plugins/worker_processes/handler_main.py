@@ -41,7 +41,10 @@ _PR_SET_PDEATHSIG: Final = 1
 
 def main(descriptor: int) -> int:
     """Serve the daemon until it requests a stop. Return the exit code."""
-    _end_with_parent()
+    if sys.platform == "linux":
+        # The kernel kills this process when the daemon dies, because a hung call does not notice the closed socket. On
+        # other systems the process ends when it notices the closed socket.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # not SIG_IGN, because processes that the handler starts would inherit it
         signal.signal(number, _leave_to_daemon)
@@ -50,15 +53,6 @@ def main(descriptor: int) -> int:
 
 def _leave_to_daemon(_number: int, _frame: object) -> None:
     """Do nothing: the daemon decides when its worker processes end."""
-
-
-def _end_with_parent() -> None:
-    """Make the kernel kill this process when the daemon dies, because a hung call does not notice the closed socket.
-
-    Only Linux supports this. On other systems the process ends when it notices the closed socket.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 async def _serve(descriptor: int) -> int:

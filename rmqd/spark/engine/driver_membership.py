@@ -166,17 +166,14 @@ class DriverMembership:
         """Called with an operator's request that a broker forwards. Return the response; None for a one-way request."""
         match command.code:
             case RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
-                await self._reset(command)
+                reset = await self._resets.read(command)
+                if reset.offsets and reset.topic in self._subscriptions and self._on_reset is not None:
+                    self._on_reset(reset.offsets)
                 return None
             case RequestCode.GET_CONSUMER_RUNNING_INFO:
                 return ResponseCode.SUCCESS, "", {}, self._running_info().to_json()
         remark = f"request type {command.code} not supported: the group runs on Spark"
         return ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark, {}, b""
-
-    async def _reset(self, command: RemotingCommand) -> None:
-        reset = await self._resets.read(command)
-        if reset.offsets and reset.topic in self._subscriptions and self._on_reset is not None:
-            self._on_reset(reset.offsets)
 
     def _running_info(self) -> ConsumerRunningInfo:
         return ConsumerRunningInfo(
@@ -221,9 +218,8 @@ class DriverMembership:
         addresses = self._brokers()
         found = await asyncio.gather(*map(self._members_at, addresses), return_exceptions=True)
         lists = [ids for ids in found if isinstance(ids, set)]
-        errors = [error for error in found if isinstance(error, BaseException)]
-        for error in errors:
-            if not lists or not isinstance(error, RmqdError):
+        for error in found:
+            if isinstance(error, BaseException) and (not lists or not isinstance(error, RmqdError)):
                 raise error
         return set().union(*lists)
 

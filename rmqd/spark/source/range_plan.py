@@ -218,7 +218,9 @@ class RangePlan:
         if advances and (is_found or (not is_moved and self._is_filtered)):
             return self._advance(span, following, found=is_found)
         if not self._asks_master:
-            raise self._not_on_replica(span.low)
+            at = f"slave {self._replica.broker_id} ({self._replica.address})"
+            why = f"{at} does not have offset {span.low} yet; the master must be asked"
+            raise NotOnReplicaError(self._range.queue.broker_name, why)
         if not is_moved:
             self._empty_answers += 1
             if self._empty_answers < MAX_EMPTY_RESPONSES:
@@ -294,14 +296,6 @@ class RangePlan:
         if isinstance(error, BrokerError):
             return error.retriable or error.stale_route or not self._asks_master
         return isinstance(error, (RemotingError, RouteNotFoundError, ProtocolError))
-
-    def _not_on_replica(self, offset: int) -> NotOnReplicaError:
-        replica = self._replica
-        return NotOnReplicaError(
-            self._range.queue.broker_name,
-            f"slave {replica.broker_id} ({replica.address}) does not have offset {offset} yet; "
-            "the master must be asked",
-        )
 
     def _advance(self, span: OffsetSpan, following: int, *, found: bool) -> SettledRange:
         self._is_confirmed = False

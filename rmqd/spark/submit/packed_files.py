@@ -50,7 +50,10 @@ def write_archive(files: Iterable[PackedFile], archive: Path) -> None:
     handle, unfinished = tempfile.mkstemp(dir=archive.parent, prefix=f".{archive.name}-")
     try:
         with os.fdopen(handle, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz", compresslevel=GZIP_LEVEL) as tar:
-            _add_launcher(tar)
+            launcher = python_launcher().encode()
+            entry = tarfile.TarInfo("bin/python")
+            entry.size, entry.mode = len(launcher), 0o755
+            tar.addfile(entry, io.BytesIO(launcher))
             for file in files:
                 tar.add(file.path.resolve(), f"lib/{file.archive_name}", recursive=False, filter=_of_nobody)
         os.replace(unfinished, archive)
@@ -63,13 +66,6 @@ def python_launcher() -> str:
     """Return the shell script `bin/python`, which starts a Python of the same version as this process."""
     major, minor = sys.version_info[:2]
     return _LAUNCHER % {"major": major, "minor": minor, "platform": sysconfig.get_platform()}
-
-
-def _add_launcher(tar: tarfile.TarFile) -> None:
-    text = python_launcher().encode()
-    entry = tarfile.TarInfo("bin/python")
-    entry.size, entry.mode = len(text), 0o755
-    tar.addfile(entry, io.BytesIO(text))
 
 
 def _of_nobody(entry: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -110,7 +110,8 @@ class SchemaRegistry:
             content = b""
             with error, contextlib.suppress(OSError, http.client.HTTPException):  # the response may be cut off
                 content = error.read()
-            told = f"{error.code} {_first_line(content)}".strip()
+            first_line = content.decode(errors="replace").strip().partition("\n")[0][:200]
+            told = f"{error.code} {first_line}".strip()
             if error.code in _OF_THE_MOMENT:
                 raise RegistryUnavailableError(f"{self.url} returns no schemas: it returned {told}") from None
             raise _RefusedError(told) from None
@@ -152,7 +153,3 @@ def _idl(answer: dict[str, Any]) -> str:
     if not isinstance(idl, str):
         raise _RefusedError(f"the response has no schema (idl): {json.dumps(answer)[:100]}")
     return idl
-
-
-def _first_line(content: bytes) -> str:
-    return content.decode(errors="replace").strip().partition("\n")[0][:200]

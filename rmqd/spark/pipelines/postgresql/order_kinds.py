@@ -281,8 +281,8 @@ class RowCopier:
                 told = f'null value in column "{name}", which is one of keys; expected a value'
                 bad |= {number: told for number, value in enumerate(values) if value is None and number not in bad}
             if name in self.json_columns:
-                to_json = _json_of(column.type)
-                yield [None if value is None else to_json(value) for value in values]
+                plain = _plain_of(column.type)
+                yield [None if value is None else exact_json(plain(value)) for value in values]
             else:
                 yield values
 
@@ -313,11 +313,6 @@ def _in_utc(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_in_utc(field.type)) for field in kind])
     return kind
-
-
-def _json_of(kind: pa.DataType) -> Callable[[Any], str]:
-    plain = _plain_of(kind)
-    return lambda value: exact_json(plain(value))
 
 
 def _plain_of(kind: pa.DataType) -> Callable[[Any], Any]:
