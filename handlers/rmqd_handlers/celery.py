@@ -173,8 +173,7 @@ class Celery:
                 )
                 tasks.popleft()
         except BaseException as error:
-            connection = producer.connection
-            connection.release()
+            producer.connection.release()
             if isinstance(error, Exception) and not isinstance(error, EncodeError | OperationalError):
                 # for example full memory, a missing permission, or a queue that the settings do not allow
                 raise OperationalError(str(error) or type(error).__name__) from error

@@ -87,8 +87,7 @@ def run_daemon(options: RunOptions) -> int:
     except InUseError as error:
         log.error("state_dir.in_use", error=str(error))  # noqa: TRY400 as above
         return ExitCode.FAILURE
-    daemon = Daemon(config, access, options, host, monitor, clock, sock)
-    return run_in_loop(daemon.run())
+    return run_in_loop(Daemon(config, access, options, host, monitor, clock, sock).run())
 
 
 def _refuse(error: ConfigError) -> int:

@@ -51,8 +51,7 @@ def _watch_of(settings: GroupConfig, before: FileWatch | None) -> FileWatch:
 def _top_modules(settings: GroupConfig) -> Iterator[str]:
     if settings.handler is None or settings.engine != "local":
         return
-    names = [settings.handler.plugin, *settings.handler.middleware]
-    for name in names:
+    for name in (settings.handler.plugin, *settings.handler.middleware):
         modules = (
             [name]
             if ":" in name

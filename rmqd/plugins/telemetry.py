@@ -227,8 +227,7 @@ class GroupSpans:
         span = self._tracer.start_span(
             f"process {first.topic}", parent, SpanKind.CONSUMER, attributes, links, record_exception=False
         )
-        token = contexts.attach(trace.set_span_in_context(span, parent))
-        context.values[HOOK_NAME] = span, token
+        context.values[HOOK_NAME] = span, contexts.attach(trace.set_span_in_context(span, parent))
 
     def end(self, batch: Batch, context: HookContext) -> None:
         """Called after a handler call: end the span with the decisions about the messages."""

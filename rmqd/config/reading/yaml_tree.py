@@ -313,8 +313,7 @@ def substitute(text: str, environ: Mapping[str, str]) -> str:
             raise SubstitutionError(f"a ${{ without its }}; {_FORMS}")
         return _value_of(match[2], environ)
 
-    replaced = _REFERENCE.sub(replacement, text)
-    return SubstitutedText(replaced)
+    return SubstitutedText(_REFERENCE.sub(replacement, text))
 
 
 def is_utf8(text: str) -> bool:

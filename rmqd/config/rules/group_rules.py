@@ -170,8 +170,7 @@ def _telemetry_findings() -> Iterator[ConfigFinding]:
     except ModuleNotFoundError:  # the enclosing package is missing too
         missing = list(_TELEMETRY_MODULES)
     if missing:
-        message = f"OpenTelemetry is not installed; set false, or run {install_command('otel')}"
-        yield ConfigFinding(path, message)
+        yield ConfigFinding(path, f"OpenTelemetry is not installed; set false, or run {install_command('otel')}")
     for variable, accepted in _TELEMETRY_VARIABLES.items():
         value = os.environ.get(variable, "")
         if value and value not in accepted:

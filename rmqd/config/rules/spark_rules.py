@@ -99,8 +99,7 @@ def sink_findings(sink: SinkConfig) -> Iterator[ConfigFinding]:
     if sink.format == "jdbc":
         for name, accepted in NEEDED_OPTIONS.items():
             if name not in sink.options:
-                message = f"missing; expected {accepted}"
-                yield ConfigFinding(("sink", "options", name), message, missing=True)
+                yield ConfigFinding(("sink", "options", name), f"missing; expected {accepted}", missing=True)
     if sink.topic:
         try:
             check_topic(sink.topic)

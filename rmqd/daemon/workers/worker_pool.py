@@ -346,8 +346,7 @@ class WorkerPool:
 
     def _log_refusals(self, reasons: Iterable[str]) -> None:
         """Log why brokers and name servers refused requests of workers, at most once a minute for all workers."""
-        if (
-            found := list(dict.fromkeys(reasons))
-        ) and self._clock.monotonic() - self._logged_at >= LOG_INTERVAL_SECONDS:
+        found = list(dict.fromkeys(reasons))
+        if found and self._clock.monotonic() - self._logged_at >= LOG_INTERVAL_SECONDS:
             self._logged_at = self._clock.monotonic()
             log_refusals(found)

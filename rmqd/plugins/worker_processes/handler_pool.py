@@ -253,10 +253,8 @@ class HandlerPool:
                 failure = error
             else:
                 return
-            rest, running = (
-                backoff_seconds(FIRST_PAUSE_SECONDS, failures, LONGEST_SUSPENSION_SECONDS),
-                self._counts.running,
-            )
+            rest = backoff_seconds(FIRST_PAUSE_SECONDS, failures, LONGEST_SUSPENSION_SECONDS)
+            running = self._counts.running
             log.error("handler_process.not_started", error=str(failure), running=running, retry_in_seconds=rest)
             if not running:
                 self._failure = failure

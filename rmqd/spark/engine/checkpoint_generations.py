@@ -263,8 +263,7 @@ class CheckpointGenerations:
         return CheckpointGeneration(self._number, url, note.start_offsets)
 
     def _delete_old(self) -> None:
-        numbers = sorted(map(int, _matches(self._folder.names())))
-        for number in numbers[:-MAX_KEPT_GENERATIONS]:
+        for number in sorted(map(int, _matches(self._folder.names())))[:-MAX_KEPT_GENERATIONS]:
             self._folder.delete(self._path(number))
             log.info("spark.generation_deleted", group=self._spec.name, generation=number, kept=MAX_KEPT_GENERATIONS)
 

@@ -55,8 +55,7 @@ def run_group(
     a thread when Spark has started.
     """
     redirect_stderr_to_log(spec.config.log.format)
-    config = spec.config
-    configure_log(config)
+    configure_log(spec.config)
     try:
         return run_in_loop(_run(spec, stop, force_stop, on_session))
     finally:

@@ -32,8 +32,7 @@ def main() -> int:
     try:
         spec = _spec(asked)
     except (RmqdError, OSError) as error:
-        problems = error.problems if isinstance(error, ConfigError) else [error]
-        for problem in problems:
+        for problem in error.problems if isinstance(error, ConfigError) else [error]:
             print(f"rmqd: {problem}", file=sys.stderr)  # noqa: T201 for a user, or the cluster's log
         return ExitCode.CONFIG
     return _run(spec, asked.ended)

@@ -174,15 +174,11 @@ class UpsertStatements:
         All parts of the statement see the tables as they were before the statement. No two parts change the same row,
         because only the latest row of each key is used.
         """
-        keys, deleted, deletions = (
-            quote_identifiers(self.keys),
-            f"{quote_identifier(self.delete_column)} IS TRUE",
-            self.deletions_table,
-        )
+        keys, deletions = quote_identifiers(self.keys), self.deletions_table
+        deleted = f"{quote_identifier(self.delete_column)} IS TRUE"
         kept, stored = quote_identifiers(self.deletion_columns), quote_identifiers(self.columns)
-        changes = ", ".join(
-            f"{quote_identifier(name)} = EXCLUDED.{quote_identifier(name)}" for name in self.deletion_columns
-        )
+        names = map(quote_identifier, self.deletion_columns)
+        changes = ", ".join(f"{name} = EXCLUDED.{name}" for name in names)
         return (
             f"WITH latest AS MATERIALIZED (SELECT DISTINCT ON ({keys}) {quote_identifiers(self.staged_columns)} "
             f"{self.staged_rows_clause(epoch, part)} ORDER BY {self.newest_first_clause()}), "
