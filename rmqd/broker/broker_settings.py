@@ -170,10 +170,9 @@ def apply_attribute_changes(current: Mapping[str, str] | None, changes: Mapping[
             raise TopicAttributeError(f"alter duplication key. key: {key}")
         seen.add(key)
         _check_sign(signed[0], key, current)
-    for signed, value in changes.items():
-        _check_value(signed, value, new=current is None)
     result = dict(current or {})
     for signed, value in changes.items():
+        _check_value(signed, value, new=current is None)
         if signed[0] == "+":
             result[signed[1:]] = value
         else:

@@ -160,8 +160,7 @@ class ConsumerOffsetManager:
         reset = self.pending_reset(group, topic, queue_id)
         if reset is not None:
             return reset
-        queues = self._committed.get((group, topic))
-        offset = -1 if queues is None else queues.get(queue_id, -1)
+        offset = self._committed.get((group, topic), {}).get(queue_id, -1)
         return offset if offset >= 0 else None  # a member may commit a negative offset, which counts as no offset
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:

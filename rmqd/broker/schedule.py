@@ -6,6 +6,7 @@ Timer messages wait in `rmq_sys_wheel_timer` until they are due. Java: `Schedule
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import re
 from collections import defaultdict
@@ -276,11 +277,9 @@ class ScheduleMessageService:
             seconds = None
             if due is not None:
                 seconds = max(rest, min(due - self._clock.wall(), POLL_AGAIN_SECONDS))
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with self._clock.timeout(seconds):
                     await self._woken.wait()
-            except TimeoutError:
-                pass
 
     def _delay(self, message: StoredMessage, level: int) -> ScheduledMessage:
         properties = {key: value for key, value in message.properties.items() if key not in REQUESTED}

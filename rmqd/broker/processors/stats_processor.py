@@ -53,12 +53,9 @@ class StatsProcessor(RequestProcessor):
         if info is None:
             remark = f"No Any Consumer online in the consumer group: [{header.group}]"
             raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
-        asked = []
-        for client in info.channels.values():
-            if not header.client_addr or header.client_addr == client.client_id:
-                asked.append(client)
-            if asked and header.client_addr:
-                break
+        asked = list(info.channels.values())
+        if header.client_addr:
+            asked = [client for client in asked if client.client_id == header.client_addr][:1]
         status_request = group_headers.GetConsumerStatusRequestHeader(topic=header.topic, group=header.group)
         tables = await asyncio.gather(*(self._held_offsets(client, status_request) for client in asked))
         offsets = {client.client_id: table for client, table in zip(asked, tables, strict=True) if table is not None}

@@ -76,10 +76,7 @@ class DataDir:
     def read(self, commit_log_offset: int) -> bytes | None:
         record = self._newest.get(commit_log_offset)
         if record is None:
-            try:
-                row = self._connection.execute(_READ, (commit_log_offset,)).fetchone()
-            except sqlite3.Error as error:
-                raise storage_error(Path(self.name), error) from error
+            row = next(self._select(_READ, commit_log_offset), None)
             record = None if row is None else row[0]
         return record
 

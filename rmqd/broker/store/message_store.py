@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -118,7 +118,7 @@ class MessageStore:
         self._clock = clock
         self._log = log
         self._journal = journal
-        self._queues: dict[QueueKey, queue_store.ConsumeQueue] = {}
+        self._queues: defaultdict[QueueKey, queue_store.ConsumeQueue] = defaultdict(queue_store.ConsumeQueue)
         self._batches: dict[int, int] = {}
         """The number of members of each batch stored as one record, by commit log offset."""
         self.light = queue_store.LightQueues(journal)
@@ -154,9 +154,7 @@ class MessageStore:
         the log cannot be written.
         """
         topic, queue_id, at = message.topic, message.queue_id, self.end
-        queue = self._queues.get((topic, queue_id))
-        if queue is None:
-            queue = self._queues[topic, queue_id] = queue_store.ConsumeQueue()
+        queue = self._queues[topic, queue_id]
         queue_offset = queue.max_offset
         now = int(self._clock.wall() * 1000)
         if members:
@@ -324,9 +322,7 @@ class MessageStore:
             name, number = row.rsplit(SEPARATOR, 1)
             queues[name, int(number)] = queue_store.ConsumeQueue(int(min_offset))
         for at, topic, queue_id, queue_offset, tags_code, store_timestamp, size in self._log.rows():
-            queue = queues.get((topic, queue_id))
-            if queue is None:
-                queue = queues[topic, queue_id] = queue_store.ConsumeQueue()
+            queue = queues[topic, queue_id]
             if queue.max_offset != queue_offset:
                 raise StorageError(
                     f"{self._log.name} is damaged: in queue {topic}:{queue_id}, offset {queue_offset} follows offset "

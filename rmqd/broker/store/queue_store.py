@@ -169,7 +169,7 @@ class LightQueues:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._queues: dict[str, ConsumeQueue] = {}
+        self._queues: defaultdict[str, ConsumeQueue] = defaultdict(ConsumeQueue)
         self._names = {int(at): value.split(SEPARATOR) for at, value in journal.items(JournalKind.LIGHT)}
         for name, min_offset in journal.items(JournalKind.LIGHT_QUEUE):
             self._queues[name] = ConsumeQueue(int(min_offset))
@@ -187,7 +187,9 @@ class LightQueues:
         names = message.properties.get(INNER_MULTI_DISPATCH)
         if not names or message.topic == SCHEDULE_TOPIC or message.topic.startswith((RETRY_PREFIX, _SYSTEM_PREFIX)):
             return {}
-        return {name: self._queue(name).max_offset if is_light_queue(name) else None for name in names.split(SEPARATOR)}
+        return {
+            name: self._queues[name].max_offset if is_light_queue(name) else None for name in names.split(SEPARATOR)
+        }
 
     def put(self, names: Collection[str], entry: QueueEntry) -> None:
         """Add a record that was just stored to light queues."""
@@ -229,15 +231,9 @@ class LightQueues:
             del self._names[at]
             self._journal.delete(JournalKind.LIGHT, str(at))
 
-    def _queue(self, name: str) -> ConsumeQueue:
-        queue = self._queues.get(name)
-        if queue is None:
-            queue = self._queues[name] = ConsumeQueue()
-        return queue
-
     def _append(self, names: Iterable[str], entry: QueueEntry) -> None:
         for name in names:
-            self._queue(name).append(*entry)
+            self._queues[name].append(*entry)
 
 
 MAX_SCANNED: Final = 800  # entries that one read checks; Java: maxFilterMessageSize, 16000 bytes of 20-byte entries
