@@ -255,16 +255,11 @@ def _spring_yaml(text: str, file: Path) -> list[JavaSetting]:
 
 
 def _flat(node: yaml_tree.Node, key: str) -> Iterator[JavaSetting]:
+    line = node.place.rpartition(":")[0]
     if isinstance(node, yaml_tree.YamlMapping):
         for name, entry in node.entries.items():
             yield from _flat(entry.node, f"{key}.{name}" if key else name)
     elif isinstance(node, yaml_tree.YamlList):
-        yield JavaSetting(
-            key, [one.value for one in node.nodes if isinstance(one, yaml_tree.Scalar)], _line_of(node.place)
-        )
+        yield JavaSetting(key, [one.value for one in node.nodes if isinstance(one, yaml_tree.Scalar)], line)
     elif node.value is not None:
-        yield JavaSetting(key, node.value, _line_of(node.place))
-
-
-def _line_of(place: str) -> str:
-    return place.rpartition(":")[0]
+        yield JavaSetting(key, node.value, line)

@@ -283,7 +283,8 @@ def _not_obeyed(outcome: ResetOutcome, group: str) -> list[str]:
         where, now = f"{one.move.queue.broker_name} queue {one.move.queue.queue_id}", one.now
         at = "" if now.held is None else f", which is at {now.held.commit_offset}"
         who = f"member {now.owner}{at}" if now.owner else "no member reports owning it"
-        lines.append(f"rmqd: {where}: target {one.move.target}, stored {_offset(now.committed)}; {who}")
+        stored = "-" if now.committed is None else now.committed
+        lines.append(f"rmqd: {where}: target {one.move.target}, stored {stored}; {who}")
     if lines and outcome.silent:
         lines.append(f"rmqd: these members do not report their queues: {', '.join(sorted(outcome.silent))}")
     asked = {one.move.queue.broker_name for one in not_obeyed}
@@ -337,7 +338,3 @@ def _as_moved(one: QueueResetOutcome) -> dict[str, Any]:
         "committed": one.now.committed,
         "error": one.error or None,
     }
-
-
-def _offset(offset: int | None) -> str:
-    return "-" if offset is None else str(offset)

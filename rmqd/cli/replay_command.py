@@ -160,12 +160,20 @@ def _run(
         handler = handler_catalogue.load_handler(ours.name, ours.settings)
         one = replay_run.ReplayRun(plan, ours.options, handler, client, failures, rate=rate, retries=retries)
 
+        printed_at = time.monotonic()
+
         def stop(number: int) -> None:
             signals.append(number)
             one.stop()
 
+        def print_progress(progress: replay_run.ReplayProgress) -> None:
+            nonlocal printed_at
+            if time.monotonic() - printed_at >= PRINT_SECONDS:
+                printed_at = time.monotonic()
+                say([_progress_line(plan, progress)], err=True)
+
         with event_loop.handle_signals(stop, lambda: None):
-            return await one.run(_ProgressPrinter(plan))
+            return await one.run(print_progress)
 
     log_setup.configure_logging("warning", ours.config.log.format, namespaces=ours.config.namespaces)
     try:
@@ -174,19 +182,6 @@ def _run(
         raise
     except Exception as error:  # noqa: BLE001 the handler's `start` or `stop` may raise anything
         fail(ExitCode.FAILURE, f"rmqd: the handler cannot be run: {describe(error)}")
-
-
-class _ProgressPrinter:
-    """A callback for the progress of a replay. It prints the progress to standard error every 5 seconds."""
-
-    def __init__(self, plan: replay_plan.ReplayPlan) -> None:
-        self._plan = plan
-        self._printed_at = time.monotonic()
-
-    def __call__(self, progress: replay_run.ReplayProgress) -> None:
-        if time.monotonic() - self._printed_at >= PRINT_SECONDS:
-            self._printed_at = time.monotonic()
-            say([_progress_line(self._plan, progress)], err=True)
 
 
 def _end(ours: ConfigGroup, folder: replay_plan.ReplayFolder, plan: replay_plan.ReplayPlan) -> int:

@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -135,17 +135,13 @@ class DemoReporter:
 
     def after_batch(self, batch: Batch, context: HookContext) -> None:
         """Called in the handler's thread or event loop. Does nothing if the demo has ended."""
-        for report in _reports(batch, context, self._clock.wall()):
+        for order, age in handled_orders(batch, context, self._clock.wall()):
+            body = base64.b64encode(order.body[:MAX_BODY_BYTES]).decode()
+            report = json.dumps([order.key, order.tag, body, order.attempt, order.outcome, age])
             try:
-                self._socket.sendto(report, self._address)
+                self._socket.sendto(report.encode(), self._address)
             except OSError:
                 return
-
-
-def _reports(batch: Batch, context: HookContext, now: float) -> Iterator[bytes]:
-    for order, age in handled_orders(batch, context, now):
-        body = base64.b64encode(order.body[:MAX_BODY_BYTES]).decode()
-        yield json.dumps([order.key, order.tag, body, order.attempt, order.outcome, age]).encode()
 
 
 @asynccontextmanager

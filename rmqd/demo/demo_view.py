@@ -235,7 +235,8 @@ class ScreenSize:
 def render_frame(setting: DemoSetup, figures: DemoFigures, hint: str, size: ScreenSize) -> Group:
     """Return a frame that fits the terminal's height. Its last line is `hint`, such as "Ctrl-C to end"."""
     width, height = max(size.width, 1), max(size.height, 1)
-    end = [Text(), _hint(hint)] if height >= ROOMY_SCREEN_LINES else [_hint(hint)]
+    last = Text(f" {hint}", "bold")
+    end = [Text(), last] if height >= ROOMY_SCREEN_LINES else [last]
     body = height - len(end)
     lines = [*_head(setting, figures, width), *_meters(figures, width, size.ascii_only)]
     rest = body - len(lines)
@@ -342,7 +343,3 @@ def _side_by_side(left: Sequence[Text], right: Sequence[Text]) -> Iterable[Text]
 
 def _nothing() -> Text:
     return Text(" none", "dim")
-
-
-def _hint(text: str) -> Text:
-    return Text(" " + text, "bold")

@@ -66,8 +66,11 @@ class DataDir:
 
     def append(self, row: RecordRow) -> None:
         """Append a record. Raises Refusal while the disk cannot be written."""
-        if self._failing:
-            self._try_again()
+        if self._failing:  # commit first, so that unwritten changes do not grow
+            try:
+                self.commit()
+            except StorageError as error:
+                raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, _FULL) from error
         self._appended.append(row)
         self._newest[row.commit_log_offset] = row.record
         self._newest_bytes += len(row.record)
@@ -175,13 +178,6 @@ class DataDir:
         self._appended.clear()
         self._discarded.clear()
         self._values.clear()
-
-    def _try_again(self) -> None:
-        """Commit after a failed commit. Raises Refusal if this fails too, so that unwritten changes do not grow."""
-        try:
-            self.commit()
-        except StorageError as error:
-            raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, _FULL) from error
 
     def _forget_older(self) -> None:
         """Remove the oldest quarter of a full cache at once. A dict with deletions at its front iterates slowly."""

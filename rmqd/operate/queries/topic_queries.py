@@ -20,7 +20,6 @@ from rmqd.errors.broker_errors import BrokerError, RequestCodeNotSupportedError,
 from rmqd.wire.bodies.config_bodies import MESSAGE_TYPE, TopicConfig
 from rmqd.wire.bodies.heartbeat_data import SubscriptionData
 from rmqd.wire.bodies.route_data import PERM_READ, PERM_WRITE
-from rmqd.wire.bodies.stats_bodies import TopicStatsTable
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import frame_messages, open_all_bodies
 from rmqd.wire.messages.message import CorruptMessage, Message
@@ -92,7 +91,11 @@ async def show_topic(brokers: Brokers, topic: str) -> tuple[TopicDetail, dict[st
         brokers.request_masters(topic_stats, topic, names=configs.found),
         brokers.request_masters(topic_consumers, topic, names=configs.found),
     )
-    queues = tuple(_queues(stats.found.values()))
+    queues = tuple(
+        TopicQueue(queue.broker_name, queue.queue_id, ends.min_offset, ends.max_offset, ends.last_update_timestamp)
+        for table in stats.found.values()
+        for queue, ends in sorted(table.offset_table.items())
+    )
     detail = TopicDetail(
         topic,
         sum(queue.max - queue.min for queue in queues),
@@ -132,14 +135,6 @@ def _summary(topic: str, configs: Mapping[str, TopicConfig]) -> TopicSummary:
         next((kind for config in configs.values() if (kind := config.attributes.get(MESSAGE_TYPE))), ""),
         tuple(configs),
     )
-
-
-def _queues(tables: Iterable[TopicStatsTable]) -> Iterable[TopicQueue]:
-    for table in tables:
-        for queue, ends in sorted(table.offset_table.items()):
-            yield TopicQueue(
-                queue.broker_name, queue.queue_id, ends.min_offset, ends.max_offset, ends.last_update_timestamp
-            )
 
 
 def _settings(config: TopicConfig) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def has_applied_reset(target: int, before: QueuePosition, now: QueuePosition) ->
     at = now.held.commit_offset
     if now.committed is None or not target <= now.committed <= at:
         return False
-    begun = _at(before)
+    begun = before.committed if before.held is None else before.held.commit_offset
     if begun is None or target >= begun:
         return True
     if before.owner != now.owner or before.held is None:
@@ -69,17 +69,12 @@ def is_reset_lost(target: int, before: QueuePosition, now: QueuePosition) -> boo
     """
     if now.held is None or before.held is None or now.owner != before.owner or now.committed is None:
         return False
-    is_pending = now.committed == target
-    return not is_pending and now.held.commit_offset >= before.held.commit_offset
+    return now.committed != target and now.held.commit_offset >= before.held.commit_offset
 
 
 def is_stored(target: int, now: QueuePosition) -> bool:
     """Return whether the broker's stored offset is the target or higher."""
     return now.committed is not None and now.committed >= target
-
-
-def _at(place: QueuePosition) -> int | None:
-    return place.committed if place.held is None else place.held.commit_offset
 
 
 def _is_new(before: ProcessQueueInfo, now: ProcessQueueInfo, *, is_orderly: bool) -> bool:

@@ -68,7 +68,10 @@ class ReachableObjects:
         self._seen[id(value)] = value
         if isinstance(value, types.MethodType):
             self._visit(value.__func__)
-            self._visit_self(value.__self__)
+            instance = value.__self__
+            if self.is_authors_object(instance) and id(instance) not in self._seen:
+                self.places["self"] = lambda: instance
+            self._visit(instance)
         elif isinstance(value, types.FunctionType):
             self._visit_function(value)
         elif isinstance(value, functools.partial):
@@ -84,11 +87,6 @@ class ReachableObjects:
                 self._visit_class(value)
         elif self.is_authors_object(value) or type(value).__module__.startswith(_THROUGH):
             self._visit_instance(value)
-
-    def _visit_self(self, instance: object) -> None:
-        if self.is_authors_object(instance) and id(instance) not in self._seen:
-            self.places["self"] = lambda: instance
-        self._visit(instance)
 
     def _visit_function(self, function: types.FunctionType) -> None:
         if inspect.unwrap(function) is not function:
@@ -106,17 +104,14 @@ class ReachableObjects:
         if not is_own:
             return
         for name in sorted(_names_in(function.__code__) & function.__globals__.keys()):
-            self._visit_global(function.__globals__, name)
+            value = function.__globals__[name]
+            self._puts_back.append(functools.partial(function.__globals__.__setitem__, name, value))
+            self._name(name, value, functools.partial(function.__globals__.get, name))
+            self._visit(value)
         for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             if isinstance(default, list | dict | set | deque):
                 self._name(f"{function.__name__}'s default argument", default, functools.partial(_same, default))
             self._visit(default)
-
-    def _visit_global(self, variables: dict[str, Any], name: str) -> None:
-        value = variables[name]
-        self._puts_back.append(functools.partial(variables.__setitem__, name, value))
-        self._name(name, value, functools.partial(variables.get, name))
-        self._visit(value)
 
     def _visit_class(self, kind: type) -> None:
         for name, value in list(vars(kind).items()):
