@@ -10,9 +10,6 @@ from rmqd.codes import LanguageCode
 from rmqd.wire.bodies.heartbeat_data import ConsumerData, MessageModel, SubscriptionData
 from rmqd.wire.topics import pop_retry_topic, pop_retry_topic_v2
 
-ConsumerIdsChangeListener = Callable[[str, Collection[Channel]], None]
-"""Called with a group's name and the connections of its current members when the members have changed."""
-
 
 @dataclass(slots=True)
 class ClientChannel:
@@ -67,9 +64,12 @@ class ConsumerGroupInfo:
 
 
 class ConsumerManager:
-    """The consumer groups that have members. `changed` is called to notify a group when its members change."""
+    """The consumer groups that have members.
 
-    def __init__(self, changed: ConsumerIdsChangeListener) -> None:
+    `changed` is called with a group's name and the connections of its current members when the members have changed.
+    """
+
+    def __init__(self, changed: Callable[[str, Collection[Channel]], None]) -> None:
         self._changed = changed
         self._groups: dict[str, ConsumerGroupInfo] = {}
         self._popped: set[tuple[str, str]] = set()

@@ -62,7 +62,6 @@ class DemoOptions:
     group: str | None = None
     seconds: float | None = None
     messages: int | None = None
-    seed: int | None = None
     engine: str = "local"
 
 

@@ -253,7 +253,7 @@ class RunningDemo:
     async def _broker(self) -> DemoSummary:
         options, cpu_seconds = self._options, time.process_time()
         async with embedded_rocketmq(demo_broker(self._subscriptions)) as rocketmq:
-            stage = DemoGroup(rocketmq, self._config, SystemClock(), seed=options.seed, messages=options.messages)
+            stage = DemoGroup(rocketmq, self._config, SystemClock(), seed=None, messages=options.messages)
             enable_gc_after_start()
             async with receive_reports(stage.ledger) if self._is_on_spark else contextlib.nullcontext():
                 await self._perform(

@@ -248,7 +248,7 @@ def render_frame(setting: DemoSetup, figures: DemoFigures, hint: str, size: Scre
         lines += queues
         rest -= len(queues)
         lines += _handled(figures, width, rest - min(rest // 2, 1 + max(1, len(figures.dead_letters))))
-    lines += _dead_letters(figures, width, body - len(lines))
+    lines += _dead_letters(figures, body - len(lines))
     return fill_screen(lines, end, height)
 
 
@@ -324,7 +324,7 @@ def _handled(figures: DemoFigures, width: int, height: int) -> list[Text]:
     return [*(lines if figures.handled else [*lines, _nothing()]), Text()]
 
 
-def _dead_letters(figures: DemoFigures, width: int, height: int) -> list[Text]:
+def _dead_letters(figures: DemoFigures, height: int) -> list[Text]:
     if height < MIN_LIST_LINES - 1:
         return []
     lines = [Text(" DEAD LETTERS", "dim")]

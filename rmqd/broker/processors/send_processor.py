@@ -64,7 +64,7 @@ class SendProcessor(RequestProcessor):
             config = self._topic(channel, header)
             if header.batch:
                 return self._send_batch(channel, header, config, body)
-            return self._send_one(channel, request, header, config, body)
+            return self._send_one(channel, header, config, body)
         except InvalidMessageError:
             raise self._illegal() from None
         except Refusal as refusal:
@@ -108,9 +108,7 @@ class SendProcessor(RequestProcessor):
             raise Refusal(ResponseCode.SYSTEM_ERROR, "PROPERTIES_SIZE_EXCEEDED") from None
         return Reply()
 
-    def _send_one(
-        self, channel: Channel, request: RemotingCommand, header: ReceivedSendHeader, config: TopicConfig, body: bytes
-    ) -> Reply:
+    def _send_one(self, channel: Channel, header: ReceivedSendHeader, config: TopicConfig, body: bytes) -> Reply:
         broker, topic = self._broker, header.topic
         queue_id = _queue(header, config)
         properties = names.parse_properties(header.properties)

@@ -120,8 +120,6 @@ RETRY_PAUSE_SECONDS: Final = 1.0
 MAX_CHECKS: Final = 100
 POLL_SECONDS: Final = 0.05
 
-OnProgress = Callable[[int], None]
-
 
 @dataclass(frozen=True, slots=True)
 class ReplayFailure:
@@ -164,7 +162,7 @@ class DeadLetterReplay:
         *,
         per_second: float,
         orderly: bool,
-        on_progress: OnProgress,
+        on_progress: Callable[[int], None],
     ) -> None:
         self.outcome = ReplayOutcome()
         self._client = client

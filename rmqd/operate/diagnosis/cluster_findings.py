@@ -32,10 +32,10 @@ def brokers(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     serving = _serving(snapshot)
     for name, broker in snapshot.brokers.items():
         if name in serving:
-            yield from _broker(snapshot, broker)
+            yield from _broker(broker)
 
 
-def _broker(snapshot: DiagnosisSnapshot, broker: BrokerFacts) -> Iterator[Finding]:
+def _broker(broker: BrokerFacts) -> Iterator[Finding]:
     name, where = broker.name, f"{broker.name} ({broker.master})"
     if broker.silence is not None:
         yield Finding(make_problem("no_route", f"{where} does not respond: {broker.silence}"), name)

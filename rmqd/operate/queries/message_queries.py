@@ -234,14 +234,13 @@ async def _traced(
 HOLD_SECONDS: Final = 10.0  # how long a broker holds a pull without messages
 AGAIN_SECONDS: Final = 1.0
 
-OnMessage = Callable[[FoundMessage], None]
 OnReadError = Callable[[str, RmqdError], None]
 
 
 async def follow(
     client: ClientInstance,
     subscription: SubscriptionData,
-    on_message: OnMessage,
+    on_message: Callable[[FoundMessage], None],
     complain: OnReadError,
     *,
     since_ms: int | None = None,

@@ -21,8 +21,6 @@ _MAX_TURNS: Final = 60
 _MAX_KILLS: Final = 8
 _SEED: Final = 4711  # fixed, so that every run has the same histories
 
-Disturbance = Literal["whole", "cut", "expired", "killed"]
-
 
 @dataclass(frozen=True, slots=True, order=True)
 class QueueBatch:
@@ -38,7 +36,7 @@ class ChaosDelivery:
     """One call of the handler: its batch, and how the call is disturbed (`whole`: not at all)."""
 
     part: QueueBatch
-    how: Disturbance = "whole"
+    how: Literal["whole", "cut", "expired", "killed"] = "whole"
     cut_at: int = 0
     """For `cut` and `expired`: the number of the await at which the call is cancelled, from 1; 0: it runs to its end.
 

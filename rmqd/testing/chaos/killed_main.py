@@ -23,7 +23,6 @@ from rmqd.testing.chaos.chaos_trial import ChaosBench, ChaosTrial
 from rmqd.testing.chaos.killed import DeliveryOutcome, KillPlace, KillSpec
 
 T = TypeVar("T")
-TraceFunction = Callable[[FrameType, str, object], Any]
 
 
 def main(descriptor: int) -> None:
@@ -113,7 +112,7 @@ class _Killing:
 
         return replace(handler, handle=handle_async if handler.is_async else handle)
 
-    def _trace(self, frame: FrameType, event: str, _: object) -> TraceFunction | None:
+    def _trace(self, frame: FrameType, event: str, _: object) -> Callable[[FrameType, str, object], Any] | None:
         if event == "call":
             return self._trace if self.is_authors(frame.f_globals.get("__name__", "")) else None
         if event == "line":
