@@ -162,9 +162,7 @@ class TimerMessageStore:
         )
 
     def _needed_from(self, topic: str, queue_id: int) -> int | None:
-        if topic != TIMER_TOPIC or not self._waiting:
-            return None
-        return min(self._waiting)
+        return min(self._waiting, default=None) if topic == TIMER_TOPIC else None
 
 
 def _delivered(properties: Mapping[str, str], enqueue_ms: int, dequeue_ms: int) -> dict[str, str]:

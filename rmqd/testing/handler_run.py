@@ -33,8 +33,6 @@ from rmqd.wire.topics import dlq_topic
 
 Outcome = Literal["acked", "retried", "dead_lettered", "dropped"]
 """The outcome of an attempt. A broadcasting group has no retries, so its failed messages are `dropped`."""
-_RETRIED: Final[Outcome] = "retried"
-_DROPPED: Final[Outcome] = "dropped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +120,8 @@ class CallRecorder:
         calls = [call for call in self.calls if call.is_attempt]
         for index, call in enumerate(calls):
             last[call.message.msg_id] = index
-        attempts, failed = [], _RETRIED if self.comes_again else _DROPPED
+        failed: Outcome = "retried" if self.comes_again else "dropped"
+        attempts = []
         for index, call in enumerate(calls):
             msg_id = call.message.msg_id
             ended: Outcome = "dead_lettered" if msg_id in dead_ids else "acked" if call.is_acked else failed
@@ -315,7 +314,6 @@ def is_pop_idle(assignment: PopAssignment, held: set[tuple[str, int]]) -> bool:
 
 def _only_one(error: BaseException) -> BaseException:
     """Unwrap exception groups that contain one exception."""
-    inner = error
-    while isinstance(inner, BaseExceptionGroup) and len(inner.exceptions) == 1:
-        inner = inner.exceptions[0]
-    return inner
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

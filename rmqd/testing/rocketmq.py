@@ -192,13 +192,11 @@ class RocketMQ:
             delay_level=delay_level,
             sharding_key=sharding_key,
         )
-        selector = (
-            select_by_id(queue_id, "")
-            if queue_id is not None
-            else select_by_hash(sharding_key)
-            if sharding_key
-            else None
-        )
+        selector = None
+        if queue_id is not None:
+            selector = select_by_id(queue_id, "")
+        elif sharding_key:
+            selector = select_by_hash(sharding_key)
         return self._run(lambda: self._client.producer.send(message, selector=selector))
 
     def messages(self, topic: str) -> list[Message]:

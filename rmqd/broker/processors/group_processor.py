@@ -204,12 +204,9 @@ class GroupProcessor(RequestProcessor):
 
     def _search(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """Return the offset of the first message at or after a time; the end of the queue for a time below 0."""
-        store = self._broker.store
-        return (
-            store.max_offset(topic, queue_id)
-            if timestamp_ms < 0
-            else store.offset_by_time(topic, queue_id, timestamp_ms)
-        )
+        if timestamp_ms < 0:
+            return self._broker.store.max_offset(topic, queue_id)
+        return self._broker.store.offset_by_time(topic, queue_id, timestamp_ms)
 
     def _body(self, topic: str, targets: dict[int, int]) -> ResetOffsetBody:
         return ResetOffsetBody(

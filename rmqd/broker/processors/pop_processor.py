@@ -314,8 +314,6 @@ class PopMessageProcessor(RequestProcessor):
         return wanted
 
     def _revive_queue(self, header: PopMessageRequestHeader) -> int:
-        return (
-            receipt_handle.ORDER_REVIVE_QUEUE
-            if header.order
-            else next(self._numbers) % max(1, self._broker.settings.reviveQueueNum)
-        )
+        if header.order:
+            return receipt_handle.ORDER_REVIVE_QUEUE
+        return next(self._numbers) % max(1, self._broker.settings.reviveQueueNum)

@@ -157,7 +157,7 @@ class PullMessageProcessor(RequestProcessor):
         """Read messages. If an operator reset the offset, return the new offset once instead of messages."""
         broker, topic, queue_id = self._broker, header.topic, header.queue_id
         reset = broker.offsets.take_reset(header.consumer_group, topic, queue_id)
-        if reset is not None and broker.settings.useServerSideResetOffset:
+        if reset is not None:
             low, high = broker.store.min_offset(topic, queue_id), broker.store.max_offset(topic, queue_id)
             return GetResult(GetMessageStatus.OFFSET_RESET, reset, low, high, [])
         return broker.store.get(topic, queue_id, header.queue_offset, header.max_msg_nums, wanted)

@@ -173,11 +173,9 @@ class ClusterOptions:
                 )
             settings = load.load_config(self.config, self.overrides or ())
         except ConfigError as error:
-            also = (
-                ""
-                if _has_config(self.config)
-                else f"; without a configuration, give --nameserver or set ${client_options.NAMESRV_ADDR}"
-            )
+            also = ""
+            if not _has_config(self.config):
+                also = f"; without a configuration, give --nameserver or set ${client_options.NAMESRV_ADDR}"
             fail(ExitCode.CONFIG, problems=(f"{problem}{also}" for problem in error.problems))
         return ClusterTarget(settings, self.cluster, group, addresses)
 

@@ -276,9 +276,7 @@ class DlqMarks:
                     "broker": broker,
                     "queue": queue_id,
                     "settled": list(spans),
-                    "witness": asdict(self.witnesses[broker, queue_id])
-                    if (broker, queue_id) in self.witnesses
-                    else None,
+                    "witness": asdict(seen) if (seen := self.witnesses.get((broker, queue_id))) else None,
                 }
                 for (broker, queue_id), spans in sorted(self.settled.items())
             ],

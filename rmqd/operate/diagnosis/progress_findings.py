@@ -114,11 +114,8 @@ def waiting_findings(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> Itera
     for queue in _old(before, now):
         if any(member.on_spark for member in now.owners(queue)):  # Spark drivers report their stalled queues themselves
             continue
-        cause = (
-            _why_stuck(now, queue)
-            if before.group_offset(queue) == now.group_offset(queue)
-            else _why_slow(before, now, queue)
-        )
+        is_stuck = before.group_offset(queue) == now.group_offset(queue)
+        cause = _why_stuck(now, queue) if is_stuck else _why_slow(before, now, queue)
         if cause:
             by_finding.setdefault(cause, []).append(queue)
     failing = by_finding.pop("failing", [])
