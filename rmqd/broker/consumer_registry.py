@@ -114,7 +114,6 @@ class SubscriptionGroupManager:
         return self._modes.get((topic, group))
 
     def set_request_mode(self, mode: SetMessageRequestModeRequestBody) -> None:
-        """Set whether a group pulls or pops a topic."""
         self._modes[mode.topic, mode.consumer_group] = mode
         value = loose_json.dumps(mode.to_dict()).decode()
         self._journal.put(JournalKind.REQUEST_MODE, key_of(mode.topic, mode.consumer_group), value)

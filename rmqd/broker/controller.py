@@ -278,7 +278,6 @@ class BrokerController:
 
     @property
     def host(self) -> str:
-        """The host of the broker's address, without the port."""
         return self.address.rpartition(":")[0]
 
     def change_settings(self, settings: BrokerSettings) -> None:

@@ -53,7 +53,6 @@ class HeldRequest:
     timer: Timer | None = None
 
     def wants(self, arrival: StoredArrival) -> bool:
-        """Return whether a message passes the request's filter."""
         wanted = self.wanted
         return wanted is None or (wanted.matches_code(arrival.tags_code) and wanted.matches_record(arrival.record))
 

@@ -31,8 +31,6 @@ NO_CODE: Final = "not set any response code"  # the remark of some successful re
 
 
 class Reply(NamedTuple):
-    """The response to a request."""
-
     code: int = ResponseCode.SUCCESS
     remark: str | None = None
     ext_fields: Mapping[str, str] = NO_FIELDS
@@ -106,7 +104,6 @@ class Channel(asyncio.Protocol):
         self._server.answer(self, request, processor)
 
     def send_oneway(self, code: int, ext_fields: Mapping[str, str] = NO_FIELDS, body: bytes = b"") -> None:
-        """Send a one-way request to the client."""
         self.write(self._request(code, next(_opaques) & 0x7FFFFFFF, ext_fields, body, ONEWAY_FLAG))
 
     async def call(

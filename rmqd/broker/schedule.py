@@ -225,7 +225,6 @@ class ScheduleMessageService:
         self._woken.set()
 
     def add_delivery(self, delivery: DelayedDelivery) -> None:
-        """Add another source of delayed deliveries."""
         self._deliveries.append(delivery)
 
     def put(self, message: StoredMessage) -> ScheduledMessage:

@@ -100,8 +100,6 @@ class Expectation(ConfigSection):
 
 
 class CaseConfig(ConfigSection):
-    """One case."""
-
     group: Any = Field(default=None, description="keys of the group that differ in this case")
     messages: list[MessageCase] = Field(description="the messages to send, in order")
     expect: Expectation = Field(description="a mapping with the keys acked, retried, dead_letters")
@@ -109,8 +107,6 @@ class CaseConfig(ConfigSection):
 
 
 class CasesConfig(ConfigSection):
-    """A file of cases."""
-
     config: Annotated[str, Text()] = setting("", "the configuration of the group, relative to this file's folder")
     group: Any = Field(description=_GROUP_FORM)
     state: Annotated[str, Text()] = setting(

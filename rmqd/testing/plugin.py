@@ -57,7 +57,6 @@ class CasesFile(pytest.File):
     """A file of cases. A problem with the file is a collection error."""
 
     def collect(self) -> Iterator[CaseItem]:
-        """Yield a test for each case of the file."""
         from rmqd.errors import ConfigError
         from rmqd.testing.case_run import read_cases
 

@@ -80,7 +80,6 @@ class LiteSubscriptions:
         self._subscribe(member, set(queues) - member.wanted)
 
     def remove(self, client_id: str, queues: Collection[str]) -> None:
-        """Unsubscribe a client from these lite topics."""
         if (member := self._members.get(client_id)) is not None:
             member.wanted -= set(queues)
 

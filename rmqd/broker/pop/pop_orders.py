@@ -39,7 +39,6 @@ class OrderInfo:
 
     @property
     def unacknowledged(self) -> list[int]:
-        """The offsets of unacknowledged messages."""
         return [offset for offset in self.offsets if offset not in self.acknowledged]
 
     def next_visible_at(self) -> int:
@@ -48,12 +47,10 @@ class OrderInfo:
         return max((self.next_visible.get(offset, usual) for offset in self.unacknowledged), default=0)
 
     def to_json(self) -> bytes:
-        """Return the JSON that the journal stores."""
         return loose_json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read the value that `to_json` wrote."""
         data = fields.body_object(text)
         return cls(
             fields.required_integer(data, "pop_time"),

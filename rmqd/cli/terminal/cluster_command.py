@@ -135,7 +135,6 @@ class ClusterOptions:
 
     @property
     def as_json(self) -> bool:
-        """Whether `-o json` was given."""
         return self.output == "json"
 
     def say(self, document: object, lines: Iterable[str]) -> None:

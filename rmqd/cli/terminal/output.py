@@ -125,7 +125,6 @@ def count(number: int, noun: str) -> str:
 
 
 def was(number: int) -> str:
-    """Return `was` for 1, else `were`."""
     return "was" if number == 1 else "were"
 
 

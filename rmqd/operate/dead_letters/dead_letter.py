@@ -36,7 +36,6 @@ class DeadLetterFilter:
     reason: str = ""
 
     def matches(self, letter: DlqMessage) -> bool:
-        """Return whether a dead letter meets all conditions."""
         message = letter.message
         stored = message.stored_properties
         if self.since_ms is not None and message.store_timestamp < self.since_ms:

@@ -39,7 +39,6 @@ class Finding:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The cause and the subject of the finding."""
         return self.problem.cause, self.about
 
 

@@ -200,7 +200,6 @@ class ModeChange:
 
     @property
     def is_due(self) -> bool:
-        """Whether the broker's setting must be changed."""
         return self.now != self.then
 
 

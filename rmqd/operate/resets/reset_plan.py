@@ -227,7 +227,6 @@ class ResetPlan:
 
     @property
     def due(self) -> tuple[PlannedQueueReset, ...]:
-        """The moves that require a reset to be sent."""
         return tuple(move for move in self.moves if move.is_due)
 
     @property
