@@ -141,7 +141,7 @@ async def test_only_a_text_outside_the_encoding_of_the_database_is_a_dead_letter
     assert decided(batch)[1][0] == "dead_letter"
 
 
-@pytest.mark.parametrize("mode", ["insert", "copy"])
+@pytest.mark.parametrize("mode", ["insert", "copy", "upsert"])
 async def test_names_may_contain_a_percent_sign(database: str, query: Query, mode: str) -> None:
     query('CREATE TABLE "100%s" (id text PRIMARY KEY, "%" bigint)')
     given = {"table": "100%s", "columns": {"id": "$.id", "%": "$.cents"}, "key": ["id"]}

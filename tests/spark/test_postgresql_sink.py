@@ -22,6 +22,7 @@ need("pyspark", "pyarrow", "psycopg")
 import pyarrow as pa  # type: ignore[import-untyped]  # noqa: E402
 from pyspark.sql.types import ArrayType, DataType, DecimalType, LongType, StructType, TimestampType  # noqa: E402
 
+from rmqd.handler_api.destinations.upsert_sql import ORDER_KIND  # noqa: E402
 from rmqd.spark.pipelines.pipeline_counts import MicroBatch  # noqa: E402
 from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink  # noqa: E402
 from tests.servers.postgresql import PostgresqlServer  # noqa: E402
@@ -212,6 +213,26 @@ def see_refused(prices_database: Database, changed: dict[str, Any], reason: str)
     assert (topic, queue_id, offset) == ("orders", 3, 123)
     assert re.search(reason, told)
     assert json.loads(content)["note"] == values[123]["note"]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("is_deletion", [False, True])
+def test_names_may_contain_a_percent_sign(prices_database: Database, is_deletion: bool) -> None:
+    """The task refuses the row without a key, and the transaction refuses the negative value."""
+    prices_database.run('CREATE SCHEMA "5%s"')
+    prices_database.run('CREATE TABLE "5%s"."100%" (id int PRIMARY KEY, "a %s" int CHECK ("a %s" > 0), "%" int)')
+    gone: dict[str, Any] = {"%t": False} if is_deletion else {}
+    schema = columns(id="integer", **{"a %s": "integer"}, **dict.fromkeys(gone, "boolean"))
+    schema.add("%", "integer", metadata={ORDER_KIND: "100% of {topics}"})
+    values = [{"id": key, "a %s": value, **gone, "%": 1} for key, value in ((1, 5), (2, -5), (None, 6))]
+    keys = {"keys": ["id"], "order_by": ["%"], "delete_column": "%t" if is_deletion else "", "bad_rows": "leave_out"}
+    for number in range(2):  # the second driver finds the tables of the first
+        sink = prices_database.sink(schema, table='"5%s"."100%"', **keys)
+        sink.write(Tasks(of_messages(values, 3)), batch(number))  # type: ignore[arg-type]
+        assert sink.has_batch(batch(number))
+    assert prices_database.run('SELECT * FROM "5%s"."100%"') == [(1, 5, 1)]
+    refused = prices_database.run('SELECT queue_offset FROM "5%s"."rmqd_refused_100%" ORDER BY 1')
+    assert refused == [(1,), (1,), (2,), (2,)]
 
 
 def prices(frame: DataFrame, spark: SparkSession) -> DataFrame:

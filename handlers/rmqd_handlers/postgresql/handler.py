@@ -107,7 +107,7 @@ Mode = Literal["insert", "upsert", "copy"]
 COLUMNS = """
     WITH RECURSIVE base (attnum, attname, oid) AS (
         SELECT attnum, attname, atttypid FROM pg_attribute
-        WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
+        WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped
         UNION ALL SELECT attnum, attname, typbasetype FROM base JOIN pg_type USING (oid) WHERE typtype = 'd'
     )
     SELECT attname, format_type(oid, -1), typname, typcategory FROM base JOIN pg_type USING (oid)
@@ -117,10 +117,10 @@ CONSTRAINED = """
     SELECT a.attname, a.attgenerated <> '' OR 0 = ANY (columns) OR EXISTS (
         SELECT FROM pg_trigger WHERE tgrelid = relation AND NOT tgisinternal AND tgtype & 3 = 3  -- row, before
     ) FROM pg_attribute a JOIN (
-        SELECT conrelid, conkey FROM pg_constraint WHERE conname = %s UNION ALL
-        SELECT indrelid, indkey::int2[] FROM pg_index JOIN pg_class ON oid = indexrelid WHERE relname = %s
+        SELECT conrelid, conkey FROM pg_constraint WHERE conname = $1 UNION ALL
+        SELECT indrelid, indkey::int2[] FROM pg_index JOIN pg_class ON oid = indexrelid WHERE relname = $1
     ) AS known (relation, columns) ON a.attrelid = relation AND a.attnum = ANY (columns)
-    WHERE relation = to_regclass(%s) OR to_regclass(%s) IN (SELECT pg_partition_ancestors(relation))
+    WHERE relation = to_regclass($2) OR to_regclass($2) IN (SELECT pg_partition_ancestors(relation))
 """
 
 
@@ -171,8 +171,7 @@ class Table(WriteTarget):
 
     def insert(self) -> bytes:
         """Return the statement for one row, whose values are parameters."""
-        before, after = (part.replace("%", "%%") for part in (self._insert, self._on_conflict))  # names, for psycopg
-        return f"{before} VALUES ({self._values}){after}".encode()
+        return f"{self._insert} VALUES ({self._values}){self._on_conflict}".encode()
 
     def convert(self) -> bytes:
         """Return a SELECT that converts the values of one row to the types of their columns, without writing them."""
@@ -201,7 +200,7 @@ class Table(WriteTarget):
 
     @property
     def _values(self) -> str:
-        return ", ".join(f"%s::{column.type.replace('%', '%%')}" for column in self.columns)
+        return ", ".join(f"${number}::{column.type}" for number, column in enumerate(self.columns, 1))
 
     @property
     def _insert(self) -> str:
@@ -259,16 +258,18 @@ class PostgreSql(RowHandler[Table]):
 
     async def start(self) -> None:
         """Look the table up now: a wrong name, or an unavailable database, fails the start instead of each message."""
-        from psycopg import AsyncConnection
+        from psycopg import AsyncConnection, AsyncRawCursor
         from psycopg_pool import AsyncConnectionPool
 
         logging.getLogger("psycopg").addFilter(_quotes_no_row)
         conninfo = conninfo_of(self._options.url.get_secret_value())
-        async with await AsyncConnection.connect(conninfo) as connection:
+        raw: Any = {"cursor_factory": AsyncRawCursor}  # others read a percent sign in a name as a parameter
+        async with await AsyncConnection.connect(conninfo, **raw) as connection:
             self._target = await Table.look_up(connection, self._options)
             self._prepares = await (await connection.execute(BACKEND_PID)).fetchone() == (connection.info.backend_pid,)
         self._pool = AsyncConnectionPool(
             conninfo,
+            kwargs=raw,
             min_size=1,
             max_size=self._options.max_connections,
             open=False,
@@ -388,6 +389,6 @@ async def _may_satisfy(connection: AsyncConnection[Any], table: Table, error: An
     name, place, state = error.diag.constraint_name, _quoted(table.name), str(error.sqlstate)
     if state.startswith("22") and not error.diag.context:
         return await _state_after(connection, table.insert(), [None] * len(table.columns)) != state
-    found = await connection.execute(CONSTRAINED, (name, name, place, place))
+    found = await connection.execute(CONSTRAINED, (name, place))
     columns = await found.fetchall()
     return not columns or any(is_computed or column in table.written for column, is_computed in columns)

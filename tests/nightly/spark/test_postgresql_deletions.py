@@ -89,7 +89,7 @@ def test_an_older_change_waits_for_a_deletion(spark: SparkSession, prices_databa
     other = UpsertStatements("other", "public", "prices", tuple(frame.columns), ("id", "part"), ("place",), "gone")
     prices_database.run(other.create_staging_sql(1))
     prices_database.run(f"INSERT INTO {other.staging_table(1)} VALUES ('x', 1, 'a', NULL, '{{10}}', true)")
-    with psycopg.connect(prices_database.url) as connection:
+    with psycopg.connect(prices_database.url, cursor_factory=psycopg.RawCursor) as connection:
         connection.execute(other.move_rows_sql(1), (["x"],))
         writing = threading.Thread(target=sink.write, args=(frame, batch(0)))
         writing.start()
@@ -363,7 +363,7 @@ def test_the_order_cannot_change_during_a_batch(
     kinds = OrderColumns(
         UpsertStatements("first", "public", "prices", (), order_by=("place",)), {"place": OrderColumn("offsets")}
     )
-    with psycopg.connect(prices_database.url) as connection:
+    with psycopg.connect(prices_database.url, cursor_factory=psycopg.RawCursor) as connection:
         kinds.lock_record(connection)
         starting = threading.Thread(target=start)
         starting.start()

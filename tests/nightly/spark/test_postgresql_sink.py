@@ -298,17 +298,6 @@ def test_only_a_text_outside_the_encoding_of_the_database_is_refused(postgresql:
 
 
 @pytest.mark.process
-def test_names_may_contain_a_percent_sign(prices_database: Database) -> None:
-    prices_database.run('CREATE TABLE "100%" (id int PRIMARY KEY, "a %s" int CHECK ("a %s" > 0), place int)')
-    frame: Any = Tasks(of_messages([{"id": 1, "a %s": 5, "place": 1}, {"id": 2, "a %s": -5, "place": 2}], 3))
-    schema = columns(**dict.fromkeys(("id", "a %s", "place"), "integer"))
-    keys = {"keys": ["id"], "order_by": ["place"], "bad_rows": "leave_out"}
-    prices_database.sink(schema, table='"100%"', **keys).write(frame, batch(0))
-    assert prices_database.run('SELECT * FROM "100%"') == [(1, 5, 1)]
-    assert prices_database.run('SELECT queue_offset FROM "rmqd_refused_100%"') == [(1,)]
-
-
-@pytest.mark.process
 def test_decimals_in_json_are_numbers_with_all_digits(prices_database: Database) -> None:
     prices_database.run("CREATE TABLE prices (lines jsonb)")
     exact = Decimal("12345678901234567.890")

@@ -116,7 +116,7 @@ class OrderColumns:
         for name, kind in self.order_columns.items():
             place = (self.statements.table, name)
             connection.execute(
-                f"INSERT INTO {self.record_table} VALUES (%s, %s, %s) ON CONFLICT DO NOTHING",
+                f"INSERT INTO {self.record_table} VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
                 (*place, kind.full_description),
             )
             there = self._noted(connection, name, "UPDATE") or kind.full_description
@@ -125,7 +125,7 @@ class OrderColumns:
                 raise ConfigError([self._problem(name, kind, there, filled)])
             if noted != there:
                 connection.execute(
-                    f"UPDATE {self.record_table} SET kind = %s WHERE target = %s AND column_name = %s",
+                    f"UPDATE {self.record_table} SET kind = $1 WHERE target = $2 AND column_name = $3",
                     (noted or kind.full_description, *place),
                 )
 
@@ -142,7 +142,7 @@ class OrderColumns:
 
     def _noted(self, connection: Connection[tuple[Any, ...]], name: str, lock: str) -> str | None:
         found = connection.execute(
-            f"SELECT kind FROM {self.record_table} WHERE target = %s AND column_name = %s FOR {lock}",
+            f"SELECT kind FROM {self.record_table} WHERE target = $1 AND column_name = $2 FOR {lock}",
             (self.statements.table, name),
         ).fetchone()
         return None if found is None else str(found[0])
@@ -196,7 +196,7 @@ def _literal(text: str) -> str:
 
 def _has_column(connection: Connection[tuple[Any, ...]], table: str, name: str) -> bool:
     found = connection.execute(
-        "SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = %s AND attnum > 0 "
+        "SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname = $2 AND attnum > 0 "
         "AND NOT attisdropped)",
         (table, name),
     ).fetchone()

@@ -163,7 +163,7 @@ class PostgresqlSink:
             "batch bigint, plan text, rows bigint, written_at timestamptz, PRIMARY KEY (writer, target))",
         )
         taken = connection.execute(
-            f"INSERT INTO {batches} AS b (writer, target, epoch) VALUES (%s, %s, 1) "
+            f"INSERT INTO {batches} AS b (writer, target, epoch) VALUES ($1, $2, 1) "
             "ON CONFLICT (writer, target) DO UPDATE SET epoch = b.epoch + 1 RETURNING epoch",
             self._name,
         ).fetchone()
@@ -189,7 +189,7 @@ class PostgresqlSink:
         """Drop the staging tables of previous drivers. Tasks of these drivers that still copy rows fail."""
         prefix, schema = self._statements.staging_prefix, self._statements.schema
         tables = connection.execute(
-            "SELECT tablename FROM pg_tables WHERE schemaname = %s AND starts_with(tablename, %s)", (schema, prefix)
+            "SELECT tablename FROM pg_tables WHERE schemaname = $1 AND starts_with(tablename, $2)", (schema, prefix)
         ).fetchall()
         for (name,) in tables:
             if int(name.removeprefix(prefix)) < self._epoch:
@@ -221,14 +221,14 @@ class PostgresqlSink:
     def _last_batch(self, connection: Connection[tuple[Any, ...]], lock: str = "") -> tuple[Any, ...] | None:
         """Return the epoch, and the last batch's query id, number and `offset_log_id`; None without a record."""
         found = (
-            f"SELECT epoch, query, batch, plan FROM {self._statements.batches_table} WHERE writer = %s AND target = %s"
+            f"SELECT epoch, query, batch, plan FROM {self._statements.batches_table} WHERE writer = $1 AND target = $2"
         )
         return connection.execute(f"{found}{lock}", self._name).fetchone()
 
     def _move(self, connection: Connection[tuple[Any, ...]], batch: MicroBatch, attempts: list[str], rows: int) -> None:
         statements = self._statements
         if attempts:
-            count = f"SELECT count(*) FROM {statements.staging_table(self._epoch)} WHERE {ATTEMPT_COLUMN} = ANY(%s)"
+            count = f"SELECT count(*) FROM {statements.staging_table(self._epoch)} WHERE {ATTEMPT_COLUMN} = ANY($1)"
             counted = connection.execute(count, (attempts,)).fetchone()
             if counted != (rows,):  # a crash of the database empties unlogged tables
                 raise RmqdError(
@@ -247,8 +247,8 @@ class PostgresqlSink:
             if self._leaves_out:
                 self._keep_refused(connection, batch, attempts)
         connection.execute(
-            f"UPDATE {statements.batches_table} SET query = %s, batch = %s, plan = %s, rows = %s, written_at = now() "
-            "WHERE writer = %s AND target = %s",
+            f"UPDATE {statements.batches_table} SET query = $1, batch = $2, plan = $3, rows = $4, written_at = now() "
+            "WHERE writer = $5 AND target = $6",
             (batch.query_id, batch.number, batch.offset_log_id, rows, *self._name),
         )
 
@@ -271,8 +271,6 @@ class PostgresqlSink:
 
     def _try_rows(self, connection: Connection[tuple[Any, ...]], attempts: list[str], part: range | None) -> int:
         statement = self._statements.move_rows_sql(self._epoch, part)
-        # psycopg must not read a percent sign in a name as a parameter
-        statement = statement.replace("%", "%%").replace("ANY(%%s)", "ANY(%s)")
         moved = connection.execute(statement, (attempts,)).fetchone()
         connection.execute("SET CONSTRAINTS ALL IMMEDIATE")  # COMMIT would check them without naming the row
         return int(moved[0]) if moved is not None else 0
@@ -293,9 +291,9 @@ class PostgresqlSink:
                 found = self._refuse_rows(connection, attempts, rows[:middle])
                 return found + self._refuse_rows(connection, attempts, rows[middle:])
             refuse = (
-                f"UPDATE {self._statements.staging_table(self._epoch)} s SET {REASON_COLUMN} = %s, "
+                f"UPDATE {self._statements.staging_table(self._epoch)} s SET {REASON_COLUMN} = $1, "
                 f"{CONTENT_COLUMN} = (to_jsonb(s) - ARRAY{list(STAGING_COLUMNS)})::text "
-                f"WHERE {ATTEMPT_COLUMN} = ANY(%s) AND {ROW_COLUMN} = %s RETURNING {', '.join(MESSAGE_COLUMNS)}"
+                f"WHERE {ATTEMPT_COLUMN} = ANY($2) AND {ROW_COLUMN} = $3 RETURNING {', '.join(MESSAGE_COLUMNS)}"
             )
             place = connection.execute(refuse, (db_error(error), attempts, rows[0])).fetchone()
             if not self._leaves_out and place is not None:
@@ -307,9 +305,9 @@ class PostgresqlSink:
     def _keep_refused(self, connection: Connection[tuple[Any, ...]], batch: MicroBatch, attempts: list[str]) -> None:
         kept = ", ".join((*MESSAGE_COLUMNS, REASON_COLUMN, CONTENT_COLUMN))
         keep = (
-            f"INSERT INTO {self._statements.refused_table.replace('%', '%%')} SELECT %s, %s, %s, {kept}, now() "
+            f"INSERT INTO {self._statements.refused_table} SELECT $1, $2, $3, {kept}, now() "
             f"FROM {self._statements.staging_table(self._epoch)} "
-            f"WHERE {ATTEMPT_COLUMN} = ANY(%s) AND {REASON_COLUMN} IS NOT NULL "
+            f"WHERE {ATTEMPT_COLUMN} = ANY($4) AND {REASON_COLUMN} IS NOT NULL "
             "RETURNING topic, broker, queue_id, queue_offset, reason"
         )
         refused = connection.execute(keep, (self._writer, batch.query_id, batch.number, attempts)).fetchall()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import psycopg
-from psycopg import Connection
+from psycopg import Connection, RawCursor
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pyspark.sql.types import StructType
 
@@ -52,9 +52,12 @@ def conninfo_of(url: str, options: Mapping[str, str], group: str) -> str:
 
 @contextlib.contextmanager
 def open_connection(conninfo: str, where: str) -> Iterator[Connection[tuple[Any, ...]]]:
-    """Open a connection in autocommit mode. Convert database errors in this context to RmqdErrors that name `where`."""
+    """Open a connection in autocommit mode. Convert database errors in this context to RmqdErrors that name `where`.
+
+    Parameters are written $1, because other cursors of psycopg read a percent sign in a name as a parameter.
+    """
     try:
-        with psycopg.connect(conninfo, autocommit=True) as connection:
+        with psycopg.connect(conninfo, autocommit=True, cursor_factory=RawCursor) as connection:
             yield connection
     except psycopg.Error as error:
         # `from None`, because Spark would log the original error with its quoted values
@@ -62,7 +65,7 @@ def open_connection(conninfo: str, where: str) -> Iterator[Connection[tuple[Any,
 
 
 def table_exists(connection: Connection[tuple[Any, ...]], table: str) -> bool:
-    found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (table,)).fetchone()
+    found = connection.execute("SELECT to_regclass($1) IS NOT NULL", (table,)).fetchone()
     return found is not None and bool(found[0])
 
 
@@ -74,7 +77,7 @@ def create_if_missing(connection: Connection[tuple[Any, ...]], table: str, *stat
     """
     if table_exists(connection, table):
         return False
-    connection.execute("SELECT pg_advisory_xact_lock(%s)", (_ONE_AT_A_TIME,))
+    connection.execute("SELECT pg_advisory_xact_lock($1)", (_ONE_AT_A_TIME,))
     if table_exists(connection, table):
         return False
     for statement in statements:
@@ -156,11 +159,11 @@ _KINDS: Final = {
 }
 _TABLE: Final = (
     "SELECT c.oid, n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
-    "WHERE c.oid = to_regclass(%s)"
+    "WHERE c.oid = to_regclass($1)"
 )
 _COLUMNS: Final = (  # with the base types of domains
     "WITH RECURSIVE base (attrelid, attnum, oid, typmod) AS (SELECT attrelid, attnum, atttypid, atttypmod "
-    "FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped UNION ALL "
+    "FROM pg_attribute WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped UNION ALL "
     "SELECT attrelid, attnum, typbasetype, typtypmod FROM base JOIN pg_type USING (oid) WHERE typtype = 'd') "
     "SELECT attname, format_type(base.oid, NULL), attgenerated <> '' OR attidentity = 'a', "
     "attnotnull AND NOT atthasdef AND attidentity = '', format_type(base.oid, typmod) FROM base "

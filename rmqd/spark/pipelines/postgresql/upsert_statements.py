@@ -134,13 +134,13 @@ class UpsertStatements:
     def refuse_row_sql(self, epoch: int) -> str:
         """Return the INSERT for a refused row. Its parameters are attempt, number, MESSAGE_COLUMNS, reason, content."""
         names = (ATTEMPT_COLUMN, ROW_COLUMN, *MESSAGE_COLUMNS, REASON_COLUMN, CONTENT_COLUMN)
-        marks = ", ".join(["%s"] * len(names))
+        marks = ", ".join(f"${number}" for number in range(1, len(names) + 1))
         return f"INSERT INTO {self.staging_table(epoch)} ({quote_identifiers(names)}) VALUES ({marks})"
 
     def staged_rows_clause(self, epoch: int, part: range | None = None) -> str:
         """Return FROM and WHERE for accepted rows. The parameter is a list of attempts; `part` limits row numbers."""
         between = "" if part is None else f" AND {ROW_COLUMN} >= {part.start} AND {ROW_COLUMN} < {part.stop}"
-        return f"FROM {self.staging_table(epoch)} WHERE {ATTEMPT_COLUMN} = ANY(%s) AND {REASON_COLUMN} IS NULL{between}"
+        return f"FROM {self.staging_table(epoch)} WHERE {ATTEMPT_COLUMN} = ANY($1) AND {REASON_COLUMN} IS NULL{between}"
 
     def newest_first_clause(self) -> str:
         """Return ORDER BY columns that put each key's latest row first: by order columns, then offset, then number."""
