@@ -193,8 +193,9 @@ def _explains(history: History, trouble: Trouble, former: Call, again: Call) -> 
     """Whether the broker may have missed, or forgotten, the result of the former delivery."""
     if trouble.what in HARMLESS:
         return False
-    if former.attempt > again.attempt and trouble.what == "paused" and again.member in trouble.who:
-        # The member popped it before the former delivery, and handled it after it resumed.
+    is_older = former.attempt > again.attempt or not again.is_popped
+    if is_older and trouble.what == "paused" and again.member in trouble.who:
+        # The member received it before the former delivery, and handled it after it resumed.
         return _meets(trouble, former.began - history.most_invisible_seconds, again.began)
     if not trouble.is_of((former,)):
         return False
