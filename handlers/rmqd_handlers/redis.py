@@ -129,7 +129,7 @@ class RedisHandler:
                 raise ValueError(f"not a Redis URL; expected {', '.join(f'{one}...' for one in _SCHEMES)}")
             try:
                 parts = urlsplit(url.get_secret_value())
-                is_wrong = parts.scheme != "unix" and (parts.port == 0 or not re.fullmatch(r"/?\d*", parts.path))
+                is_wrong = parts.scheme != "unix" and (parts.port == 0 or not re.fullmatch(r"/*\d*/*", parts.path))
             except ValueError:  # its text could contain the password
                 is_wrong = True
             if is_wrong:  # with a wrong database the client would use database 0

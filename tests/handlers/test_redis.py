@@ -111,3 +111,7 @@ def test_wrong_options_are_refused() -> None:
     ]
 
     assert not_refused(RedisHandler.Options, wrong, url="redis://localhost", key="orders") == []
+    right = "redis://localhost:6379/2/", "redis://:p%40ss@[::1]/?db=2", "unix:///run/redis.sock?db=2"
+    assert not_refused(RedisHandler.Options, [{"url": url} for url in right], key="orders") == [
+        {"url": url} for url in right
+    ]
