@@ -157,6 +157,7 @@ def test_wrong_options_are_refused() -> None:
     wrong: list[tuple[dict[str, object], str]] = [
         ({"path": ""}, "at least 1 character"),
         ({"path": "gs://bucket"}, "not a valid path; expected"),
+        ({"path": "oss-hdfs://bucket"}, "not a valid path; expected"),
         ({"path": "s3:/bucket/orders"}, "not a valid path; expected"),
         ({"path": "~/orders"}, "not a valid path; expected"),
         ({"path": "s3://"}, "has no bucket; expected"),

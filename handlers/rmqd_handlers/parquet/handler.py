@@ -175,7 +175,7 @@ class Parquet:
                 )
             if self.s3 is not None and not self.path.startswith(SCHEME):
                 raise ValueError("s3 needs a path that starts with s3://")
-            if re.match(r"~|\w+:/", self.path) and not self.path.startswith(SCHEME):
+            if re.match(r"~|[^/]*:/", self.path) and not self.path.startswith(SCHEME):
                 raise ValueError(f"{self.path!r} is not a valid path; expected a folder, or s3://bucket/folder")
             if self.path.startswith(SCHEME) and self.path[len(SCHEME) :][:1] in ("", "/"):
                 raise ValueError(f"{self.path!r} has no bucket; expected s3://bucket/folder")
