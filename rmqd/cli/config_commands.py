@@ -61,13 +61,14 @@ def convert(
 
     Example: rmqd convert application.yml > rmqd.yaml
     """
-    if file.suffix not in (".properties", ".yml", ".yaml"):
+    suffix = file.suffix.lower()
+    if suffix not in (".properties", ".yml", ".yaml", ""):  # /dev/stdin has no suffix
         raise typer.BadParameter(f"{file}: expected a .properties, .yml or .yaml file", param_hint="FILE")
     try:
         text = file.read_bytes().decode("utf-8-sig", errors="replace")
     except OSError as error:
         fail(ExitCode.FAILURE, f"{file} cannot be read: {error.strerror or error}")
-    conversion = JavaConversion(_properties(text, file) if file.suffix == ".properties" else _spring_yaml(text, file))
+    conversion = JavaConversion(_properties(text, file) if suffix == ".properties" else _spring_yaml(text, file))
     if output == "json":
         say_json({"config": conversion.config, "remarks": conversion.remarks})
     else:

@@ -71,6 +71,12 @@ def converted(name: str, text: str) -> tuple[object, list[str]]:
     return yaml.safe_load(result.out), remarks
 
 
+def test_a_file_without_a_suffix_is_yaml() -> None:
+    """Such as /dev/stdin, or bash's <(kubectl get ...)."""
+    config, _ = converted("63", SPRING)
+    assert config == converted("application.YML", SPRING)[0]
+
+
 def test_settings_of_spring() -> None:
     config, remarks = converted("application.yml", SPRING)
     assert config == {
