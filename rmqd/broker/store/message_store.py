@@ -279,10 +279,9 @@ class MessageStore:
             left -= entry.size
             return left + entry.size > 0 and entry.commit_log_offset < newest
 
-        if self._discard_while(may_delete):
-            self._room_until = self._capacity
-        else:  # all messages are still needed, so try again only after more puts
-            self._room_until = self.size_bytes + slack
+        # if other messages are still needed, try again only after more puts
+        wait = slack if self._discard_while(may_delete) < MAX_AT_ONCE else 0
+        self._room_until = max(self._capacity, self.size_bytes + wait)
 
     def _discard_while(self, may_delete: Callable[[queue_store.QueueEntry], bool]) -> int:
         counts: Counter[QueueKey] = Counter()

@@ -70,6 +70,25 @@ async def test_a_store_full_of_needed_messages_keeps_new_messages_for_a_while() 
     assert [int(body) for body in bodies(store)] == list(range(12, 20))
 
 
+async def test_a_store_full_of_needed_messages_asks_rarely_which_messages_are_needed() -> None:
+    """With many delayed or popped messages the answer takes long."""
+    store = in_memory(BrokerSettings(maxStoreSize=1_000_000))
+    asked: list[str] = []
+
+    def needed_from(topic: str, queue_id: int) -> int | None:
+        asked.append(topic)
+        return 0 if topic == "delayed" else None
+
+    store.add_retention_rule(needed_from)
+    for _ in range(700):
+        put(store, "x" * 1000, topic="delayed")
+    for _ in range(5000):
+        put(store, "x" * 100)
+
+    assert len(asked) < 1000
+    assert store.size_bytes < 1_300_000
+
+
 def test_retries_and_delayed_copies_are_not_in_light_queues() -> None:
     """They keep the message's properties. A queue that is not a light queue has no offset."""
     store = in_memory(BrokerSettings(enableLmq=True, enableMultiDispatch=True))
