@@ -307,7 +307,12 @@ NO_YAML = {
     "two colons": (
         "a: b: c",
         "1:5: this is not valid YAML: mapping values are not allowed in this context; write a value with a colon in "
-        "quotes, or end the line above with a colon",
+        "quotes, end the line above with a colon, or correct the indentation",
+    ),
+    "one space too many": (
+        "a: 1\n b: 2",
+        "2:3: this is not valid YAML: mapping values are not allowed in this context; write a value with a colon in "
+        "quotes, end the line above with a colon, or correct the indentation",
     ),
     "braces of a template": ("a: {{ b }}", "1:5: a key is not text; expected text, and quotes around {{...}}"),
     "list at the top": ("- nameserver: a:1", "1:1: the file contains a list; expected a mapping of keys"),

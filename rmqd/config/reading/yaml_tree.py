@@ -144,7 +144,7 @@ def _syntax_problem(error: yaml.MarkedYAMLError, text: str, file: str) -> Config
     elif "alias" in reason or written[column:].startswith(("@", "`", "%")):
         hint = '; write the value in quotes, such as "*"'
     elif "mapping values" in reason:
-        hint = "; write a value with a colon in quotes, or end the line above with a colon"
+        hint = "; write a value with a colon in quotes, end the line above with a colon, or correct the indentation"
     elif error.context_mark is not None and error.context_mark.line != line and "\n" in text:
         hint = f"; the mistake may be as early as line {error.context_mark.line + 1}, where this part begins"
     return ConfigProblem(f"{file}:{line + 1}:{column + 1}", (), f"this is not valid YAML: {reason}{hint}")
