@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from rmqd.consumer.pop.pop_assignment import ACK_INTERVAL_SECONDS
 from rmqd.consumer.pop.pop_retries import POP_DELAY_LEVEL_SECONDS
 from tests.simulation.cluster import FLUSH_SECONDS
+from tests.simulation.judging.retries import delay_seconds
 from tests.simulation.judging.trouble import HARMLESS, Trouble
 from tests.simulation.judging.twice import counted_twice
 from tests.simulation.judging.wrong import Wrong
@@ -43,15 +44,16 @@ ENDINGS: Final = ("killed", "rushed")
 
 
 def latest_retry(history: History, keys: Iterable[str], since: float) -> float:
-    """Return how many seconds the last retry of these messages may still take; 0 in groups that pull."""
-    if history.plan.way != "pop":
+    """Return how many seconds the last retry of these messages may still take."""
+    if history.plan.repeats_in_place:
         return 0.0
-    longest = 0.0
+    is_pop, longest = history.plan.way == "pop", 0.0
+    delay = _delay if is_pop else delay_seconds
     for key in keys:
         failed = [call for call in history.ledger.calls.get(key, ()) if call.verdict is Verdict.FAILED]
-        delays = [_delay(history, call) for call in failed if (call.until or 0.0) + _delay(history, call) > since]
+        delays = [delay(history, call) for call in failed if (call.until or 0.0) + delay(history, call) > since]
         longest = max(longest, sum(delays))
-    return longest + 2 * history.most_invisible_seconds
+    return longest + (2 * history.most_invisible_seconds if is_pop else 0.0)
 
 
 def handled_again(history: History) -> tuple[list[Wrong], Counter[str]]:

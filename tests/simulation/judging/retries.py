@@ -72,6 +72,12 @@ def too_early(history: History) -> Iterator[Wrong]:
                 yield Wrong("retried too early", about, frozenset((key,)))
 
 
+def delay_seconds(history: History, failed: Call) -> int:
+    """Return the delay of a failed message's retry in a group that pulls."""
+    level = history.plan.delay_level if failed.level is None else failed.level
+    return LEVELS[(level or FIRST_DELAY_LEVEL + failed.attempt) - 1]
+
+
 def _leads_to(former: Call, retry: Call) -> bool:
     """Whether a call can be the reason for a retry. If a dead letter cannot be sent, the member repeats the call."""
     is_unfinished = former.verdict in (Verdict.FAILED, Verdict.DEAD) and former.until is not None
@@ -83,8 +89,7 @@ def _due(history: History, failed: Call, again: Call) -> float:
     assert failed.until is not None
     if (seconds := history.java.again_seconds(failed, again)) is not None:
         return failed.until + seconds
-    level = history.plan.delay_level if failed.level is None else failed.level
-    after: float = LEVELS[(level or FIRST_DELAY_LEVEL + failed.attempt) - 1]
+    after: float = delay_seconds(history, failed)
     may_fail = _is_cut(history, failed) or any(one.explains_attempts([failed]) for one in history.causes)
     if again.member == failed.member and may_fail:
         after = min(after, LOCAL_RETRY_SECONDS)  # the send-back failed
