@@ -34,9 +34,10 @@ ROUTES_SECONDS: Final = 100.0
 COMMITTED_SECONDS: Final = 25.0
 """The same for a pulled message: its offset is committed after those of earlier messages, which takes up to 12 s, in a
 round each 5 s, and a broker flushes it 5 s later."""
-SWITCH_SECONDS: Final = 35.0
+SWITCH_SECONDS: Final = 45.0
 """How long after a switch members may continue as before: 20 s until they ask, 5 s for the hand-over, twice a second of
-a slow network for each request, and the current round of commits."""
+a slow network for each request, the current round of commits, and 10 s in which brokers refuse pulls, because they do
+not have the new subscription yet."""
 BEFORE_SWITCH_SECONDS: Final = 20.0
 """How long before a switch a handler may have received a message that it finishes, or commits, after the switch."""
 ENDINGS: Final = ("killed", "rushed")
